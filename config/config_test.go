@@ -1,0 +1,251 @@
+package config_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"basegate/config"
+)
+
+var update = flag.Bool("update", false, "write the complaints that come out into testdata")
+
+func noVariables(string) (string, bool) { return "", false }
+
+// variables reads NAME=value lines.
+func variables(text []byte) func(string) (string, bool) {
+	values := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimRight(line, "\n"), "=")
+		values[name] = value
+	}
+	return func(name string) (string, bool) {
+		value, set := values[name]
+		return value, set
+	}
+}
+
+func section(archive *txtar.Archive, name string) *txtar.File {
+	for i := range archive.Files {
+		if archive.Files[i].Name == name {
+			return &archive.Files[i]
+		}
+	}
+	return &txtar.File{}
+}
+
+func TestEveryMistakeIsNamedWithItsLine(t *testing.T) {
+	paths, err := filepath.Glob("testdata/bad/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Parse("config.yaml", section(archive, "config.yaml").Data, variables(section(archive, "env").Data))
+			if err == nil || c != nil {
+				t.Fatalf("got %v, %v; want nothing and an error", c, err)
+			}
+			got, want := err.Error()+"\n", section(archive, "complaints")
+			if *update {
+				want.Data = []byte(got)
+				if err := os.WriteFile(path, txtar.Format(archive), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(want.Data), got); diff != "" {
+				t.Errorf("complaints (-want +got):\n%s", diff)
+			}
+			if strings.Contains(got, "hunter2") || strings.Contains(got, "letmein") {
+				t.Error("a complaint shows a secret")
+			}
+		})
+	}
+}
+
+func TestErrorHasTheMistakesAsData(t *testing.T) {
+	_, err := config.Parse("my.yaml", []byte("models: []\nlimits: {concurrency_per_key: 0}\n"), noVariables)
+	var invalid *config.InvalidError
+	if !errors.As(err, &invalid) {
+		t.Fatalf("got %T", err)
+	}
+	want := []config.Mistake{
+		{File: "my.yaml", Line: 1, Key: "models", Text: "want at least one item, got an empty list"},
+		{File: "my.yaml", Line: 2, Key: "limits.concurrency_per_key", Text: "want a whole number of at least 1, got the number 0"},
+	}
+	if diff := cmp.Diff(want, invalid.Mistakes); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+}
+
+func TestMinimalIsTheDefaults(t *testing.T) {
+	got, err := config.Load("testdata/good/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Default()
+	want.Models = []config.Model{{
+		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20,
+		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func TestEverythingIsRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/good/everything.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := variables([]byte("PORT=8443\nCONCURRENCY=12\nSCHEME=http\nVLLM_API_KEY=${PORT}\n"))
+	got, err := config.Parse("config.yaml", text, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(everything(t), got, cmp.Comparer(sameLocation), cmp.Comparer(samePrefix)); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func TestLineEndsOfWindowsAndByteOrderMarksAreNoMistakes(t *testing.T) {
+	text, err := os.ReadFile("testdata/good/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append([]byte("\uFEFF"), bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n"))...)
+	c, err := config.Parse("config.yaml", text, noVariables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Models[0].Backends[0].URL.String(); got != "http://127.0.0.1:8001" {
+		t.Errorf("url is %q", got)
+	}
+}
+
+func TestLoadSaysWhichFileCannotBeRead(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none.yaml")
+	if _, err := config.Load(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+		t.Errorf("missing file: got %v", err)
+	}
+	huge := filepath.Join(t.TempDir(), "huge.yaml")
+	if err := os.WriteFile(huge, bytes.Repeat([]byte("#\n"), 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(huge); err == nil || !strings.Contains(err.Error(), huge) {
+		t.Errorf("huge file: got %v", err)
+	}
+}
+
+func TestDays(t *testing.T) {
+	for text, want := range map[string]string{
+		"daily":       "SMTWTFS",
+		"sun":         "S......",
+		"mon-fri":     ".MTWTF.",
+		"fri-mon":     "SM...FS",
+		"mon,wed,fri": ".M.W.F.",
+		"sat,sat-sun": "S.....S",
+		"tue-mon":     "SMTWTFS",
+	} {
+		days, err := config.ParseDays(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		var got strings.Builder
+		for day := time.Sunday; day <= time.Saturday; day++ {
+			if days.Has(day) {
+				got.WriteString(day.String()[:1])
+			} else {
+				got.WriteByte('.')
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%s: got %s, want %s", text, got.String(), want)
+		}
+	}
+}
+
+func sameLocation(a, b *time.Location) bool { return a.String() == b.String() }
+
+func samePrefix(a, b netip.Prefix) bool { return a == b }
+
+// everything is what testdata/good/everything.yaml says.
+func everything(t *testing.T) *config.Config {
+	t.Helper()
+	prague, err := time.LoadLocation("Europe/Prague")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const weekend = 1<<time.Friday | 1<<time.Saturday | 1<<time.Sunday | 1<<time.Monday
+	home := &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}
+	warning := func(line int, key, text string) config.Mistake {
+		return config.Mistake{File: "config.yaml", Line: line, Key: key, Text: text}
+	}
+	return &config.Config{
+		Server: config.Server{
+			Listen: ":8443", AdminListen: "[::1]:0",
+			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org", Path: "/base"},
+			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
+			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second,
+			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+		},
+		Database: config.Database{Path: "/var/lib/basegate/base.db"},
+		Limits:   config.Limits{ConcurrencyPerKey: 12},
+		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10},
+		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
+		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
+		Log:      config.Log{Level: "debug", Format: "console"},
+		Models: []config.Model{{
+			ID: "Llama_8b.v1-x", Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
+			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, ColdWait: 30 * time.Second,
+			Backends: []config.Backend{{
+				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
+				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"),
+				Launch: &config.Launch{
+					Start: []string{"run", "--gpu-memory-utilization", "0.90", "-p", "8000:8000", "", "yes", "${HOME}"},
+					Stop:  []string{"stop"}, BootEstimate: 20 * time.Minute, BootTimeout: 10 * time.Minute,
+				},
+				Sleep: &config.Sleep{Level: 2},
+			}, {
+				Name: "[::1]", URL: &url.URL{Scheme: "http", Host: "[::1]"}, APIKey: config.NewSecret("-"),
+			}},
+			WarmWindows: []config.Window{
+				{Days: weekend, From: 22 * time.Hour, To: 6 * time.Hour, Location: prague},
+				{Days: 1<<time.Tuesday | 1<<time.Thursday, To: 24 * time.Hour, Location: time.UTC},
+			},
+		}, {
+			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20,
+			Backends: []config.Backend{{
+				Name: "127.0.0.1:8001", URL: home,
+				Launch: &config.Launch{
+					Start: []string{"a"}, Stop: []string{"b"},
+					IdleAfter: 30 * time.Minute, BootEstimate: 3 * time.Minute, BootTimeout: 15 * time.Minute,
+				},
+				Sleep: &config.Sleep{Level: 1, IdleAfter: 10 * time.Minute},
+			}},
+			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
+		}, {
+			ID: "c", Checkpoint: "c", MaxLogprobs: 20,
+			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home}},
+			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
+		}},
+		Warnings: []config.Mistake{
+			warning(40, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
+			warning(43, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(54, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+		},
+	}
+}

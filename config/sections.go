@@ -1,0 +1,198 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// This file is the list of all keys and of what each may be.
+
+func (c *Config) fields() []field {
+	return []field{
+		key("server", func(v value) { v.section(c.Server.fields()...) }),
+		key("database", func(v value) { v.section(key("path", filledFile(&c.Database.Path))) }),
+		key("limits", func(v value) {
+			v.section(key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)))
+		}),
+		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
+		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
+		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
+		key("log", func(v value) { v.section(c.Log.fields()...) }),
+		required("models", filledList(&c.Models, model)),
+	}
+}
+
+func (s *Server) fields() []field {
+	return []field{
+		key("listen", address(&s.Listen)),
+		key("admin_listen", address(&s.AdminListen)),
+		key("public_url", serverURL(&s.PublicURL)),
+		key("tls", func(v value) {
+			v.section(key("cert", file(&s.TLS.Cert)), key("key", file(&s.TLS.Key)))
+		}),
+		key("max_body_bytes", size(&s.MaxBodyBytes)),
+		key("max_buffered_bytes", size(&s.MaxBufferedBytes)),
+		key("read_header_timeout", duration(&s.ReadHeaderTimeout, positive)),
+		key("drain_timeout", duration(&s.DrainTimeout, 0)),
+		key("trusted_proxies", list(&s.TrustedProxies, network)),
+	}
+}
+
+func (u *Upstream) fields() []field {
+	return []field{
+		key("connect_timeout", duration(&u.ConnectTimeout, positive)),
+		key("first_byte_timeout", duration(&u.FirstByteTimeout, positive)),
+		key("idle_timeout", duration(&u.IdleTimeout, positive)),
+		key("attempts", integer(&u.Attempts, 1, 10)),
+	}
+}
+
+func (b *Breaker) fields() []field {
+	return []field{
+		key("consecutive_failures", integer(&b.ConsecutiveFailures, 1, math.MaxInt32)),
+		key("open_for", duration(&b.OpenFor, positive)),
+		key("half_open_requests", integer(&b.HalfOpenRequests, 1, math.MaxInt32)),
+	}
+}
+
+func (p *Probe) fields() []field {
+	return []field{
+		key("interval", duration(&p.Interval, positive)),
+		key("timeout", duration(&p.Timeout, positive)),
+	}
+}
+
+func (l *Log) fields() []field {
+	return []field{
+		key("level", oneOf(&l.Level, "debug", "info", "warn", "error")),
+		key("format", oneOf(&l.Format, "json", "console")),
+	}
+}
+
+func model(m *Model) reader {
+	*m = defaultModel()
+	return func(v value) {
+		v.section(
+			required("id", text(&m.ID, identifier)),
+			required("checkpoint", text(&m.Checkpoint, word)),
+			key("precision", text(&m.Precision, label)),
+			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
+			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),
+			key("max_scored_prompt_tokens", integer(&m.MaxScoredPromptTokens, 0, math.MaxInt64)),
+			key("cold_wait", duration(&m.ColdWait, 0)),
+			required("backends", filledList(&m.Backends, backend)),
+			key("warm_windows", list(&m.WarmWindows, window)),
+		)
+		m.check(v)
+	}
+}
+
+func backend(b *Backend) reader {
+	return func(v value) {
+		v.section(
+			key("name", text(&b.Name, word)),
+			required("url", serverURL(&b.URL)),
+			key("gpu", text(&b.GPU, label)),
+			key("api_key", secret(&b.APIKey)),
+			key("launch", launch(&b.Launch)),
+			key("sleep", sleep(&b.Sleep)),
+		)
+		if b.Name == "" && b.URL != nil {
+			b.Name = b.URL.Host
+		}
+	}
+}
+
+func launch(to **Launch) reader {
+	return func(v value) {
+		l := defaultLaunch()
+		v.section(
+			required("start", filledList(&l.Start, argument)),
+			required("stop", filledList(&l.Stop, argument)),
+			key("idle_after", duration(&l.IdleAfter, 0)),
+			key("boot_estimate", duration(&l.BootEstimate, positive)),
+			key("boot_timeout", duration(&l.BootTimeout, positive)),
+		)
+		l.check(v)
+		*to = &l
+	}
+}
+
+func sleep(to **Sleep) reader {
+	return func(v value) {
+		s := defaultSleep()
+		v.section(
+			key("level", integer(&s.Level, 1, 2)),
+			key("idle_after", duration(&s.IdleAfter, 0)),
+		)
+		*to = &s
+	}
+}
+
+func window(w *Window) reader {
+	*w = defaultWindow()
+	return func(v value) {
+		w.From, w.To = -1, -1
+		v.section(
+			required("days", parsed(&w.Days, ParseDays)),
+			required("from", parsed(&w.From, beginning)),
+			required("to", parsed(&w.To, ParseClock)),
+			key("timezone", parsed(&w.Location, zone)),
+		)
+		if w.From >= 0 && w.From == w.To {
+			v.child("to").complain("the window ends when it begins; for the whole day write from 00:00 to 24:00")
+		}
+	}
+}
+
+const maxIdentifier = 64
+
+var (
+	errIdentifier = fmt.Errorf("1 to %d of the characters A-Z a-z 0-9 . _ -", maxIdentifier)
+	errWord       = errors.New("printable ASCII without spaces, not empty")
+	errLabel      = errors.New("printable ASCII")
+)
+
+// identifier checks what stands in URLs and JSON.
+func identifier(s string) error {
+	if s == "" || len(s) > maxIdentifier {
+		return errIdentifier
+	}
+	for _, c := range []byte(s) {
+		switch {
+		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return errIdentifier
+		}
+	}
+	return nil
+}
+
+// word checks what stands in headers and log lines and names something.
+func word(s string) error {
+	if s == "" || !isPrintable(s) {
+		return errWord
+	}
+	return nil
+}
+
+// label checks what stands in headers and only describes; it may be empty.
+func label(s string) error {
+	for _, c := range []byte(s) {
+		if c < ' ' || c > '~' {
+			return errLabel
+		}
+	}
+	return nil
+}
+
+// isPrintable tells whether every byte is visible ASCII.
+func isPrintable(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,113 @@
+package config
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // so that time zones are known in an image that holds nothing but the binary
+)
+
+// Window is when a model is kept warm: on some days, from one time of the day to another, by the clocks of a place.
+//
+// From and To are what the clocks show, as the time since midnight. To may be 24h. Where To is not after From the
+// window ends on the next day; it belongs to the day on which it begins.
+type Window struct {
+	Days     Days
+	From     time.Duration
+	To       time.Duration
+	Location *time.Location
+}
+
+// Days is a set of weekdays, one bit each, Sunday the lowest.
+type Days uint8
+
+// Has tells whether the day is in the set.
+func (d Days) Has(day time.Weekday) bool { return d&(1<<day) != 0 }
+
+const everyDay Days = 1<<7 - 1
+
+var dayNames = []string{time.Sunday: "sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+
+var errDays = errors.New("daily, a day (sat), a range (mon-fri) or several joined by commas (mon,wed,fri)")
+
+// ParseDays reads daily, sat, mon-fri, mon,wed,fri. A range may run over the week's end.
+func ParseDays(text string) (Days, error) {
+	if text == "daily" {
+		return everyDay, nil
+	}
+	var days Days
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, to := slices.Index(dayNames, first), slices.Index(dayNames, last)
+		if from < 0 || to < 0 {
+			return 0, errDays
+		}
+		for day := from; ; day = (day + 1) % 7 {
+			days |= 1 << day
+			if day == to {
+				break
+			}
+		}
+	}
+	return days, nil
+}
+
+// ParseClock reads a time of the day, HH:MM up to 24:00, as the time since midnight.
+func ParseClock(text string) (time.Duration, error) {
+	if len(text) != len("15:04") || text[2] != ':' {
+		return 0, errClock
+	}
+	hour, err := strconv.ParseUint(text[:2], 10, 8)
+	if err != nil {
+		return 0, errClock
+	}
+	minute, err := strconv.ParseUint(text[3:], 10, 8)
+	at := time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute
+	if err != nil || minute > 59 || at > 24*time.Hour {
+		return 0, errClock
+	}
+	return at, nil
+}
+
+var errClock = errors.New("HH:MM from 00:00 to 24:00")
+
+// parsed reads a text that parse makes a T of.
+func parsed[T any](to *T, parse func(string) (T, error)) reader {
+	return func(v value) {
+		var s string
+		text(&s, func(s string) error {
+			t, err := parse(s)
+			if err == nil {
+				*to = t
+			}
+			return err
+		})(v)
+	}
+}
+
+var errZone = errors.New("a time zone such as Europe/Prague or UTC")
+
+// zone finds a time zone by its name; not the machine's own, which would make one file mean two things.
+func zone(name string) (*time.Location, error) {
+	if name == "" || name == "Local" {
+		return nil, errZone
+	}
+	location, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, errZone
+	}
+	return location, nil
+}
+
+func beginning(text string) (time.Duration, error) {
+	at, err := ParseClock(text)
+	if err != nil || at == 24*time.Hour {
+		return 0, errors.New("HH:MM from 00:00 to 23:59")
+	}
+	return at, nil
+}

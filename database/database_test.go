@@ -1,0 +1,251 @@
+package database_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"basegate/database"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childPath) != "" {
+		os.Exit(child())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func open(tb testing.TB, path string) *database.DB {
+	tb.Helper()
+	return openWith(tb, database.Settings{Path: path}, zap.NewNop())
+}
+
+func openWith(tb testing.TB, s database.Settings, log *zap.Logger) *database.DB {
+	tb.Helper()
+	db, err := database.Open(tb.Context(), s, log)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return db
+}
+
+// openNotes opens a fresh database with a table for the test.
+func openNotes(tb testing.TB, s database.Settings) *database.DB {
+	tb.Helper()
+	if s.Path == "" {
+		s.Path = filepath.Join(tb.TempDir(), "base.db")
+	}
+	db := openWith(tb, s, zap.NewNop())
+	makeNotes(tb, db)
+	return db
+}
+
+func makeNotes(tb testing.TB, db *database.DB) {
+	tb.Helper()
+	must(tb, db.Write(tb.Context(), execute("CREATE TABLE notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")))
+}
+
+func execute(text string, args ...any) func(*sql.Tx) error {
+	return func(tx *sql.Tx) error {
+		_, err := tx.Exec(text, args...)
+		return err
+	}
+}
+
+func note(id int) func(*sql.Tx) error {
+	return execute("INSERT INTO notes (text, id) VALUES ($2, $1)", id, "note")
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func count(tb testing.TB, db *database.DB, where string) int {
+	tb.Helper()
+	var n int
+	must(tb, db.Read().QueryRowContext(tb.Context(), "SELECT count(*) FROM notes WHERE "+where).Scan(&n))
+	return n
+}
+
+// eventually polls until holds, since what it waits for has no channel to wait on.
+func eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !holds() {
+		select {
+		case <-poll.C:
+		case <-deadline.C:
+			tb.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestOpenMakesAFileForItsOwnerAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "with spaces, 100% ? & #.db")
+	openNotes(t, database.Settings{Path: path})
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	must(t, err)
+	for _, file := range files {
+		info, err := os.Stat(file)
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", file, info.Mode())
+		}
+		if !strings.HasPrefix(file, path) {
+			t.Errorf("%s is not the database", file)
+		}
+	}
+}
+
+func TestOpenSetsWhatDurabilityNeeds(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	must(t, db.Write(t.Context(), func(tx *sql.Tx) error {
+		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1"} {
+			var got string
+			if err := tx.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil {
+				return err
+			}
+			if got != want {
+				t.Errorf("%s is %s, want %s", pragma, got, want)
+			}
+		}
+		return nil
+	}))
+}
+
+func TestOpenSaysWhatIsWrongWithThePath(t *testing.T) {
+	folder := t.TempDir()
+	garbage := filepath.Join(folder, "garbage")
+	must(t, os.WriteFile(garbage, []byte(strings.Repeat("this is not a database\n", 100)), 0o600))
+	for path, want := range map[string]string{
+		"":                                   "the path of the database is empty",
+		folder:                               folder + " is a directory",
+		filepath.Join(folder, "none", "b"):   "no such file or directory",
+		filepath.Join(garbage, "b"):          "not a directory",
+		garbage:                              "file is not a database",
+		filepath.Join(folder, "\x00", "bad"): "invalid argument",
+	} {
+		db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+		if err == nil {
+			_ = db.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q in it", path, err, want)
+		}
+	}
+}
+
+func TestReadCannotWrite(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	if _, err := db.Read().ExecContext(t.Context(), "INSERT INTO notes (id, text) VALUES (1, 'x')"); err == nil {
+		t.Error("a reader wrote")
+	}
+}
+
+func TestParametersAreNumbersInAnyOrder(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	const text = `SELECT $2, '$1', $1, "text" /* $3 */ FROM (SELECT 'it''s $1' AS "text") -- $4`
+	var second, literal, first, column string
+	must(t, db.Read().QueryRowContext(t.Context(), text, "one", "two").Scan(&second, &literal, &first, &column))
+	if first != "one" || second != "two" || literal != "$1" || column != "it's $1" {
+		t.Errorf("got %q %q %q %q", first, second, literal, column)
+	}
+	must(t, db.Write(t.Context(), func(tx *sql.Tx) error {
+		insert, err := tx.Prepare("INSERT INTO notes (text, id) VALUES ($2, $1)")
+		if err != nil {
+			return err
+		}
+		defer insert.Close()
+		_, err = insert.Exec(7, "seven")
+		return err
+	}))
+	if count(t, db, "id = 7 AND text = 'seven'") != 1 {
+		t.Error("a prepared statement took its parameters in another order")
+	}
+}
+
+func TestANewerDatabaseIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+	must(t, err)
+	must(t, db.Write(t.Context(), execute("INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)")))
+	must(t, db.Close())
+	_, err = database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+	if !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManyMayStartAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			db, err := database.Open(t.Context(), database.Settings{Path: path, LockWait: 10 * time.Second}, zap.NewNop())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	var revision int
+	must(t, open(t, path).Read().QueryRowContext(t.Context(), "SELECT revision FROM keys_revision").Scan(&revision))
+}
+
+func TestTwoHandlesSeeEachOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	one := openNotes(t, database.Settings{Path: path})
+	two := open(t, path)
+	for id := range 20 {
+		must(t, []*database.DB{one, two}[id%2].Batch(t.Context(), note(id)))
+	}
+	if a, b := count(t, one, "true"), count(t, two, "true"); a != 20 || b != 20 {
+		t.Errorf("one sees %d, the other %d of 20", a, b)
+	}
+}
+
+func TestPingTellsWhetherItAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+	must(t, err)
+	must(t, db.Ping(t.Context()))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := db.Ping(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+	must(t, db.Close())
+	if db.Ping(t.Context()) == nil {
+		t.Error("a closed database answers")
+	}
+}
+
+func observed() (*zap.Logger, *observer.ObservedLogs) {
+	core, logged := observer.New(zap.InfoLevel)
+	return zap.New(core), logged
+}

@@ -1,0 +1,64 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/pressly/goose/v3"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrationTries bounds how often a process comes back to migrations that another one is making at the same time.
+const (
+	migrationTries = 20
+	migrationPause = 50 * time.Millisecond
+)
+
+// migrate brings the database up to this program's version. Every migration is one transaction, so of two processes
+// that start at once one finds a table already there, rolls back, and finds at its next try that nothing is left to do.
+func migrate(ctx context.Context, writer *sql.DB) error {
+	var err error
+	for range migrationTries {
+		if err = migrateOnce(ctx, writer); err == nil || errors.Is(err, ErrNewer) {
+			return err
+		}
+		pause := time.NewTimer(migrationPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("migrate database: %w", errors.Join(context.Cause(ctx), err))
+		}
+	}
+	return err
+}
+
+func migrateOnce(ctx context.Context, writer *sql.DB) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("find migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, writer, files,
+		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	current, newest, err := provider.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read the database's version: %w", err)
+	}
+	if current > newest {
+		return fmt.Errorf("%w: its version is %d, this program knows up to %d", ErrNewer, current, newest)
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("migrate database: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// Pending is a write that has been submitted.
+type Pending struct {
+	apply func(*sql.Tx) error
+	alone bool // in a transaction of its own
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+// Done is closed when the write is on disk or has failed.
+func (p *Pending) Done() <-chan struct{} { return p.done }
+
+// Wait waits until the write is on disk or has failed, and says which. When ctx ends earlier its cause is the error,
+// and the write may still happen.
+func (p *Pending) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for commit: %w", context.Cause(ctx))
+	}
+}
+
+// finish ends the wait, with the write's own error where it has one.
+func (p *Pending) finish(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+	close(p.done)
+}
+
+// Submit hands apply to the writer and does not wait. Writes are applied in the order in which they are submitted.
+//
+// Many share a transaction, and yet each stands for itself: when apply returns an error or panics, what it did is undone
+// and the others are not disturbed. The transaction ends when the writer says so, not in apply. As everybody waits while
+// it runs, apply must return soon and wait for nothing but its own statements; to wait for another write in it is to wait
+// for ever. It may be called after whoever submitted it has gone. A statement in it cannot be interrupted, whatever its
+// context does.
+//
+// The error may be ErrClosed or ErrUnavailable, besides apply's own.
+func (db *DB) Submit(apply func(*sql.Tx) error) *Pending {
+	return db.submit(&Pending{apply: apply, done: make(chan struct{})})
+}
+
+// Batch is Submit and Wait.
+func (db *DB) Batch(ctx context.Context, apply func(*sql.Tx) error) error {
+	return db.Submit(apply).Wait(ctx)
+}
+
+// Write is Batch in a transaction of its own.
+func (db *DB) Write(ctx context.Context, apply func(*sql.Tx) error) error {
+	return db.submit(&Pending{apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
+}
+
+// maxQueue bounds what a database that does not answer can pile up in memory.
+const maxQueue = 1 << 16
+
+func (db *DB) submit(p *Pending) *Pending {
+	db.mu.Lock()
+	closed, overfull := db.closed, len(db.queue) >= maxQueue
+	if !closed && !overfull {
+		db.queue = append(db.queue, p)
+	}
+	db.mu.Unlock()
+	switch {
+	case closed:
+		p.finish(ErrClosed)
+	case overfull:
+		p.finish(fmt.Errorf("%w: %d writes are waiting already", ErrUnavailable, maxQueue))
+	default:
+		db.nudge()
+	}
+	return p
+}
+
+// nudge wakes the writer.
+func (db *DB) nudge() {
+	select {
+	case db.wake <- struct{}{}:
+	default:
+	}
+}

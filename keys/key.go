@@ -1,0 +1,173 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What can be wrong with an operation on keys.
+var (
+	ErrNoKey          = errors.New("there is no such key")
+	ErrAmbiguous      = errors.New("more than one key begins like this")
+	ErrBadConcurrency = errors.New("a key's concurrency is at least 1")
+)
+
+// State is whether a key works.
+type State string
+
+// The states of a key.
+const (
+	Active  State = "active"
+	Paused  State = "paused"  // refused until it is resumed
+	Revoked State = "revoked" // refused for ever
+)
+
+// moves are the changes of state that there are; to stay is always allowed.
+var moves = map[State][]State{
+	Active:  {Paused, Revoked},
+	Paused:  {Active, Revoked},
+	Revoked: {},
+}
+
+// refusal is why a key does not work.
+func (s State) refusal() error {
+	switch s {
+	case Active:
+		return nil
+	case Paused:
+		return ErrPaused
+	case Revoked:
+	}
+	return ErrRevoked
+}
+
+// Key is a key without its secret.
+type Key struct {
+	ID          string
+	AccountID   string
+	Email       string // the account's
+	Name        string
+	Prefix      string // the first characters of the secret
+	State       State
+	Concurrency int // requests at a time; 0: whatever is configured for all
+	CreatedAt   time.Time
+}
+
+// NewKey is what CreateKey wants to know.
+type NewKey struct {
+	Email       string // the account's
+	Name        string
+	Concurrency int // requests at a time; 0: whatever is configured for all
+}
+
+// CreateKey makes a key and returns its secret, which nobody can find out later. The error may be ErrNoAccount,
+// ErrAccountDisabled, ErrAccountPending, ErrBadName or ErrBadConcurrency.
+func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret string, err error) {
+	if strings.TrimSpace(n.Name) == "" {
+		return Key{}, "", fmt.Errorf("%w: it is empty", ErrBadName)
+	}
+	if err := checkName(n.Name); err != nil {
+		return Key{}, "", err
+	}
+	if n.Concurrency < 0 {
+		return Key{}, "", fmt.Errorf("%w, not %d", ErrBadConcurrency, n.Concurrency)
+	}
+	secret = newSecret()
+	key = Key{
+		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: Active,
+		Concurrency: n.Concurrency, CreatedAt: now(),
+	}
+	err = d.change(ctx, func(tx *sql.Tx) error {
+		a, err := selectAccount(ctx, tx, n.Email)
+		if err != nil {
+			return err
+		}
+		if err := a.State.refusal(); err != nil {
+			return fmt.Errorf("%w: %s", err, a.Email)
+		}
+		key.AccountID, key.Email = a.ID, a.Email
+		return insertKey(ctx, tx, key, hashOf(secret))
+	})
+	if err != nil {
+		return Key{}, "", fmt.Errorf("create key: %w", err)
+	}
+	return key, secret, nil
+}
+
+// Keys lists all keys by their accounts' addresses, the oldest first.
+func (d *Directory) Keys(ctx context.Context) ([]Key, error) {
+	return selectKeys(ctx, d.db.Read())
+}
+
+// Key finds a key by its id, its whole secret, or the beginning of the secret, as far as it is shown, where only one
+// key begins so. The error may be ErrNoKey or ErrAmbiguous.
+func (d *Directory) Key(ctx context.Context, which string) (Key, error) {
+	return findKey(ctx, d.db.Read(), which)
+}
+
+// PauseKey makes a key stop working until ResumeKey. To pause one that is paused is no error. The error may be
+// ErrNoKey, ErrAmbiguous or ErrRevoked; for what which may be, see Key.
+func (d *Directory) PauseKey(ctx context.Context, which string) (Key, error) {
+	return d.move(ctx, which, Paused)
+}
+
+// ResumeKey makes a paused key work again. To resume one that is active is no error. The error may be ErrNoKey,
+// ErrAmbiguous or ErrRevoked; for what which may be, see Key.
+func (d *Directory) ResumeKey(ctx context.Context, which string) (Key, error) {
+	return d.move(ctx, which, Active)
+}
+
+// RevokeKey makes a key stop working for ever. To revoke one that is revoked is no error. The error may be ErrNoKey or
+// ErrAmbiguous; for what which may be, see Key.
+func (d *Directory) RevokeKey(ctx context.Context, which string) (Key, error) {
+	return d.move(ctx, which, Revoked)
+}
+
+func (d *Directory) move(ctx context.Context, which string, to State) (Key, error) {
+	var key Key
+	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+		if key, err = findKey(ctx, tx, which); err != nil || key.State == to {
+			return err
+		}
+		if !slices.Contains(moves[key.State], to) {
+			return fmt.Errorf("%w: %s", key.State.refusal(), key.ID)
+		}
+		key.State = to
+		return updateKeyState(ctx, tx, key.ID, to)
+	})
+	if err != nil {
+		return Key{}, fmt.Errorf("make key %s: %w", to, err)
+	}
+	return key, nil
+}
+
+func findKey(ctx context.Context, q querier, which string) (Key, error) {
+	if wellFormed(which) {
+		return selectKeyByHash(ctx, q, hashOf(which))
+	}
+	found, err := selectKeysLike(ctx, q, which)
+	switch {
+	case err != nil:
+		return Key{}, err
+	case len(found) == 0:
+		return Key{}, fmt.Errorf("%w: %s", ErrNoKey, shown(which))
+	case len(found) > 1:
+		return Key{}, fmt.Errorf("%w: %s is %s (%s) and %s (%s)", ErrAmbiguous, shown(which),
+			found[0].ID, found[0].Name, found[1].ID, found[1].Name)
+	}
+	return found[0], nil
+}
+
+// shown is what an error may show of something that may be most of a secret.
+func shown(which string) string {
+	if len(which) > prefixLength && strings.HasPrefix(which, secretHead) {
+		which = prefixOf(which) + "…"
+	}
+	return strconv.Quote(which)
+}
