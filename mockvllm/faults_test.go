@@ -1,0 +1,328 @@
+package mockvllm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/mockvllm"
+)
+
+const completions = "/v1/completions"
+
+func TestEveryKindAnswersAsItSays(t *testing.T) {
+	const made = "Something went wrong on purpose."
+	for _, test := range []struct {
+		fault  string
+		status int
+		body   string // a part of it
+	}{
+		{`{"kind":"error","status":418,"body":"short and stout","content_type":"text/tea"}`, 418, "short and stout"},
+		{`{"kind":"nested"}`, 500, `{"error":{"message":"` + made + `","type":"InternalServerError","param":null,"code":500}}`},
+		{`{"kind":"flat"}`, 500, `{"object":"error","message":"` + made + `","type":"InternalServerError","param":null,"code":500}`},
+		{`{"kind":"string"}`, 503, `{"error":"The model is currently scaling. Please try again later."}`},
+		{`{"kind":"detail"}`, 400, `{"detail":"There was an error parsing the body"}`},
+		{`{"kind":"empty"}`, 500, ""},
+		{`{"kind":"text"}`, 500, "Internal Server Error"},
+		{`{"kind":"ok_error"}`, 200, `{"error":{"message":"` + made},
+		{`{"kind":"nested","status":502,"message":"mine"}`, 502, `"message":"mine"`},
+		{`{"kind":"context_length"}`, 400, "However, you requested 16 output tokens"},
+		{`{"kind":"context_length","version":"0.6.6"}`, 400, "in the messages, 16 in the completion)"},
+		{`{"kind":"context_length","wording":12}`, 400, "Input length (8192) exceeds model's maximum context length (8192)."},
+		{`{"kind":"overloaded"}`, 503, "The engine is currently busy"},
+		{`{"kind":"oom"}`, 500, "CUDA out of memory. Tried to allocate"},
+		{`{"kind":"engine_dead"}`, 500, "EngineCore encountered an issue"},
+		{`{"kind":"garbage"}`, 200, "neither JSON nor"},
+		{`{"kind":"abort"}`, 200, `"text":"","logprobs":null,"finish_reason":"abort"`},
+		{`{"kind":"no_finish"}`, 200, `"finish_reason":null`},
+		{`{"kind":"error_event"}`, 500, `"message":"Internal server error"`},
+	} {
+		t.Run(test.fault, func(t *testing.T) {
+			p := start(t, mockvllm.Options{})
+			if a := send(t, p, http.MethodPost, "/mock/fault", test.fault); a.status != 200 {
+				t.Fatal(a.body)
+			}
+			a := send(t, p, http.MethodPost, completions, body(t, nil))
+			if a.status != test.status || !strings.Contains(a.body, test.body) || test.body == "" && a.body != "" {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+			if strings.Contains(test.fault, "engine_dead") {
+				return
+			}
+			if again := send(t, p, http.MethodPost, completions, body(t, nil)); again.status != 200 {
+				t.Errorf("the fault struck twice: %d %s", again.status, again.body)
+			}
+		})
+	}
+}
+
+// struckStream streams a completion of nine tokens under a fault.
+func struckStream(t *testing.T, fault mockvllm.Fault) ([]string, error) {
+	t.Helper()
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(fault)
+	return stream(t, p, map[string]any{"max_tokens": 9, "ignore_eos": true, "temperature": 0})
+}
+
+func TestStreamsEndAsTheFaultSays(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault  mockvllm.Fault
+		events int
+		last   string // a part of it
+		broken bool
+	}{
+		"none":              {mockvllm.Fault{Kind: "abort", Path: "/elsewhere"}, 10, "[DONE]", false},
+		"reset_mid":         {mockvllm.Fault{Kind: "reset_mid", AfterEvents: 3}, 3, "index", true},
+		"reset_mid tokens":  {mockvllm.Fault{Kind: "reset_mid", AfterTokens: 4}, 4, "index", true},
+		"cut":               {mockvllm.Fault{Kind: "cut", AfterEvents: 3}, 3, "index", true},
+		"cut clean":         {mockvllm.Fault{Kind: "cut", AfterEvents: 3, Clean: true}, 3, "index", false},
+		"abort":             {mockvllm.Fault{Kind: "abort", AfterTokens: 3}, 5, "[DONE]", false},
+		"error_event":       {mockvllm.Fault{Kind: "error_event", AfterEvents: 2}, 4, "[DONE]", false},
+		"no_finish":         {mockvllm.Fault{Kind: "no_finish"}, 10, "[DONE]", false},
+		"no_finish early":   {mockvllm.Fault{Kind: "no_finish", AfterEvents: 2}, 3, "[DONE]", false},
+		"no_done":           {mockvllm.Fault{Kind: "no_done"}, 9, `"finish_reason":"length"`, true},
+		"no_done clean":     {mockvllm.Fault{Kind: "no_done", Clean: true}, 9, `"finish_reason":"length"`, false},
+		"slow":              {mockvllm.Fault{Kind: "slow", Slice: 400, Delay: time.Millisecond}, 10, "[DONE]", false},
+		"garbage":           {mockvllm.Fault{Kind: "garbage", AfterEvents: 2}, 2, "index", false},
+		"merge":             {mockvllm.Fault{Kind: "merge"}, 4, "[DONE]", false},
+		"burst":             {mockvllm.Fault{Kind: "burst"}, 10, "[DONE]", false},
+		"big_event":         {mockvllm.Fault{Kind: "big_event", AfterEvents: 1, Bytes: 3 << 20}, 10, "[DONE]", false},
+		"oom":               {mockvllm.Fault{Kind: "oom", AfterEvents: 2}, 4, "[DONE]", false},
+		"oom at once":       {mockvllm.Fault{Kind: "oom", InStream: true}, 2, "[DONE]", false},
+		"engine_dead":       {mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2}, 4, "[DONE]", false},
+		"error_event first": {mockvllm.Fault{Kind: "error_event"}, 2, "[DONE]", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events, err := struckStream(t, test.fault)
+			if len(events) != test.events || !strings.Contains(events[len(events)-1], test.last) || (err != nil) != test.broken {
+				t.Errorf("%d events, error %v: %.3000s", len(events), err, strings.Join(events, "\n"))
+			}
+		})
+	}
+}
+
+func TestResetsAndCutsAreTold(t *testing.T) {
+	if _, err := struckStream(t, mockvllm.Fault{Kind: "reset_mid", AfterEvents: 3}); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("reset_mid: %v", err)
+	}
+	if _, err := struckStream(t, mockvllm.Fault{Kind: "cut", AfterEvents: 3}); !isEOF(err) {
+		t.Errorf("cut: %v", err)
+	}
+	p := start(t, mockvllm.Options{})
+	for _, fault := range []mockvllm.Fault{{Kind: "reset_mid"}, {Kind: "cut"}, {Kind: "cut", AfterBytes: 7}} {
+		p.InjectFault(fault)
+		a := send(t, p, http.MethodPost, completions, body(t, nil))
+		if a.err == nil || a.header.Get("Content-Length") == "" || fault.AfterBytes > 0 && len(a.body) != fault.AfterBytes {
+			t.Errorf("%+v: %v after %q", fault, a.err, a.body)
+		}
+	}
+}
+
+func TestStreamBreaksWithinAnEvent(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "reset_mid", AfterBytes: 300})
+	a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
+	if len(a.body) != 300 || a.err == nil {
+		t.Errorf("%d bytes, %v", len(a.body), a.err)
+	}
+}
+
+func TestRefusedAndResetConnectionsGetNoAnswer(t *testing.T) {
+	for _, kind := range []string{"refuse", "reset"} {
+		p := start(t, mockvllm.Options{})
+		p.InjectFault(mockvllm.Fault{Kind: kind})
+		if a := trySend(t, p, http.MethodPost, completions, body(t, nil)); a.status != 0 || a.err == nil {
+			t.Errorf("%s: status %d, %v", kind, a.status, a.err)
+		}
+		received := len(p.Requests())
+		if want := map[string]int{"refuse": 0, "reset": 1}[kind]; received != want {
+			t.Errorf("%s: %d requests were read", kind, received)
+		}
+		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 200 {
+			t.Errorf("%s struck twice: %d", kind, a.status)
+		}
+	}
+}
+
+func TestHangLastsUntilTheClientLeaves(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "hang"})
+	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer leave()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL()+completions, strings.NewReader(body(t, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := client().Do(r); err == nil {
+		response.Body.Close()
+		t.Fatal("it answered")
+	}
+	eventually(t, "the client's leaving", func() bool { return p.Requests()[0].ClientLeft() })
+}
+
+func TestStreamHangsUntilCleared(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 2})
+	reader, leave := open(t, p, map[string]any{"stream": true, "max_tokens": 5, "ignore_eos": true})
+	defer leave()
+	for range 4 { // an event and an empty line, twice
+		if _, err := reader.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.ClearFaults()
+	var rest strings.Builder
+	if _, err := reader.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), "data: [DONE]\n\n") {
+		t.Errorf("%v after %q", err, rest.String())
+	}
+}
+
+func TestClearedHangGoesOn(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "hang", Times: -1})
+	done := make(chan answer)
+	go func() { done <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
+	eventually(t, "the request", func() bool { return len(p.Requests()) == 1 })
+	if a := send(t, p, http.MethodDelete, "/mock/fault", ""); a.body != "[]\n" {
+		t.Error(a.body)
+	}
+	if a := <-done; a.status != 200 {
+		t.Errorf("%d %v", a.status, a.err)
+	}
+}
+
+func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
+	p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+	reader, leave := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
+	defer leave()
+	if _, err := reader.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	p.InjectFault(mockvllm.Fault{Kind: "engine_dead"})
+	for range 2 {
+		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 500 {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
+	var rest strings.Builder
+	if _, err := reader.WriteTo(&rest); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(rest.String(), `"code": 500}}`+"\n\ndata: [DONE]\n\n") {
+		t.Errorf("the other stream ended by %q", rest.String()[max(0, rest.Len()-300):])
+	}
+	if a := send(t, p, http.MethodGet, "/health", ""); a.status != 503 || a.body != "" {
+		t.Errorf("health %d", a.status)
+	}
+	p.ClearFaults()
+	if a := send(t, p, http.MethodGet, "/health", ""); a.status != 200 {
+		t.Errorf("health %d after the clear", a.status)
+	}
+}
+
+func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond, RestartAfter: 100 * time.Millisecond})
+	send(t, p, http.MethodPost, completions, body(t, nil))
+	eventually(t, "the exit", func() bool {
+		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
+	})
+	eventually(t, "the restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
+	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond})
+	send(t, p, http.MethodPost, completions, body(t, nil))
+	eventually(t, "the second exit", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 0 })
+	p.ClearFaults()
+	eventually(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
+}
+
+func TestFaultsStrikeOtherPaths(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	for _, path := range []string{"/health", "/tokenize", "/v1/models"} {
+		p.InjectFault(mockvllm.Fault{Kind: "nested", Path: path, Times: 2})
+		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 200 {
+			t.Errorf("a fault for %s struck completions: %d", path, a.status)
+		}
+		for _, want := range []int{500, 500, 0} {
+			if a := send(t, p, http.MethodGet, path, ""); (a.status == 500) != (want == 500) {
+				t.Errorf("%s: %d", path, a.status)
+			}
+		}
+	}
+}
+
+func TestOldVersionsDieTheirOwnWay(t *testing.T) {
+	for version, want := range map[string]struct {
+		status       int
+		plain, event string
+		health       int
+	}{
+		"0.6.6":  {500, "", "", 500},
+		"0.8.5":  {500, "", `{"error": {"object": "error", "message": "EngineCore encountered`, 200},
+		"0.9.2":  {500, `"type":"Internal Server Error"`, `"type": "BadRequestError", "param": null, "code": 400`, 500},
+		"0.14.0": {200, `"code":500}}`, `"type": "InternalServerError", "param": null, "code": 500`, 503},
+		"0.27.0": {500, `"type":"InternalServerError"`, `"code": 500`, 503},
+	} {
+		p := start(t, mockvllm.Options{Version: version})
+		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
+		a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
+		if !strings.Contains(a.body, want.event) || strings.HasSuffix(a.body, "data: [DONE]\n\n") == (want.event == "") {
+			t.Errorf("%s: stream %s, %v", version, a.body, a.err)
+		}
+		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != want.status ||
+			!strings.Contains(a.body, want.plain) || want.plain == "" && a.body != "" {
+			t.Errorf("%s: %d %s", version, a.status, a.body)
+		}
+		if a := send(t, p, http.MethodGet, "/health", ""); a.status != want.health {
+			t.Errorf("%s: health %d", version, a.status)
+		}
+	}
+}
+
+func TestFaultsAreReadStrictly(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	for body, complaint := range map[string]string{
+		`{"kind":"oops"}`:                        `kind must be one of error, nested,`,
+		`{"kind":"oom","tims":1}`:                `unknown field \"tims\"`,
+		`{"kind":"slow","delay":"1"}`:            `delay must be a duration like \"250ms\", got \"1\"`,
+		`{"kind":"oom","times":-2}`:              `times must be -1`,
+		`{"kind":"oom","path":"health"}`:         `path must begin with /`,
+		`{"kind":"error","status":99}`:           `status must be between 200 and 599, got 99`,
+		`{"kind":"context_length","wording":99}`: `wording must be between 1 and 12`,
+		`{"kind":"slow","slice":-1}`:             `must not be negative`,
+		`[]`:                                     `cannot unmarshal array`,
+	} {
+		a := send(t, p, http.MethodPost, "/mock/fault", body)
+		if a.status != 400 || !strings.Contains(a.body, complaint) {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+}
+
+func TestFaultsAreListedAsTheyWereGiven(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	const given = `{"kind":"slow","path":"*","times":3,"delay":"20ms","slice":5}`
+	send(t, p, http.MethodPost, "/mock/fault", given)
+	if a := send(t, p, http.MethodGet, "/mock/fault", ""); a.body != "["+given+"]\n" {
+		t.Error(a.body)
+	}
+	for _, kind := range mockvllm.FaultKinds() {
+		encoded, err := json.Marshal(mockvllm.Fault{Kind: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back mockvllm.Fault
+		if err := json.Unmarshal(encoded, &back); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(mockvllm.Fault{Kind: kind}, back); diff != "" {
+			t.Error(diff)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package mockvllm
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// noScores stands for log-probabilities that nobody asked for; 0 asks for the token's own.
+const noScores = -1
+
+// A job is a request that the engine can take: prompts in tokens, limits known.
+type job struct {
+	request   *completionRequest
+	id        string
+	created   int64
+	model     string
+	tokens    [][]int
+	texts     []string // what echo prepends
+	drawn     int      // outputs per prompt
+	maxTokens int
+	limit     int  // of prompt and output together
+	top       int  // noScores, or how many likeliest tokens go with each output token
+	promptTop int  // the same for prompt tokens
+	duplicate bool // another running request has the id
+}
+
+// prepare makes a job of the request, or finds out what vLLM refuses before it answers anything.
+func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failure) {
+	if !s.serves(r.model) {
+		return nil, s.unknownModel(r.model)
+	}
+	if s.engine.dead() {
+		return nil, s.shape.deathBefore()
+	}
+	if r.suffix {
+		return nil, badRequest("suffix", "suffix is not currently supported")
+	}
+	j := &job{
+		request: r, id: requestID(header, r), created: time.Now().Unix(), model: s.models[0],
+		drawn: r.n, maxTokens: r.maxTokens, limit: s.limit, top: noScores, promptTop: noScores,
+	}
+	if r.maxTokensNull && s.shape.nullMaxTokens == nullIsDefault {
+		r.maxTokensNull = false
+	}
+	for _, p := range r.prompts {
+		if failure := s.addPrompt(j, p); failure != nil {
+			return nil, failure
+		}
+	}
+	if failure := s.shape.checkSampling(r); failure != nil {
+		return nil, failure
+	}
+	s.settle(j)
+	return j, nil
+}
+
+func requestID(header http.Header, r *completionRequest) string {
+	if id := header.Get("X-Request-Id"); id != "" {
+		return "cmpl-" + id
+	}
+	if r.requestID != "" {
+		return "cmpl-" + r.requestID
+	}
+	return "cmpl-" + randomID()
+}
+
+func randomID() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return hex.EncodeToString(id[:])
+}
+
+func (*Server) unknownModel(model string) *failure {
+	return &failure{
+		status: http.StatusNotFound, kind: notFoundError, message: "The model `" + model + "` does not exist.", param: "model",
+	}
+}
+
+// serves tells whether a request for the model is for this server; none named is.
+func (s *Server) serves(model string) bool {
+	return model == "" && !s.shape.modelRequired || slices.Contains(s.models, model)
+}
+
+// addPrompt tokenises a prompt and holds it against the context.
+func (s *Server) addPrompt(j *job, p prompt) *failure {
+	r := j.request
+	tokens, text := p.tokens, ""
+	if p.isText {
+		if failure := checkText(p.text); failure != nil {
+			return failure
+		}
+		if failure := s.checkCharacters(r, p.text); failure != nil {
+			return failure
+		}
+		tokens, text = s.model.encode(p.text, r.addSpecial), p.text
+	}
+	if r.truncate != nil {
+		keep := *r.truncate
+		if keep < 0 {
+			keep = s.limit - r.maxTokens
+		}
+		tokens = tokens[max(0, len(tokens)-max(keep, 0)):]
+	}
+	if failure := s.checkContext(r, len(tokens), p.isText); failure != nil {
+		return failure
+	}
+	if !p.isText && s.known(tokens) < 0 {
+		text = s.model.decode(tokens)
+	}
+	j.tokens = append(j.tokens, tokens)
+	j.texts = append(j.texts, text)
+	return nil
+}
+
+// known is the place of the first token that the vocabulary does not have, or -1.
+func (s *Server) known(tokens []int) int {
+	return slices.IndexFunc(tokens, func(id int) bool { return id < 0 || id >= s.model.size() })
+}
+
+// checkCharacters is vLLM's guard before tokenisation: more characters than tokens could ever spell.
+func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
+	if s.shape.context != contextOutputTokens || r.truncate != nil || r.maxTokensNull {
+		return nil
+	}
+	room := s.limit - r.maxTokens
+	m := measure{
+		limit: s.limit, completion: r.maxTokens, characters: utf8.RuneCountInString(text),
+		most: room * s.longestPiece, maxPrompt: room,
+	}
+	if room <= 0 || m.characters <= m.most {
+		return nil
+	}
+	return badRequest("input_text", "%s", wordContext(wordCharacters, m)).of(m.characters)
+}
+
+// checkContext refuses a prompt that leaves no room for what is to be generated, in the version's words.
+func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
+	m := measure{limit: s.limit, prompt: count, completion: r.maxTokens}
+	over := count+r.maxTokens > s.limit
+	if r.maxTokensNull {
+		over = count >= s.limit
+		m.completion = 1
+	}
+	switch {
+	case s.shape.context == contextTooLarge && count >= s.limit:
+		return badRequest("input_tokens", "%s", wordContext(wordInput, m)).of(count)
+	case !over:
+		return nil
+	case s.shape.context == contextRequested && r.maxTokensNull:
+		return badRequest("", "%s", wordContext(wordMessages, m))
+	case s.shape.context == contextRequested:
+		return badRequest("", "%s", wordContext(wordRequested, m))
+	case s.shape.context == contextTooLarge:
+		return badRequest("max_tokens", "%s", wordContext(wordTooLarge, m)).of(r.maxTokens)
+	case r.maxTokens > s.limit:
+		return badRequest("max_tokens", "%s", wordContext(wordMaxTokens, m)).of(r.maxTokens)
+	case isText:
+		// Tokenisation stops at one more than what fits, so the prompt's true length is not known.
+		m.prompt = s.limit - m.completion + 1
+		return badRequest("input_tokens", "%s", wordContext(wordAtLeast, m)).of(m.prompt)
+	default:
+		return badRequest("input_tokens", "%s", wordContext(wordOutput, m)).of(count)
+	}
+}
+
+// settle derives what the engine needs from fields that depend on each other.
+func (s *Server) settle(j *job) {
+	r := j.request
+	if r.maxTokensNull {
+		j.maxTokens = s.limit
+	}
+	j.maxTokens = max(1, j.maxTokens) // echo with max_tokens 0 has the engine generate one token all the same
+	if s.shape.bestOf == bestOfHonoured && r.bestOf > r.n {
+		j.drawn = r.bestOf
+	}
+	all := func(number int) int {
+		if number == -1 {
+			return s.model.size()
+		}
+		return number
+	}
+	if r.promptScores != nil {
+		j.promptTop = all(*r.promptScores)
+	}
+	if r.logprobs == nil {
+		return
+	}
+	j.top = all(*r.logprobs)
+	if r.echo && r.promptScores == nil {
+		j.promptTop = j.top
+	}
+}
+
+// checkEngine are the checks that vLLM makes only when it hands the request to the engine: in a stream they come
+// after the 200.
+func (s *Server) checkEngine(j *job) *failure {
+	r := j.request
+	if j.duplicate {
+		return badRequest("", "Request id %s already running.", j.id).engine()
+	}
+	if failure := s.checkScores(j); failure != nil {
+		return failure.engine()
+	}
+	if failure := s.checkBias(r); failure != nil {
+		return failure.engine()
+	}
+	if at := s.known(r.sampling.allowed); at >= 0 {
+		return badRequest("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id!").engine()
+	}
+	for _, tokens := range j.tokens {
+		m := measure{limit: s.limit, prompt: len(tokens)}
+		at := s.known(tokens)
+		switch {
+		case len(tokens) == 0:
+			return badRequest("prompt", "The decoder prompt cannot be empty").engine()
+		case at >= 0:
+			return badRequest("prompt", "Token id %d is out of vocabulary", tokens[at]).engine()
+		case len(tokens) > s.limit:
+			return badRequest("prompt", "%s", wordContext(wordDecoder, m)).engine()
+		case len(tokens) == s.limit:
+			return badRequest("prompt", "%s", wordContext(wordDecoderFull, m)).engine()
+		}
+	}
+	return nil
+}
+
+func (s *Server) checkScores(j *job) *failure {
+	if s.maxLogprobs == -1 {
+		return nil
+	}
+	for _, asked := range []struct {
+		name, what string
+		top        int
+	}{{"logprobs", "sample", j.top}, {"prompt_logprobs", "prompt", j.promptTop}} {
+		if asked.top <= s.maxLogprobs {
+			continue
+		}
+		if s.shape.v0 {
+			return badRequest(asked.name, "Cannot request more than %d logprobs.", s.maxLogprobs)
+		}
+		return badRequest(asked.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
+			asked.what, asked.top, s.maxLogprobs).of(asked.top)
+	}
+	return nil
+}
+
+// checkBias reads logit_bias, whose keys are numbers in strings.
+func (s *Server) checkBias(r *completionRequest) *failure {
+	r.sampling.bias = make(map[int]float64, len(r.bias))
+	for _, entry := range r.bias {
+		id, err := strconv.Atoi(entry.key)
+		if err != nil {
+			return badRequest("logit_bias", "invalid literal for int() with base 10: %s", reprString(entry.key))
+		}
+		if id < 0 || id >= s.model.size() {
+			return badRequest("logit_bias",
+				"token_id(s) [%d] in logit_bias contain out-of-vocab token ids. Vocabulary size: %d", id, s.model.size())
+		}
+		r.sampling.bias[id] = entry.amount
+	}
+	return nil
+}

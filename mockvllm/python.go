@@ -1,0 +1,384 @@
+package mockvllm
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A kind is the JSON type of a value.
+type kind int
+
+const (
+	nullKind kind = iota
+	boolKind
+	numberKind
+	stringKind
+	listKind
+	objectKind
+)
+
+// A value is JSON as Python reads it: numbers keep their literal (NaN and Infinity are among them), a lone surrogate
+// is kept in a form that is no valid UTF-8, and of members with one name the last counts.
+type value struct {
+	kind    kind
+	truth   bool
+	text    string // a string's content or a number's literal
+	items   []value
+	members []member
+}
+
+type member struct {
+	name  string
+	value value
+}
+
+func (v value) member(name string) (value, bool) {
+	for _, m := range v.members {
+		if m.name == name {
+			return m.value, true
+		}
+	}
+	return value{}, false
+}
+
+// deepest is where the parser gives up; CPython's own limit is near 1000.
+const deepest = 900
+
+// A syntaxError is CPython's JSONDecodeError: its words, and the place in characters.
+type syntaxError struct {
+	message string
+	place   int
+}
+
+func (e *syntaxError) Error() string { return fmt.Sprintf("%s: char %d", e.message, e.place) }
+
+// parsePython reads one JSON document like json.loads.
+func parsePython(text string) (value, error) {
+	p := &parser{text: text}
+	p.blank()
+	v, err := p.value(0)
+	if err != nil {
+		return value{}, err
+	}
+	p.blank()
+	if p.at < len(text) {
+		return value{}, p.fail("Extra data", p.at)
+	}
+	return v, nil
+}
+
+type parser struct {
+	text string
+	at   int
+}
+
+func (p *parser) fail(message string, at int) error {
+	return &syntaxError{message, utf8.RuneCountInString(p.text[:min(at, len(p.text))])}
+}
+
+func (p *parser) blank() {
+	for p.at < len(p.text) && strings.IndexByte(" \t\n\r", p.text[p.at]) >= 0 {
+		p.at++
+	}
+}
+
+func (p *parser) peek() byte {
+	if p.at < len(p.text) {
+		return p.text[p.at]
+	}
+	return 0
+}
+
+var pythonWords = map[string]value{
+	"null": {}, "true": {kind: boolKind, truth: true}, "false": {kind: boolKind},
+	"NaN": {kind: numberKind, text: "NaN"}, "Infinity": {kind: numberKind, text: "Infinity"},
+	"-Infinity": {kind: numberKind, text: "-Infinity"},
+}
+
+func (p *parser) value(depth int) (value, error) {
+	if depth > deepest {
+		return value{}, fmt.Errorf("maximum recursion depth exceeded while decoding a JSON array")
+	}
+	switch p.peek() {
+	case '{':
+		return p.object(depth)
+	case '[':
+		return p.list(depth)
+	case '"':
+		text, err := p.string()
+		return value{kind: stringKind, text: text}, err
+	}
+	for word, v := range pythonWords {
+		if strings.HasPrefix(p.text[p.at:], word) {
+			p.at += len(word)
+			return v, nil
+		}
+	}
+	if literal := numberLiteral(p.text[p.at:]); literal != "" {
+		p.at += len(literal)
+		return value{kind: numberKind, text: literal}, nil
+	}
+	return value{}, p.fail("Expecting value", p.at)
+}
+
+func (p *parser) list(depth int) (value, error) {
+	v := value{kind: listKind}
+	p.at++
+	p.blank()
+	if p.peek() == ']' {
+		p.at++
+		return v, nil
+	}
+	for {
+		item, err := p.value(depth + 1)
+		if err != nil {
+			return value{}, err
+		}
+		v.items = append(v.items, item)
+		p.blank()
+		switch p.peek() {
+		case ',':
+			p.at++
+			p.blank()
+		case ']':
+			p.at++
+			return v, nil
+		default:
+			return value{}, p.fail("Expecting ',' delimiter", p.at)
+		}
+	}
+}
+
+func (p *parser) object(depth int) (value, error) {
+	v := value{kind: objectKind}
+	places := make(map[string]int)
+	p.at++
+	p.blank()
+	if p.peek() == '}' {
+		p.at++
+		return v, nil
+	}
+	for {
+		m, err := p.pair(depth)
+		if err != nil {
+			return value{}, err
+		}
+		if place, repeated := places[m.name]; repeated {
+			v.members[place] = m
+		} else {
+			places[m.name] = len(v.members)
+			v.members = append(v.members, m)
+		}
+		p.blank()
+		switch p.peek() {
+		case ',':
+			p.at++
+			p.blank()
+		case '}':
+			p.at++
+			return v, nil
+		default:
+			return value{}, p.fail("Expecting ',' delimiter", p.at)
+		}
+	}
+}
+
+func (p *parser) pair(depth int) (member, error) {
+	if p.peek() != '"' {
+		return member{}, p.fail("Expecting property name enclosed in double quotes", p.at)
+	}
+	name, err := p.string()
+	if err != nil {
+		return member{}, err
+	}
+	p.blank()
+	if p.peek() != ':' {
+		return member{}, p.fail("Expecting ':' delimiter", p.at)
+	}
+	p.at++
+	p.blank()
+	v, err := p.value(depth + 1)
+	return member{name, v}, err
+}
+
+func (p *parser) string() (string, error) {
+	begin := p.at
+	p.at++
+	var out strings.Builder
+	for p.at < len(p.text) {
+		run := strings.IndexFunc(p.text[p.at:], func(r rune) bool { return r == '"' || r == '\\' || r < 0x20 })
+		if run < 0 {
+			break
+		}
+		out.WriteString(p.text[p.at : p.at+run])
+		p.at += run
+		switch p.text[p.at] {
+		case '"':
+			p.at++
+			return out.String(), nil
+		case '\\':
+			if err := p.escape(&out, begin); err != nil {
+				return "", err
+			}
+		default:
+			return "", p.fail("Invalid control character at", p.at)
+		}
+	}
+	return "", p.fail("Unterminated string starting at", begin)
+}
+
+var shortEscapes = map[byte]byte{
+	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
+}
+
+func (p *parser) escape(out *strings.Builder, begin int) error {
+	p.at++
+	if p.at >= len(p.text) {
+		return p.fail("Unterminated string starting at", begin)
+	}
+	if plain, ok := shortEscapes[p.text[p.at]]; ok {
+		out.WriteByte(plain)
+		p.at++
+		return nil
+	}
+	if p.text[p.at] != 'u' {
+		return p.fail(`Invalid \escape`, p.at-1)
+	}
+	unit, ok := p.unit(p.at + 1)
+	if !ok {
+		return p.fail(`Invalid \uXXXX escape`, p.at+1)
+	}
+	p.at += 5
+	if !utf16.IsSurrogate(unit) {
+		out.WriteRune(unit)
+		return nil
+	}
+	if strings.HasPrefix(p.text[p.at:], `\u`) {
+		if low, ok := p.unit(p.at + 2); ok && utf16.DecodeRune(unit, low) != unicode.ReplacementChar {
+			out.WriteRune(utf16.DecodeRune(unit, low))
+			p.at += 6
+			return nil
+		}
+	}
+	// A surrogate's three bytes as UTF-8 would have them: Python carries it on, and only the tokenizer refuses it.
+	out.Write([]byte{0xe0 | byte(unit>>12), 0x80 | byte(unit>>6&0x3f), 0x80 | byte(unit&0x3f)}) //nolint:gosec // masked
+	return nil
+}
+
+func (p *parser) unit(at int) (rune, bool) {
+	if at+4 > len(p.text) {
+		return 0, false
+	}
+	number, err := strconv.ParseUint(p.text[at:at+4], 16, 16)
+	return rune(number), err == nil
+}
+
+// numberLiteral is the JSON number at the start of a text, or nothing.
+func numberLiteral(text string) string {
+	at := 0
+	digits := func() int {
+		start := at
+		for at < len(text) && text[at] >= '0' && text[at] <= '9' {
+			at++
+		}
+		return at - start
+	}
+	if strings.HasPrefix(text, "-") {
+		at++
+	}
+	if strings.HasPrefix(text[at:], "0") {
+		at++
+	} else if digits() == 0 {
+		return ""
+	}
+	end := at
+	if strings.HasPrefix(text[at:], ".") {
+		at++
+		if digits() == 0 {
+			return text[:end]
+		}
+		end = at
+	}
+	if at < len(text) && (text[at] == 'e' || text[at] == 'E') {
+		at++
+		if at < len(text) && (text[at] == '+' || text[at] == '-') {
+			at++
+		}
+		if digits() > 0 {
+			end = at
+		}
+	}
+	return text[:end]
+}
+
+// integral tells whether a number's literal is a Python int.
+func (v value) integral() bool {
+	return v.kind == numberKind && !strings.ContainsAny(v.text, ".eENI")
+}
+
+// repr is the value as Python prints it, which is how vLLM quotes a request in its errors.
+func (v value) repr() string {
+	switch v.kind {
+	case nullKind:
+		return "None"
+	case boolKind:
+		if v.truth {
+			return "True"
+		}
+		return "False"
+	case numberKind:
+		if v.integral() {
+			return v.text
+		}
+		number, _ := strconv.ParseFloat(v.text, 64) // out of range is an infinity, as in Python
+		return pythonFloat(number)
+	case stringKind:
+		return reprString(v.text)
+	case listKind:
+		parts := make([]string, len(v.items))
+		for i, item := range v.items {
+			parts[i] = item.repr()
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case objectKind:
+		parts := make([]string, len(v.members))
+		for i, m := range v.members {
+			parts[i] = reprString(m.name) + ": " + m.value.repr()
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	return ""
+}
+
+func reprString(text string) string {
+	quote := "'"
+	if strings.Contains(text, "'") && !strings.Contains(text, `"`) {
+		quote = `"`
+	}
+	var out strings.Builder
+	out.WriteString(quote)
+	for _, r := range text {
+		switch {
+		case r == '\\' || string(r) == quote:
+			out.WriteString(`\` + string(r))
+		case r == '\n':
+			out.WriteString(`\n`)
+		case r == '\r':
+			out.WriteString(`\r`)
+		case r == '\t':
+			out.WriteString(`\t`)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&out, `\x%02x`, r)
+		case !unicode.IsPrint(r) && r < 0x10000:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		default:
+			out.WriteRune(r)
+		}
+	}
+	out.WriteString(quote)
+	return out.String()
+}

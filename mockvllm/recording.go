@@ -1,0 +1,108 @@
+package mockvllm
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The recorder forgets the oldest requests beyond either bound.
+const (
+	recordedRequests = 1000
+	recordedBytes    = 256 << 20
+)
+
+// A Recorded is a request as it reached the server, byte for byte.
+type Recorded struct {
+	Method   string      `json:"method"`
+	Path     string      `json:"path"`
+	Query    string      `json:"query,omitempty"`
+	Header   http.Header `json:"header"`
+	Body     []byte      `json:"-"`
+	Time     time.Time   `json:"time"`
+	Finished time.Time   `json:"finished"` // when its handler ended; zero while it runs
+	Left     time.Time   `json:"left"`     // when the client left before the end; zero if it did not
+}
+
+// ClientLeft tells whether the client went before the answer's end.
+func (r Recorded) ClientLeft() bool { return !r.Left.IsZero() }
+
+// MarshalJSON writes the body as text, and times that did not come as absent.
+func (r Recorded) MarshalJSON() ([]byte, error) {
+	type plain Recorded
+	at := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		return &t
+	}
+	return json.Marshal(struct {
+		plain
+		Body     string     `json:"body"`
+		Finished *time.Time `json:"finished,omitempty"`
+		Left     *time.Time `json:"left,omitempty"`
+	}{plain(r), string(r.Body), at(r.Finished), at(r.Left)})
+}
+
+type recorder struct {
+	mu    sync.Mutex
+	kept  []*Recorded
+	bytes int
+}
+
+func newRecorder() *recorder { return &recorder{} }
+
+// begin records a request. The function that it returns must be called when the handler ends; after that the
+// client's leaving is its own business.
+func (c *recorder) begin(x *exchange) (end func()) {
+	record := &Recorded{
+		Method: x.r.Method, Path: x.r.URL.Path, Query: x.r.URL.RawQuery, Header: x.r.Header.Clone(),
+		Body: x.body, Time: x.arrived,
+	}
+	c.keep(record)
+	noted := make(chan struct{})
+	ctx := x.r.Context()
+	stop := context.AfterFunc(ctx, func() {
+		defer close(noted)
+		if context.Cause(ctx) == errClosed { //nolint:errorlint // a cause that is handed over as it is
+			return
+		}
+		c.mark(&record.Left)
+	})
+	return func() {
+		if !stop() {
+			<-noted
+		}
+		c.mark(&record.Finished)
+	}
+}
+
+func (c *recorder) keep(record *Recorded) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = append(c.kept, record)
+	c.bytes += len(record.Body)
+	for len(c.kept) > recordedRequests || c.bytes > recordedBytes && len(c.kept) > 1 {
+		c.bytes -= len(c.kept[0].Body)
+		c.kept = slices.Delete(c.kept, 0, 1)
+	}
+}
+
+func (c *recorder) mark(when *time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*when = time.Now()
+}
+
+func (c *recorder) list() []Recorded {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]Recorded, len(c.kept))
+	for i, record := range c.kept {
+		all[i] = *record
+	}
+	return all
+}

@@ -1,0 +1,216 @@
+package mockvllm
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+const (
+	greedyBelow       = 1e-5 // vLLM's own limit under which a temperature counts as zero
+	lowestTemperature = 0.01 // what vLLM raises a smaller one to
+)
+
+// A sampling holds the parameters of the request that say which token is drawn.
+type sampling struct {
+	temperature float64
+	topP        float64
+	topK        int // 0 or less: all
+	minP        float64
+	presence    float64
+	frequency   float64
+	repetition  float64
+	bias        map[int]float64
+	allowed     []int // empty: all
+	seed        *int64
+}
+
+func (p *sampling) greedy() bool { return p.temperature < greedyBelow }
+
+func (p *sampling) penalises() bool {
+	return p.presence != 0 || p.frequency != 0 || p.repetition != 1
+}
+
+// A candidate is a token with its weight, which need not be normalised.
+type candidate struct {
+	id     int
+	weight float64
+}
+
+// A sampler draws the tokens of one output, in the order of vLLM's V1 engine: allowed tokens, bias, penalties,
+// temperature, min_p, top_k, top_p.
+type sampler struct {
+	sampling
+	random   *rand.Rand
+	inPrompt []bool // nil without penalties
+	counts   []int  // of each token in the output so far; nil without penalties
+	logits   []float64
+	left     []candidate // scratch space of candidates
+}
+
+// newSampler makes the sampler of the child-th output for a prompt. A seed makes it repeatable; each child has its own.
+func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
+	s := &sampler{sampling: p, logits: make([]float64, vocabulary), left: make([]candidate, 0, vocabulary)}
+	if s.temperature < lowestTemperature && !s.greedy() {
+		s.temperature = lowestTemperature
+	}
+	low, high := rand.Uint64(), rand.Uint64() //nolint:gosec // chance, not a secret
+	if p.seed != nil {
+		low, high = uint64(*p.seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // a seed's sign carries no meaning
+	}
+	s.random = rand.New(rand.NewPCG(low, high)) //nolint:gosec // a sampler must be repeatable, not secret
+	if p.penalises() {
+		s.inPrompt = make([]bool, vocabulary)
+		s.counts = make([]int, vocabulary)
+		for _, id := range prompt {
+			s.inPrompt[id] = true
+		}
+	}
+	return s
+}
+
+// draw chooses the next token by its probabilities; banned tokens cannot be chosen.
+func (s *sampler) draw(probabilities []float64, banned []int) int {
+	// The logarithms' zero is moved so that likely tokens have positive logits, as in a network: repetition_penalty
+	// divides positive ones and multiplies negative ones.
+	shift := math.Log(float64(len(probabilities)))
+	for id, p := range probabilities {
+		s.logits[id] = math.Log(p) + shift
+	}
+	s.restrict(banned)
+	for id, bias := range s.bias {
+		s.logits[id] += bias
+	}
+	s.penalise()
+	var id int
+	if s.greedy() {
+		id = slices.Index(s.logits, slices.Max(s.logits))
+	} else {
+		id = s.pick(s.candidates())
+	}
+	if s.counts != nil {
+		s.counts[id]++
+	}
+	return id
+}
+
+func (s *sampler) restrict(banned []int) {
+	if len(s.allowed) > 0 {
+		permitted := make(map[int]float64, len(s.allowed))
+		for _, id := range s.allowed {
+			permitted[id] = s.logits[id]
+		}
+		for id := range s.logits {
+			s.logits[id] = math.Inf(-1)
+		}
+		for id, logit := range permitted {
+			s.logits[id] = logit
+		}
+	}
+	for _, id := range banned {
+		s.logits[id] = math.Inf(-1)
+	}
+}
+
+// penalise lowers tokens that have appeared: repetition counts the prompt too, the others the output only.
+func (s *sampler) penalise() {
+	if s.counts == nil {
+		return
+	}
+	for id, count := range s.counts {
+		if count == 0 && !s.inPrompt[id] {
+			continue
+		}
+		if s.logits[id] > 0 {
+			s.logits[id] /= s.repetition
+		} else {
+			s.logits[id] *= s.repetition
+		}
+		if count > 0 {
+			s.logits[id] -= s.frequency*float64(count) + s.presence
+		}
+	}
+}
+
+// candidates are the tokens left by temperature, min_p, top_k and top_p.
+func (s *sampler) candidates() []candidate {
+	top := slices.Max(s.logits)
+	left := s.left[:0]
+	total := 0.0
+	for id, logit := range s.logits {
+		weight := math.Exp((logit - top) / s.temperature)
+		if weight > 0 && weight >= s.minP { // the likeliest weighs 1
+			left = append(left, candidate{id, weight})
+			total += weight
+		}
+	}
+	if s.topK > 0 && s.topK < len(left) {
+		left = likeliest(left, s.topK)
+		total = 0
+		for _, c := range left {
+			total += c.weight
+		}
+	}
+	if s.topP < 1 {
+		left = nucleus(left, s.topP, total)
+	}
+	return left
+}
+
+// nucleus keeps the likeliest candidates until their share of the total reaches topP; the one that crosses it stays.
+func nucleus(from []candidate, topP, total float64) []candidate {
+	// Tokens below this floor weigh less than 1-topP all together, so they are outside and need no sorting.
+	floor := (1 - topP) * total / float64(len(from))
+	from = slices.DeleteFunc(from, func(c candidate) bool { return c.weight < floor })
+	slices.SortFunc(from, byWeight)
+	sum := 0.0
+	for i, c := range from {
+		sum += c.weight
+		if sum >= topP*total {
+			return from[:i+1]
+		}
+	}
+	return from
+}
+
+// byWeight puts the heavier first; equal ones in the order of their ids, so that nothing depends on chance.
+func byWeight(a, b candidate) int {
+	return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id))
+}
+
+// likeliest are the k heaviest, heaviest first.
+func likeliest(from []candidate, k int) []candidate {
+	if k == 0 {
+		return nil
+	}
+	if k >= len(from) || k > 64 {
+		sorted := slices.SortedFunc(slices.Values(from), byWeight)
+		return sorted[:min(k, len(sorted))]
+	}
+	top := make([]candidate, 0, k+1)
+	for _, c := range from {
+		if len(top) == k && byWeight(c, top[k-1]) > 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(top, c, byWeight)
+		top = slices.Insert(top, at, c)
+		top = top[:min(k, len(top))]
+	}
+	return top
+}
+
+func (s *sampler) pick(from []candidate) int {
+	total := 0.0
+	for _, c := range from {
+		total += c.weight
+	}
+	point := s.random.Float64() * total
+	for _, c := range from {
+		point -= c.weight
+		if point < 0 {
+			return c.id
+		}
+	}
+	return from[len(from)-1].id // rounding
+}

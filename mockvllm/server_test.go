@@ -1,0 +1,236 @@
+package mockvllm_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/mockvllm"
+)
+
+func TestLeavingStopsGeneration(t *testing.T) {
+	p := start(t, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
+	reader, leave := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
+	if _, err := reader.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if p.Running() != 1 {
+		t.Errorf("%d requests run", p.Running())
+	}
+	left := time.Now()
+	leave()
+	eventually(t, "the end", func() bool { return p.Running() == 0 })
+	record := p.Requests()[0]
+	if !record.ClientLeft() || record.Left.Sub(left) > 2*time.Second {
+		t.Errorf("left at %v, recorded as %v", left, record.Left)
+	}
+	before := generated(t, p)
+	time.Sleep(20 * time.Millisecond)
+	if after := generated(t, p); after != before || len(after) > len("2000.0") {
+		t.Errorf("%s tokens, then %s", before, after)
+	}
+}
+
+func generated(t *testing.T, p *mockvllm.Process) string {
+	t.Helper()
+	for line := range strings.Lines(send(t, p, http.MethodGet, "/metrics", "").body) {
+		if number, ok := strings.CutPrefix(line, `vllm:generation_tokens_total{engine="0",model_name="mock-model"} `); ok {
+			return strings.TrimSpace(number)
+		}
+	}
+	t.Fatal("no vllm:generation_tokens_total")
+	return ""
+}
+
+func TestRequestsAreKeptByteForByte(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	const odd = "{ \"model\":\"mock-model\",\t\"prompt\" : \"\\u00e9\", \"max_tokens\":1}\n"
+	send(t, p, http.MethodPost, completions, odd)
+	eventually(t, "the handler's end", func() bool { return !p.Requests()[0].Finished.IsZero() })
+	r := p.Requests()[0]
+	if string(r.Body) != odd || r.Method != http.MethodPost || r.Path != completions || r.Header.Get("X-Request-Id") != "test" || r.ClientLeft() {
+		t.Errorf("%+v", r)
+	}
+	var listed []struct{ Method, Path, Body string }
+	if err := json.Unmarshal([]byte(send(t, p, http.MethodGet, "/mock/requests", "").body), &listed); err != nil {
+		t.Fatal(err)
+	}
+	if len(listed) != 1 || listed[0].Body != odd {
+		t.Errorf("%+v", listed)
+	}
+}
+
+func TestHeadersAreUvicorns(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	plain := send(t, p, http.MethodPost, completions, body(t, nil))
+	if plain.header.Get("Server") != "uvicorn" || plain.header.Get("Content-Length") != fmt.Sprint(len(plain.body)) ||
+		plain.header.Get("Content-Type") != "application/json" {
+		t.Errorf("%v", plain.header)
+	}
+	streamed := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
+	if streamed.header.Get("Content-Type") != "text/event-stream; charset=utf-8" || streamed.header.Get("Content-Length") != "" {
+		t.Errorf("%v", streamed.header)
+	}
+}
+
+func TestHeadersComeBeforeTheFirstToken(t *testing.T) {
+	p := start(t, mockvllm.Options{FirstDelay: time.Hour})
+	_, leave := open(t, p, map[string]any{"stream": true}) // returns with the headers
+	leave()
+	eventually(t, "the end", func() bool { return p.Running() == 0 })
+}
+
+func TestRoutesAnswerLikeFastAPI(t *testing.T) {
+	p := start(t, mockvllm.Options{Models: []string{"first", "second"}, Version: "0.23.0"})
+	for _, test := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{"GET", "/health", 200, ""},
+		{"POST", "/ping", 200, ""},
+		{"GET", "/version", 200, `{"version":"0.23.0"}`},
+		{"GET", "/load", 200, `{"server_load":0}`},
+		{"GET", "/nowhere", 404, `{"detail":"Not Found"}`},
+		{"GET", completions, 405, `{"detail":"Method Not Allowed"}`},
+		{"POST", "/v1/models", 405, `{"detail":"Method Not Allowed"}`},
+		{"POST", completions + "/", 307, ""},
+		{"GET", "/is_sleeping", 200, `{"is_sleeping":false}`},
+	} {
+		a := send(t, p, test.method, test.path, "")
+		if a.status != test.status || a.body != test.body {
+			t.Errorf("%s %s: %d %s", test.method, test.path, a.status, a.body)
+		}
+	}
+	if a := send(t, p, "GET", completions, ""); a.header.Get("Allow") != "POST" {
+		t.Errorf("Allow: %s", a.header.Get("Allow"))
+	}
+	if a := send(t, p, "GET", "/v1/models", ""); !strings.Contains(a.body, `{"id":"second","object":"model","created":`) {
+		t.Error(a.body)
+	}
+	answered := send(t, p, http.MethodPost, completions, body(t, map[string]any{"model": "second"}))
+	if !strings.Contains(answered.body, `"model":"first"`) {
+		t.Errorf("an answer names %s", answered.body)
+	}
+}
+
+func TestKeyGuardsOnlyV1(t *testing.T) {
+	p := start(t, mockvllm.Options{APIKey: "secret"})
+	if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 401 || a.body != `{"error":"Unauthorized"}` {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := send(t, p, http.MethodPost, "/tokenize", `{"prompt":"x"}`); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL()+"/v1/models", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "bearer secret")
+	response, err := client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("with the key: %d", response.StatusCode)
+	}
+}
+
+func TestSleepersWaitAndRunnersAreAborted(t *testing.T) {
+	p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+	running := make(chan answer)
+	go func() {
+		running <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
+	}()
+	eventually(t, "a request", func() bool { return p.Running() == 1 })
+	send(t, p, http.MethodPost, "/sleep?level=2", "")
+	if a := <-running; a.status != 200 || !strings.Contains(a.body, `"finish_reason":"abort"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := send(t, p, http.MethodGet, "/is_sleeping", ""); a.body != `{"is_sleeping":true}` {
+		t.Error(a.body)
+	}
+	go func() { running <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
+	eventually(t, "a sleeper", func() bool { return p.Running() == 1 })
+	metrics := send(t, p, http.MethodGet, "/metrics", "").body
+	for _, line := range []string{
+		`vllm:num_requests_waiting{engine="0",model_name="mock-model"} 1.0`,
+		`vllm:engine_sleep_state{engine="0",model_name="mock-model",sleep_state="discard_all"} 1.0`,
+	} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("metrics lack %s:\n%s", line, metrics)
+		}
+	}
+	send(t, p, http.MethodPost, "/wake_up", "")
+	if a := <-running; a.status != 200 || !strings.Contains(a.body, "Paris") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+func TestCloseEndsWhatRuns(t *testing.T) {
+	s := mockvllm.New(mockvllm.Options{FirstDelay: time.Hour})
+	web := httptest.NewServer(s)
+	var clients sync.WaitGroup
+	for _, streamed := range []string{"true", "false"} {
+		clients.Go(func() {
+			response, err := client().Post(web.URL+completions, "application/json",
+				strings.NewReader(`{"prompt":"x","stream":`+streamed+`}`))
+			if err == nil {
+				_, _ = io.Copy(io.Discard, response.Body)
+				response.Body.Close()
+			}
+		})
+	}
+	eventually(t, "both", func() bool { return s.Running() == 2 })
+	s.Close()
+	if s.Running() != 0 {
+		t.Error("requests outlive the server")
+	}
+	clients.Wait()
+	web.Close()
+	if s.Requests()[0].ClientLeft() {
+		t.Error("the server's end counts as the client's")
+	}
+}
+
+func TestHalfClosedConnectionCountsAsLeft(t *testing.T) {
+	p := start(t, mockvllm.Options{FirstDelay: time.Hour})
+	conn, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	content := body(t, nil)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		completions, len(content), content)
+	eventually(t, "the request", func() bool { return p.Running() == 1 })
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end", func() bool { return p.Running() == 0 })
+}
+
+func TestInstantAnswersCount(t *testing.T) {
+	p := start(t, mockvllm.Options{Instant: true})
+	plain := complete(t, p, map[string]any{"max_tokens": 3})
+	if diff := cmp.Diff(&usage{6, 3, 9}, plain.Usage); diff != "" || plain.Choices[0].Text != " word word word" {
+		t.Errorf("%s %+v", diff, plain.Choices)
+	}
+	for _, delay := range []time.Duration{0, time.Microsecond} {
+		p := start(t, mockvllm.Options{Instant: true, TokenDelay: delay})
+		events, err := stream(t, p, map[string]any{"max_tokens": 5, "stream_options": map[string]any{"include_usage": true}})
+		if err != nil || len(events) != 7 || !strings.Contains(events[4], `"length"`) || !strings.Contains(events[5], `"usage"`) {
+			t.Errorf("%v %q", err, events)
+		}
+	}
+}

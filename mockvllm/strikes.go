@@ -1,0 +1,191 @@
+package mockvllm
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// cudaOutOfMemory is what torch says when the GPU is full.
+const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of " +
+	"which 1.62 GiB is free. Including non-PyTorch memory, this process has 77.48 GiB memory in use. Of the allocated " +
+	"memory 74.91 GiB is allocated by PyTorch, and 1.07 GiB is reserved by PyTorch but unallocated. If reserved but " +
+	"unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+
+// engineBusy is vLLM's answer when its queue is full.
+const engineBusy = "The engine is currently busy and cannot accept new requests. Please try again later or on a " +
+	"different instance."
+
+// strike lets the fault answer in place of the server, if it is of a kind that does. It tells whether it did.
+func (s *Server) strike(x *exchange) bool {
+	if x.fault.Kind != faultSlow {
+		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
+			x.hangUp()
+			return true
+		}
+	}
+	switch x.fault.Kind {
+	case faultReset:
+		x.reset()
+		return true
+	case faultHang:
+		return !x.fault.midway() && s.hang(x) != nil
+	}
+	failure := s.faultFailure(x.fault)
+	if failure != nil {
+		x.refuse(failure)
+	}
+	return failure != nil
+}
+
+// hang keeps the client waiting until it leaves. When the faults are cleared the request goes its usual way.
+func (*Server) hang(x *exchange) error {
+	select {
+	case <-x.r.Context().Done():
+		x.hangUp()
+		return context.Cause(x.r.Context())
+	case <-x.cleared:
+		return nil
+	}
+}
+
+// faultFailure is the failure that the fault stands for, or nil if it strikes later or otherwise.
+func (s *Server) faultFailure(f *Fault) *failure {
+	message := cmp.Or(f.Message, "Something went wrong on purpose.")
+	status := cmp.Or(f.Status, http.StatusInternalServerError)
+	usual := &failure{status: status, kind: internalServerError, message: message}
+	switch f.Kind {
+	case faultError:
+		return &failure{status: status, raw: &f.Body, contentType: cmp.Or(f.ContentType, "application/json")}
+	case faultNested:
+		return usual.inShape(nestedErrors)
+	case faultFlat:
+		return usual.inShape(flatErrors)
+	case faultString:
+		return stringError(cmp.Or(f.Status, http.StatusServiceUnavailable),
+			cmp.Or(f.Message, "The model is currently scaling. Please try again later."))
+	case faultDetail:
+		return detail(cmp.Or(f.Status, http.StatusBadRequest), cmp.Or(f.Message, "There was an error parsing the body"))
+	case faultEmpty:
+		empty := ""
+		return &failure{status: status, raw: &empty}
+	case faultText:
+		return plainText(status, cmp.Or(f.Message, internalSpaced))
+	case faultOKError:
+		wrapped := usual.inShape(nestedErrors)
+		wrapped.status = http.StatusOK
+		return wrapped
+	case faultContext:
+		return s.contextFailure(f)
+	case faultOverloaded:
+		return &failure{
+			status: cmp.Or(f.Status, http.StatusServiceUnavailable), kind: "Service Unavailable",
+			message: cmp.Or(f.Message, engineBusy),
+		}
+	case faultOOM, faultEngineDead:
+		return s.fatalFailure(f)
+	}
+	return nil
+}
+
+// inShape renders the failure in an error shape that need not be the version's.
+func (f *failure) inShape(shapeOfErrors errorShape) *failure {
+	body := string((&shape{errors: shapeOfErrors}).errorBody(f))
+	return &failure{status: f.status, message: f.message, raw: &body, contentType: "application/json"}
+}
+
+// contextFailure is a request that is too long, in the words that the fault asks for.
+func (s *Server) contextFailure(f *Fault) *failure {
+	m := measure{
+		limit: s.limit, prompt: s.limit, completion: 16, characters: s.limit * (s.longestPiece + 1),
+		most: (s.limit - 16) * s.longestPiece, maxPrompt: s.limit - 16,
+	}
+	number := f.Wording
+	if number == 0 {
+		spoken := s.shape
+		if f.Version != "" {
+			named := shapeOf(parseRelease(f.Version))
+			spoken = &named
+		}
+		number = map[contextRule]int{
+			contextRequested: wordRequested, contextTooLarge: wordTooLarge, contextOutputTokens: wordOutput,
+		}[spoken.context]
+	}
+	failure := badRequest("input_tokens", "%s", cmp.Or(f.Message, wordContext(number, m))).of(m.prompt)
+	failure.status = cmp.Or(f.Status, failure.status)
+	return failure
+}
+
+// fatalFailure is an engine that runs out of memory or dies at once; midway it strikes inside the stream.
+func (s *Server) fatalFailure(f *Fault) *failure {
+	if f.midway() {
+		return nil
+	}
+	if f.Kind == faultEngineDead {
+		s.engine.die(f)
+	}
+	failure := s.shape.deathBefore()
+	if f.Kind == faultOOM {
+		failure.message, failure.raw, failure.underOK = cudaOutOfMemory, nil, failure.underOK && f.Status == 0
+	}
+	failure.status = cmp.Or(f.Status, failure.status)
+	if f.Message != "" {
+		failure.message, failure.raw = f.Message, nil
+	}
+	return failure
+}
+
+// distort damages a plain body.
+func (x *exchange) distort(body []byte) []byte {
+	switch {
+	case x.striking(faultGarbage):
+		return []byte(cmp.Or(x.fault.Body, "<html>\x00\xff this is neither JSON nor an event </html>"))
+	case x.striking(faultBigEvent):
+		return x.fault.inflate(body)
+	}
+	return body
+}
+
+// inflate pads the first text of an answer until the whole has the fault's length.
+func (f *Fault) inflate(data []byte) []byte {
+	const text = `"text":"`
+	missing := cmp.Or(f.Bytes, defaultBigEvent) - len(data)
+	if missing <= 0 || !bytes.Contains(data, []byte(text)) {
+		return data
+	}
+	return bytes.Replace(data, []byte(text), []byte(text+strings.Repeat("x", missing)), 1)
+}
+
+// serveControl is the mock's own interface: faults and what was received.
+func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + " " + r.URL.Path {
+	case "POST /mock/fault":
+		var f Fault
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFaultBodySize)).Decode(&f); err != nil {
+			answerControl(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+			return
+		}
+		s.faults.add(f)
+		answerControl(w, http.StatusOK, s.faults.list())
+	case "GET /mock/fault":
+		answerControl(w, http.StatusOK, s.faults.list())
+	case "DELETE /mock/fault":
+		s.ClearFaults()
+		answerControl(w, http.StatusOK, s.faults.list())
+	case "GET /mock/requests":
+		answerControl(w, http.StatusOK, s.Requests())
+	default:
+		answerControl(w, http.StatusNotFound, map[string]string{
+			"error": "here are POST, GET and DELETE /mock/fault, and GET /mock/requests",
+		})
+	}
+}
+
+func answerControl(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // the client has left
+}
