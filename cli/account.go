@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/keys"
+)
+
+func newAccount() *cobra.Command {
+	cmd := &cobra.Command{Use: "account", Short: "Create, list and disable accounts", Args: cobra.NoArgs, RunE: group}
+	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountDisable(), newAccountApprove())
+	return cmd
+}
+
+func newAccountCreate() *cobra.Command {
+	var account keys.NewAccount
+	cmd := &cobra.Command{
+		Use:   "create EMAIL",
+		Short: "Create an account",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			account.Email = args[0]
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				created, err := d.CreateAccount(ctx, account)
+				if err != nil {
+					return fmt.Errorf("create account: %w", err)
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), created.ID)
+				return nil
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&account.Name, "name", "", "whose account it is")
+	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
+	return cmd
+}
+
+func newAccountList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the accounts",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				accounts, err := d.Accounts(ctx)
+				if err != nil {
+					return fmt.Errorf("list accounts: %w", err)
+				}
+				return printAccounts(cmd, accounts, asJSON)
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+type accountJSON struct {
+	ID        string    `json:"id"`
+	Email     string    `json:"email"`
+	Name      string    `json:"name"`
+	Admin     bool      `json:"admin"`
+	State     string    `json:"state"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) error {
+	rows, objects := [][]string{}, []accountJSON{}
+	for _, a := range accounts {
+		role := "-"
+		if a.Admin {
+			role = "admin"
+		}
+		rows = append(rows, []string{a.Email, dash(a.Name), string(a.State), role, date(a.CreatedAt), a.ID})
+		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), a.CreatedAt.UTC()})
+	}
+	if asJSON {
+		return printJSON(cmd, objects)
+	}
+	return printTable(cmd, []string{"EMAIL", "NAME", "STATE", "ROLE", "CREATED", "ID"}, rows)
+}
+
+func newAccountDisable() *cobra.Command {
+	return accountChange("disable EMAIL", "Disable an account: all its keys stop working", (*keys.Directory).DisableAccount)
+}
+
+func newAccountApprove() *cobra.Command {
+	return accountChange("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*keys.Directory).EnableAccount)
+}
+
+// accountChange is a command that changes the state of one account.
+func accountChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Account, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				account, err := change(d, ctx, args[0])
+				if err != nil {
+					return fmt.Errorf("%s account: %w", cmd.Name(), err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s\n", account.Email, account.State)
+				return nil
+			})
+		}),
+	}
+}

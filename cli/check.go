@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/fleet"
+)
+
+// finding is one line of the report.
+type finding struct {
+	part    string
+	verdict string // ok, warning or failed
+	detail  string
+}
+
+const (
+	checkOK      = "ok"
+	checkWarning = "warning"
+	checkFailed  = "failed"
+)
+
+// checkTimeout bounds each question to a backend.
+const checkTimeout = 10 * time.Second
+
+var errCheck = errors.New("something failed, see the table")
+
+func newCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Check the configuration, the database and every backend",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			findings := checkConfig(cfg)
+			findings = append(findings, checkDatabase(cmd.Context(), cfg))
+			err = probed(cmd.Context(), cfg, func(f *fleet.Fleet) error {
+				for _, m := range f.Models() {
+					findings = append(findings, checkModel(cmd.Context(), m)...)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return report(cmd, findings)
+		}),
+	}
+}
+
+func report(cmd *cobra.Command, findings []finding) error {
+	rows, failed := [][]string{}, false
+	for _, f := range findings {
+		rows = append(rows, []string{f.part, f.verdict, f.detail})
+		failed = failed || f.verdict == checkFailed
+	}
+	if err := printTable(cmd, []string{"PART", "VERDICT", "DETAIL"}, rows); err != nil {
+		return err
+	}
+	if failed {
+		return errCheck
+	}
+	return nil
+}
+
+func checkConfig(cfg *config.Config) []finding {
+	findings := []finding{{"configuration", checkOK, fmt.Sprintf("%d models", len(cfg.Models))}}
+	for _, w := range cfg.Warnings {
+		findings = append(findings, finding{"configuration", checkWarning, w.Error()})
+	}
+	return findings
+}
+
+func checkDatabase(ctx context.Context, cfg *config.Config) finding {
+	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	if err != nil {
+		return finding{"database", checkFailed, err.Error()}
+	}
+	if err := errors.Join(db.Ping(ctx), db.Close()); err != nil {
+		return finding{"database", checkFailed, err.Error()}
+	}
+	return finding{"database", checkOK, cfg.Database.Path}
+}
+
+func checkModel(ctx context.Context, m *fleet.Model) []finding {
+	var findings []finding
+	for _, b := range m.Backends() {
+		part := m.ID() + "/" + b.Name
+		if state, reason := b.State(); state != fleet.Ready {
+			findings = append(findings, finding{part, checkFailed, fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))})
+			continue
+		}
+		findings = append(findings, checkServed(ctx, part, m, b))
+		findings = append(findings, checkVersion(part, b)...)
+		findings = append(findings, checkTokenize(ctx, part, m, b)...)
+	}
+	return findings
+}
+
+// checkServed looks for the checkpoint among what the backend serves.
+func checkServed(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	answer, err := b.Get(ctx, "/v1/models")
+	if err != nil {
+		return finding{part, checkFailed, err.Error()}
+	}
+	if answer.Status != http.StatusOK {
+		return finding{part, checkFailed, fmt.Sprintf("/v1/models answered %d; is api_key right?", answer.Status)}
+	}
+	var served []string
+	for _, entry := range gjson.GetBytes(answer.Body, "data.#.id").Array() {
+		served = append(served, entry.Str)
+		if entry.Str == m.Checkpoint() {
+			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s", m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
+		}
+	}
+	return finding{part, checkFailed, fmt.Sprintf("serves %s and not %s; start it with --served-model-name %s",
+		strings.Join(served, ", "), m.Checkpoint(), m.Checkpoint())}
+}
+
+// versionWarning is what the versions from one up to another do by themselves.
+type versionWarning struct {
+	from, before [2]int // minor version 0.X.Y; before is exclusive
+	text         string
+}
+
+var versionWarnings = []versionWarning{
+	{[2]int{0, 0}, [2]int{10, 1}, "this version logs every prompt unless it was started with --disable-log-requests"},
+	{[2]int{8, 0}, [2]int{1 << 20, 0}, "sampling defaults come from the model's generation_config.json unless it was started with --generation-config vllm; from outside that cannot be seen"},
+}
+
+func checkVersion(part string, b *fleet.Backend) []finding {
+	var at [2]int
+	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &at[0], &at[1]); err != nil {
+		return []finding{{part, checkWarning, "does not tell vLLM's version, so best_of is emulated and nothing is known about its defaults"}}
+	}
+	var findings []finding
+	for _, w := range versionWarnings {
+		if !less(at, w.from) && less(at, w.before) {
+			findings = append(findings, finding{part, checkWarning, w.text})
+		}
+	}
+	return findings
+}
+
+func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]) }
+
+// checkTokenize asks for the path that exact token counts come from.
+func checkTokenize(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) []finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	_, err := b.Tokenize(ctx, m.Checkpoint(), "a")
+	if err != nil {
+		return []finding{{part, checkWarning, "/tokenize does not answer, so a prompt that may be too long is left to vLLM to judge: " + err.Error()}}
+	}
+	return nil
+}

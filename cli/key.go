@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/keys"
+)
+
+func newKey() *cobra.Command {
+	cmd := &cobra.Command{Use: "key", Short: "Create, list, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
+	cmd.AddCommand(
+		newKeyCreate(), newKeyList(),
+		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*keys.Directory).PauseKey),
+		keyChange("resume ID", "Resume a paused key", (*keys.Directory).ResumeKey),
+		keyChange("revoke ID", "Revoke a key for ever", (*keys.Directory).RevokeKey),
+	)
+	return cmd
+}
+
+func newKeyCreate() *cobra.Command {
+	var key keys.NewKey
+	cmd := &cobra.Command{
+		Use:   "create --account EMAIL --name NAME",
+		Short: "Create a key and print its secret, this once",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				created, secret, err := d.CreateKey(ctx, key)
+				if err != nil {
+					return fmt.Errorf("create key: %w", err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s; its secret is not shown again:\n", created.ID, created.Email)
+				fmt.Fprintln(cmd.OutOrStdout(), secret)
+				return nil
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&key.Email, "account", "", "the account's e-mail address")
+	cmd.Flags().StringVar(&key.Name, "name", "", "what the key is for")
+	cmd.Flags().IntVar(&key.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
+	for _, required := range []string{"account", "name"} {
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+	}
+	return cmd
+}
+
+func newKeyList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the keys",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				all, err := d.Keys(ctx)
+				if err != nil {
+					return fmt.Errorf("list keys: %w", err)
+				}
+				return printKeys(cmd, all, asJSON)
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+type keyJSON struct {
+	ID          string    `json:"id"`
+	Prefix      string    `json:"prefix"`
+	Name        string    `json:"name"`
+	Account     string    `json:"account"`
+	State       string    `json:"state"`
+	Concurrency *int      `json:"concurrency"` // null: limits.concurrency_per_key
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
+	rows, objects := [][]string{}, []keyJSON{}
+	for _, k := range all {
+		object := keyJSON{ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State), CreatedAt: k.CreatedAt.UTC()}
+		atATime := "default"
+		if k.Concurrency > 0 {
+			object.Concurrency = &k.Concurrency
+			atATime = strconv.Itoa(k.Concurrency)
+		}
+		objects = append(objects, object)
+		rows = append(rows, []string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime, date(k.CreatedAt), k.ID})
+	}
+	if asJSON {
+		return printJSON(cmd, objects)
+	}
+	return printTable(cmd, []string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME", "CREATED", "ID"}, rows)
+}
+
+// keyChange is a command that changes the state of one key.
+func keyChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Key, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long:  short + ".\nID is the key's id, or its prefix as `key list` shows it.",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				key, err := change(d, ctx, args[0])
+				if err != nil {
+					return fmt.Errorf("%s key: %w", cmd.Name(), err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s is %s\n", key.Prefix+"…", key.Name, key.Email, key.State)
+				return nil
+			})
+		}),
+	}
+}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"basegate/mockvllm"
+)
+
+func newMock() *cobra.Command {
+	var o mockvllm.Options
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "mockvllm",
+		Short: "Run a look-alike of vLLM with a tiny language model",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			process, err := mockvllm.Start(ctx, listen, o)
+			if err != nil {
+				return fmt.Errorf("start mock: %w", err)
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "mock vLLM on %s\n", process.URL())
+			<-ctx.Done()
+			if err := process.Close(); err != nil {
+				return fmt.Errorf("stop mock: %w", err)
+			}
+			return nil
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
+	f.StringArrayVar(&o.Models, "model", nil, "a model name to serve, any number of times; answers carry the first (default meta-llama/Llama-3.1-8B)")
+	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "the context in tokens; 0: 8192")
+	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
+	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
+	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 asks for; empty: none")
+	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to speak like (0.6.6 to the newest)")
+	f.BoolVar(&o.Instant, "instant", false, "constant answers as fast as possible, to measure proxies")
+	return cmd
+}

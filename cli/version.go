@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker (see the Makefile).
+var version = "dev"
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return nil
+		}),
+	}
+}
+
+// versionText is the linker's version, or the commit that the toolchain has recorded.
+func versionText() string {
+	info, ok := debug.ReadBuildInfo()
+	if version != "dev" || !ok {
+		return version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return version + "-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return version
+}

@@ -1,0 +1,74 @@
+package errors
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// From finds the Error in err; an error that is not ours becomes internal_error with err as its cause.
+func From(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	errors.As(Unexpected(err), &e)
+	return e
+}
+
+// SetHeaders sets the headers that belong to the error: retry advice, Allow, WWW-Authenticate.
+func (e *Error) SetHeaders(h http.Header) {
+	r := table[e.Code]
+	if r.retry != adviceNone {
+		h.Set("X-Should-Retry", string(r.retry))
+	}
+	if r.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", strconv.FormatInt(seconds(clampRetry(e.retryAfter)), 10))
+	}
+	if e.allow != "" {
+		h.Set("Allow", e.allow)
+	}
+	if e.Code == InvalidAPIKey {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+}
+
+// AppendJSON appends `{"error": {…}}` in the OpenAI shape, without a line break.
+func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
+	dst = append(dst, `{"error":{"code":`...)
+	dst = appendString(dst, string(e.Code))
+	dst = append(dst, `,"message":`...)
+	dst = appendString(dst, e.Message)
+	dst = append(dst, `,"type":`...)
+	dst = appendString(dst, e.Code.Type())
+	dst = append(dst, `,"param":`...)
+	if e.Param == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendString(dst, Clip(e.Param)) // the name of an unknown field may be as long as a body
+	}
+	dst = append(dst, `,"request_id":`...)
+	dst = appendString(dst, requestID)
+	for _, x := range e.Extras {
+		value, err := json.Marshal(x.Value, jsontext.AllowInvalidUTF8(true))
+		if err != nil {
+			continue // no constructor puts in a value that has no JSON form
+		}
+		dst = append(dst, ',')
+		dst = appendString(dst, x.Name)
+		dst = append(dst, ':')
+		dst = append(dst, value...)
+	}
+	return append(dst, "}}"...)
+}
+
+func appendString(dst []byte, s string) []byte {
+	out, err := jsontext.AppendQuote(dst, s)
+	if err != nil { // invalid UTF-8 in s
+		out, _ = jsontext.AppendQuote(dst, valid(s)) // valid by construction
+	}
+	return out
+}

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	apierr "basegate/errors"
+	"basegate/proxy"
+)
+
+// publicHandler is what clients reach: the API, and the two health paths.
+func (g *Gateway) publicHandler() http.Handler {
+	e := newEcho(g.log)
+	g.proxy.Mount(e)
+	g.mountHealth(e)
+	return e
+}
+
+// adminHandler is what the operator reaches: health, metrics and profiles. It asks for no key, so it listens on
+// loopback unless configured otherwise.
+func (g *Gateway) adminHandler() http.Handler {
+	e := newEcho(g.log)
+	g.mountHealth(e)
+	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
+	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
+	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))
+	e.GET("/debug/pprof/symbol", echo.WrapHandler(http.HandlerFunc(pprof.Symbol)))
+	e.GET("/debug/pprof/trace", echo.WrapHandler(http.HandlerFunc(pprof.Trace)))
+	e.GET("/debug/pprof/*", echo.WrapHandler(http.HandlerFunc(pprof.Index)))
+	return e
+}
+
+// newEcho makes an echo that renders every error in the API's shape.
+func newEcho(log *zap.Logger) *echo.Echo {
+	e := echo.New()
+	e.HideBanner = true
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		if c.Response().Committed {
+			return
+		}
+		failure := apierr.From(proxy.RoutingError(c, err))
+		if failure.Code == apierr.Internal {
+			log.Error("internal error", zap.Error(failure))
+		}
+		failure.SetHeaders(c.Response().Header())
+		body := failure.AppendJSON(nil, c.Response().Header().Get("X-Request-Id"))
+		if err := c.Blob(failure.Code.Status(), "application/json", append(body, '\n')); err != nil {
+			log.Debug("send error", zap.Error(err))
+		}
+	}
+	return e
+}
+
+// readyTimeout bounds the question to the database.
+const readyTimeout = 2 * time.Second
+
+func (g *Gateway) mountHealth(e *echo.Echo) {
+	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	e.GET("/readyz", func(c echo.Context) error {
+		if g.proxy.Draining() {
+			return c.String(http.StatusServiceUnavailable, "draining\n")
+		}
+		ctx, cancel := context.WithTimeout(c.Request().Context(), readyTimeout)
+		defer cancel()
+		if err := g.db.Ping(ctx); err != nil {
+			g.log.Warn("not ready: the database does not answer", zap.Error(err))
+			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
+		}
+		return c.String(http.StatusOK, "ready\n")
+	})
+}

@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/labstack/echo/v4"
+
+	"basegate/breaker"
+	"basegate/config"
+	"basegate/fleet"
+	"basegate/proxy"
+)
+
+func fleetSettings(c *config.Config) fleet.Settings {
+	return fleet.Settings{
+		Breaker: breaker.Settings{
+			ConsecutiveFailures: c.Breaker.ConsecutiveFailures,
+			OpenFor:             c.Breaker.OpenFor,
+			HalfOpenRequests:    c.Breaker.HalfOpenRequests,
+		},
+		ProbeInterval: c.Probe.Interval,
+		ProbeTimeout:  c.Probe.Timeout,
+	}
+}
+
+func proxySettings(c *config.Config) proxy.Settings {
+	return proxy.Settings{
+		MaxBodyBytes:     c.Server.MaxBodyBytes,
+		FirstByteTimeout: c.Upstream.FirstByteTimeout,
+		IdleTimeout:      c.Upstream.IdleTimeout,
+		Attempts:         c.Upstream.Attempts,
+		ClientAddress:    clientAddress(c.Server.TrustedProxies),
+	}
+}
+
+// clientAddress believes X-Forwarded-For as far as its hops are trusted proxies.
+func clientAddress(trusted []netip.Prefix) echo.IPExtractor {
+	if len(trusted) == 0 {
+		return echo.ExtractIPDirect()
+	}
+	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
+	for _, p := range trusted {
+		options = append(options, echo.TrustIPRange(&net.IPNet{
+			IP:   p.Addr().AsSlice(),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		}))
+	}
+	return echo.ExtractIPFromXFFHeader(options...)
+}
+
+// needsRestart names the settings that differ and are read only at the start.
+func needsRestart(old, next *config.Config) []string {
+	var names []string
+	for _, s := range []struct {
+		name      string
+		different bool
+	}{
+		{"server.listen", old.Server.Listen != next.Server.Listen},
+		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
+		{"server.tls", old.Server.TLS != next.Server.TLS},
+		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
+		{"database.path", old.Database.Path != next.Database.Path},
+		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
+		{"log", old.Log != next.Log},
+	} {
+		if s.different {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}

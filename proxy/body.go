@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	apierr "basegate/errors"
+)
+
+const (
+	// bodyTimeout is how long a client may take to send its body.
+	bodyTimeout = 2 * time.Minute
+	// firstBuffer is what is reserved for a body before any of it has come, in bytes: a client's word on the length
+	// alone must not cost memory.
+	firstBuffer = 64 << 10
+)
+
+// readBody takes the whole body into memory, decompressed, within the size limit.
+func (x *exchange) readBody() ([]byte, error) {
+	limit := x.settings.MaxBodyBytes
+	if x.r.ContentLength > limit {
+		x.discardBody()
+		return nil, apierr.BodyTooLarge(limit)
+	}
+	control := http.NewResponseController(x.w)
+	if err := control.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
+		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
+	}
+	var source io.Reader = x.r.Body
+	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		unpacked, err := gzip.NewReader(source)
+		if err != nil {
+			return nil, unreadable(err)
+		}
+		source = unpacked
+	default:
+		return nil, apierr.UnknownEncoding(encoding)
+	}
+	size := int64(firstBuffer)
+	if x.r.ContentLength >= 0 && x.r.ContentLength < size {
+		size = x.r.ContentLength
+	}
+	buffer := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	if _, err := buffer.ReadFrom(io.LimitReader(source, limit+1)); err != nil {
+		return nil, unreadable(err)
+	}
+	if int64(buffer.Len()) > limit {
+		x.discardBody()
+		return nil, apierr.BodyTooLarge(limit)
+	}
+	return buffer.Bytes(), nil
+}
+
+// unreadable tells a body that cannot be unpacked from a client that left in the middle of sending.
+func unreadable(err error) error {
+	var corrupt flate.CorruptInputError
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
+		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
+	}
+	return errClientGone
+}
+
+// discardBody reads some more of a body that is too large, since a client that is still sending would see its
+// connection reset in place of the answer.
+func (x *exchange) discardBody() {
+	if x.r.Header.Get("Expect") != "" {
+		return // it waits for leave to send
+	}
+	control := http.NewResponseController(x.w)
+	if control.SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
+		return
+	}
+	io.CopyN(io.Discard, x.r.Body, 64<<20) //nolint:errcheck // best effort
+}

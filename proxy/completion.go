@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"basegate/breaker"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/validate"
+)
+
+// completion is POST /v1/completions, in the contract's order of judgement: what fails first answers.
+func (s *Server) completion(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	if x.request, err = validate.Completion(body, s.maxLogprobs); err != nil {
+		return err
+	}
+	if x.model, err = s.findModel(x.request.Model); err != nil {
+		return err
+	}
+	if err := x.model.Servable(); err != nil {
+		return unservable(x.model, err)
+	}
+	if err := x.judgeLength(); err != nil {
+		return err
+	}
+	return s.forward(x)
+}
+
+// chat answers the chat endpoint, whatever the body.
+func (s *Server) chat(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	return apierr.NoChat()
+}
+
+var errNoKey = errors.New("no bearer token")
+
+// authenticate takes the key from the one Authorization header.
+func (s *Server) authenticate(x *exchange) error {
+	values := x.r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return apierr.BadKey(errNoKey)
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return apierr.BadKey(errNoKey)
+	}
+	identity, err := s.keys.Authenticate(strings.TrimSpace(secret))
+	x.identity = identity
+	if err != nil {
+		return apierr.BadKey(err)
+	}
+	return nil
+}
+
+func (s *Server) maxLogprobs(model string) int {
+	if m, ok := s.fleet.Model(model); ok {
+		return m.MaxLogprobs()
+	}
+	return validate.DefaultMaxLogprobs
+}
+
+func (s *Server) findModel(id string) (*fleet.Model, error) {
+	if m, ok := s.fleet.Model(id); ok {
+		return m, nil
+	}
+	var available []string
+	for _, m := range s.fleet.Models() {
+		available = append(available, m.ID())
+	}
+	suggestion := ""
+	if m, ok := s.fleet.ByCheckpoint(id); ok {
+		suggestion = m.ID()
+	}
+	return nil, apierr.UnknownModel(id, available, suggestion)
+}
+
+// unservable is the answer for a model that no attempt can be made at.
+func unservable(m *fleet.Model, err error) error {
+	if open, ok := errors.AsType[*fleet.OpenError](err); ok {
+		return apierr.BreakerOpen(m.ID(), open.RetryIn)
+	}
+	return err
+}
+
+// bestOf decides what a backend gets of best_of. Only the engine of versions before 0.8 honours it; later ones
+// refuse or ignore it, and a parameter is never silently ignored.
+func bestOf(r *validate.Request, b *fleet.Backend) validate.BestOf {
+	switch {
+	case r.BestOf == 0 || honoursBestOf(b.Version()):
+		return validate.KeepBestOf
+	case r.BestOf == r.N:
+		return validate.DropBestOf
+	default:
+		return validate.EmulateBestOf
+	}
+}
+
+func honoursBestOf(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	return ok && len(minor) > 1 && minor[1] == '.' && minor[0] < '8'
+}
+
+// forwarded are the client's headers that a backend gets.
+var forwarded = []string{"Accept", "Traceparent", "Tracestate"}
+
+// upstreamHeader is what a backend gets: nothing of the client's but forwarded. The request id is fresh for every
+// attempt, since older versions refuse a second request of the same name.
+func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
+	h := make(http.Header, len(forwarded)+4)
+	for _, name := range forwarded {
+		if values := x.r.Header[name]; len(values) > 0 {
+			h[name] = values
+		}
+	}
+	h["Content-Type"] = []string{"application/json"}
+	h["X-Request-Id"] = []string{x.id + "-" + string(rune('0'+x.attempts%10))}
+	h["User-Agent"] = nil // net/http would add its own
+	b.Authorize(h)
+	return h
+}
+
+// failedAttempt notes what became of an attempt that brought nothing.
+func (s *Server) failedAttempt(x *exchange, lease *fleet.Lease, v breaker.Verdict) breaker.Verdict {
+	x.upstream = time.Since(x.sent)
+	lease.Report(v.Class)
+	s.metrics.attempt(x.model.ID(), lease.Name, v.Class)
+	return v
+}
+
+func (s *Server) succeededAttempt(x *exchange, lease *fleet.Lease) {
+	lease.Report(breaker.Success)
+	s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
+}

@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+)
+
+const (
+	// readSize is the room for one read from a backend; most events are well under it.
+	readSize = 4 << 10
+	// maxEvent bounds one event, in bytes. An echo of a long prompt with logprobs makes one line of many megabytes.
+	maxEvent = 256 << 20
+	// keepSize is the largest buffer that goes back to the pool.
+	keepSize = 64 << 10
+)
+
+var (
+	errEventTooLong = errors.New("an event is longer than 256 MiB")
+	errMidEvent     = errors.New("the stream ended inside an event")
+)
+
+// events cuts a stream of server-sent events into batches of whole events: all that have arrived together. A part of
+// an event stays back until its end has come.
+type events struct {
+	source  io.Reader
+	buffer  []byte
+	start   int // of what has not been given out
+	end     int // of what has been read
+	scanned int // up to where the end of an event was looked for in vain
+}
+
+var eventBuffers = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
+
+func newEvents(source io.Reader) *events {
+	return &events{source: source, buffer: *eventBuffers.Get().(*[]byte)} //nolint:errcheck // the pool holds nothing else
+}
+
+// release gives the buffer back. No batch may be used afterwards.
+func (e *events) release() {
+	if len(e.buffer) <= keepSize {
+		eventBuffers.Put(&e.buffer)
+	}
+	e.buffer = nil
+}
+
+// batch waits for at least one whole event and returns it with all others that have arrived, terminators included.
+// The bytes are good until the next call. The error is io.EOF at the end of the stream, errMidEvent when the end
+// comes inside an event, or the source's.
+func (e *events) batch() ([]byte, error) {
+	for {
+		if end := e.lastWhole(); end > e.start {
+			whole := e.buffer[e.start:end]
+			e.start, e.scanned = end, end
+			return whole, nil
+		}
+		if err := e.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lastWhole is the offset behind the last whole event in the buffer, or e.start when there is none.
+func (e *events) lastWhole() int {
+	last := e.start
+	for from := max(e.start, e.scanned-3); from < e.end; {
+		i := bytes.IndexByte(e.buffer[from:e.end], '\n')
+		if i < 0 {
+			break
+		}
+		from += i + 1
+		if n := blankLine(e.buffer[from:e.end]); n > 0 {
+			from += n
+			last = from
+		}
+	}
+	e.scanned = e.end
+	return last
+}
+
+// blankLine is the length of the line break that rest begins with, or 0.
+func blankLine(rest []byte) int {
+	switch {
+	case len(rest) > 0 && rest[0] == '\n':
+		return 1
+	case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+		return 2
+	default:
+		return 0
+	}
+}
+
+// fill reads once, making room first.
+func (e *events) fill() error {
+	if e.start > 0 {
+		n := copy(e.buffer, e.buffer[e.start:e.end])
+		e.scanned -= e.start
+		e.start, e.end = 0, n
+	}
+	if e.end == len(e.buffer) {
+		if len(e.buffer) >= maxEvent {
+			return errEventTooLong
+		}
+		grown := make([]byte, 2*len(e.buffer))
+		copy(grown, e.buffer)
+		e.buffer = grown
+	}
+	n, err := e.source.Read(e.buffer[e.end:])
+	e.end += n
+	if n > 0 {
+		return nil // an error comes again at the next read
+	}
+	if errors.Is(err, io.EOF) && e.end > 0 {
+		return errMidEvent
+	}
+	return err
+}
+
+// cut takes the first event off a batch, its terminator included.
+func cut(batch []byte) (event, rest []byte) {
+	for from := 0; ; {
+		i := bytes.IndexByte(batch[from:], '\n')
+		if i < 0 {
+			return batch, nil
+		}
+		from += i + 1
+		if n := blankLine(batch[from:]); n > 0 {
+			return batch[:from+n], batch[from+n:]
+		}
+	}
+}
+
+// data is the payload of an event: what stands behind its "data:", without line breaks. It is empty for an event
+// that has none, such as a comment.
+func data(event []byte) []byte {
+	var payload []byte
+	for line := range bytes.Lines(event) {
+		rest, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue
+		}
+		rest = bytes.TrimRight(bytes.TrimPrefix(rest, []byte(" ")), "\r\n")
+		if payload == nil {
+			payload = rest
+			continue
+		}
+		payload = append(append(slices.Clip(payload), '\n'), rest...)
+	}
+	return payload
+}

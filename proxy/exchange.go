@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/keys"
+	"basegate/validate"
+)
+
+// exchange is one request and what has become known of it on its way.
+type exchange struct {
+	w        http.ResponseWriter
+	r        *http.Request
+	id       string
+	arrived  time.Time
+	address  string
+	settings *Settings
+
+	identity keys.Identity
+	request  *validate.Request
+	model    *fleet.Model
+	backend  *fleet.Backend // of the last attempt
+	attempts int
+
+	streaming bool // the status line and the first event are out: an error is now an event
+	finished  bool // the answer is out whole
+	status    int
+	code      apierr.Code // empty for a success
+	failure   error       // what the client was told, with its cause
+
+	writesBound time.Time // when the deadline for writes was last moved
+
+	usage      usage
+	sent       time.Time     // to the backend, by the last attempt
+	upstream   time.Duration // from there to the failure, the whole answer or the first event
+	firstToken time.Duration // since the request arrived
+}
+
+// usage is what vLLM says an answer cost, in tokens.
+type usage struct {
+	prompt, completion int64
+	known              bool
+}
+
+const exchangeKey = "exchange"
+
+func exchangeOf(c echo.Context) *exchange {
+	return c.Get(exchangeKey).(*exchange) //nolint:errcheck,forcetypeassert // the middleware of the group sets it
+}
+
+// newRequestID is 128 random bits in base32.
+func newRequestID() string { return "req_" + rand.Text() }
+
+// exchange is the middleware around every path under /v1: it begins the exchange, renders what the handler returns,
+// and writes the one log line.
+func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if !isAPI(c.Request().URL.Path) {
+			return next(c)
+		}
+		x := &exchange{
+			w: c.Response().Writer, r: c.Request(), id: newRequestID(), arrived: time.Now(),
+			settings: s.settings.Load(),
+		}
+		x.address = x.settings.ClientAddress(x.r)
+		x.w.Header().Set("X-Request-Id", x.id)
+		c.Set(exchangeKey, x)
+		defer s.finish(x)
+		defer x.freeWrites()
+		if !s.enter() {
+			x.w.Header().Set("Connection", "close")
+			return s.fail(x, apierr.Overload("the gateway is shutting down", time.Second, nil))
+		}
+		defer s.leave()
+		return s.fail(x, s.guarded(next, c, x))
+	}
+}
+
+// guarded turns a panic of the handler into an error. It keeps the frames of this goroutine and not the panic's
+// value, which may hold a prompt.
+func (s *Server) guarded(next echo.HandlerFunc, c echo.Context, x *exchange) (err error) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if e, ok := v.(error); ok && errors.Is(e, http.ErrAbortHandler) {
+			panic(v)
+		}
+		s.log.Error("panic", zap.String("request_id", x.id), zap.Strings("frames", frames()))
+		err = apierr.Unexpected(errPanic)
+	}()
+	return RoutingError(c, next(c))
+}
+
+var errPanic = errors.New("panic, see the log line of its own")
+
+// frames are the functions and lines under a panic, without arguments.
+func frames() []string {
+	var counters [32]uintptr
+	rest := runtime.CallersFrames(counters[:runtime.Callers(4, counters[:])])
+	var out []string
+	for {
+		f, more := rest.Next()
+		out = append(out, f.Function+" "+f.File+":"+strconv.Itoa(f.Line))
+		if !more {
+			return out
+		}
+	}
+}
+
+// fail renders err to the client: as an answer, or as the last event of a stream that has begun. After a client that
+// left there is nobody to tell.
+func (s *Server) fail(x *exchange, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, errClientGone) {
+		x.status, x.code = statusClientGone, codeClientGone
+		return nil
+	}
+	e := apierr.From(err)
+	x.code, x.failure = e.Code, e
+	if e.Code == apierr.Internal {
+		s.log.Error("internal error", zap.String("request_id", x.id), zap.Error(e))
+	}
+	if x.streaming {
+		x.failStream(e)
+		return nil
+	}
+	if x.status != 0 {
+		panic(http.ErrAbortHandler) // a plain answer has begun: cut the connection, so that it does not look whole
+	}
+	x.status = e.Code.Status()
+	h := x.w.Header()
+	e.SetHeaders(h)
+	x.setBackendHeaders(e.Code)
+	h.Set("Content-Type", "application/json")
+	body := append(e.AppendJSON(nil, x.id), '\n')
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.w.WriteHeader(x.status)
+	if _, err := x.w.Write(body); err != nil {
+		x.code = codeClientGone
+	}
+	return nil
+}
+
+// failStream ends a stream with one error event and no [DONE].
+func (x *exchange) failStream(e *apierr.Error) {
+	event := append([]byte("data: "), e.AppendJSON(nil, x.id)...)
+	event = append(event, "\n\n"...)
+	if err := x.send(event); err != nil {
+		x.code = codeClientGone
+	}
+}
+
+// send writes to the client and flushes, so that nothing waits in a buffer.
+func (x *exchange) send(b []byte) error {
+	x.boundWrites()
+	if _, err := x.w.Write(b); err != nil {
+		return errClientGone
+	}
+	if err := http.NewResponseController(x.w).Flush(); err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// setBackendHeaders sets what an answer says of its backend; code is empty for a success.
+func (x *exchange) setBackendHeaders(code apierr.Code) {
+	h := x.w.Header()
+	if x.backend != nil {
+		h.Set("X-Acs-Upstream-Model", x.model.Checkpoint())
+		h.Set("X-Acs-Upstream-Gpu", x.backend.GPU)
+		if code.FromUpstream() {
+			h.Set("X-Acs-Upstream-Error-Kind", string(code))
+		}
+	}
+	if x.request != nil {
+		if tag, ok := x.request.UserTag(); ok {
+			h.Set("X-Acs-User", tag)
+		}
+	}
+	h.Set("Server-Timing", x.serverTiming())
+}
+
+// serverTiming is the Server-Timing header, in milliseconds.
+func (x *exchange) serverTiming() string {
+	return "queue;dur=" + milliseconds(0) + ", upstream;dur=" + milliseconds(x.upstream)
+}
+
+func milliseconds(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', 3, 64)
+}
+
+// What the log says of a client that left before its answer was whole: nginx's status, and a code of our own that
+// no client ever sees.
+const (
+	statusClientGone             = 499
+	codeClientGone   apierr.Code = "client_gone"
+)
+
+// errClientGone is the cause of a request whose client left.
+var errClientGone = errors.New("the client left")
+
+// over tells whether the request has come to its end from this side: the client left, or the gateway stops.
+func (x *exchange) over() bool { return x.r.Context().Err() != nil }
+
+// ending is the error of a request that is over.
+func (x *exchange) ending() error {
+	if cause := context.Cause(x.r.Context()); !errors.Is(cause, context.Canceled) {
+		return apierr.Overload("the gateway is shutting down", time.Second, cause)
+	}
+	return errClientGone
+}
+
+// boundWrites limits how long a client that does not read can hold the request. Often called, it moves the deadline
+// once a second, which costs an event nothing.
+func (x *exchange) boundWrites() {
+	now := time.Now()
+	if now.Sub(x.writesBound) < time.Second {
+		return
+	}
+	if http.NewResponseController(x.w).SetWriteDeadline(now.Add(x.settings.IdleTimeout)) == nil {
+		x.writesBound = now
+	}
+}
+
+// freeWrites lifts the limit, since the connection may serve another request.
+func (x *exchange) freeWrites() {
+	if !x.writesBound.IsZero() {
+		http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) //nolint:errcheck // it could be set before
+	}
+}

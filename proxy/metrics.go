@@ -1,0 +1,69 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"basegate/breaker"
+	apierr "basegate/errors"
+)
+
+// metrics are the API's own figures. Labels come from the configuration and the code's own words alone, so that no
+// client can make new series.
+type metrics struct {
+	requests   *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+	firstToken *prometheus.HistogramVec
+	tokens     *prometheus.CounterVec
+	attempts   *prometheus.CounterVec
+}
+
+// seconds suit completions, which take from milliseconds to an hour.
+var secondsBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
+
+func newMetrics(registry prometheus.Registerer) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "basegate_requests_total",
+			Help: "Requests under /v1 that have ended, by model and error code (empty: success).",
+		}, []string{"model", "code"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "basegate_request_seconds", Buckets: secondsBuckets,
+			Help: "Time from a request's arrival to the end of its answer.",
+		}, []string{"model"}),
+		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "basegate_first_token_seconds", Buckets: secondsBuckets,
+			Help: "Time from a streamed request's arrival to its first event.",
+		}, []string{"model"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "basegate_tokens_total",
+			Help: "Tokens that vLLM has reported, by model and kind (prompt, completion).",
+		}, []string{"model", "kind"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "basegate_attempts_total",
+			Help: "Attempts at backends, by model, backend and class of the outcome.",
+		}, []string{"model", "backend", "class"}),
+	}
+	registry.MustRegister(m.requests, m.durations, m.firstToken, m.tokens, m.attempts)
+	return m
+}
+
+func (m *metrics) request(model string, code apierr.Code, total, firstToken time.Duration, u usage) {
+	m.requests.WithLabelValues(model, string(code)).Inc()
+	if model == "" {
+		return
+	}
+	m.durations.WithLabelValues(model).Observe(total.Seconds())
+	if firstToken > 0 {
+		m.firstToken.WithLabelValues(model).Observe(firstToken.Seconds())
+	}
+	if u.known {
+		m.tokens.WithLabelValues(model, "prompt").Add(float64(u.prompt))
+		m.tokens.WithLabelValues(model, "completion").Add(float64(u.completion))
+	}
+}
+
+func (m *metrics) attempt(model, backend string, c breaker.Class) {
+	m.attempts.WithLabelValues(model, backend, c.String()).Inc()
+}

@@ -1,0 +1,94 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	apierr "basegate/errors"
+)
+
+// route is one path of the API. Echo would answer OPTIONS by itself, so every method comes in and the table decides.
+type route struct {
+	path    string
+	method  string
+	handler func(*Server, *exchange) error
+}
+
+var routes = []route{
+	{"/v1/completions", http.MethodPost, (*Server).completion},
+	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
+	{"/v1/models", http.MethodGet, (*Server).listModels},
+	{"/v1/models/:id", http.MethodGet, (*Server).showModel},
+}
+
+// Mount registers the API on e. The exchange wraps everything under /v1, unknown paths and methods included.
+func (s *Server) Mount(e *echo.Echo) {
+	e.Use(s.exchange)
+	for _, r := range routes {
+		e.Any(r.path, s.serve(r))
+	}
+}
+
+// serve runs the route's handler for its one method. Paths are case-sensitive and have no trailing slash.
+func (s *Server) serve(r route) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().Method != r.method {
+			return echo.ErrMethodNotAllowed
+		}
+		return r.handler(s, exchangeOf(c))
+	}
+}
+
+// isAPI tells whether a path is under /v1.
+func isAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
+
+// RoutingError turns echo's own errors, for a path or a method that it does not know, into those of the contract.
+func RoutingError(c echo.Context, err error) error {
+	var routing *echo.HTTPError
+	if !errors.As(err, &routing) {
+		return err
+	}
+	method, path := c.Request().Method, c.Request().URL.Path
+	switch routing.Code {
+	case http.StatusNotFound:
+		return apierr.NoSuchPath(method, path, elsewhere[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
+	case http.StatusMethodNotAllowed:
+		allow := http.MethodGet
+		for _, r := range routes {
+			if r.path == c.Path() {
+				allow = r.method
+			}
+		}
+		return apierr.WrongMethod(method, path, allow)
+	default:
+		return err
+	}
+}
+
+const completionsOnly = "these are base models, so text goes to POST /v1/completions"
+
+// elsewhere says what to use in place of the paths that the OpenAI API has and this one has not.
+var elsewhere = map[string]string{
+	"completions":          "the path is /v1/completions, without a slash at its end",
+	"models":               "the path is /v1/models, without a slash at its end",
+	"chat/completions":     "the path has no slash at its end, and chat is not served: " + completionsOnly,
+	"responses":            "the Responses API is not served: " + completionsOnly,
+	"conversations":        "the Conversations API is not served: " + completionsOnly,
+	"assistants":           "the Assistants API is not served: " + completionsOnly,
+	"threads":              "the Assistants API is not served: " + completionsOnly,
+	"edits":                "edits are not served: " + completionsOnly,
+	"embeddings":           "embeddings are not served: " + completionsOnly,
+	"moderations":          "moderation is not served: " + completionsOnly,
+	"files":                "files are not served: send the requests to POST /v1/completions one by one, eight at a time",
+	"uploads":              "files are not served: send the requests to POST /v1/completions one by one, eight at a time",
+	"batches":              "batches are not served: send the requests to POST /v1/completions one by one, eight at a time",
+	"fine_tuning/jobs":     "fine-tuning is not served: " + completionsOnly,
+	"images/generations":   "images are not served: " + completionsOnly,
+	"audio/speech":         "audio is not served: " + completionsOnly,
+	"audio/transcriptions": "audio is not served: " + completionsOnly,
+	"realtime":             "the Realtime API is not served: " + completionsOnly,
+	"engines":              "engines are called models here: GET /v1/models",
+}

@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"basegate/breaker"
+)
+
+// lastEvent closes a stream that is whole.
+const lastEvent = "data: [DONE]\n\n"
+
+// stream brings a stream of events to the client, each as soon as it is whole. Until the first has come nothing is
+// out, and another attempt may follow; from then on the stream ends with [DONE] or with one error event.
+func (s *Server) stream(x *exchange, a *answer) (breaker.Verdict, error) {
+	if kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
+		return s.failedAttempt(x, a.lease, a.notStream(x)), nil
+	}
+	source := newEvents(a.Body)
+	defer source.release()
+	t := newTranscript(x.request.Choices(), x.request.IncludeUsage)
+	defer func() { x.usage = t.usage }()
+	for {
+		out, end := a.next(x, source, t)
+		if len(out) > 0 && !x.streaming {
+			s.beginStream(x, a)
+		}
+		if !x.streaming && end != endNone {
+			return s.failedAttempt(x, a.lease, t.early(end)), nil
+		}
+		if len(out) > 0 {
+			if err := x.send(out); err != nil {
+				return breaker.Verdict{}, err
+			}
+		}
+		switch end {
+		case endNone:
+			a.watchdog.Reset(x.settings.IdleTimeout)
+		case endDone:
+			return breaker.Verdict{}, a.endStream(x)
+		case endFailed:
+			return breaker.Verdict{}, s.breakStream(x, a, t.verdict)
+		}
+	}
+}
+
+// next waits for events and judges them.
+func (a *answer) next(x *exchange, source *events, t *transcript) ([]byte, ending) {
+	batch, err := source.batch()
+	switch {
+	case err == nil:
+		return t.take(batch)
+	case errors.Is(err, io.EOF), errors.Is(err, errMidEvent):
+		return nil, t.atEnd()
+	default:
+		return nil, t.fail(a.broken(x, err))
+	}
+}
+
+// early is the verdict on a stream that ended before its first event.
+func (t *transcript) early(end ending) breaker.Verdict {
+	if end == endDone { // a usage event alone
+		t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoFinish})
+	}
+	return t.verdict
+}
+
+// notStream judges a plain answer where a stream was asked for: an error, as some versions send it under 200.
+func (a *answer) notStream(x *exchange) breaker.Verdict {
+	v := a.refusal(x)
+	if v.Class == breaker.ServerError && v.Message == "" {
+		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotEvent}
+	}
+	return v
+}
+
+// beginStream sends the status. The breaker learns of the success here, at the first event, and not at the end:
+// what is reported after its state has changed is dropped.
+func (s *Server) beginStream(x *exchange, a *answer) {
+	x.upstream = time.Since(x.sent)
+	x.firstToken = time.Since(x.arrived)
+	s.succeededAttempt(x, a.lease)
+	h := x.w.Header()
+	h.Set("Content-Type", a.Header.Get("Content-Type"))
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // nginx in front would collect events
+	x.setBackendHeaders("")
+	x.status = http.StatusOK
+	x.streaming = true
+	x.w.WriteHeader(x.status)
+}
+
+// endStream closes a stream that is whole, and reads the backend's answer to its end so that the connection can
+// serve again.
+func (a *answer) endStream(x *exchange) error {
+	if err := x.send([]byte(lastEvent)); err != nil {
+		return err
+	}
+	x.finished = true
+	a.watchdog.Reset(drainGrace)
+	io.Copy(io.Discard, io.LimitReader(a.Body, errorBody)) //nolint:errcheck // the answer is out; this is for the connection
+	return nil
+}
+
+// drainGrace is how long a backend has to close a stream behind its [DONE].
+const drainGrace = 100 * time.Millisecond
+
+// breakStream ends a stream that failed under way: the breaker learns of it as a new outcome, the client by the
+// error event that the error becomes.
+func (s *Server) breakStream(x *exchange, a *answer, v breaker.Verdict) error {
+	if v.Class == breaker.ClientGone {
+		return x.ending()
+	}
+	s.failedAttempt(x, a.lease, v)
+	return v.Err(x.model.ID(), x.attempts)
+}

@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/breaker"
+)
+
+var (
+	errNotEvent = errors.New("the backend sent something else than a stream of events")
+	errNoFinish = errors.New("the stream ended without a finish for every choice")
+	errNoUsage  = errors.New("the stream ended without the usage that was asked for")
+)
+
+// ending is how a stream stands after some of its events.
+type ending uint8
+
+const (
+	// endNone: more is to come.
+	endNone ending = iota
+	// endDone: [DONE] has come, and every choice has finished.
+	endDone
+	// endFailed: an error has come, or [DONE] before its time; the transcript's verdict says which.
+	endFailed
+)
+
+// transcript follows a stream: which choices have finished, what vLLM says it cost, and whether it is still sound.
+type transcript struct {
+	choices   int  // how many the whole answer has
+	passUsage bool // the client asked for the usage event
+
+	finished   []uint64 // one bit a choice
+	unfinished int
+	usage      usage
+	verdict    breaker.Verdict // of endFailed
+	scratch    []byte
+}
+
+func newTranscript(choices int, passUsage bool) *transcript {
+	return &transcript{
+		choices: choices, passUsage: passUsage,
+		finished: make([]uint64, (choices+63)/64), unfinished: choices,
+	}
+}
+
+// take reads a batch of whole events and returns the bytes to pass on: the batch itself but for events that are left
+// out. Nothing behind the end is passed on, and [DONE] itself is not among them.
+func (t *transcript) take(batch []byte) ([]byte, ending) {
+	rest := batch
+	for len(rest) > 0 {
+		var event []byte
+		before := len(batch) - len(rest)
+		event, rest = cut(rest)
+		pass, end := t.read(data(event))
+		if end != endNone {
+			return batch[:before], end
+		}
+		if !pass {
+			batch = t.without(batch, before, before+len(event))
+			rest = batch[before:]
+		}
+	}
+	return batch, endNone
+}
+
+// without is batch less the bytes from start to end. The batch belongs to the reader of events, so the bytes behind
+// are moved in a copy.
+func (t *transcript) without(batch []byte, start, end int) []byte {
+	t.scratch = append(append(t.scratch[:0], batch[:start]...), batch[end:]...)
+	return t.scratch
+}
+
+var done = []byte("[DONE]")
+
+// read judges one event by its payload: whether it is passed on, and whether it ends the stream.
+func (t *transcript) read(payload []byte) (pass bool, end ending) {
+	if len(payload) == 0 {
+		return true, endNone // a comment
+	}
+	if bytes.Equal(payload, done) {
+		return false, t.atDone()
+	}
+	top, err := readMembers(payload)
+	if err != nil {
+		return false, t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err})
+	}
+	if breaker.FoundError(top.failure, top.object) {
+		return false, t.fail(breaker.Answer(http.StatusOK, payload))
+	}
+	count, aborted := t.readChoices(top.choices)
+	switch {
+	case aborted:
+		return false, t.fail(breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK})
+	case count == 0 && top.usage.IsObject():
+		t.usage = usageOf(top.usage)
+		return t.passUsage, endNone
+	default:
+		return true, endNone
+	}
+}
+
+// readChoices notes the choices that an event finishes. A choice that vLLM aborted is no finish.
+func (t *transcript) readChoices(choices gjson.Result) (count int, aborted bool) {
+	choices.ForEach(func(_, choice gjson.Result) bool {
+		count++
+		reason := choice.Get("finish_reason")
+		if reason.Type != gjson.String {
+			return true
+		}
+		aborted = aborted || reason.Str == finishAbort
+		t.finish(int(choice.Get("index").Int()))
+		return true
+	})
+	return count, aborted
+}
+
+func (t *transcript) finish(index int) {
+	if index < 0 || index >= t.choices {
+		return
+	}
+	word, bit := index/64, uint64(1)<<(index%64)
+	if t.finished[word]&bit == 0 {
+		t.finished[word] |= bit
+		t.unfinished--
+	}
+}
+
+func (t *transcript) fail(v breaker.Verdict) ending {
+	t.verdict = v
+	return endFailed
+}
+
+// atDone judges [DONE], which vLLM also sends behind an error.
+func (t *transcript) atDone() ending {
+	if t.unfinished > 0 {
+		return t.fail(breaker.Verdict{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoFinish})
+	}
+	return endDone
+}
+
+// atEnd judges a stream that ended without [DONE]: it is whole when every choice has finished and nothing that the
+// client asked for is missing.
+func (t *transcript) atEnd() ending {
+	if t.passUsage && !t.usage.known {
+		return t.fail(breaker.Verdict{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoUsage})
+	}
+	return t.atDone()
+}
