@@ -17,9 +17,11 @@ import (
 const (
 	// bodyTimeout is how long a client may take to send its body.
 	bodyTimeout = 2 * time.Minute
-	// firstBuffer is what is reserved for a body before any of it has come, in bytes: a client's word on the length
-	// alone must not cost memory.
-	firstBuffer = 64 << 10
+	// firstBuffer is the most that is reserved for a body before any of it has come, in bytes: a client's word on the
+	// length alone must not cost much memory.
+	firstBuffer = 1 << 20
+	// unknownBuffer is reserved for a body whose length the client did not give.
+	unknownBuffer = 16 << 10
 )
 
 // readBody takes the whole body into memory, decompressed, within the size limit.
@@ -45,9 +47,9 @@ func (x *exchange) readBody() ([]byte, error) {
 	default:
 		return nil, apierr.UnknownEncoding(encoding)
 	}
-	size := int64(firstBuffer)
-	if x.r.ContentLength >= 0 && x.r.ContentLength < size {
-		size = x.r.ContentLength
+	size := min(x.r.ContentLength, firstBuffer)
+	if size < 0 {
+		size = unknownBuffer
 	}
 	buffer := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := buffer.ReadFrom(io.LimitReader(source, limit+1)); err != nil {

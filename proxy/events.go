@@ -40,8 +40,8 @@ func newEvents(source io.Reader) *events {
 
 // release gives the buffer back. No batch may be used afterwards.
 func (e *events) release() {
-	if len(e.buffer) <= keepSize {
-		eventBuffers.Put(&e.buffer)
+	if buffer := e.buffer; len(buffer) <= keepSize {
+		eventBuffers.Put(&buffer)
 	}
 	e.buffer = nil
 }

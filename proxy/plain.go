@@ -49,8 +49,11 @@ func (s *Server) plain(x *exchange, a *answer) (breaker.Verdict, error) {
 	return breaker.Verdict{}, x.deliver(a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
 }
 
+// keepAnswer is the largest buffer of an answer that goes back to the pool, in bytes.
+const keepAnswer = 1 << 20
+
 func releaseBuffer(b *bytes.Buffer) {
-	if b.Cap() <= keepSize {
+	if b.Cap() <= keepAnswer {
 		plainBuffers.Put(b)
 	}
 }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// quantile is the value that a share q of the sorted durations does not exceed; 0 of none.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// figure is one measure over the rounds.
+type figure struct {
+	least, median, most float64
+	some                bool // there was something to measure
+}
+
+func figureOf(values []float64) figure {
+	if len(values) == 0 {
+		return figure{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	return figure{sorted[0], middle, sorted[len(sorted)-1], true}
+}
+
+// text is the median, with least and most behind it where there were several rounds.
+func (f figure) text(digits int) string {
+	switch {
+	case !f.some:
+		return "-"
+	case f.least == f.most:
+		return fmt.Sprintf("%.*f", digits, f.median)
+	default:
+		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, f.median, digits, f.least, digits, f.most)
+	}
+}
+
+// digitsOf is how many digits behind the point a figure of this size is worth.
+func digitsOf(f figure) int {
+	switch {
+	case f.median >= 100:
+		return 0
+	case f.median >= 10:
+		return 1
+	default:
+		return 2
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// work is one kind of request, sent over and over by so many connections at once.
+type work struct {
+	name        string
+	connections int
+	events      int // of the stream; 0: a plain answer
+	body        []byte
+}
+
+const streamEvents = 200
+
+func works() []work {
+	plain := func(size int) []byte {
+		return fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
+	}
+	stream := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, streamEvents)
+	return []work{
+		{name: "1 KB plain, 1 connection", connections: 1, body: plain(1 << 10)},
+		{name: "1 KB plain, 32 connections", connections: 32, body: plain(1 << 10)},
+		{name: "100 KB plain, 8 connections", connections: 8, body: plain(100 << 10)},
+		{name: "streams of 200 events, 16 connections", connections: 16, events: streamEvents, body: stream},
+	}
+}
+
+// measurement is what one work came to at one target in one round.
+type measurement struct {
+	tally
+	wall, cpu   time.Duration
+	median, p99 time.Duration // of whole requests
+}
+
+// tally counts requests. A failed one was answered with an error or not at all; a cut one ended before its end.
+type tally struct {
+	whole, failed, cut int
+	latencies          []time.Duration // of whole ones
+	example            error           // one of the failures
+}
+
+const (
+	// warmUp comes before each measurement: connections, pools and caches.
+	warmUp = 300 * time.Millisecond
+	// requestWithin is how long one request may take before it counts as cut, or as failed.
+	requestWithin = 5 * time.Second
+)
+
+// measure warms up and then takes the process's CPU time around the load. What goes wrong counts from the beginning.
+func measure(ctx context.Context, t target, w work, span time.Duration) (*measurement, error) {
+	clients := make([]*http.Client, w.connections)
+	for i := range clients {
+		transport := &http.Transport{DisableCompression: true, MaxConnsPerHost: 1}
+		defer transport.CloseIdleConnections()
+		clients[i] = &http.Client{Transport: transport, Timeout: requestWithin}
+	}
+	warming := load(ctx, clients, t, w, warmUp)
+	before, err := t.process.cpu()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	m := &measurement{tally: load(ctx, clients, t, w, span)}
+	m.wall = time.Since(began)
+	after, err := t.process.cpu()
+	if err != nil {
+		return nil, err
+	}
+	m.cpu = after - before
+	m.cut += warming.cut
+	m.failed += warming.failed
+	slices.Sort(m.latencies)
+	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
+	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
+}
+
+// load sends w with each client for the span; what is under way at its end is finished and counted.
+func load(ctx context.Context, clients []*http.Client, t target, w work, span time.Duration) tally {
+	until := time.Now().Add(span)
+	each := make([]tally, len(clients))
+	var workers sync.WaitGroup
+	for i, client := range clients {
+		workers.Go(func() {
+			var answer bytes.Buffer
+			for time.Now().Before(until) && ctx.Err() == nil {
+				began := time.Now()
+				err := send(ctx, client, t, w, &answer)
+				each[i].count(time.Since(began), err)
+			}
+		})
+	}
+	workers.Wait()
+	var sum tally
+	for _, one := range each {
+		sum.add(one)
+	}
+	return sum
+}
+
+func (t *tally) count(took time.Duration, err error) {
+	switch {
+	case err == nil:
+		t.whole++
+		t.latencies = append(t.latencies, took)
+		return
+	case errors.Is(err, errCut):
+		t.cut++
+	default:
+		t.failed++
+	}
+	t.example = err
+}
+
+func (t *tally) add(o tally) {
+	t.whole += o.whole
+	t.failed += o.failed
+	t.cut += o.cut
+	t.latencies = append(t.latencies, o.latencies...)
+	if o.example != nil {
+		t.example = o.example
+	}
+}
+
+var (
+	errCut    = errors.New("the answer broke off")
+	errStatus = errors.New("not 200")
+)
+
+var (
+	lastEvent    = []byte("data: [DONE]\n\n")
+	endOfMessage = []byte("\n\n")
+)
+
+// send makes one request and looks at the answer: an error of status, or a body that is not whole.
+func send(ctx context.Context, client *http.Client, t target, w work, answer *bytes.Buffer) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(w.body))
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+t.key)
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	defer resp.Body.Close()
+	answer.Reset()
+	if _, err := answer.ReadFrom(resp.Body); err != nil {
+		return fmt.Errorf("%w: %w", errCut, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %d %.300s", errStatus, resp.StatusCode, answer.Bytes())
+	}
+	if w.events == 0 {
+		if !bytes.HasSuffix(bytes.TrimSpace(answer.Bytes()), []byte("}")) {
+			return fmt.Errorf("%w: a body of %d bytes", errCut, answer.Len())
+		}
+		return nil
+	}
+	events := bytes.Count(answer.Bytes(), endOfMessage) - 1
+	if events != w.events || !bytes.HasSuffix(answer.Bytes(), lastEvent) {
+		return fmt.Errorf("%w: %d events, the end is %.100q", errCut, events, answer.Bytes()[max(0, answer.Len()-100):])
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	readyWithin = 10 * time.Second // from its start until a process answers
+	endWithin   = 5 * time.Second  // from SIGTERM until a process is killed
+)
+
+// process is one child; its output goes to a file.
+type process struct {
+	name    string
+	command *exec.Cmd
+	ended   chan error
+}
+
+var (
+	errNotReady = errors.New("it does not answer")
+	errStuck    = errors.New("it did not obey SIGTERM and was killed")
+)
+
+// startProcess starts a program and waits until the URL ready answers 200.
+func startProcess(ctx context.Context, name string, output io.Writer, ready, program string, args ...string) (*process, error) {
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // this binary or basegate
+	command.Stderr = output
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &process{name: name, command: command, ended: make(chan error, 1)}
+	go func() { p.ended <- command.Wait() }()
+	if err := p.awaitReady(ctx, ready); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), p.stop())
+	}
+	return p, nil
+}
+
+func (p *process) awaitReady(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	for {
+		if answers(ctx, url) {
+			return nil
+		}
+		pause := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case err := <-p.ended:
+			p.ended <- nil // for stop
+			return errors.Join(errNotReady, err)
+		case <-ctx.Done():
+			return errNotReady
+		}
+	}
+}
+
+func answers(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// stop ends the process, by force if it does not end by itself, and waits for its end.
+func (p *process) stop() error {
+	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	timer := time.NewTimer(endWithin)
+	defer timer.Stop()
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			return fmt.Errorf("end of %s: %w", p.name, err)
+		}
+		return nil
+	case <-timer.C:
+		err := errors.Join(errStuck, p.command.Process.Kill())
+		<-p.ended //nolint:errcheck // it was killed, whatever it says
+		return fmt.Errorf("end of %s: %w", p.name, err)
+	}
+}
+
+// tick is the unit of /proc/PID/stat, the same on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+var errStat = errors.New("not as proc(5) says")
+
+// cpu is the processor time that the process has used, of user and system.
+func (p *process) cpu() (time.Duration, error) {
+	path := fmt.Sprintf("/proc/%d/stat", p.command.Process.Pid)
+	text, err := os.ReadFile(path) //nolint:gosec // of a child
+	if err != nil {
+		return 0, fmt.Errorf("read CPU time (Linux alone tells it): %w", err)
+	}
+	// The second field is the program's name in brackets, which may hold spaces.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	const user, system = 11, 12
+	if len(fields) <= system {
+		return 0, fmt.Errorf("read %s: %w", path, errStat)
+	}
+	total := int64(0)
+	for _, i := range []int{user, system} {
+		ticks, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", path, err)
+		}
+		total += ticks
+	}
+	return time.Duration(total) * tick, nil
+}
+
+// freeAddress is an address on loopback that nobody listens on.
+func freeAddress(ctx context.Context) (string, error) {
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a port: %w", err)
+	}
+	address := socket.Addr().String()
+	if err := socket.Close(); err != nil {
+		return "", fmt.Errorf("find a port: %w", err)
+	}
+	return address, nil
+}
