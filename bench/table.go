@@ -136,9 +136,11 @@ const markdownHead = `# Benchmarks
 
 Written by ` + "`go run ./bench -markdown docs/benchmarks.md`" + `; do not edit it by hand.
 
-Machine: %s. Rounds: %d of %s for each line. A figure is the median of the rounds, with the least and the
-most in brackets. The load generator, the upstream and the proxy share the machine, so requests per second and
-latencies say little about another one: read the ratios, which are basegate over ReverseProxy, taken within each round.
+Machine: %s. Rounds: %d of %s for each work and target.
+
+A figure is the median of the rounds, with the least and the most in brackets. The load generator, the upstream and the
+proxy share the machine, so requests per second and latencies say little about another one: read the ratios, which are
+basegate over ReverseProxy, taken within each round.
 
 - The upstream is the mock with ` + "`--instant`" + `: a constant answer, and a stream's events in one burst.
 - ReverseProxy is ` + "`httputil.ReverseProxy`" + ` doing nothing of its own: no keys, no checks, no log.

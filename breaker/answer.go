@@ -27,7 +27,7 @@ func (v Verdict) Err(model string, attempts int) error {
 	case v.Class == ClientError:
 		return apierr.UpstreamRefused(v.Message, v.Status)
 	case row.code == apierr.UpstreamUnreachable:
-		return apierr.Unreachable(model, attempts, v.logged())
+		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, v.logged())
 	default:
 		return apierr.UpstreamFailed(row.code, v.explanation(), v.Status, attempts)
 	}

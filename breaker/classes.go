@@ -59,7 +59,7 @@ type row struct {
 	counts bool        // the breaker counts it
 	opens  bool        // the breaker opens at once
 	retry  Retry
-	advice string // to the client, in words
+	advice string // to the client, in words; of a backend that gave no answer with %s for the model's id
 }
 
 // table decides everything after an attempt.
@@ -75,9 +75,9 @@ var table = [classCount]row{
 	Aborted:         {name: "aborted", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},
 	Garbled:         {name: "garbled", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
 	Truncated:       {name: "truncated", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer broke off; try again"},
-	Refused:         {name: "refused", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere},
-	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere},
-	TimedOut:        {name: "timed_out", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere},
+	Refused:         {name: "refused", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "no backend of %s could be reached"},
+	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
+	TimedOut:        {name: "timed_out", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere, advice: "the backend of %s was silent for too long"},
 	ClientGone:      {name: "client_gone"},
 }
 

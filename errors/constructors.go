@@ -113,11 +113,11 @@ func UnknownEncoding(got string) error {
 	}
 }
 
-// Unreachable is a model whose backends gave no HTTP answer at all, after so many attempts.
-func Unreachable(model string, attempts int, cause error) error {
+// Unreachable is a backend that gave no HTTP answer at all, or fell silent, after so many attempts; what says which.
+func Unreachable(what string, attempts int, cause error) error {
 	return &Error{
 		Code:    UpstreamUnreachable,
-		Message: fmt.Sprintf("no backend of %s could be reached (%s); try again shortly", model, count(attempts, "attempt")),
+		Message: fmt.Sprintf("%s (%s); try again shortly", what, count(attempts, "attempt")),
 		Extras:  []Extra{{"attempts", attempts}},
 		cause:   cause,
 	}

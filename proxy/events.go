@@ -132,6 +132,20 @@ func cut(batch []byte) (event, rest []byte) {
 	}
 }
 
+// withoutData tells whether an event that has no payload is one by the rules of server-sent events: comments, or
+// fields other than data.
+func withoutData(event []byte) bool {
+	for line := range bytes.Lines(event) {
+		name, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
+		switch string(name) {
+		case "", "data", "event", "id", "retry":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
 // data is the payload of an event: what stands behind its "data:", without line breaks. It is empty for an event
 // that has none, such as a comment.
 func data(event []byte) []byte {

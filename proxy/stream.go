@@ -56,7 +56,11 @@ func (a *answer) next(x *exchange, source *events, t *transcript) ([]byte, endin
 	case errors.Is(err, io.EOF), errors.Is(err, errMidEvent):
 		return nil, t.atEnd()
 	default:
-		return nil, t.fail(a.broken(x, err))
+		v := a.broken(x, err)
+		if v.Class == breaker.Truncated && t.atEnd() == endDone {
+			return nil, endDone // all that was asked for had come
+		}
+		return nil, t.fail(v)
 	}
 }
 

@@ -33,6 +33,7 @@ type transcript struct {
 	choices   int  // how many the whole answer has
 	passUsage bool // the client asked for the usage event
 
+	began      bool     // an event that the client gets has come
 	finished   []uint64 // one bit a choice
 	unfinished int
 	usage      usage
@@ -55,7 +56,7 @@ func (t *transcript) take(batch []byte) ([]byte, ending) {
 		var event []byte
 		before := len(batch) - len(rest)
 		event, rest = cut(rest)
-		pass, end := t.read(data(event))
+		pass, end := t.read(event)
 		if end != endNone {
 			return batch[:before], end
 		}
@@ -76,10 +77,14 @@ func (t *transcript) without(batch []byte, start, end int) []byte {
 
 var done = []byte("[DONE]")
 
-// read judges one event by its payload: whether it is passed on, and whether it ends the stream.
-func (t *transcript) read(payload []byte) (pass bool, end ending) {
+// read judges one event: whether it is passed on, and whether it ends the stream.
+func (t *transcript) read(event []byte) (pass bool, end ending) {
+	payload := data(event)
 	if len(payload) == 0 {
-		return true, endNone // a comment
+		if !withoutData(event) {
+			return false, t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotEvent})
+		}
+		return t.began, endNone
 	}
 	if bytes.Equal(payload, done) {
 		return false, t.atDone()
@@ -99,6 +104,7 @@ func (t *transcript) read(payload []byte) (pass bool, end ending) {
 		t.usage = usageOf(top.usage)
 		return t.passUsage, endNone
 	default:
+		t.began = true
 		return true, endNone
 	}
 }

@@ -1,0 +1,392 @@
+package errors_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	apierr "basegate/errors"
+)
+
+var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
+
+// secret stands for whatever led to a fault: it must reach no client.
+var secret = errors.New("secret: password=hunter2 in /etc/basegate")
+
+// example is one call of a constructor.
+type example struct {
+	name string
+	err  error
+}
+
+// examples has every constructor at least once, and every code that a constructor can give.
+func examples() []example {
+	return []example{
+		{"InvalidField", apierr.InvalidField("temperature", "temperature: got 3; expected a number from 0 to 2")},
+		{"UnknownField", apierr.UnknownField("guided_json", "")},
+		{"UnknownField with a suggestion", apierr.UnknownField("temprature", "temperature")},
+		{"MalformedJSON", apierr.MalformedJSON(17, "the body ends in the middle of the JSON object")},
+		{"UnknownModel", apierr.UnknownModel("gpt-4o", []string{"llama-8b", "llama-405b"}, "")},
+		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
+		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
+		{"NoChat", apierr.NoChat()},
+		{"BadKey", apierr.BadKey(secret)},
+		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
+		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
+		{"WrongMethod", apierr.WrongMethod("GET", "/v1/completions", "POST")},
+		{"BodyTooLarge", apierr.BodyTooLarge(16 << 20)},
+		{"UnknownEncoding", apierr.UnknownEncoding("br")},
+		{"Unreachable", apierr.Unreachable("no backend of llama-8b could be reached", 3, secret)},
+		{"Unreachable at once", apierr.Unreachable("no backend of llama-8b could be reached", 1, secret)},
+		{"UpstreamFailed vllm_oom", apierr.UpstreamFailed(apierr.VLLMOutOfMemory, "the model server ran out of GPU memory", 500, 1)},
+		{"UpstreamFailed vllm_context_length", apierr.UpstreamFailed(apierr.VLLMContextLength, "the prompt is too long", 400, 1)},
+		{"UpstreamFailed vllm_engine_dead", apierr.UpstreamFailed(apierr.VLLMEngineDead, "the engine has crashed", 500, 3)},
+		{"UpstreamFailed upstream_server_error", apierr.UpstreamFailed(apierr.UpstreamServerError, "the model server failed", 503, 2)},
+		{"UpstreamRefused", apierr.UpstreamRefused("top_p must be in (0, 1], got 0.", 400)},
+		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", 422)},
+		{"Booting", apierr.Booting("llama-405b", 45*time.Second, 30*time.Second+time.Millisecond, 10*time.Minute)},
+		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
+		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, secret)},
+		{"Unexpected", apierr.Unexpected(secret)},
+	}
+}
+
+func TestTaxonomyIsAsRecorded(t *testing.T) {
+	var got strings.Builder
+	got.WriteString("code status type x-should-retry from-upstream\n")
+	for _, code := range apierr.Codes() {
+		h := http.Header{}
+		(&apierr.Error{Code: code}).SetHeaders(h)
+		retry := h.Get("X-Should-Retry")
+		if retry == "" {
+			retry = "-"
+		}
+		fmt.Fprintf(&got, "%s %d %s %s %t\n", code, code.Status(), code.Type(), retry, code.FromUpstream())
+	}
+	for _, x := range examples() {
+		e := apierr.From(x.err)
+		fmt.Fprintf(&got, "\n== %s: %d\n", x.name, e.Code.Status())
+		h := http.Header{}
+		e.SetHeaders(h)
+		if err := h.Write(&crToNothing{&got}); err != nil {
+			t.Fatal(err)
+		}
+		got.Write(append(e.AppendJSON(nil, "req_1"), '\n'))
+	}
+	golden(t, "testdata/taxonomy.golden", got.String())
+}
+
+// crToNothing takes the line ends of http.Header.Write to those of a text file.
+type crToNothing struct{ to *strings.Builder }
+
+func (w *crToNothing) Write(p []byte) (int, error) {
+	w.to.Write(bytes.ReplaceAll(p, []byte("\r"), nil))
+	return len(p), nil
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-recorded +now; -update records):\n%s", file, diff)
+	}
+}
+
+// contract is the table of errors in the description of the API, written out once more and by hand.
+var contract = []struct {
+	code   apierr.Code
+	status int
+	kind   string
+	retry  string
+}{
+	{"invalid_request", 400, "invalid_request_error", "false"},
+	{"bad_json", 400, "invalid_request_error", "false"},
+	{"model_not_found", 400, "invalid_request_error", "false"},
+	{"context_length_exceeded", 400, "invalid_request_error", "false"},
+	{"chat_completions_unsupported", 400, "invalid_request_error", "false"},
+	{"invalid_api_key", 401, "authentication_error", "false"},
+	{"not_found", 404, "invalid_request_error", ""},
+	{"method_not_allowed", 405, "invalid_request_error", ""},
+	{"request_too_large", 413, "invalid_request_error", "false"},
+	{"unsupported_encoding", 415, "invalid_request_error", ""},
+	{"budget_exceeded", 429, "insufficient_quota", "false"},
+	{"upstream_unreachable", 502, "upstream_error", ""},
+	{"vllm_oom", 502, "upstream_error", ""},
+	{"vllm_context_length", 502, "upstream_error", ""},
+	{"vllm_engine_dead", 502, "upstream_error", ""},
+	{"upstream_server_error", 502, "upstream_error", ""},
+	{"modal_cold_boot", 503, "service_unavailable", "true"},
+	{"circuit_open", 503, "service_unavailable", ""},
+	{"overloaded", 503, "service_unavailable", ""},
+	{"internal_error", 500, "server_error", ""},
+}
+
+func TestEveryCodeOfTheContractHasItsStatusTypeAndRetryAdvice(t *testing.T) {
+	known := apierr.Codes()
+	if len(known) != len(contract) {
+		t.Errorf("%d codes in the table, %d in the contract", len(known), len(contract))
+	}
+	for _, want := range contract {
+		if !slices.Contains(known, want.code) {
+			t.Errorf("%s is missing", want.code)
+		}
+		h := http.Header{}
+		(&apierr.Error{Code: want.code}).SetHeaders(h)
+		if got := h.Get("X-Should-Retry"); got != want.retry {
+			t.Errorf("%s: X-Should-Retry %q, want %q", want.code, got, want.retry)
+		}
+		if want.code.Status() != want.status || want.code.Type() != want.kind {
+			t.Errorf("%s: %d %s, want %d %s", want.code, want.code.Status(), want.code.Type(), want.status, want.kind)
+		}
+		if got := want.code.FromUpstream(); got != (want.kind == "upstream_error") {
+			t.Errorf("%s: FromUpstream %t", want.code, got)
+		}
+	}
+}
+
+// The five members that every error has, then the extras, in the order of the contract's table.
+func TestExtrasStandInTheOrderOfTheContract(t *testing.T) {
+	extras := map[string]string{
+		"UnknownField with a suggestion":       "suggestion",
+		"MalformedJSON":                        "offset",
+		"UnknownModel":                         "available",
+		"UnknownModel with a suggestion":       "available suggestion",
+		"ContextTooLong":                       "prompt_tokens max_tokens max_model_len",
+		"BodyTooLarge":                         "limit_bytes",
+		"Unreachable":                          "attempts",
+		"Unreachable at once":                  "attempts",
+		"UpstreamFailed vllm_oom":              "upstream_status attempts",
+		"UpstreamFailed vllm_context_length":   "upstream_status attempts",
+		"UpstreamFailed vllm_engine_dead":      "upstream_status attempts",
+		"UpstreamFailed upstream_server_error": "upstream_status attempts",
+		"UpstreamRefused":                      "upstream_status",
+		"UpstreamRefused without a reason":     "upstream_status",
+		"Booting":                              "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
+		"BreakerOpen":                          "retry_after_seconds",
+		"Overload":                             "retry_after_seconds",
+	}
+	for _, x := range examples() {
+		want := strings.TrimSpace("code message type param request_id " + extras[x.name])
+		if got := strings.Join(names(t, apierr.From(x.err)), " "); got != want {
+			t.Errorf("%s: members %s, want %s", x.name, got, want)
+		}
+	}
+}
+
+// names lists the members of the error object in their order.
+func names(t *testing.T, e *apierr.Error) []string {
+	t.Helper()
+	var outer map[string]json.RawMessage
+	if err := json.Unmarshal(e.AppendJSON(nil, "req_1"), &outer); err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(bytes.NewReader(outer["error"]))
+	if _, err := d.Token(); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, fmt.Sprint(name))
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func TestEveryCodeHasAConstructor(t *testing.T) {
+	made := map[apierr.Code]bool{
+		// The ledger makes this one, since only it knows the cap that was met.
+		apierr.BudgetExceeded: true,
+	}
+	for _, x := range examples() {
+		made[apierr.From(x.err).Code] = true
+	}
+	for _, code := range apierr.Codes() {
+		if !made[code] {
+			t.Errorf("no example has the code %s", code)
+		}
+	}
+}
+
+// The official SDKs ignore a Retry-After over a minute, and one of 0 would have them come back at once.
+func TestRetryAfterStandsOnEvery503AndIsFrom1To60(t *testing.T) {
+	waits := []time.Duration{
+		math.MinInt64, -time.Hour, 0, 1, time.Second, time.Second + 1, 59*time.Second + 1, time.Minute, time.Minute + 1, time.Hour, math.MaxInt64,
+	}
+	for _, wait := range waits {
+		for name, err := range map[string]error{
+			"Booting":     apierr.Booting("m", wait, 0, 0),
+			"BreakerOpen": apierr.BreakerOpen("m", wait),
+			"Overload":    apierr.Overload("full", wait, nil),
+		} {
+			h := http.Header{}
+			e := apierr.From(err)
+			e.SetHeaders(h)
+			got, err := strconv.Atoi(h.Get("Retry-After"))
+			if err != nil || got < 1 || got > 60 || (wait <= time.Minute && time.Duration(got)*time.Second < wait) {
+				t.Errorf("%s(%v): Retry-After %q", name, wait, h.Get("Retry-After"))
+			}
+			if x := e.Extras[0]; x.Name != "retry_after_seconds" || x.Value != int64(got) {
+				t.Errorf("%s(%v): %v, but Retry-After %d", name, wait, x, got)
+			}
+		}
+	}
+	for _, code := range apierr.Codes() {
+		h := http.Header{}
+		(&apierr.Error{Code: code}).SetHeaders(h)
+		if has := h.Get("Retry-After") != ""; has != (code.Status() == 503) {
+			t.Errorf("%s (%d): Retry-After %q", code, code.Status(), h.Get("Retry-After"))
+		}
+	}
+}
+
+func TestTheCauseIsForTheLogAndNeverRendered(t *testing.T) {
+	for _, x := range examples() {
+		e := apierr.From(x.err)
+		h := http.Header{}
+		e.SetHeaders(h)
+		if out := fmt.Sprint(string(e.AppendJSON(nil, "req_1")), h); strings.Contains(out, "hunter2") {
+			t.Errorf("%s shows its cause: %s", x.name, out)
+		}
+	}
+	for _, err := range []error{apierr.BadKey(secret), apierr.Unreachable("m", 1, secret), apierr.Overload("full", 1, secret), apierr.Unexpected(secret)} {
+		if !errors.Is(err, secret) || !strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v has lost its cause", err)
+		}
+	}
+}
+
+// vLLM's words and the client's may be the prompt itself.
+func TestTheTextForTheLogHoldsNothingOfTheMessage(t *testing.T) {
+	const prompt = "Dear diary"
+	for _, err := range []error{
+		apierr.InvalidField("user", "user: got "+prompt),
+		apierr.UnknownField(prompt, ""),
+		apierr.UnknownModel(prompt, nil, ""),
+		apierr.UpstreamFailed(apierr.UpstreamServerError, prompt, 500, 1),
+		apierr.UpstreamRefused(prompt, 400),
+	} {
+		if strings.Contains(err.Error(), prompt) {
+			t.Errorf("the log would say %q", err)
+		}
+	}
+}
+
+func TestAForeignErrorIsInternal(t *testing.T) {
+	e := apierr.From(fmt.Errorf("commit: %w", secret))
+	if e.Code != apierr.Internal || e.Code.Status() != 500 || !errors.Is(e, secret) {
+		t.Errorf("got %v", e)
+	}
+	if out := string(e.AppendJSON(nil, "req_1")); strings.Contains(out, "commit") || strings.Contains(out, "hunter2") {
+		t.Errorf("it shows: %s", out)
+	}
+}
+
+func TestAnErrorOfOursIsFoundUnderWrapping(t *testing.T) {
+	inner := apierr.BodyTooLarge(10)
+	if e := apierr.From(fmt.Errorf("read: %w", errors.Join(secret, inner))); e.Code != apierr.RequestTooLarge {
+		t.Errorf("got %v", e)
+	}
+}
+
+// What a client can send by the megabyte must not come back by the megabyte.
+func TestAnErrorAboutLongTextIsShort(t *testing.T) {
+	long := strings.Repeat("ž", 1<<20)
+	for name, err := range map[string]error{
+		"UnknownField":    apierr.UnknownField(long, ""),
+		"UnknownModel":    apierr.UnknownModel(long, []string{"llama-8b"}, ""),
+		"NoSuchPath":      apierr.NoSuchPath(long, long, ""),
+		"WrongMethod":     apierr.WrongMethod(long, long, "POST"),
+		"UnknownEncoding": apierr.UnknownEncoding(long),
+		"InvalidField":    apierr.InvalidField(long, "stands twice"),
+	} {
+		if n := len(apierr.From(err).AppendJSON(nil, "req_1")); n > 1024 {
+			t.Errorf("%s: %d bytes", name, n)
+		}
+	}
+}
+
+func TestClipCutsBetweenCharacters(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                            "",
+		strings.Repeat("a", 80):       strings.Repeat("a", 80),
+		strings.Repeat("a", 81):       strings.Repeat("a", 80) + "…",
+		"a" + strings.Repeat("ž", 40): "a" + strings.Repeat("ž", 39) + "…",
+	} {
+		if got := apierr.Clip(in); got != want {
+			t.Errorf("Clip(%q) is %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
+	f.Add("plain", "temperature", int64(3))
+	f.Add("\xff\xfe\xed\xa0\x80", "\x00\x1f\"\\", int64(-1))
+	f.Add("\u2028</script>\u202e", strings.Repeat("ž", 100), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, a, b string, n int64) {
+		for _, err := range []error{
+			apierr.InvalidField(a, b),
+			apierr.UnknownField(a, b),
+			apierr.MalformedJSON(n, a),
+			apierr.UnknownModel(a, []string{"llama-8b"}, b),
+			apierr.ContextTooLong(n, n, n),
+			apierr.NoSuchPath(a, b, a),
+			apierr.WrongMethod(a, b, "POST"),
+			apierr.UnknownEncoding(a),
+			apierr.Unreachable(a, int(n), secret),
+			apierr.UpstreamFailed(apierr.VLLMEngineDead, a, int(n), 1),
+			apierr.UpstreamRefused(a, int(n)),
+			apierr.Booting(a, time.Duration(n), time.Duration(n), time.Duration(n)),
+			apierr.Overload(a, time.Duration(n), secret),
+		} {
+			e := apierr.From(err)
+			out := e.AppendJSON([]byte("before"), b)
+			out, found := bytes.CutPrefix(out, []byte("before"))
+			var got struct {
+				Error struct {
+					Code, Message, Type string
+					Param               *string
+					RequestID           string `json:"request_id"`
+				}
+			}
+			if err := json.Unmarshal(out, &got); err != nil || !found || bytes.ContainsAny(out, "\r\n") {
+				t.Fatalf("%v: %q", err, out)
+			}
+			if got.Error.Code != string(e.Code) || got.Error.Type != e.Code.Type() || (got.Error.Param == nil) != (e.Param == "") {
+				t.Fatalf("%q is not %+v", out, e)
+			}
+			if valid := strings.ToValidUTF8(a, "") == a; valid && e.Code == apierr.VLLMEngineDead && got.Error.Message != a {
+				t.Fatalf("message %q became %q", a, got.Error.Message)
+			}
+			if len(names(t, e)) != 5+len(e.Extras) {
+				t.Fatalf("an extra is missing in %q", out)
+			}
+		}
+	})
+}

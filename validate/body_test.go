@@ -1,0 +1,269 @@
+package validate_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	apierr "basegate/errors"
+	"basegate/validate"
+)
+
+const right = `{"model": "m", "prompt": "a"}`
+
+func TestBodyThatIsNotOneJSONObjectIsBadJSONAtItsByte(t *testing.T) {
+	for _, c := range []struct {
+		name, body string
+		offset     int64
+	}{
+		{"empty", "", 0},
+		{"only spaces", " \r\n\t", 0},
+		{"null", "null", 0},
+		{"a string", ` "abc"`, 1},
+		{"a number", "12", 0},
+		{"an array", "\n[1]", 1},
+		{"not JSON at all", "model=m", 0},
+		{"a NUL", "\x00", 0},
+		{"a byte-order mark", "\xef\xbb\xbf" + right, 0},
+		{"UTF-16", "{\x00\"\x00m\x00", 1},
+		{"a second object", right + "{}", 29},
+		{"a second object after spaces", right + "\n {}", 31},
+		{"a comma behind", right + ",", 29},
+		{"a bracket behind", right + "]", 29},
+		{"a NUL behind", right + "\x00", 29},
+		{"a comment behind", right + " // x", 30},
+		{"a trailing comma", `{"model": "m",}`, 13},
+		{"two commas", `{"model": "m",, "prompt": "a"}`, 14},
+		{"a leading comma", `{, "model": "m"}`, 1},
+		{"no comma", `{"model": "m" "prompt": "a"}`, 14},
+		{"no colon", `{"model" "m"}`, 9},
+		{"a name that is a number", `{1: 2}`, 1},
+		{"a name that is an array", `{[]: 2}`, 1},
+		{"a name in single quotes", `{'model': 'm'}`, 1},
+		{"a bare name", `{model: "m"}`, 1},
+		{"a comment", `{/* x */"model": "m"}`, 1},
+		{"the wrong bracket", `{"model": "m"]`, 13},
+		{"invalid UTF-8 in a value", "{\"model\": \"m\xff\"}", 12},
+		{"invalid UTF-8 in a name", "{\"mo\xffdel\": \"m\"}", 4},
+		{"an overlong encoding", "{\"model\": \"\xc0\xaf\"}", 11},
+		{"a surrogate in UTF-8", "{\"model\": \"\xed\xa0\x80\"}", 11},
+		{"a lone high surrogate", `{"model": "\ud800"}`, 11},
+		{"a lone low surrogate", `{"model": "\udc00"}`, 11},
+		{"a high surrogate before another escape", `{"model": "\ud800\n"}`, 11},
+		{"surrogates the wrong way round", `{"model": "\ude00\ud83d"}`, 11},
+		{"a lone surrogate in a name", `{"\ud800": 1}`, 2},
+		{"a raw newline in a string", "{\"model\": \"a\nb\"}", 12},
+		{"a raw tab in a string", "{\"model\": \"a\tb\"}", 12},
+		{"a raw NUL in a string", "{\"model\": \"a\x00b\"}", 12},
+		{"an unknown escape", `{"model": "a\x"}`, 12},
+		{"NaN", `{"temperature": NaN}`, 16},
+		{"Infinity", `{"temperature": Infinity}`, 16},
+		{"minus Infinity", `{"temperature": -Infinity}`, 17},
+		{"NaN in an unknown field", `{"x": [NaN]}`, 7},
+		{"undefined", `{"temperature": undefined}`, 16},
+		{"True", `{"echo": True}`, 9},
+		{"tru", `{"echo": tru}`, 12},
+		{"a leading zero", `{"n": 01}`, 7},
+		{"a plus sign", `{"n": +1}`, 6},
+		{"hexadecimal", `{"n": 0x10}`, 7},
+		{"a fraction without digits", `{"n": 1.}`, 8},
+		{"a number without an integer part", `{"n": .5}`, 6},
+		{"an exponent without digits", `{"n": 1e}`, 8},
+		{"a lone minus", `{"n": -}`, 7},
+	} {
+		_, err := validate.Completion([]byte(c.body), limit)
+		e := apierr.From(err)
+		if err == nil || e.Code != apierr.BadJSON {
+			t.Errorf("%s: %s", c.name, verdict(err))
+			continue
+		}
+		if got := e.Extras[0]; got.Name != "offset" || got.Value != c.offset {
+			t.Errorf("%s: %s, want offset %d", c.name, verdict(err), c.offset)
+		}
+	}
+}
+
+func TestSpaceAroundTheObjectIsFine(t *testing.T) {
+	if _, err := validate.Completion([]byte(" \t\r\n"+right+" \t\r\n"), limit); err != nil {
+		t.Error(verdict(err))
+	}
+}
+
+// everything has every kind of value in it, so that a cut can fall anywhere.
+const everything = `{"model": "m\u0041\ud83d\ude00ž😀", "prompt": [[1, 20], [300]], "temperature": -0.5e-1, "stop": ["a", "\n"], "logit_bias": {"17": -3.5}, ` +
+	`"echo": true, "stream": false, "n": null, "x": {"y": [1, {"z": []}]}, "temperature": 1 }`
+
+func TestBodyCutAnywhereIsBadJSONAtItsEnd(t *testing.T) {
+	for n := 1; n < len(everything); n++ {
+		_, err := validate.Completion([]byte(everything[:n]), limit)
+		e := apierr.From(err)
+		if err == nil || e.Code != apierr.BadJSON {
+			t.Errorf("%q: %s", everything[:n], verdict(err))
+			continue
+		}
+		if e.Extras[0].Value != int64(n) {
+			t.Errorf("%q: %s, want offset %d", everything[:n], verdict(err), n)
+		}
+	}
+}
+
+func TestNestingIsBoundedEverywhere(t *testing.T) {
+	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+	objects := func(levels int) string { return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels) }
+	for _, c := range []struct {
+		name, before, after string
+		outside             int // levels around the value
+	}{
+		{"unknown field", `{"x": `, `}`, 1},
+		{"unknown field behind an error", `{"n": 99, "x": `, `}`, 1},
+		{"behind a repeated name", `{"n": 1, "n": 1, "x": `, `}`, 1},
+		{"known field", `{"temperature": `, `}`, 1},
+		{"prompt", `{"prompt": `, `}`, 1},
+		{"behind a text prompt", `{"prompt": ["a", `, `]}`, 2},
+		{"behind a token id", `{"prompt": [1, `, `]}`, 2},
+		{"stop", `{"stop": [`, `]}`, 2},
+		{"stream_options", `{"stream_options": {"x": `, `}}`, 2},
+		{"include_usage", `{"stream_options": {"include_usage": `, `}}`, 2},
+		{"logit_bias", `{"logit_bias": {"1": `, `}}`, 2},
+	} {
+		for kind, value := range map[string]func(int) string{"arrays": nested, "objects": objects} {
+			if _, err := validate.Completion([]byte(c.before+value(32-c.outside)+c.after), limit); apierr.From(err).Code != apierr.InvalidRequest {
+				t.Errorf("%s, %s, 32 levels: %s", c.name, kind, verdict(err))
+			}
+			_, err := validate.Completion([]byte(c.before+value(33-c.outside)+c.after), limit)
+			if e := apierr.From(err); e.Code != apierr.BadJSON || !strings.Contains(e.Message, "32") {
+				t.Errorf("%s, %s, 33 levels: %s", c.name, kind, verdict(err))
+			}
+		}
+	}
+}
+
+// A body of brackets has crashed parsers that recurse: refusing it must take neither stack nor time.
+func TestABodyOfBracketsIsRefusedAtOnce(t *testing.T) {
+	for _, before := range []string{"", `{"x": `, `{"prompt": `, `{"x": 1, "x": `, `{`} {
+		for _, bracket := range []string{"[", `{"a":`} {
+			_, err := validate.Completion([]byte(before+strings.Repeat(bracket, 1<<20)), limit)
+			if apierr.From(err).Code != apierr.BadJSON {
+				t.Errorf("%s%s…: %s", before, bracket, verdict(err))
+			}
+		}
+	}
+}
+
+func TestRepeatedNameIsRefusedAtEveryDepth(t *testing.T) {
+	for _, c := range []struct{ body, name string }{
+		{`{"model": "m", "prompt": "a", "model": "m"}`, "model"},
+		{`{"model": "m", "prompt": "a", "prompt": "a"}`, "prompt"},
+		{`{"max_tokens": 1, "max_tok\u0065ns": 2, "model": "m", "prompt": "a"}`, "max_tokens"},
+		{`{"max_tok\u0065ns": 1, "max_tokens": 2, "model": "m", "prompt": "a"}`, "max_tokens"},
+		{`{"max_tok\u0065ns": 1, "max_tok\u0065ns": 2}`, "max_tokens"},
+		{`{"max_tokens": null, "max_tokens": null}`, "max_tokens"},
+		{`{"us\u0065r": "a", "u\u0073er": "b"}`, "user"},
+		{`{"stream": true, "stream_options": {"include_usage": true, "include_usage": false}}`, "include_usage"},
+		{`{"stream": true, "stream_options": {"include_usage": true, "include\u005fusage": true}}`, "include_usage"},
+		{`{"logit_bias": {"17": 1, "18": 2, "17": 3}}`, "17"},
+		{`{"logit_bias": {"17": 1, "\u0031\u0037": 3}}`, "17"},
+	} {
+		_, err := validate.Completion([]byte(c.body), limit)
+		e := apierr.From(err)
+		if e.Code != apierr.InvalidRequest || e.Param != c.name || e.Message != fmt.Sprintf("the name %q stands twice in one object; send it once", c.name) {
+			t.Errorf("%s: %s", c.body, verdict(err))
+		}
+	}
+	// An unknown field is an offence before anything in it; with the others the first to be read counts.
+	for body, param := range map[string]string{
+		`{"x": {"a": 1, "a": 2}}`:                "x",
+		`{"x": [{"b": {"a": 1, "\u0061": 2}}]}`:  "x",
+		`{"x": 1, "x": 2}`:                       "x",
+		`{"stop": [{"a": 1, "a": 2}]}`:           "a",
+		`{"stop": [1, {"a": 1, "a": 2}]}`:        "stop",
+		`{"n": 0, "user": "a", "user": "b"}`:     "n",
+		`{"user": "a", "user": "b", "n": 0}`:     "user",
+		`{"user": "a", "user": "b", "user": ""}`: "user",
+	} {
+		_, err := validate.Completion([]byte(body), limit)
+		if e := apierr.From(err); e.Code != apierr.InvalidRequest || e.Param != param {
+			t.Errorf("%s: %s", body, verdict(err))
+		}
+	}
+}
+
+func TestTheSameNameInTwoObjectsIsFine(t *testing.T) {
+	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), limit); err != nil {
+		t.Error(verdict(err))
+	}
+}
+
+// Names are compared as JSON says: byte for byte after the escapes.
+func TestNameWrittenWithEscapesIsThatName(t *testing.T) {
+	r, err := validate.Completion([]byte(`{"\u006dodel": "m", "pr\u006Fmpt": "a", "max_tok\u0065ns": 7, "\u006e": 2}`), limit)
+	if err != nil {
+		t.Fatal(verdict(err))
+	}
+	if r.Model != "m" || r.MaxTokens != 7 || r.N != 2 {
+		t.Errorf("%+v", r)
+	}
+	_, err = validate.Completion([]byte(`{"model": "m", "prompt": "a", "max_tok\u0065ns": 0}`), limit)
+	if e := apierr.From(err); e.Param != "max_tokens" {
+		t.Error(verdict(err))
+	}
+}
+
+// A pass is pooled: what one body left behind must not show in the next.
+func TestABadBodyLeavesNothingForTheNext(t *testing.T) {
+	for _, before := range []string{`{"x": 1}`, `{"n": 1, "n": 1}`, `{"n": 1, "n": 1, [`, "\xef\xbb\xbf", `{"logprobs": 30}`, `{"us\u0065r": "abc", "stream": true`} {
+		if _, err := validate.Completion([]byte(before), limit); err == nil {
+			t.Fatalf("%s: accepted", before)
+		}
+		r, err := validate.Completion([]byte(right), limit)
+		if err != nil {
+			t.Fatalf("after %s: %s", before, verdict(err))
+		}
+		if _, err := validate.Completion([]byte(`{"n": 1, "n": 1}`), limit); apierr.From(err).Param != "n" {
+			t.Errorf("after %s: %s", before, verdict(err))
+		}
+		if r.HasUser || r.Stream || r.N != 1 || r.Logprobs != validate.Absent {
+			t.Errorf("after %s: %+v", before, r)
+		}
+	}
+}
+
+// limitOf is a configuration in which one model allows more logprobs than the others and one fewer.
+func limitOf(model string) int {
+	switch model {
+	case "generous":
+		return 100
+	case "strict":
+		return 5
+	default:
+		return validate.DefaultMaxLogprobs
+	}
+}
+
+// Each case of the archive is two files: NAME.json is the body, NAME.verdict what Completion says.
+func TestTheFirstOffenceInTheOrderOfJudgementAnswers(t *testing.T) {
+	data, err := os.ReadFile("testdata/judgement.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := txtar.Parse(data).Files
+	if len(files) < 40 || len(files)%2 != 0 {
+		t.Fatalf("%d files", len(files))
+	}
+	for ; len(files) > 0; files = files[2:] {
+		name, isBody := strings.CutSuffix(files[0].Name, ".json")
+		if files[1].Name != name+".verdict" || !isBody {
+			t.Fatalf("%s is followed by %s", files[0].Name, files[1].Name)
+		}
+		t.Run(name, func(t *testing.T) {
+			_, err := validate.Completion(files[0].Data, limitOf)
+			if diff := cmp.Diff(strings.TrimSpace(string(files[1].Data)), verdict(err)); diff != "" {
+				t.Errorf("%s(-want +got):\n%s", files[0].Data, diff)
+			}
+		})
+	}
+}

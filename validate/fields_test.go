@@ -1,0 +1,300 @@
+package validate_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	apierr "basegate/errors"
+	"basegate/validate"
+)
+
+var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
+
+// fieldTable is the contract's table of fields, value by value, every value as it stands in a body.
+var fieldTable = []struct {
+	field    string
+	accepted []string
+	refused  []string
+}{
+	{
+		"model",
+		[]string{`"llama-8b"`, `"ll\u0061ma-8b"`, `""`},
+		[]string{`null`, `1`, `true`, `["llama-8b"]`, `{}`},
+	},
+	{
+		"prompt",
+		[]string{
+			`""`, `"a"`, `"null"`, `"\ud83d\ude00"`, `["a"]`, `["", "b"]`, `["1", "2"]`, `[0]`, `[1, 2, 128000]`,
+			`[999999999999999999]`, `[[1]]`, `[[1, 2], [3]]`, `[ [ 0 ] , [ 0 ] ]`,
+		},
+		[]string{
+			`null`, `1`, `1.5`, `true`, `{}`, `{"text": "a"}`, `[]`, `[[]]`, `[[1], []]`, `[[], [1]]`, `[null]`, `[true]`, `[{}]`,
+			`["a", 1]`, `["a", null]`, `["a", ["b"]]`, `[1, "a"]`, `[1, [2]]`, `[1, null]`, `[[1], "a"]`, `[[1], 2]`, `[["a"]]`, `[[1, "2"]]`,
+			`[[[1]]]`, `[-1]`, `[-0]`, `[1.0]`, `[1e2]`, `[1, 2.5]`, `[[1], [2.0]]`, `[[1, -2]]`, `[99999999999999999999]`, `[1e400]`,
+		},
+	},
+	{
+		"max_tokens",
+		[]string{`1`, `16`, `4096`, `9223372036854775807`, `null`},
+		[]string{`0`, `-0`, `-1`, `true`, `"16"`, `16.0`, `1e2`, `1E2`, `16.5`, `1e400`, `9223372036854775808`, `123456789012345678901234567890`, `[16]`, `{}`, `""`},
+	},
+	{
+		"temperature",
+		[]string{`0`, `-0`, `-0.0`, `0.70`, `1`, `2`, `2.0`, `2e0`, `20e-1`, `1e-400`, `null`},
+		[]string{`-0.0001`, `2.0001`, `-1`, `3`, `true`, `false`, `"1"`, `"NaN"`, `1e400`, `-1e400`, `100000000000000000000`, `[]`, `{}`},
+	},
+	{
+		"top_p",
+		[]string{`0.0001`, `0.95`, `1`, `1.0`, `1e0`, `null`},
+		[]string{`0`, `0.0`, `-0`, `1e-400`, `-0.5`, `1.0001`, `true`, `"0.9"`, `1e400`, `[]`, `{}`},
+	},
+	{
+		"top_k",
+		[]string{`-1`, `1`, `40`, `9223372036854775807`, `null`},
+		[]string{`0`, `-2`, `true`, `"40"`, `40.0`, `4e1`, `1e400`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"min_p",
+		[]string{`0`, `0.05`, `1`, `1.0`, `null`},
+		[]string{`-0.0001`, `1.0001`, `true`, `"0.1"`, `1e400`, `[]`, `{}`},
+	},
+	{
+		"presence_penalty",
+		[]string{`-2`, `-2.0`, `0`, `2`, `0.5`, `null`},
+		[]string{`-2.0001`, `2.0001`, `true`, `"1"`, `1e400`, `[]`, `{}`},
+	},
+	{
+		"frequency_penalty",
+		[]string{`-2`, `-2.0`, `0`, `2`, `0.5`, `null`},
+		[]string{`-2.0001`, `2.0001`, `true`, `"1"`, `1e400`, `[]`, `{}`},
+	},
+	{
+		"repetition_penalty",
+		[]string{`0.0001`, `1`, `1.1`, `2`, `2.0`, `null`},
+		[]string{`0`, `-1`, `2.0001`, `true`, `"1.1"`, `1e400`, `[]`, `{}`},
+	},
+	{
+		"seed",
+		[]string{`0`, `42`, `-1`, `-9223372036854775808`, `9223372036854775807`, `null`},
+		[]string{`9223372036854775808`, `-9223372036854775809`, `42.0`, `1e2`, `1e400`, `true`, `"42"`, `[]`, `{}`},
+	},
+	{
+		"n",
+		[]string{`1`, `16`, `null`},
+		[]string{`0`, `-1`, `17`, `true`, `"2"`, `2.0`, `1e1`, `1e400`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"best_of",
+		[]string{`1`, `16`, `null`},
+		[]string{`0`, `-1`, `17`, `true`, `"2"`, `2.0`, `1e1`, `1e400`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"stop",
+		[]string{`"\n"`, `"\u0000"`, `["a"]`, `["a", "b", "c", "d"]`, `["a", "a"]`, `null`},
+		[]string{`""`, `[]`, `[""]`, `["a", ""]`, `["a", "b", "c", "d", "e"]`, `1`, `true`, `[1]`, `["a", null]`, `[["a"]]`, `{}`},
+	},
+	{
+		"logprobs",
+		[]string{`0`, `-0`, `5`, `20`, `null`},
+		[]string{`-1`, `21`, `true`, `false`, `"5"`, `5.0`, `5e0`, `1e400`, `9223372036854775807`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"prompt_logprobs",
+		[]string{`0`, `5`, `20`, `null`},
+		[]string{`-1`, `21`, `true`, `false`, `"5"`, `5.0`, `5e0`, `1e400`, `9223372036854775807`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"echo",
+		[]string{`true`, `false`, `null`},
+		[]string{`0`, `1`, `"true"`, `"false"`, `[]`, `{}`},
+	},
+	{
+		"stream",
+		[]string{`true`, `false`, `null`},
+		[]string{`0`, `1`, `"true"`, `[]`, `{}`},
+	},
+	{
+		"stream_options",
+		[]string{`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`},
+		[]string{
+			`true`, `1`, `"include_usage"`, `[]`, `{"include_usage": 1}`, `{"include_usage": "true"}`, `{"include_usage": {}}`,
+			`{"continuous_usage_stats": true}`, `{"include_usage": true, "x": [1, {"y": 2}]}`, `{"": true}`,
+		},
+	},
+	{
+		"logit_bias",
+		[]string{`{}`, `{"0": 0}`, `{"50256": -100, "1": 100}`, `{"7": 1.5e1}`, `{"\u0037": 1}`, `{"999999999999999999": 1}`, `null`},
+		[]string{
+			`{"1": 100.1}`, `{"1": -100.1}`, `{"1": 1e400}`, `{"1": true}`, `{"1": "5"}`, `{"1": null}`, `{"1": [5]}`, `{"a": 1}`, `{"": 1}`,
+			`{"-1": 1}`, `{"1.0": 1}`, `{" 1": 1}`, `{"07": 1}`, `{"99999999999999999999": 1}`, `{"٧": 1}`, `[]`, `[1]`, `1`, `true`, `"1"`,
+		},
+	},
+	{
+		"user",
+		[]string{`""`, `"run-17"`, `"Ž"`, quotedOf("u", 512), quotedOf(`\u0041`, 512), quotedOf("ž", 256), `null`},
+		[]string{`1`, `true`, `[]`, `{}`, quotedOf("u", 513), quotedOf(`\u0041`, 513), quotedOf("ž", 257)},
+	},
+}
+
+// quotedOf is a JSON string of s many times over.
+func quotedOf(s string, times int) string { return `"` + strings.Repeat(s, times) + `"` }
+
+// with is a body that is right but for what the value makes of the field.
+func with(field, value string) string {
+	members := [][2]string{{"model", `"llama-8b"`}, {"prompt", `"a"`}}
+	if field == "stream_options" {
+		members = append(members, [2]string{"stream", "true"})
+	}
+	if i := slices.IndexFunc(members, func(m [2]string) bool { return m[0] == field }); i >= 0 {
+		members[i][1] = value
+	} else {
+		members = append(members, [2]string{field, value})
+	}
+	var all []string
+	for _, m := range members {
+		all = append(all, fmt.Sprintf("%q: %s", m[0], m[1]))
+	}
+	return "{" + strings.Join(all, ", ") + "}"
+}
+
+func TestFieldsAcceptWhatTheContractLists(t *testing.T) {
+	for _, row := range fieldTable {
+		for _, value := range row.accepted {
+			if _, err := validate.Completion([]byte(with(row.field, value)), limit); err != nil {
+				t.Errorf("%s %s: %v", row.field, value, verdict(err))
+			}
+		}
+	}
+}
+
+// The messages are recorded, since people act on them: they name the field, what was got and what is allowed.
+func TestFieldsRefuseEverythingElseAndSayWhy(t *testing.T) {
+	var got strings.Builder
+	for _, row := range fieldTable {
+		for _, value := range row.refused {
+			_, err := validate.Completion([]byte(with(row.field, value)), limit)
+			if err == nil {
+				t.Errorf("%s %s: accepted", row.field, value)
+				continue
+			}
+			e := apierr.From(err)
+			if e.Code != apierr.InvalidRequest || e.Param != row.field || !strings.Contains(e.Message, "got ") || !strings.Contains(e.Message, "; expected ") {
+				t.Errorf("%s %s: %s", row.field, value, verdict(err))
+			}
+			fmt.Fprintf(&got, "%s %s\n\t%s\n", row.field, apierr.Clip(value), e.Message)
+		}
+	}
+	golden(t, "testdata/refusals.golden", got.String())
+}
+
+// verdict is the outcome on one line: the code, then the offset or the field, then the message.
+func verdict(err error) string {
+	var e *apierr.Error
+	switch {
+	case err == nil:
+		return "accepted"
+	case !errors.As(err, &e):
+		return "not ours: " + err.Error()
+	case e.Code == apierr.BadJSON:
+		return fmt.Sprintf("bad_json at %v: %s", e.Extras[0].Value, e.Message)
+	default:
+		return fmt.Sprintf("%s %s: %s", e.Code, e.Param, e.Message)
+	}
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-recorded +now; -update records):\n%s", file, diff)
+	}
+}
+
+func TestTheTableHasEveryField(t *testing.T) {
+	want := "model prompt max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed n best_of " +
+		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user"
+	var got []string
+	for _, row := range fieldTable {
+		got = append(got, row.field)
+	}
+	if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Fields of vLLM and of other APIs that would be ignored, or would do what a client must not.
+func TestFieldsOfOtherVersionsAreUnknown(t *testing.T) {
+	for _, name := range []string{
+		"suffix", "guided_json", "structured_outputs", "max_completion_tokens", "messages", "ignore_eos", "min_tokens", "priority", "request_id",
+		"kv_transfer_params", "prompt_embeds", "cache_salt", "vllm_xargs", "use_beam_search", "truncate_prompt_tokens", "Prompt", "MODEL", "",
+	} {
+		_, err := validate.Completion([]byte(with(name, "1")), limit)
+		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, fmt.Sprintf("unknown field %q", name)) {
+			t.Errorf("%s: %s", name, verdict(err))
+		}
+	}
+}
+
+func TestUnknownFieldWithinATypoOfAKnownOneSuggestsIt(t *testing.T) {
+	for got, want := range map[string]string{
+		"temprature":           "temperature",
+		"Temperature":          "temperature",
+		"temperatrue":          "temperature",
+		"temp":                 "",
+		"max_token":            "max_tokens",
+		"maxtokens":            "max_tokens",
+		"max_new_tokens":       "",
+		"topp":                 "top_p",
+		"topk":                 "top_k",
+		"top-p":                "top_p",
+		"bestof":               "best_of",
+		"logprob":              "logprobs",
+		"stops":                "stop",
+		"sede":                 "seed",
+		"usr":                  "user",
+		"N":                    "",
+		"m":                    "",
+		"":                     "",
+		"steam":                "stream",
+		"stream_option":        "stream_options",
+		"presence_penality":    "presence_penalty",
+		"promt":                "prompt",
+		"modle":                "model",
+		"tempr\\u0061ture":     "temperature",
+		"suffix":               "",
+		quotedOf("x", 1<<10):   "",
+		"temprature\\u0000\\n": "",
+	} {
+		got = strings.Trim(got, `"`)
+		_, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "`+got+`": 1}`), limit)
+		e := apierr.From(err)
+		suggestion := ""
+		for _, x := range e.Extras {
+			if x.Name == "suggestion" {
+				suggestion = fmt.Sprint(x.Value)
+			}
+		}
+		if suggestion != want || strings.Contains(e.Message, "did you mean") != (want != "") {
+			t.Errorf("%q: suggested %q, want %q (%s)", got, suggestion, want, e.Message)
+		}
+	}
+	_, err := validate.Completion([]byte(`{"temprature": 1}`), limit)
+	if diff := cmp.Diff(`unknown field "temprature", did you mean "temperature"?`, apierr.From(err).Message); diff != "" {
+		t.Error(diff)
+	}
+}
