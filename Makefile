@@ -44,7 +44,7 @@ sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 	e2e/sdk/run
 
 bench: build ## figures beside httputil.ReverseProxy
-	go run ./bench
+	go run ./bench $(BENCH_FLAGS)
 
 clean: ## remove what was built
 	rm -rf bin

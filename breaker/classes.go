@@ -96,7 +96,7 @@ func (c Class) Code() apierr.Code { return table[c].code }
 func Classes() []Class {
 	all := make([]Class, classCount)
 	for i := range all {
-		all[i] = Class(i) //nolint:gosec // classCount fits
+		all[i] = Class(i)
 	}
 	return all
 }

@@ -77,11 +77,19 @@ func report(cmd *cobra.Command, findings []finding) error {
 }
 
 func checkConfig(cfg *config.Config) []finding {
-	findings := []finding{{"configuration", checkOK, fmt.Sprintf("%d models", len(cfg.Models))}}
+	findings := []finding{{"configuration", checkOK, "models: " + strings.Join(modelIDs(cfg), ", ")}}
 	for _, w := range cfg.Warnings {
 		findings = append(findings, finding{"configuration", checkWarning, w.Error()})
 	}
 	return findings
+}
+
+func modelIDs(cfg *config.Config) []string {
+	var ids []string
+	for _, m := range cfg.Models {
+		ids = append(ids, m.ID)
+	}
+	return ids
 }
 
 func checkDatabase(ctx context.Context, cfg *config.Config) finding {

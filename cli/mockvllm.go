@@ -11,6 +11,9 @@ import (
 	"basegate/mockvllm"
 )
 
+// defaultMockModel is the checkpoint that config.yaml expects on the mock's default port.
+const defaultMockModel = "meta-llama/Llama-3.1-8B"
+
 func newMock() *cobra.Command {
 	var o mockvllm.Options
 	var listen string
@@ -19,6 +22,9 @@ func newMock() *cobra.Command {
 		Short: "Run a look-alike of vLLM with a tiny language model",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			if len(o.Models) == 0 {
+				o.Models = []string{defaultMockModel}
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			process, err := mockvllm.Start(ctx, listen, o)
@@ -35,7 +41,7 @@ func newMock() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
-	f.StringArrayVar(&o.Models, "model", nil, "a model name to serve, any number of times; answers carry the first (default meta-llama/Llama-3.1-8B)")
+	f.StringArrayVar(&o.Models, "model", nil, "a model name to serve, any number of times; answers carry the first (default "+defaultMockModel+")")
 	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "the context in tokens; 0: 8192")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")

@@ -79,9 +79,9 @@ func (m *Model) Status() string {
 
 // BootEstimate is how long the model is expected to take to start; 0 where it is not ours to start.
 func (m *Model) BootEstimate() time.Duration {
-	for _, b := range m.backends {
-		if b.config.Launch != nil {
-			return b.config.Launch.BootEstimate
+	for _, b := range m.config.Backends {
+		if b.Launch != nil {
+			return b.Launch.BootEstimate
 		}
 	}
 	return 0

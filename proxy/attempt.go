@@ -156,9 +156,7 @@ func (a *answer) broken(x *exchange, err error) breaker.Verdict {
 func (a *answer) refusal(x *exchange) breaker.Verdict {
 	body, err := io.ReadAll(io.LimitReader(a.Body, errorBody)) //nolint:forbidigo // bounded
 	if err != nil {
-		if v := a.broken(x, err); v.Class != breaker.Truncated {
-			return v
-		}
+		return a.broken(x, err)
 	}
 	return breaker.Answer(a.StatusCode, body)
 }

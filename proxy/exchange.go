@@ -182,7 +182,9 @@ func (x *exchange) setBackendHeaders(code apierr.Code) {
 	h := x.w.Header()
 	if x.backend != nil {
 		h.Set("X-Acs-Upstream-Model", x.model.Checkpoint())
-		h.Set("X-Acs-Upstream-Gpu", x.backend.GPU)
+		if x.backend.GPU != "" {
+			h.Set("X-Acs-Upstream-Gpu", x.backend.GPU)
+		}
 		if code.FromUpstream() {
 			h.Set("X-Acs-Upstream-Error-Kind", string(code))
 		}

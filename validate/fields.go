@@ -75,7 +75,7 @@ func init() { //nolint:gochecknoinits // the table's readers refer to the table
 	}
 	fieldByName = make(map[string]fieldID, len(fields))
 	for id, f := range fields {
-		fieldByName[f.name] = fieldID(id) //nolint:gosec // fieldCount fits
+		fieldByName[f.name] = fieldID(id)
 	}
 }
 
@@ -263,10 +263,9 @@ func (p *pass) includeUsage(f *field) error {
 		return err
 	}
 	p.request.usageValue = span{start, int(p.decoder.InputOffset())}
-	switch kind {
-	case 't', 'f', 'n':
+	if kind == 't' || kind == 'f' || kind == 'n' {
 		p.request.IncludeUsage = kind == 't'
-	default:
+	} else {
 		p.wrong(f, "include_usage with "+describe(p.body[start:p.decoder.InputOffset()]))
 	}
 	return nil

@@ -20,7 +20,7 @@ func readPrompt(p *pass, f *field) error {
 		return err
 	}
 	var err error
-	switch p.decoder.PeekKind() {
+	switch byte(p.decoder.PeekKind()) {
 	case ']':
 		p.wrong(f, "an empty array")
 	case '"':

@@ -158,14 +158,13 @@ func closingQuote(body []byte, start int) int {
 }
 
 func (r *Request) logprobsOf(id fieldID) int {
-	switch id {
-	case fieldLogprobs:
+	if id == fieldLogprobs {
 		return r.Logprobs
-	case fieldPromptLogprobs:
-		return r.PromptLogprobs
-	default:
-		return Absent
 	}
+	if id == fieldPromptLogprobs {
+		return r.PromptLogprobs
+	}
+	return Absent
 }
 
 // contradiction finds a required field that is missing, then a pair that cannot stand together.

@@ -189,8 +189,7 @@ func (p *pass) syntax(err error) error {
 	if errors.Is(err, jsontext.ErrDuplicateName) {
 		return p.repeated(err)
 	}
-	var ours *apierr.Error
-	if errors.As(err, &ours) {
+	if _, ours := errors.AsType[*apierr.Error](err); ours {
 		return err
 	}
 	var bad *jsontext.SyntacticError
@@ -211,8 +210,7 @@ func (p *pass) syntax(err error) error {
 func (p *pass) repeated(found error) error {
 	if p.failure == nil {
 		name := "?"
-		var bad *jsontext.SyntacticError
-		if errors.As(found, &bad) {
+		if bad, ok := errors.AsType[*jsontext.SyntacticError](found); ok {
 			name = bad.JSONPointer.LastToken()
 		}
 		p.fail(apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once"))
