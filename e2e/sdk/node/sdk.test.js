@@ -1,0 +1,72 @@
+// The official Node SDK, unchanged, against the gateway.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI from "openai";
+
+const model = "llama-8b";
+const client = new OpenAI({ maxRetries: 0 });
+
+test("completion", async () => {
+  const answer = await client.completions.create({ model, prompt: "The capital of France is", max_tokens: 16, temperature: 0 });
+  assert.ok(answer.choices[0].text.startsWith(" Paris"));
+  assert.ok(answer.usage.completion_tokens <= 16);
+});
+
+test("logprobs, prompt_logprobs and echo", async () => {
+  const answer = await client.completions.create({
+    model, prompt: "The capital of France is", max_tokens: 1, logprobs: 5, echo: true, prompt_logprobs: 2,
+  });
+  const [choice] = answer.choices;
+  assert.ok(choice.text.startsWith("The capital of France is"));
+  assert.equal(choice.logprobs.token_logprobs[0], null);
+  assert.equal(choice.prompt_logprobs[0], null);
+});
+
+test("stream, with usage where it is asked for", async () => {
+  const plain = [];
+  for await (const chunk of await client.completions.create({ model, prompt: "Once", max_tokens: 9, stream: true })) plain.push(chunk);
+  assert.ok(plain.every((chunk) => chunk.choices.length === 1));
+  let last;
+  const asked = { model, prompt: "Once", max_tokens: 9, stream: true, stream_options: { include_usage: true } };
+  for await (const chunk of await client.completions.create(asked)) last = chunk;
+  assert.deepEqual(last.choices, []);
+  assert.ok(last.usage.completion_tokens > 0);
+});
+
+test("fan-out", async () => {
+  const answers = await Promise.all(
+    Array.from({ length: 32 }, (_, i) => client.completions.create({ model, prompt: `Sample ${i}:`, max_tokens: 8 })),
+  );
+  assert.equal(answers.length, 32);
+});
+
+test("models", async () => {
+  const ids = [];
+  for await (const m of client.models.list()) ids.push(m.id);
+  assert.ok(ids.includes(model));
+  assert.equal((await client.models.retrieve(model)).checkpoint, "meta-llama/Llama-3.1-8B");
+});
+
+test("errors carry code and param, and 400 is asked once", async () => {
+  const retrying = new OpenAI({ maxRetries: 3 });
+  await assert.rejects(retrying.completions.create({ model, prompt: "x", temprature: 1 }), (error) => {
+    assert.ok(error instanceof OpenAI.BadRequestError);
+    assert.equal(error.code, "invalid_request");
+    assert.equal(error.param, "temprature");
+    return true;
+  });
+  await assert.rejects(client.chat.completions.create({ model, messages: [] }), { code: "chat_completions_unsupported" });
+  await assert.rejects(new OpenAI({ apiKey: "acs-bm-wrong", maxRetries: 0 }).models.list(), OpenAI.AuthenticationError);
+});
+
+test("a stream that breaks throws after what had come", async () => {
+  const faulty = new OpenAI({ baseURL: process.env.FAULTY_BASE_URL, apiKey: process.env.FAULTY_API_KEY, maxRetries: 0 });
+  const fault = { kind: "error_event", after_events: 2 };
+  await fetch(`${process.env.FAULTY_MOCK}/mock/fault`, { method: "POST", body: JSON.stringify(fault) });
+  let seen = 0;
+  await assert.rejects(async () => {
+    const stream = await faulty.completions.create({ model: "faulty", prompt: "Once upon", max_tokens: 12, stream: true });
+    for await (const _ of stream) seen++;
+  }, OpenAI.APIError);
+  assert.equal(seen, 2);
+});

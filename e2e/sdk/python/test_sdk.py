@@ -1,0 +1,196 @@
+"""The official Python SDK, unchanged, against the gateway: every example of the documentation."""
+
+import asyncio
+import json
+import math
+import os
+import urllib.request
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+MODEL = "llama-8b"
+FRANCE = "The capital of France is"
+
+
+@pytest.fixture
+def client():
+    return OpenAI(max_retries=0)
+
+
+@pytest.fixture
+def faulty():
+    """A client of the gateway whose mock breaks on demand, and a function that orders a fault."""
+
+    def order(**fault):
+        request = urllib.request.Request(os.environ["FAULTY_MOCK"] + "/mock/fault", json.dumps(fault).encode())
+        urllib.request.urlopen(request).read()
+
+    client = OpenAI(base_url=os.environ["FAULTY_BASE_URL"], api_key=os.environ["FAULTY_API_KEY"], max_retries=0)
+    yield client, order
+    urllib.request.urlopen(urllib.request.Request(os.environ["FAULTY_MOCK"] + "/mock/fault", method="DELETE")).read()
+
+
+def test_completion(client):
+    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=16, temperature=0)
+    assert answer.choices[0].text.startswith(" Paris")
+    assert answer.model == "meta-llama/Llama-3.1-8B"
+    assert answer.usage.prompt_tokens > 0 and answer.usage.completion_tokens <= 16
+
+
+def test_the_same_seed_repeats(client):
+    texts = {
+        client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=12, seed=7).choices[0].text for _ in range(2)
+    }
+    assert len(texts) == 1
+
+
+def test_fields_of_vllm_go_in_extra_body(client):
+    greedy = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0).choices[0].text
+    first = client.completions.create(
+        model=MODEL, prompt=FRANCE, max_tokens=8, extra_body={"top_k": 1, "min_p": 0.0, "repetition_penalty": 1.0}
+    )
+    assert first.choices[0].text == greedy
+
+
+def test_n_and_stop(client):
+    answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=20, n=3, stop=[" the"])
+    assert [c.index for c in answer.choices] == [0, 1, 2]
+    assert all(" the" not in c.text for c in answer.choices)
+
+
+def test_best_of_is_honoured_where_vllm_ignores_it(client):
+    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=4, n=1, best_of=4, seed=1)
+    assert len(answer.choices) == 1
+    assert answer.choices[0].logprobs is None
+    assert answer.usage.completion_tokens > 4
+
+
+def test_logprobs(client):
+    logprobs = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=1, logprobs=5).choices[0].logprobs
+    assert 5 <= len(logprobs.top_logprobs[0]) <= 6
+    assert sum(math.exp(v) for v in logprobs.top_logprobs[0].values()) <= 1.000001
+
+
+def test_prompt_logprobs(client):
+    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=1, extra_body={"prompt_logprobs": 5})
+    positions = answer.choices[0].prompt_logprobs
+    assert positions[0] is None
+    assert any(entry["rank"] == 1 for entry in positions[1].values())
+
+
+def test_echo(client):
+    answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=8, echo=True)
+    assert answer.choices[0].text.startswith("Once upon a time")
+
+
+def test_stream(client):
+    stream = client.completions.create(model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True)
+    chunks = list(stream)
+    assert all(chunk.choices for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason in ("length", "stop")
+
+
+def test_stream_with_usage(client):
+    stream = client.completions.create(
+        model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True, stream_options={"include_usage": True}
+    )
+    *_, last = stream
+    assert last.choices == [] and 0 < last.usage.completion_tokens <= 20
+
+
+def test_user_tag_comes_back(client):
+    raw = client.completions.with_raw_response.create(model=MODEL, prompt=FRANCE, max_tokens=1, user="run-1")
+    assert raw.headers["x-acs-user"] == "run-1"
+    assert raw.parse().user == "run-1"
+
+
+def test_models(client):
+    models = {m.id: m for m in client.models.list()}
+    assert models[MODEL].status == "warm"
+    assert client.models.retrieve(MODEL).checkpoint == "meta-llama/Llama-3.1-8B"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nothing")
+
+
+def test_fan_out():
+    async def all_at_once():
+        async with AsyncOpenAI(max_retries=0) as client:
+            return await asyncio.gather(
+                *(client.completions.create(model=MODEL, prompt=f"Sample {i}:", max_tokens=8) for i in range(32))
+            )
+
+    answers = asyncio.run(all_at_once())
+    assert len(answers) == 32 and all(a.choices[0].finish_reason for a in answers)
+
+
+def error_of(raised):
+    """The error object, wherever this version of the SDK keeps it."""
+    body = raised.value.body
+    return body.get("error", body)
+
+
+def test_unknown_field(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model=MODEL, prompt="x", extra_body={"temprature": 1})
+    error = error_of(raised)
+    assert error["code"] == "invalid_request" and error["param"] == "temprature"
+    assert error["suggestion"] == "temperature"
+
+
+def test_out_of_range_is_not_clamped(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model=MODEL, prompt="x", temperature=3)
+    assert error_of(raised)["param"] == "temperature"
+
+
+def test_unknown_model(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model="meta-llama/Llama-3.1-8B", prompt="x")
+    assert error_of(raised)["code"] == "model_not_found"
+    assert error_of(raised)["suggestion"] == MODEL
+
+
+def test_wrong_key(client):
+    with pytest.raises(openai.AuthenticationError) as raised:
+        client.with_options(api_key="acs-bm-wrong").completions.create(model=MODEL, prompt="x")
+    assert error_of(raised)["code"] == "invalid_api_key"
+
+
+def test_chat_is_not_served(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x"}])
+    assert error_of(raised)["code"] == "chat_completions_unsupported"
+
+
+def test_context_length(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model=MODEL, prompt=[1] * 8192, max_tokens=1)
+    assert error_of(raised)["code"] == "context_length_exceeded"
+
+
+def test_out_of_memory_is_told(faulty):
+    client, order = faulty
+    order(kind="oom")
+    with pytest.raises(openai.InternalServerError) as raised:
+        client.completions.create(model="faulty", prompt="x")
+    assert error_of(raised)["code"] == "vllm_oom"
+    assert raised.value.response.headers["x-acs-upstream-error-kind"] == "vllm_oom"
+
+
+def test_a_failure_before_the_answer_is_not_seen(faulty):
+    client, order = faulty
+    order(kind="reset", times=1)
+    assert client.completions.create(model="faulty", prompt="x", max_tokens=2).choices
+
+
+def test_a_stream_that_breaks_raises(faulty):
+    client, order = faulty
+    order(kind="reset_mid", after_events=3)
+    seen = 0
+    with pytest.raises(openai.APIError) as raised:
+        for _ in client.completions.create(model="faulty", prompt="Once upon", max_tokens=12, stream=True):
+            seen += 1
+    assert seen == 3
+    assert error_of(raised)["code"] == "upstream_server_error"
