@@ -1,0 +1,231 @@
+package proxy_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"basegate/breaker"
+	"basegate/config"
+	"basegate/database"
+	"basegate/fleet"
+	"basegate/keys"
+	"basegate/proxy"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// rig is a gateway's API on a socket, with its own database, in front of the test's backends.
+type rig struct {
+	t        *testing.T
+	url      string
+	secret   string
+	log      *lockedBuffer
+	registry *prometheus.Registry
+	server   *proxy.Server
+	keys     *keys.Directory
+	database string
+}
+
+// rigOptions are what a test may want otherwise.
+type rigOptions struct {
+	settings  proxy.Settings
+	breaker   breaker.Settings
+	transport http.RoundTripper
+}
+
+// newRig starts a gateway whose one model, m, has the given backends.
+func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
+	t.Helper()
+	o := rigOptions{
+		settings: proxy.Settings{
+			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
+			ClientAddress: echo.ExtractIPDirect(),
+		},
+		breaker: breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
+	}
+	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 512, IdleConnTimeout: 4 * time.Second}
+	t.Cleanup(transport.CloseIdleConnections)
+	o.transport = transport
+	if change != nil {
+		change(&o)
+	}
+	r := &rig{t: t, log: new(lockedBuffer), registry: prometheus.NewRegistry(), database: filepath.Join(t.TempDir(), "test.db")}
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(r.log), zap.DebugLevel))
+
+	db, err := database.Open(t.Context(), database.Settings{Path: r.database}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	r.keys = keys.New(db, log, keys.Settings{})
+	if _, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, r.secret, err = r.keys.CreateKey(t.Context(), keys.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.keys.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.keys.Close)
+
+	model := config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20}
+	for i, b := range backends {
+		address, err := url.Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		model.Backends = append(model.Backends, config.Backend{
+			Name: "b" + string(rune('0'+i)), URL: address, GPU: "H100", APIKey: config.NewSecret("backend-key"),
+		})
+	}
+	models := fleet.New([]config.Model{model}, fleet.Settings{
+		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: time.Second,
+	}, transport, log)
+	models.Start(t.Context())
+	t.Cleanup(models.Close)
+
+	r.server = proxy.New(o.settings, r.keys, models, o.transport, r.registry, log)
+	e := echo.New()
+	r.server.Mount(e)
+	front := httptest.NewServer(e)
+	t.Cleanup(front.Close)
+	r.url = front.URL
+	return r
+}
+
+// lockedBuffer is a log that can be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// reply is a whole answer.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
+
+// request makes one with the rig's key.
+func (r *rig) request(ctx context.Context, method, path, body string) *http.Request {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, r.url+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+r.secret)
+	return req
+}
+
+// do sends a request and reads the answer to its end.
+func (r *rig) do(req *http.Request) reply {
+	r.t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatalf("read answer: %v", err)
+	}
+	return reply{resp.StatusCode, resp.Header, string(body)}
+}
+
+// complete posts a completion request.
+func (r *rig) complete(body string) reply {
+	r.t.Helper()
+	return r.do(r.request(r.t.Context(), http.MethodPost, "/v1/completions", body))
+}
+
+// upstream is a scripted backend: it answers what a probe asks, and hands completions to the test.
+func upstream(t *testing.T, complete http.HandlerFunc) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":4096}]}`)
+	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.27.0"}`) })
+	mux.HandleFunc("POST /v1/completions", complete)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// streams answers with the given writes, each flushed by itself.
+func streams(writes ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		for _, text := range writes {
+			io.WriteString(w, text)
+			http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+// answers answers with a status and a body.
+func answers(status int, contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
+// refusing is the address of a backend that refuses connections.
+func refusing(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "http://" + l.Addr().String()
+}
+
+// eventually polls until holds, for ten seconds at the most.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within ten seconds: %s", what)
+		}
+		pause := time.NewTimer(time.Millisecond)
+		<-pause.C
+	}
+}

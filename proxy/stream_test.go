@@ -1,0 +1,205 @@
+package proxy_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	streamed      = `{"model":"m","prompt":"x","max_tokens":3,"stream":true}`
+	streamedUsage = `{"model":"m","prompt":"x","max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`
+	doneEvent     = "data: [DONE]\n\n"
+)
+
+// event is one event of one choice; finish is JSON.
+func event(index int, text, finish string) string {
+	return fmt.Sprintf("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":%d,\"text\":%q,\"finish_reason\":%s}]}\n\n", index, text, finish)
+}
+
+// The transcripts are what each version of vLLM sends with include_usage, as sent; the usage event is the last before
+// [DONE]. Each goes through cut in two at every byte offset, once with the usage asked for and once without.
+func TestATranscriptComesThroughWhereverItIsCut(t *testing.T) {
+	files, err := filepath.Glob("testdata/sse/*.sse")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			transcript := string(text)
+			var offset int
+			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+				streams(transcript[:offset], transcript[offset:])(w, q)
+			}))
+			n := strings.Count(filepath.Base(file), "n2") + 1 // files of two choices say so in their names
+			ask := func(usage string) string {
+				return fmt.Sprintf(`{"model":"m","prompt":"x","n":%d,"stream":true%s}`, n, usage)
+			}
+			for offset = 0; offset <= len(transcript); offset++ {
+				if got := r.complete(ask(`,"stream_options":{"include_usage":true}`)); got.body != transcript {
+					t.Fatalf("cut at %d (-sent +got):\n%s", offset, cmp.Diff(transcript, got.body))
+				}
+				if got := r.complete(ask("")); got.body != withoutUsage(transcript) {
+					t.Fatalf("cut at %d, usage not asked for (-want +got):\n%s", offset, cmp.Diff(withoutUsage(transcript), got.body))
+				}
+			}
+		})
+	}
+}
+
+// withoutUsage is a transcript less the event whose choices are empty.
+func withoutUsage(transcript string) string {
+	var kept []string
+	for _, e := range strings.SplitAfter(transcript, "\n\n") {
+		if !strings.Contains(e, `"choices":[]`) {
+			kept = append(kept, e)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+func TestAnEventWaitsForNothing(t *testing.T) {
+	received := make(chan struct{})
+	r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 20 {
+			finish := "null"
+			if i == 19 {
+				finish = `"length"`
+			}
+			io.WriteString(w, event(0, "a", finish))
+			http.NewResponseController(w).Flush()
+			select {
+			case <-received: // the next event is not sent before the client has this one
+			case <-q.Context().Done():
+				return
+			}
+		}
+		io.WriteString(w, doneEvent)
+	}))
+	resp, err := client.Do(r.request(t.Context(), http.MethodPost, "/v1/completions", streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	one := make([]byte, len(event(0, "a", "null")))
+	for i := range 20 {
+		want := event(0, "a", "null")
+		if i == 19 {
+			want = event(0, "a", `"length"`)
+		}
+		one = append(one[:0], make([]byte, len(want))...)
+		if _, err := io.ReadFull(resp.Body, one); err != nil || string(one) != want {
+			t.Fatalf("event %d: %v, got %q", i, err, one)
+		}
+		received <- struct{}{}
+	}
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != doneEvent {
+		t.Fatalf("at the end: %v, got %q", err, rest)
+	}
+}
+
+func TestALineOfMegabytesPasses(t *testing.T) {
+	for _, size := range []int{1 << 20, 8 << 20} {
+		long := event(0, strings.Repeat("word ", size/5), `"length"`) + doneEvent
+		r := newRig(t, nil, upstream(t, streams(long)))
+		if got := r.complete(streamed); got.body != long {
+			t.Errorf("%d bytes: got %d bytes that differ", len(long), len(got.body))
+		}
+	}
+}
+
+// Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing behind it.
+func TestAStreamNeverEndsAmbiguously(t *testing.T) {
+	begun := event(0, "a", "null") + event(0, "b", "null")
+	finished := event(0, "c", `"length"`)
+	vllmError := "data: {\"error\": {\"message\": \"%s\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}}\n\n" + doneEvent
+	abort := func(w http.ResponseWriter, _ *http.Request) {
+		streams(begun)(w, nil)
+		panic(http.ErrAbortHandler)
+	}
+	for _, c := range []struct {
+		name    string
+		backend http.HandlerFunc
+		code    string // of the error event; empty: [DONE]
+	}{
+		{"all is well", streams(begun, finished, doneEvent), ""},
+		{"no [DONE] behind the finish", streams(begun, finished), ""},
+		{"the stream just stops", streams(begun), "upstream_server_error"},
+		{"the connection breaks", abort, "upstream_server_error"},
+		{"it stops inside an event", streams(begun, finished[:20]), "upstream_server_error"},
+		{"[DONE] without a finish", streams(begun, doneEvent), "upstream_server_error"},
+		{"a choice is aborted", streams(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
+		{"an error event", streams(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
+		{"a dead engine, called the client's error 400", streams(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
+		{"out of memory", streams(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
+		{"garbage in an event", streams(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
+		{"garbage between events", streams(begun, "<html>\n\n"), "upstream_server_error"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, nil, upstream(t, c.backend))
+			got := r.complete(streamed)
+			rest, ok := strings.CutPrefix(got.body, begun)
+			if !ok || got.status != http.StatusOK {
+				t.Fatalf("got %d %q; want it to begin with what had come", got.status, got.body)
+			}
+			if c.code == "" {
+				if rest != finished+doneEvent {
+					t.Errorf("got %q behind the beginning", rest)
+				}
+				return
+			}
+			if strings.Count(rest, "data: ") != 1 || strings.Contains(rest, "[DONE]") ||
+				!strings.HasPrefix(rest, `data: {"error":{"code":"`+c.code+`"`) || !strings.HasSuffix(rest, "}}\n\n") {
+				t.Errorf("got %q; want one error event %s", rest, c.code)
+			}
+		})
+	}
+}
+
+func TestCommentsPassOnceTheStreamHasBegun(t *testing.T) {
+	r := newRig(t, nil, upstream(t, streams(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
+	want := event(0, "a", "null") + ": ping\n\n" + event(0, "b", `"stop"`) + doneEvent
+	if got := r.complete(streamed); got.body != want {
+		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got.body))
+	}
+}
+
+// Buffers of streams are reused: what one stream leaves behind must not disturb the next.
+func TestStreamsOneAfterTheOther(t *testing.T) {
+	whole := event(0, "a", `"stop"`) + doneEvent
+	r := newRig(t, nil, upstream(t, streams(whole)))
+	for range 50 {
+		if got := r.complete(streamed); got.body != whole {
+			t.Fatalf("got %q", got.body)
+		}
+	}
+}
+
+func TestTheStatusWaitsForTheFirstEvent(t *testing.T) {
+	for name, backend := range map[string]http.HandlerFunc{
+		"an error in the stream": streams("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
+		"an abort":               streams(event(0, "", `"abort"`) + doneEvent),
+		"nothing":                streams(""),
+		"[DONE] alone":           streams(doneEvent),
+		"a plain error":          answers(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
+		"something else":         answers(http.StatusOK, "text/html", `<html>`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, upstream(t, backend))
+			if got := r.complete(streamedUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
+				t.Errorf("got %d %s", got.status, got.body)
+			}
+		})
+	}
+}
