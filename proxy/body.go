@@ -41,7 +41,7 @@ func (x *exchange) readBody() ([]byte, error) {
 	case "gzip", "x-gzip":
 		unpacked, err := gzip.NewReader(source)
 		if err != nil {
-			return nil, unreadable(err)
+			return nil, x.unreadable(err)
 		}
 		source = unpacked
 	default:
@@ -53,7 +53,7 @@ func (x *exchange) readBody() ([]byte, error) {
 	}
 	buffer := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := buffer.ReadFrom(io.LimitReader(source, limit+1)); err != nil {
-		return nil, unreadable(err)
+		return nil, x.unreadable(err)
 	}
 	if int64(buffer.Len()) > limit {
 		x.discardBody()
@@ -63,15 +63,21 @@ func (x *exchange) readBody() ([]byte, error) {
 }
 
 // unreadable tells a body that cannot be unpacked from a client that left in the middle of sending.
-func unreadable(err error) error {
-	var corrupt flate.CorruptInputError
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
+func (x *exchange) unreadable(err error) error {
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || x.arrivedWhole() {
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
 	}
 	return errClientGone
+}
+
+// arrivedWhole tells, of a body that could not be unpacked to its end, whether all of it had come.
+func (x *exchange) arrivedWhole() bool {
+	_, err := x.r.Body.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF)
 }
 
 // discardBody reads some more of a body that is too large, since a client that is still sending would see its

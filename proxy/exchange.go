@@ -128,7 +128,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	}
 	if errors.Is(err, errClientGone) {
 		x.status, x.code = statusClientGone, codeClientGone
-		return nil
+		panic(http.ErrAbortHandler) // or net/http would end the answer as if it were whole
 	}
 	e := apierr.From(err)
 	x.code, x.failure = e.Code, e

@@ -180,7 +180,11 @@ func upstream(t *testing.T, complete http.HandlerFunc) string {
 		io.WriteString(w, `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":4096}]}`)
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.27.0"}`) })
-	mux.HandleFunc("POST /v1/completions", complete)
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body) // only then does net/http notice a client that leaves
+		q.Body = io.NopCloser(bytes.NewReader(body))
+		complete(w, q)
+	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL
