@@ -47,6 +47,8 @@ func newDemo() *cobra.Command {
 }
 
 func demo(cmd *cobra.Command, listen, dir string) (err error) {
+	signals, release := catchSignals()
+	defer release()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
@@ -73,6 +75,8 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
+	signals, end := catchSignals()
+	defer end()
 	log := newLogger(cfg.Log, cmd.ErrOrStderr())
 	g, err := gateway.New(cmd.Context(), cfg, log)
 	if err != nil {
@@ -84,7 +88,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err := welcome(cmd, g, path, secret); err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return attend(cmd, g, cfg.Server.DrainTimeout, log)
+	return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
 }
 
 // startMocks starts a mock vLLM for each model, slow enough that a stream can be watched.

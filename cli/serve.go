@@ -30,6 +30,8 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			signals, end := catchSignals()
+			defer end()
 			log := newLogger(cfg.Log, cmd.ErrOrStderr())
 			g, err := gateway.New(cmd.Context(), cfg, log)
 			if err != nil {
@@ -41,16 +43,21 @@ func newServe() *cobra.Command {
 			if err := g.Start(cmd.Context()); err != nil {
 				return err
 			}
-			return attend(cmd, g, cfg.Server.DrainTimeout, log)
+			return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
 		}),
 	}
 }
 
+// catchSignals begins to collect signals. It comes before the gateway says that it listens: from then on whoever
+// reads that may send one, and one that is not caught kills.
+func catchSignals() (signals <-chan os.Signal, end func()) {
+	caught := make(chan os.Signal, 4)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
+	return caught, func() { signal.Stop(caught) }
+}
+
 // attend lets the gateway run and obeys signals, until it has stopped.
-func attend(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, log *zap.Logger) error {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
-	defer signal.Stop(signals)
+func attend(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal, log *zap.Logger) error {
 	for {
 		select {
 		case err := <-g.Failed():
