@@ -88,15 +88,29 @@ func parse(body []byte) found {
 	object := gjson.ParseBytes(body)
 	switch e := object.Get("error"); {
 	case e.IsObject():
-		return found{message: e.Get("message").String(), status: int(e.Get("code").Int())}
+		return found{message: e.Get("message").String(), status: statusOf(e)}
 	case e.Type == gjson.String:
 		return found{message: e.Str}
 	case object.Get("object").Str == "error":
-		return found{message: object.Get("message").String(), status: int(object.Get("code").Int())}
+		return found{message: object.Get("message").String(), status: statusOf(object)}
 	case object.Get("detail").Exists():
 		return found{message: object.Get("detail").String()}
 	default:
 		return found{message: object.Get("message").String()}
+	}
+}
+
+// statusOf is the status that an error names; 0 for none. The code of vLLM's frontend in Rust is a word, so there the
+// type tells: a client's mistake that comes in a stream must not pass for the backend's failure.
+func statusOf(e gjson.Result) int {
+	if code := int(e.Get("code").Int()); code != 0 {
+		return code
+	}
+	switch e.Get("type").Str {
+	case "invalid_request_error", "BadRequestError", "Bad Request":
+		return http.StatusBadRequest
+	default:
+		return 0
 	}
 }
 
@@ -113,10 +127,10 @@ var wordings = []wording{
 	// Versions 0.7 to 0.13 report a dead engine in a stream as the client's error 400.
 	{OutOfMemoryDead, 400, regexp.MustCompile(`(?is)^(engine loop is not running|background loop has errored|enginecore encountered an issue).*out of ?memory`)},
 	{EngineDead, 400, regexp.MustCompile(`(?i)^(engine loop is not running|background loop (has errored|is not running)|enginecore encountered an issue|engine (core )?(is )?dead|(async|mq)?enginedeaderror)`)},
-	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror`)},
+	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror|not enough gpu memory`)},
 	{EngineDead, 500, regexp.MustCompile(`(?i)enginecore encountered an issue|enginedeaderror|engine loop is not running|background loop has errored|illegal memory access|engine (core )?(is )?dead`)},
 	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
-	{ContextLength, 400, regexp.MustCompile(`(?i)^[^'"\[{]*(maximum context length|longer than the maximum model length|(prompt|input) .*is too long)`)},
+	{ContextLength, 400, regexp.MustCompile(`(?i)^[^'"\x60=\[{]*(maximum context length|longer than the maximum model length|(prompt|input) .*is too long)`)},
 	{Busy, 429, regexp.MustCompile(`(?i)engine is currently busy|currently scaling|cannot accept new requests|too many requests|overloaded`)},
 }
 

@@ -37,7 +37,7 @@ type Breaker struct {
 	circuit  *gobreaker.TwoStepCircuitBreaker[any]
 	openFor  time.Duration
 	openedAt atomic.Int64 // nanoseconds since the epoch
-	fatal    atomic.Bool  // the failure being reported opens it whatever the count
+	fatal    atomic.Int32 // how many failures being reported open it whatever the count
 }
 
 // New makes a closed Breaker. changed is told of every change of state; it runs under the breaker's lock, so it must
@@ -49,7 +49,7 @@ func New(name string, s Settings, changed func(from, to State)) *Breaker {
 		MaxRequests: uint32(s.HalfOpenRequests), //nolint:gosec // configuration has checked it
 		Timeout:     s.OpenFor,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return b.fatal.Load() || int(c.ConsecutiveFailures) >= s.ConsecutiveFailures
+			return b.fatal.Load() > 0 || int(c.ConsecutiveFailures) >= s.ConsecutiveFailures
 		},
 		IsExcluded: func(err error) bool { return errors.Is(err, errUncounted) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
@@ -70,7 +70,7 @@ func (b *Breaker) RetryIn() time.Duration {
 	if b.State() != Open {
 		return 0
 	}
-	return time.Until(time.Unix(0, b.openedAt.Load()).Add(b.openFor))
+	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.openFor)))
 }
 
 // Allow asks for one attempt. The Permit must be closed on every way out: a half-open breaker whose probe never
@@ -130,9 +130,9 @@ func (b *Breaker) report(done func(error), c Class) {
 	case c == Success:
 		done(nil)
 	case row.opens:
-		b.fatal.Store(true)
+		b.fatal.Add(1)
 		done(errCounted)
-		b.fatal.Store(false)
+		b.fatal.Add(-1)
 	case row.counts:
 		done(errCounted)
 	default:

@@ -47,8 +47,8 @@ func newDemo() *cobra.Command {
 }
 
 func demo(cmd *cobra.Command, listen, dir string) (err error) {
-	signals, release := catchSignals()
-	defer release()
+	signals, end := catchSignals()
+	defer end()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
@@ -75,8 +75,6 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	signals, end := catchSignals()
-	defer end()
 	log := newLogger(cfg.Log, cmd.ErrOrStderr())
 	g, err := gateway.New(cmd.Context(), cfg, log)
 	if err != nil {

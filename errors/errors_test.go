@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
 
-// secret stands for whatever led to a fault: it must reach no client.
-var secret = errors.New("secret: password=hunter2 in /etc/basegate")
+// errSecret stands for whatever led to a fault: it must reach no client.
+var errSecret = errors.New("secret: password=hunter2 in /etc/basegate")
 
 // example is one call of a constructor.
 type example struct {
@@ -42,14 +42,14 @@ func examples() []example {
 		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
 		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
 		{"NoChat", apierr.NoChat()},
-		{"BadKey", apierr.BadKey(secret)},
+		{"BadKey", apierr.BadKey(errSecret)},
 		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
 		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
 		{"WrongMethod", apierr.WrongMethod("GET", "/v1/completions", "POST")},
 		{"BodyTooLarge", apierr.BodyTooLarge(16 << 20)},
 		{"UnknownEncoding", apierr.UnknownEncoding("br")},
-		{"Unreachable", apierr.Unreachable("no backend of llama-8b could be reached", 3, secret)},
-		{"Unreachable at once", apierr.Unreachable("no backend of llama-8b could be reached", 1, secret)},
+		{"Unreachable", apierr.Unreachable("no backend of llama-8b could be reached", 3, errSecret)},
+		{"Unreachable at once", apierr.Unreachable("no backend of llama-8b could be reached", 1, errSecret)},
 		{"UpstreamFailed vllm_oom", apierr.UpstreamFailed(apierr.VLLMOutOfMemory, "the model server ran out of GPU memory", 500, 1)},
 		{"UpstreamFailed vllm_context_length", apierr.UpstreamFailed(apierr.VLLMContextLength, "the prompt is too long", 400, 1)},
 		{"UpstreamFailed vllm_engine_dead", apierr.UpstreamFailed(apierr.VLLMEngineDead, "the engine has crashed", 500, 3)},
@@ -58,8 +58,8 @@ func examples() []example {
 		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", 422)},
 		{"Booting", apierr.Booting("llama-405b", 45*time.Second, 30*time.Second+time.Millisecond, 10*time.Minute)},
 		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
-		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, secret)},
-		{"Unexpected", apierr.Unexpected(secret)},
+		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, errSecret)},
+		{"Unexpected", apierr.Unexpected(errSecret)},
 	}
 }
 
@@ -99,7 +99,7 @@ func (w *crToNothing) Write(p []byte) (int, error) {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,8 +275,8 @@ func TestTheCauseIsForTheLogAndNeverRendered(t *testing.T) {
 			t.Errorf("%s shows its cause: %s", x.name, out)
 		}
 	}
-	for _, err := range []error{apierr.BadKey(secret), apierr.Unreachable("m", 1, secret), apierr.Overload("full", 1, secret), apierr.Unexpected(secret)} {
-		if !errors.Is(err, secret) || !strings.Contains(err.Error(), "hunter2") {
+	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload("full", 1, errSecret), apierr.Unexpected(errSecret)} {
+		if !errors.Is(err, errSecret) || !strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v has lost its cause", err)
 		}
 	}
@@ -299,8 +299,8 @@ func TestTheTextForTheLogHoldsNothingOfTheMessage(t *testing.T) {
 }
 
 func TestAForeignErrorIsInternal(t *testing.T) {
-	e := apierr.From(fmt.Errorf("commit: %w", secret))
-	if e.Code != apierr.Internal || e.Code.Status() != 500 || !errors.Is(e, secret) {
+	e := apierr.From(fmt.Errorf("commit: %w", errSecret))
+	if e.Code != apierr.Internal || e.Code.Status() != 500 || !errors.Is(e, errSecret) {
 		t.Errorf("got %v", e)
 	}
 	if out := string(e.AppendJSON(nil, "req_1")); strings.Contains(out, "commit") || strings.Contains(out, "hunter2") {
@@ -310,7 +310,7 @@ func TestAForeignErrorIsInternal(t *testing.T) {
 
 func TestAnErrorOfOursIsFoundUnderWrapping(t *testing.T) {
 	inner := apierr.BodyTooLarge(10)
-	if e := apierr.From(fmt.Errorf("read: %w", errors.Join(secret, inner))); e.Code != apierr.RequestTooLarge {
+	if e := apierr.From(fmt.Errorf("read: %w", errors.Join(errSecret, inner))); e.Code != apierr.RequestTooLarge {
 		t.Errorf("got %v", e)
 	}
 }
@@ -359,11 +359,11 @@ func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
 			apierr.NoSuchPath(a, b, a),
 			apierr.WrongMethod(a, b, "POST"),
 			apierr.UnknownEncoding(a),
-			apierr.Unreachable(a, int(n), secret),
+			apierr.Unreachable(a, int(n), errSecret),
 			apierr.UpstreamFailed(apierr.VLLMEngineDead, a, int(n), 1),
 			apierr.UpstreamRefused(a, int(n)),
 			apierr.Booting(a, time.Duration(n), time.Duration(n), time.Duration(n)),
-			apierr.Overload(a, time.Duration(n), secret),
+			apierr.Overload(a, time.Duration(n), errSecret),
 		} {
 			e := apierr.From(err)
 			out := e.AppendJSON([]byte("before"), b)

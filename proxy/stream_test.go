@@ -45,7 +45,7 @@ func TestATranscriptComesThroughWhereverItIsCut(t *testing.T) {
 			ask := func(usage string) string {
 				return fmt.Sprintf(`{"model":"m","prompt":"x","n":%d,"stream":true%s}`, n, usage)
 			}
-			for offset = 0; offset <= len(transcript); offset++ {
+			for offset = range len(transcript) + 1 {
 				if got := r.complete(ask(`,"stream_options":{"include_usage":true}`)); got.body != transcript {
 					t.Fatalf("cut at %d (-sent +got):\n%s", offset, cmp.Diff(transcript, got.body))
 				}

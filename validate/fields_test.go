@@ -212,7 +212,7 @@ func verdict(err error) string {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,7 +274,7 @@ func TestUnknownFieldWithinATypoOfAKnownOneSuggestsIt(t *testing.T) {
 		"stream_option":        "stream_options",
 		"presence_penality":    "presence_penalty",
 		"promt":                "prompt",
-		"modle":                "model",
+		"modell":               "model",
 		"tempr\\u0061ture":     "temperature",
 		"suffix":               "",
 		quotedOf("x", 1<<10):   "",

@@ -1,0 +1,172 @@
+package main_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "basegate"
+
+// floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
+// each other.
+var floors = [][]string{
+	{"errors", "config", "docs", "mockvllm"},
+	{"validate", "breaker", "database"},
+	{"keys", "admission", "budget", "fleet"},
+	{"proxy", "console"},
+	{"gateway"},
+	{"cli"},
+	{"."},
+}
+
+// outside drive the built binary, so they know nothing of its insides, in their tests neither: the look-alike alone.
+var outside = []string{"e2e", "bench"}
+
+// configured are the packages that know the configuration; every other takes a small Settings of its own.
+var configured = []string{"gateway", "cli", "fleet"}
+
+// The files are read here and not by `go list`, since the test cache sees only what the test itself opens.
+func TestImportsRunDownward(t *testing.T) {
+	found, err := complaints(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range found {
+		t.Error(c)
+	}
+}
+
+// complaints lists the imports under root that go up, sideways or where only some may go.
+func complaints(root fs.FS) ([]string, error) {
+	var found []string
+	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); name == "testdata" || name == "node_modules" || (name != "." && name[0] == '.') {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		pkg := path.Dir(file)
+		if !strings.HasSuffix(file, ".go") || (strings.HasSuffix(file, "_test.go") && !slices.Contains(outside, pkg)) {
+			return nil
+		}
+		imports, err := ours(root, file)
+		if err != nil {
+			return err
+		}
+		for _, to := range imports {
+			if c := complaint(pkg, to); c != "" {
+				found = append(found, file+" "+c)
+			}
+		}
+		if floor(pkg) < 0 && !slices.Contains(outside, pkg) {
+			found = append(found, file+" stands on no floor")
+		}
+		return nil
+	})
+	return found, err
+}
+
+// ours lists the packages of this module that a file imports.
+func ours(root fs.FS, file string) ([]string, error) {
+	source, err := fs.ReadFile(root, file)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ImportsOnly)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, spec := range f.Imports {
+		name, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, err
+		}
+		if rest, found := strings.CutPrefix(name, module+"/"); found {
+			all = append(all, rest)
+		} else if name == module {
+			all = append(all, ".")
+		}
+	}
+	return all, nil
+}
+
+func complaint(from, to string) string {
+	switch {
+	case slices.Contains(outside, from):
+		if to != "mockvllm" {
+			return fmt.Sprintf("(outside) imports %s", to)
+		}
+	case slices.Contains(outside, to) || floor(to) >= floor(from):
+		return fmt.Sprintf("(floor %d) imports %s (floor %d)", floor(from), to, floor(to))
+	case floor(to) < 0:
+		return fmt.Sprintf("(floor %d) imports %s, which stands on no floor", floor(from), to)
+	case to == "config" && !slices.Contains(configured, from):
+		return fmt.Sprintf("imports config, as only %s may", strings.Join(configured, ", "))
+	}
+	return ""
+}
+
+// floor is where a package stands; -1 for none.
+func floor(pkg string) int {
+	return slices.IndexFunc(floors, func(f []string) bool { return slices.Contains(f, pkg) })
+}
+
+func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
+	file := func(imports ...string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte("package p\nimport (\n\"" + strings.Join(imports, "\"\n_ \"") + "\"\n)\n")}
+	}
+	got, err := complaints(fstest.MapFS{
+		"main.go":                   file("os", "basegate/cli"),
+		"gateway/gateway.go":        file("basegate/config", "basegate/keys", "basegate/proxy", "basegate/errors"),
+		"proxy/fine_test.go":        file("basegate/gateway", "basegate/config"),
+		"proxy/node_modules/x/x.go": file("basegate/gateway"),
+		"proxy/testdata/x.go":       file("basegate/gateway"),
+		".ci/x.go":                  file("basegate/gateway"),
+		"e2e/serve_test.go":         file("basegate/mockvllm", "example.com/other/gateway"),
+
+		"bench/main.go":        file("basegate/validate"),
+		"breaker/breaker.go":   file("basegate/validate"),
+		"budget/budget.go":     file("basegate/config"),
+		"database/database.go": file("basegate/nowhere"),
+		"e2e/inside_test.go":   file("basegate/errors"),
+		"keys/keys.go":         file("basegate/proxy"),
+		"mockvllm/server.go":   file("basegate/errors"),
+		"proxy/server.go":      file("basegate/e2e"),
+		"proxy/sse/reader.go":  file("os"),
+		"validate/validate.go": file("basegate"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"bench/main.go (outside) imports validate",
+		"breaker/breaker.go (floor 1) imports validate (floor 1)",
+		"budget/budget.go imports config, as only gateway, cli, fleet may",
+		"database/database.go (floor 1) imports nowhere, which stands on no floor",
+		"e2e/inside_test.go (outside) imports errors",
+		"keys/keys.go (floor 2) imports proxy (floor 3)",
+		"mockvllm/server.go (floor 0) imports errors (floor 0)",
+		"proxy/server.go (floor 3) imports e2e (floor -1)",
+		"proxy/sse/reader.go stands on no floor",
+		"validate/validate.go (floor 1) imports . (floor 6)",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
