@@ -22,6 +22,16 @@ test("logprobs, prompt_logprobs and echo", async () => {
   assert.equal(choice.prompt_logprobs[0], null);
 });
 
+test("top_k and seed", async () => {
+  const ask = { model, prompt: "The capital of France is", max_tokens: 8 };
+  const texts = [];
+  for (const more of [{ temperature: 0 }, { top_k: 1 }, { seed: 7 }, { seed: 7 }]) {
+    texts.push((await client.completions.create({ ...ask, ...more })).choices[0].text);
+  }
+  assert.equal(texts[0], texts[1]);
+  assert.equal(texts[2], texts[3]);
+});
+
 test("stream, with usage where it is asked for", async () => {
   const plain = [];
   for await (const chunk of await client.completions.create({ model, prompt: "Once", max_tokens: 9, stream: true })) plain.push(chunk);
@@ -48,13 +58,18 @@ test("models", async () => {
 });
 
 test("errors carry code and param, and 400 is asked once", async () => {
-  const retrying = new OpenAI({ maxRetries: 3 });
+  let asked = 0;
+  const counted = (...request) => { asked++; return fetch(...request); };
+  const retrying = new OpenAI({ maxRetries: 3, fetch: counted });
   await assert.rejects(retrying.completions.create({ model, prompt: "x", temprature: 1 }), (error) => {
     assert.ok(error instanceof OpenAI.BadRequestError);
     assert.equal(error.code, "invalid_request");
     assert.equal(error.param, "temprature");
     return true;
   });
+  assert.equal(asked, 1);
+  await assert.rejects(retrying.completions.create({ model: "nothing", prompt: "x" }), { code: "model_not_found" });
+  assert.equal(asked, 2);
   await assert.rejects(client.chat.completions.create({ model, messages: [] }), { code: "chat_completions_unsupported" });
   await assert.rejects(new OpenAI({ apiKey: "acs-bm-wrong", maxRetries: 0 }).models.list(), OpenAI.AuthenticationError);
 });

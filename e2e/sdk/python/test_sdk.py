@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import time
 import urllib.request
 
 import openai
@@ -40,10 +41,29 @@ def test_completion(client):
 
 
 def test_the_same_seed_repeats(client):
-    texts = {
-        client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=12, seed=7).choices[0].text for _ in range(2)
-    }
-    assert len(texts) == 1
+    def texts(*seeds):
+        return {
+            client.completions.create(model=MODEL, prompt="Once", max_tokens=16, seed=s).choices[0].text for s in seeds
+        }
+
+    assert len(texts(7, 7, 7)) == 1
+    assert len(texts(7, 8, 9)) > 1
+
+
+def test_all_sampling_fields_at_once(client):
+    answer = client.completions.create(
+        model=MODEL,
+        prompt=FRANCE,
+        max_tokens=4,
+        temperature=0.7,
+        top_p=0.9,
+        presence_penalty=0.1,
+        frequency_penalty=0.1,
+        logprobs=5,
+        extra_body={"top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1, "prompt_logprobs": 5},
+        extra_headers={"X-Acs-Workload": "batch"},
+    )
+    assert answer.choices[0].logprobs.top_logprobs and answer.choices[0].prompt_logprobs
 
 
 def test_fields_of_vllm_go_in_extra_body(client):
@@ -88,16 +108,28 @@ def test_echo(client):
 def test_stream(client):
     stream = client.completions.create(model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True)
     chunks = list(stream)
-    assert all(chunk.choices for chunk in chunks)
-    assert chunks[-1].choices[0].finish_reason in ("length", "stop")
+    assert all(len(chunk.choices) == 1 for chunk in chunks)
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 19 + ["length"]
+
+
+def test_a_stream_comes_token_by_token(client):
+    ask = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "seed": 3, "logprobs": 0}
+    whole = client.completions.create(**ask).choices[0]
+    arrivals, tokens = [], []
+    for chunk in client.completions.create(**ask, stream=True):
+        arrivals.append(time.monotonic())
+        tokens += chunk.choices[0].logprobs.tokens
+        assert len(chunk.choices[0].logprobs.tokens) == 1
+    assert tokens == whole.logprobs.tokens
+    assert arrivals[-1] - arrivals[0] > 0.1  # the mock spreads 12 tokens over 165 ms
 
 
 def test_stream_with_usage(client):
     stream = client.completions.create(
         model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True, stream_options={"include_usage": True}
     )
-    *_, last = stream
-    assert last.choices == [] and 0 < last.usage.completion_tokens <= 20
+    *chunks, last = stream
+    assert last.choices == [] and last.usage.completion_tokens == len(chunks)
 
 
 def test_user_tag_comes_back(client):
@@ -125,10 +157,34 @@ def test_fan_out():
     assert len(answers) == 32 and all(a.choices[0].finish_reason for a in answers)
 
 
+def test_async_stream():
+    async def texts():
+        async with AsyncOpenAI(max_retries=0) as client:
+            stream = await client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0, stream=True)
+            return [chunk.choices[0].text async for chunk in stream]
+
+    whole = OpenAI().completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0).choices[0].text
+    assert "".join(asyncio.run(texts())) == whole
+
+
 def error_of(raised):
-    """The error object, wherever this version of the SDK keeps it."""
-    body = raised.value.body
-    return body.get("error", body)
+    """The error object as e.body, from which e.code, e.param and e.type are read too."""
+    assert raised.value.body["code"] == raised.value.code
+    return raised.value.body
+
+
+@pytest.mark.parametrize(
+    "status, change",
+    [(400, {"extra_body": {"temprature": 1}}), (400, {"model": "nothing"}), (401, {"extra_headers": {"Authorization": "x"}})],
+)
+def test_what_no_retry_can_help_is_asked_once(status, change):
+    asked = []
+    transport = openai.DefaultHttpxClient(event_hooks={"request": [asked.append]})
+    with OpenAI(max_retries=3, http_client=transport) as client:
+        with pytest.raises(openai.APIStatusError) as raised:
+            client.completions.create(**{"model": MODEL, "prompt": "x", "max_tokens": 1, **change})
+    assert raised.value.status_code == status
+    assert len(asked) == 1
 
 
 def test_unknown_field(client):

@@ -1,0 +1,136 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"basegate/mockvllm"
+)
+
+func TestExitCodes(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+	}{
+		{"a command that succeeds", []string{"version"}, 0},
+		{"help", []string{"serve", "--help"}, 0},
+		{"a missing configuration", []string{"serve", "--config", missing}, 1},
+		{"no command", nil, 2},
+		{"an unknown command", []string{"sreve"}, 2},
+		{"an unknown flag", []string{"serve", "--verbose"}, 2},
+		{"a missing argument", []string{"key", "pause"}, 2},
+		{"a superfluous argument", []string{"serve", "now"}, 2},
+		{"a group without its command", []string{"key"}, 2},
+		{"an unknown command of a group", []string{"key", "delete", "x"}, 2},
+		{"a missing required flag", []string{"key", "create", "--name", "x"}, 2},
+		{"a flag of the wrong type", []string{"key", "create", "--account", "a@b.c", "--name", "x", "--concurrency", "many"}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := command(t, c.args...)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", code, c.code, stderr)
+			}
+			if c.code != 0 && (stdout != "" || !strings.HasPrefix(stderr, "basegate: ")) {
+				t.Errorf("an error goes to stderr alone: stdout %q, stderr %q", stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestServeSaysWhatItCannotListenOn(t *testing.T) {
+	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+	taken := strings.TrimPrefix(g.url, "http://")
+	other := newSite(t, settings{}, mock.URL())
+	text, err := os.ReadFile(other.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, other.config, strings.Replace(string(text), `listen: "127.0.0.1:0"`, `listen: "`+taken+`"`, 1))
+	_, stderr, code := command(t, "serve", "--config", other.config)
+	if code != 1 || !strings.Contains(stderr, taken) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestCheckFindsEverythingGood(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{MaxModelLen: 4096})
+	stdout, stderr, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	if code != 0 {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	for _, want := range []string{"configuration", "database", "m/b0", checkpoint, "4096"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("the table lacks %s:\n%s", want, stdout)
+		}
+	}
+	if strings.Contains(stdout, "failed") {
+		t.Errorf("exit code 0, but:\n%s", stdout)
+	}
+}
+
+func TestCheckFailsOverADeadBackend(t *testing.T) {
+	alive := startMock(t, mockvllm.Options{})
+	dead, url := mockProcess(t)
+	dead.cmd.Process.Kill()
+	<-dead.ended
+	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, alive.URL(), url).config)
+	if code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if line := lineWith(stdout, "m/b1"); !strings.Contains(line, "failed") || !strings.Contains(line, "unreachable") {
+		t.Errorf("the dead backend's line: %q", line)
+	}
+	if line := lineWith(stdout, "m/b0"); !strings.Contains(line, "ok") {
+		t.Errorf("the other backend's line: %q", line)
+	}
+}
+
+func TestCheckFailsOverAModelThatIsNotServed(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{Models: []string{"somebody/else"}})
+	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	if code != 1 || !strings.Contains(stdout, "somebody/else") || !strings.Contains(stdout, checkpoint) {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
+func TestCheckFailsOverAWrongBackendKey(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{APIKey: "right"})
+	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	if code != 1 || !strings.Contains(stdout, "401") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
+func TestCheckWarnsOfVersionsThatLogPrompts(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{Version: "0.9.2"})
+	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	if code != 0 || !strings.Contains(stdout, "logs every prompt") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
+func TestTheConfigurationInTheRepositoryIsValid(t *testing.T) {
+	config, err := filepath.Abs("../config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, code := command(t, "check", "--config", config) // no backend answers here, so the code is 1
+	if code != 1 || !strings.Contains(lineWith(stdout, "configuration"), "llama-8b, llama-405b, trinity-base") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
+func lineWith(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
+}

@@ -1,0 +1,102 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// demo starts the demo and returns it with its base URL and key.
+func demo(t *testing.T) (p *process, base, secret string) {
+	t.Helper()
+	p = start(t, "demo", "--listen", "127.0.0.1:0", "--data", t.TempDir())
+	found := p.says(p.stdout, `base URL +(\S+)\s+key +(\S+)(?s:.*)Ctrl-C`)
+	return p, found[1], found[2]
+}
+
+func TestDemoAnswersItsFirstCompletionQuickly(t *testing.T) {
+	begun := time.Now()
+	_, base, secret := demo(t)
+	g := &gateway{t: t, secret: secret}
+	answer := g.do(g.request(t.Context(), http.MethodPost, base+"/completions",
+		`{"model": "llama-8b", "prompt": "The capital of France is", "max_tokens": 4}`))
+	if answer.status != http.StatusOK {
+		t.Fatalf("%d %s", answer.status, answer.body)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("the first completion was there after %v", took)
+	}
+}
+
+func TestDemoPrintsACurlLineThatWorks(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	p, _, _ := demo(t)
+	lines := p.says(p.stdout, `(?m)^  (curl -s .*)$(?s:.*)^  (curl -sN .*)$`)
+
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", lines[1]).CombinedOutput()
+	var answer struct{ Choices []struct{ Text string } }
+	if err != nil || json.Unmarshal(out, &answer) != nil || len(answer.Choices) != 1 || answer.Choices[0].Text == "" {
+		t.Errorf("%s\n%v: %s", lines[1], err, out)
+	}
+	out, err = exec.CommandContext(t.Context(), "sh", "-c", lines[2]).CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
+		t.Errorf("%s\n%v: %s", lines[2], err, out)
+	}
+}
+
+func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
+	_, base, secret := demo(t)
+	g := &gateway{t: t, secret: secret}
+	var models struct {
+		Data []struct{ ID, Checkpoint, Status string }
+	}
+	if err := json.Unmarshal([]byte(g.get(base, "/models").body), &models); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"llama-8b":     "meta-llama/Llama-3.1-8B",
+		"llama-405b":   "meta-llama/Llama-3.1-405B",
+		"trinity-base": "arcee-ai/Trinity-Large-TrueBase",
+	}
+	for _, m := range models.Data {
+		if want[m.ID] != m.Checkpoint || m.Status != "warm" {
+			t.Errorf("%+v", m)
+		}
+		delete(want, m.ID)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+}
+
+func TestOtherCommandsWorkOnTheDemo(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+	config := p.says(p.stdout, `basegate key list --config (\S+)`)[1]
+	if want := filepath.Join(dir, "config.yaml"); config != want {
+		t.Errorf("configuration in %s, want %s", config, want)
+	}
+	if out, stderr, code := command(t, "key", "list", "--config", config); code != 0 || !strings.Contains(out, "demo@example.org") {
+		t.Errorf("key list: exit code %d\n%s%s", code, out, stderr)
+	}
+	if out, stderr, code := command(t, "check", "--config", config); code != 0 {
+		t.Errorf("check: exit code %d\n%s%s", code, out, stderr)
+	}
+}
+
+func TestDemoEndsWithInterrupt(t *testing.T) {
+	p, _, _ := demo(t)
+	p.signal(syscall.SIGINT)
+	if code := p.code(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,171 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"basegate/mockvllm"
+)
+
+func TestHealthIsOnBothListenersAndTheRestOnAdminAlone(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	for _, path := range []string{"/healthz", "/readyz"} {
+		for _, base := range []string{g.url, g.admin} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil) // without a key
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer := g.do(r); answer.status != http.StatusOK {
+				t.Errorf("%s%s: %d %s", base, path, answer.status, answer.body)
+			}
+		}
+	}
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap", "/debug/pprof/goroutine"} {
+		if answer := g.get(g.admin, path); answer.status != http.StatusOK {
+			t.Errorf("admin %s: %d", path, answer.status)
+		}
+		if answer := g.get(g.url, path); answer.status != http.StatusNotFound {
+			t.Errorf("public %s: %d", path, answer.status)
+		}
+	}
+	if answer := g.get(g.admin, "/v1/models"); answer.status != http.StatusNotFound {
+		t.Errorf("admin /v1/models: %d", answer.status)
+	}
+}
+
+func TestMetricsCountRequests(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g.complete(small)
+	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
+	metrics := g.get(g.admin, "/metrics").body
+	for _, want := range []string{
+		`basegate_requests_total{code="",model="m"} 1`,
+		`basegate_requests_total{code="invalid_request",model=""} 1`,
+		`basegate_tokens_total{kind="completion",model="m"} 2`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+func TestXForwardedForIsBelievedFromTrustedProxiesAlone(t *testing.T) {
+	for _, c := range []struct{ name, server, address string }{
+		{"none is trusted", "", "127.0.0.1"},
+		{"another is trusted", ", trusted_proxies: [10.0.0.0/8]", "127.0.0.1"},
+		{"the peer is trusted", ", trusted_proxies: [127.0.0.0/8]", "203.0.113.7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, _ := gatewayOf(t, settings{server: c.server}, mockvllm.Options{})
+			r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", small)
+			r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7")
+			r.Header.Set("X-Real-Ip", "198.51.100.10")
+			id := g.do(r).header.Get("X-Request-Id")
+			if got := g.says(g.stderr, `"request_id":"`+id+`".*"address":"([^"]*)"`)[1]; got != c.address {
+				t.Errorf("logged address %s, want %s", got, c.address)
+			}
+		})
+	}
+}
+
+// certificate makes a self-signed one of 127.0.0.1.
+func certificate(t *testing.T) (cert, key string, roots *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	write(t, cert, string(text))
+	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})))
+	roots = x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	return cert, key, roots
+}
+
+func TestTLSServesHTTP1AndHTTP2(t *testing.T) {
+	cert, key, roots := certificate(t)
+	g, _ := gatewayOf(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
+	base := strings.Replace(g.url, "http://", "https://", 1)
+	for version := 1; version <= 2; version++ {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: new(http.Protocols)}
+		transport.Protocols.SetHTTP1(version == 1)
+		transport.Protocols.SetHTTP2(version == 2)
+		for _, streamed := range []bool{false, true} {
+			body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 4, "stream": %t}`, streamed)
+			resp, err := (&http.Client{Transport: transport}).Do(g.request(t.Context(), http.MethodPost, base+"/v1/completions", body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != version {
+				t.Errorf("HTTP/%d: %v: %d over %s: %s", version, err, resp.StatusCode, resp.Proto, answer)
+			}
+			if streamed != strings.HasSuffix(string(answer), "data: [DONE]\n\n") {
+				t.Errorf("HTTP/%d, stream: %t: %s", version, streamed, answer)
+			}
+		}
+		transport.CloseIdleConnections()
+	}
+	if answer := g.get(g.admin, "/healthz"); answer.status != http.StatusOK {
+		t.Errorf("the admin listener speaks plain HTTP: %d", answer.status)
+	}
+}
+
+// A client that leaves is heard of by the backend at once, over HTTP/2 too, where only a stream is reset.
+func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
+	cert, key, roots := certificate(t)
+	g, mock := gatewayOf(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
+	mock.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 1})
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP2(true)
+	defer transport.CloseIdleConnections()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	resp, err := (&http.Client{Transport: transport}).Do(g.request(ctx, http.MethodPost,
+		strings.Replace(g.url, "http://", "https://", 1)+"/v1/completions",
+		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8, "stream": true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	leave()
+	within(t, time.Second, "the mock sees its client leave", func() bool {
+		for _, r := range mock.Requests() {
+			if r.Path == "/v1/completions" && r.ClientLeft() {
+				return true
+			}
+		}
+		return false
+	})
+}

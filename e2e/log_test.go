@@ -1,0 +1,64 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"basegate/mockvllm"
+)
+
+// logged waits for the log line of a request.
+func (g *gateway) logged(id string) map[string]any {
+	g.t.Helper()
+	text := g.says(g.stderr, `(?m)^(\{.*"msg":"request","request_id":"`+id+`".*\})$`)[1]
+	var line map[string]any
+	if err := json.Unmarshal([]byte(text), &line); err != nil {
+		g.t.Fatal(err)
+	}
+	return line
+}
+
+func TestARequestLeavesOneLogLine(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", small)
+	r.Header.Set("X-Acs-Workload", "batch")
+	r.Header.Set("X-Request-Id", "of-the-client")
+	answer := g.do(r)
+	id := answer.header.Get("X-Request-Id")
+	if id == "" || id == "of-the-client" {
+		t.Errorf("X-Request-Id %q", id)
+	}
+	line := g.logged(id)
+	for name, want := range map[string]any{
+		"key": g.secret[:13], "email": g.email, "address": "127.0.0.1", "endpoint": "POST /v1/completions", "model": "m",
+		"backend": "b0", "completion_tokens": 2.0, "status": 200.0, "code": "", "workload": "batch",
+	} {
+		if line[name] != want {
+			t.Errorf("%s is %v, want %v", name, line[name], want)
+		}
+	}
+	if line["prompt_tokens"] == 0.0 || line["total_ms"] == 0.0 {
+		t.Errorf("%v", line)
+	}
+	if n := strings.Count(g.stderr.String(), id); n != 1 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestARefusedRequestLeavesOneLogLineToo(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", `{"model": "m", "prompt": "x", "temperature": 3}`)
+	r.Header.Set("X-Acs-Workload", "urgent")
+	line := g.logged(g.do(r).header.Get("X-Request-Id"))
+	if line["status"] != 400.0 || line["code"] != "invalid_request" || line["workload"] != "" || line["email"] != g.email {
+		t.Errorf("%v", line)
+	}
+	line = g.logged(g.get(g.url, "/v1/nothing").header.Get("X-Request-Id"))
+	if line["status"] != 404.0 || line["code"] != "not_found" {
+		t.Errorf("%v", line)
+	}
+}

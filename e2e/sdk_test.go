@@ -1,0 +1,243 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"basegate/mockvllm"
+)
+
+// sdk is the official Go SDK as its documentation tells one to use it, and a counter of its requests.
+func (g *gateway) sdk(options ...option.RequestOption) (c openai.Client, requests func() int) {
+	var mu sync.Mutex
+	count := 0
+	counted := option.WithMiddleware(func(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+		mu.Lock()
+		count++
+		mu.Unlock()
+		return next(r)
+	})
+	options = append([]option.RequestOption{
+		option.WithBaseURL(g.url + "/v1"), option.WithAPIKey(g.secret), option.WithHTTPClient(client), counted,
+	}, options...)
+	return openai.NewClient(options...), func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return count
+	}
+}
+
+// ask is a completion request of the SDK.
+func ask(change func(*openai.CompletionNewParams)) openai.CompletionNewParams {
+	p := openai.CompletionNewParams{
+		Model:     "m",
+		Prompt:    openai.CompletionNewParamsPromptUnion{OfString: openai.String("The capital of France is")},
+		MaxTokens: openai.Int(8),
+	}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+func TestGoSDKCompletion(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	greedy := ask(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(0) })
+	first, err := c.Completions.New(t.Context(), greedy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Model != checkpoint || first.Choices[0].Text == "" || first.Usage.CompletionTokens == 0 {
+		t.Errorf("%+v", first)
+	}
+	again, err := c.Completions.New(t.Context(), ask(nil), option.WithJSONSet("top_k", 1), option.WithJSONSet("min_p", 0.0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Choices[0].Text != first.Choices[0].Text {
+		t.Errorf("top_k 1 gives %q, temperature 0 gives %q", again.Choices[0].Text, first.Choices[0].Text)
+	}
+}
+
+func TestGoSDKLogprobs(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	answer, err := c.Completions.New(t.Context(), ask(func(p *openai.CompletionNewParams) { p.Logprobs = openai.Int(5) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logprobs, tokens := answer.Choices[0].Logprobs, int(answer.Usage.CompletionTokens)
+	if len(logprobs.Tokens) != tokens || len(logprobs.TokenLogprobs) != tokens || len(logprobs.TopLogprobs) != tokens {
+		t.Fatalf("%d tokens, but logprobs %+v", tokens, logprobs)
+	}
+	if text := strings.Join(logprobs.Tokens, ""); text != answer.Choices[0].Text {
+		t.Errorf("tokens %q, text %q", text, answer.Choices[0].Text)
+	}
+	for i, top := range logprobs.TopLogprobs {
+		if top[logprobs.Tokens[i]] != logprobs.TokenLogprobs[i] || len(top) < 5 || len(top) > 6 {
+			t.Errorf("token %d: want the 5 best and the chosen one, got %v", i, top)
+		}
+	}
+}
+
+func TestGoSDKEchoAndPromptLogprobs(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	answer, err := c.Completions.New(t.Context(), ask(func(p *openai.CompletionNewParams) { p.Echo = openai.Bool(true) }),
+		option.WithJSONSet("prompt_logprobs", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	choice := answer.Choices[0]
+	if !strings.HasPrefix(choice.Text, "The capital of France is") {
+		t.Errorf("no echo: %q", choice.Text)
+	}
+	if raw := choice.JSON.ExtraFields["prompt_logprobs"].Raw(); !strings.HasPrefix(raw, "[null,{") {
+		t.Errorf("prompt_logprobs: %s", raw)
+	}
+}
+
+func TestGoSDKStream(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	seeded := func(p *openai.CompletionNewParams) { p.Seed = openai.Int(7) }
+	whole, err := c.Completions.New(t.Context(), ask(seeded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, usage := range []bool{false, true} {
+		stream := c.Completions.NewStreaming(t.Context(), ask(func(p *openai.CompletionNewParams) {
+			seeded(p)
+			if usage {
+				p.StreamOptions.IncludeUsage = openai.Bool(true)
+			}
+		}))
+		var text strings.Builder
+		var events, tokens int64
+		for stream.Next() {
+			chunk := stream.Current()
+			for _, choice := range chunk.Choices {
+				text.WriteString(choice.Text)
+				events++
+			}
+			if len(chunk.Choices) == 0 {
+				tokens = chunk.Usage.CompletionTokens
+			}
+		}
+		if err := stream.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if text.String() != whole.Choices[0].Text || events != whole.Usage.CompletionTokens {
+			t.Errorf("%d events with %q; the plain answer has %d tokens and %q", events, &text, whole.Usage.CompletionTokens, whole.Choices[0].Text)
+		}
+		if want := whole.Usage.CompletionTokens; usage && tokens != want || !usage && tokens != 0 {
+			t.Errorf("include_usage %t: a usage event of %d tokens, the plain answer has %d", usage, tokens, want)
+		}
+	}
+}
+
+func TestGoSDKModels(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	models, err := c.Models.List(t.Context())
+	if err != nil || len(models.Data) != 1 || models.Data[0].ID != "m" {
+		t.Errorf("%v: %+v", err, models)
+	}
+	found, err := c.Models.Get(t.Context(), "m")
+	if err != nil || found.ID != "m" {
+		t.Errorf("%v: %+v", err, found)
+	}
+}
+
+func TestGoSDKGivesUpOnWhatNoRetryCanHelp(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	for _, c := range []struct {
+		name   string
+		ask    openai.CompletionNewParams
+		option option.RequestOption
+		status int
+		code   string
+		param  string
+	}{
+		{"unknown field", ask(nil), option.WithJSONSet("temprature", 1), 400, "invalid_request", "temprature"},
+		{"out of range", ask(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(3) }), nil, 400, "invalid_request", "temperature"},
+		{"unknown model", ask(func(p *openai.CompletionNewParams) { p.Model = "x" }), nil, 400, "model_not_found", "model"},
+		{"wrong key", ask(nil), option.WithAPIKey("acs-bm-wrong"), 401, "invalid_api_key", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sdk, requests := g.sdk(option.WithMaxRetries(3))
+			var options []option.RequestOption
+			if c.option != nil {
+				options = append(options, c.option)
+			}
+			_, err := sdk.Completions.New(t.Context(), c.ask, options...)
+			var told *openai.Error
+			if !errors.As(err, &told) {
+				t.Fatalf("not an error of the API: %v", err)
+			}
+			if told.StatusCode != c.status || told.Code != c.code || told.Param != c.param {
+				t.Errorf("%d %s %s", told.StatusCode, told.Code, told.Param)
+			}
+			if n := requests(); n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+	}
+}
+
+func TestGoSDKChatIsNotServed(t *testing.T) {
+	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, requests := g.sdk(option.WithMaxRetries(3))
+	_, err := c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+		Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
+	})
+	var told *openai.Error
+	if !errors.As(err, &told) || told.StatusCode != http.StatusBadRequest || told.Code != "chat_completions_unsupported" {
+		t.Errorf("%v", err)
+	}
+	if n := requests(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestGoSDKSeesAStreamBreak(t *testing.T) {
+	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	for _, kind := range []string{"error_event", "reset_mid", "cut", "engine_dead"} {
+		mock.InjectFault(mockvllm.Fault{Kind: kind, AfterEvents: 2})
+		stream := c.Completions.NewStreaming(t.Context(), ask(nil))
+		seen := 0
+		for stream.Next() {
+			seen++
+		}
+		if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "received error while streaming") {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if seen != 2 {
+			t.Errorf("%s: %d events before the error, want 2", kind, seen)
+		}
+		mock.ClearFaults()
+	}
+}
+
+func TestGoSDKRetriesWhatMayPass(t *testing.T) {
+	g, mock := gatewayOf(t, settings{rest: "breaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
+	c, requests := g.sdk(option.WithMaxRetries(2))
+	mock.InjectFault(mockvllm.Fault{Kind: "oom"}) // the gateway does not retry this one
+	answer, err := c.Completions.New(t.Context(), ask(nil))
+	if err != nil || answer.Choices[0].Text == "" {
+		t.Fatalf("%v: %+v", err, answer)
+	}
+	if n := requests(); n != 2 {
+		t.Errorf("asked %d times, want 2", n)
+	}
+}
