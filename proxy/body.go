@@ -28,7 +28,6 @@ const (
 func (x *exchange) readBody() ([]byte, error) {
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
-		x.discardBody()
 		return nil, apierr.BodyTooLarge(limit)
 	}
 	control := http.NewResponseController(x.w)
@@ -56,9 +55,9 @@ func (x *exchange) readBody() ([]byte, error) {
 		return nil, x.unreadable(err)
 	}
 	if int64(buffer.Len()) > limit {
-		x.discardBody()
 		return nil, apierr.BodyTooLarge(limit)
 	}
+	x.bodyRead = true
 	return buffer.Bytes(), nil
 }
 
@@ -80,15 +79,27 @@ func (x *exchange) arrivedWhole() bool {
 	return errors.Is(err, io.EOF)
 }
 
-// discardBody reads some more of a body that is too large, since a client that is still sending would see its
-// connection reset in place of the answer.
+const (
+	// discardMost is how much of an unwanted body is read for a client with a key, in bytes; for others it is no more
+	// than a body may have.
+	discardMost    = 64 << 20
+	discardTimeout = 5 * time.Second
+)
+
+// discardBody reads on in a body that nobody wants, before the answer that says so: a client that is still sending
+// would see its connection reset in place of the answer.
 func (x *exchange) discardBody() {
-	if x.r.Header.Get("Expect") != "" {
-		return // it waits for leave to send
+	if x.bodyRead || x.r.Body == http.NoBody || x.r.Header.Get("Expect") != "" {
+		return // nothing is coming, or it waits for leave to come
+	}
+	most := x.settings.MaxBodyBytes
+	if x.identity.KeyID != "" {
+		most = max(most, discardMost)
 	}
 	control := http.NewResponseController(x.w)
-	if control.SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
+	if control.SetReadDeadline(time.Now().Add(discardTimeout)) != nil {
 		return
 	}
-	io.CopyN(io.Discard, x.r.Body, 64<<20) //nolint:errcheck // best effort
+	io.CopyN(io.Discard, x.r.Body, most) //nolint:errcheck // best effort
+	control.SetReadDeadline(time.Time{}) //nolint:errcheck // it could be set before
 }

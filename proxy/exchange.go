@@ -26,6 +26,7 @@ type exchange struct {
 	arrived  time.Time
 	address  string
 	settings *Settings
+	bodyRead bool // whole, so that none of it is still on its way
 
 	identity keys.Identity
 	request  *validate.Request
@@ -142,6 +143,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	if x.status != 0 {
 		panic(http.ErrAbortHandler) // a plain answer has begun: cut the connection, so that it does not look whole
 	}
+	x.discardBody()
 	x.status = e.Code.Status()
 	h := x.w.Header()
 	e.SetHeaders(h)
