@@ -1,0 +1,81 @@
+package budget_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/budget"
+)
+
+// cpu is what the process has taken so far.
+func cpu(tb testing.TB) time.Duration {
+	tb.Helper()
+	var usage syscall.Rusage
+	must(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+func BenchmarkReserveSettle(b *testing.B) {
+	caps := budget.Caps{MonthTotal: budget.Limit(1 << 50), DayTotal: budget.Limit(1 << 50), MonthInput: budget.Limit(1 << 50), MonthOutput: budget.Limit(1 << 50)}
+	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
+	for _, at := range []int{1, 64, 256} {
+		b.Run(fmt.Sprint("at a time ", at), func(b *testing.B) {
+			l := newLedger(b)
+			slots := make(chan struct{}, at)
+			b.ReportAllocs()
+			b.ResetTimer()
+			began := cpu(b)
+			for range b.N {
+				slots <- struct{}{}
+				go func() {
+					r, err := l.Reserve(b.Context(), p, request(), exactly(100, 100), nil)
+					if err == nil {
+						err = r.Wait(b.Context())
+					}
+					if err == nil {
+						err = r.Settle(b.Context(), budget.Outcome{Prompt: 100, Completion: 20, Status: 200})
+					}
+					if err != nil {
+						b.Error(err)
+					}
+					<-slots
+				}()
+			}
+			for range at {
+				slots <- struct{}{}
+			}
+			b.ReportMetric(float64((cpu(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// BenchmarkDecide is what is left of the above without the rows: all that happens under the ledger's lock.
+func BenchmarkDecide(b *testing.B) {
+	db := openDatabase(b, newPath(b))
+	l := start(b, db)
+	must(b, db.Close())
+	caps := budget.Caps{MonthTotal: budget.Limit(1 << 50), DayTotal: budget.Limit(1 << 50), MonthInput: budget.Limit(1 << 50), MonthOutput: budget.Limit(1 << 50)}
+	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := l.Reserve(b.Context(), p, budget.Request{ID: "req"}, exactly(100, 100), nil)
+		must(b, err)
+		must(b, r.Settle(b.Context(), budget.Outcome{})) // a row that could not be opened is not closed
+	}
+}
+
+// BenchmarkStart starts a ledger over a million rows of the present month, with a crash's rows among them.
+func BenchmarkStart(b *testing.B) {
+	db := openDatabase(b, newPath(b))
+	now := time.Now().UTC()
+	fill(b, db, 1_000_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
+	for b.Loop() {
+		l := budget.New(db, zap.NewNop(), budget.Settings{})
+		must(b, l.Start(b.Context()))
+		l.Close()
+	}
+}

@@ -1,0 +1,263 @@
+package budget_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/budget"
+)
+
+// model is the budgets as their description puts them: sums by name, nothing clever.
+type model struct {
+	used, reserved map[string]int64
+}
+
+// modelCap is one of the eight.
+type modelCap struct {
+	scope  budget.Scope
+	window budget.Window
+	meter  budget.Meter
+	limit  int64
+	name   string // of the counter at this time
+}
+
+// counters are the names of what a party's request is counted on at a time.
+func counters(scope budget.Scope, id string, at time.Time) map[string]string {
+	party := string(scope) + "/" + id + "/"
+	return map[string]string{
+		"month total":  party + at.Format("2006-01") + "/total",
+		"day total":    party + at.Format("2006-01-02") + "/total",
+		"month input":  party + at.Format("2006-01") + "/input",
+		"month output": party + at.Format("2006-01") + "/output",
+	}
+}
+
+func modelCaps(p budget.Payer, at time.Time) []modelCap {
+	var all []modelCap
+	for _, side := range []struct {
+		scope budget.Scope
+		id    string
+		caps  budget.Caps
+	}{{budget.Key, p.Key, p.KeyCaps}, {budget.Account, p.Account, p.AccountCaps}} {
+		names := counters(side.scope, side.id, at)
+		for _, c := range []struct {
+			cap    budget.Cap
+			window budget.Window
+			meter  budget.Meter
+		}{
+			{side.caps.MonthTotal, budget.Month, budget.Total},
+			{side.caps.DayTotal, budget.Day, budget.Total},
+			{side.caps.MonthInput, budget.Month, budget.Input},
+			{side.caps.MonthOutput, budget.Month, budget.Output},
+		} {
+			if limit, ok := c.cap.Tokens(); ok {
+				all = append(all, modelCap{side.scope, c.window, c.meter, limit, names[string(c.window)+" "+string(c.meter)]})
+			}
+		}
+	}
+	return all
+}
+
+func (m *model) add(to map[string]int64, p budget.Payer, at time.Time, input, output int64) {
+	for _, names := range []map[string]string{counters(budget.Key, p.Key, at), counters(budget.Account, p.Account, at)} {
+		to[names["month total"]] += input + output
+		to[names["day total"]] += input + output
+		to[names["month input"]] += input
+		to[names["month output"]] += output
+	}
+}
+
+// judge answers with the tokens that are granted, the cap that refuses, or neither where the request waits.
+func (m *model) judge(p budget.Payer, d budget.Demand, at time.Time) (granted int64, refusal *modelCap) {
+	caps := modelCaps(p, at)
+	for granted = d.MaxTokens; granted > 0; granted-- { // the most that fits, found by trying
+		if refusal = m.first(caps, d.PromptTokens, d.Candidates*granted, m.used); refusal == nil {
+			break
+		}
+	}
+	if granted == 0 {
+		return 0, refusal
+	}
+	both := map[string]int64{}
+	for _, c := range caps {
+		both[c.name] = m.used[c.name] + m.reserved[c.name]
+	}
+	if m.first(caps, d.PromptTokens, d.Candidates*granted, both) != nil {
+		return 0, nil
+	}
+	return granted, nil
+}
+
+// first is the cap to be named of those that so much more would pass.
+func (m *model) first(caps []modelCap, input, output int64, taken map[string]int64) *modelCap {
+	var named *modelCap
+	for i, c := range caps {
+		need := map[budget.Meter]int64{budget.Total: input + output, budget.Input: input, budget.Output: output}[c.meter]
+		if taken[c.name]+need <= c.limit && (c.meter != budget.Input || taken[c.name] < c.limit) {
+			continue
+		}
+		if named == nil || named.window == budget.Day && c.window == budget.Month ||
+			named.window == c.window && c.limit-taken[c.name] < named.limit-taken[named.name] {
+			named = &caps[i]
+		}
+	}
+	return named
+}
+
+// modelOpen is a reservation as the model knows it.
+type modelOpen struct {
+	r             *budget.Reservation
+	p             budget.Payer
+	at            time.Time
+	input, output int64
+}
+
+// comparison drives a ledger and a model by the same operations.
+type comparison struct {
+	*model
+	t      *testing.T
+	rng    *rand.Rand
+	ledger *budget.Ledger
+	now    time.Time
+	low    time.Time // the clock is not set back further
+	payers []budget.Payer
+	open   []modelOpen
+	left   context.Context //nolint:containedctx // it has ended, so that nobody waits
+	counts map[string]int
+}
+
+func newComparison(t *testing.T, seed uint64) *comparison {
+	t.Helper()
+	db := openDatabase(t, newPath(t))
+	c := &comparison{
+		model: &model{used: map[string]int64{}, reserved: map[string]int64{}}, t: t,
+		rng: rand.New(rand.NewPCG(seed, 2)), now: at(t, "2027-11-20T12:00:00Z"), counts: map[string]int{},
+	}
+	c.low = c.now
+	c.ledger = budget.New(db, zap.NewNop(), budget.Settings{Backlog: 1})
+	c.ledger.SetClock(func() time.Time { return c.now })
+	must(t, c.ledger.Start(t.Context()))
+	t.Cleanup(c.ledger.Close)
+	must(t, db.Close()) // this is about the counters, which stand when rows cannot be written
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	c.left = left
+	limit := func(most int64) budget.Cap {
+		if c.rng.IntN(3) == 0 {
+			return budget.Unbounded()
+		}
+		return budget.Limit(c.rng.Int64N(most))
+	}
+	for key := range 12 {
+		p := budget.Payer{Key: fmt.Sprint("key", key), Account: fmt.Sprint("acc", key%4)}
+		p.KeyCaps = budget.Caps{MonthTotal: limit(2e6), DayTotal: limit(1e5), MonthInput: limit(2e6), MonthOutput: limit(1e6)}
+		p.AccountCaps = budget.Caps{MonthTotal: limit(4e6), DayTotal: limit(2e5), MonthInput: limit(4e6), MonthOutput: limit(2e6)}
+		if key >= 4 {
+			p.AccountCaps = c.payers[key%4].AccountCaps
+		}
+		c.payers = append(c.payers, p)
+	}
+	return c
+}
+
+func (c *comparison) step() {
+	switch n := c.rng.IntN(100); {
+	case n < 50:
+		c.reserve()
+	case n < 97 && len(c.open) > 0:
+		c.settle(c.rng.IntN(len(c.open)))
+	case n == 97 && c.rng.IntN(50) == 0: // set back
+		c.now = c.now.Add(-time.Duration(c.rng.Int64N(int64(20 * 24 * time.Hour))))
+		if c.now.Before(c.low) {
+			c.now = c.low
+		}
+	default:
+		c.now = c.now.Add(time.Duration(c.rng.Int64N(int64(20 * time.Minute))))
+		c.low = maxTime(c.low, c.now.AddDate(0, 0, -25))
+	}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (c *comparison) reserve() {
+	c.t.Helper()
+	p := c.payers[c.rng.IntN(len(c.payers))]
+	d := budget.Demand{
+		PromptTokens: c.rng.Int64N(300), Exact: true, Candidates: 1 + c.rng.Int64N(3), MaxTokens: 1 + c.rng.Int64N(60),
+	}
+	want, refusal := c.judge(p, d, c.now)
+	r, err := c.ledger.Reserve(c.left, p, budget.Request{ID: "x"}, d, nil)
+	var e *budget.Exceeded
+	switch {
+	case err == nil:
+		if want != r.MaxTokens() {
+			c.t.Fatalf("%s: %+v got %d tokens, want %d (refused by %+v)", c.now, d, r.MaxTokens(), want, refusal)
+		}
+		o := modelOpen{r: r, p: p, at: c.now, input: d.PromptTokens, output: d.Candidates * want}
+		c.add(c.reserved, p, c.now, o.input, o.output)
+		c.open = append(c.open, o)
+		c.counts[name("granted, clamped ", r.Clamped())]++
+	case errors.As(err, &e):
+		if refusal == nil || e.Scope != refusal.scope || e.Window != refusal.window || e.Meter != refusal.meter ||
+			e.Limit != refusal.limit || e.Used != c.used[refusal.name] || e.Reserved != c.reserved[refusal.name] ||
+			e.ResetsAt.Before(c.now) || e.ResetsAt.AddDate(0, -1, 0).After(c.now) {
+			c.t.Fatalf("%s: %+v was refused by %+v, want %+v", c.now, d, e, refusal)
+		}
+		c.counts["refused"]++
+	case errors.Is(err, context.Canceled):
+		if want != 0 || refusal != nil {
+			c.t.Fatalf("%s: %+v waits, want %d tokens or %+v", c.now, d, want, refusal)
+		}
+		c.counts["waiting"]++
+	default:
+		c.t.Fatal(err)
+	}
+	for _, one := range modelCaps(p, c.now) {
+		if c.used[one.name]+c.reserved[one.name] > one.limit {
+			c.t.Fatalf("%s: %+v is passed", c.now, one)
+		}
+	}
+}
+
+func (c *comparison) settle(i int) {
+	o := c.open[i]
+	c.open[i] = c.open[len(c.open)-1]
+	c.open = c.open[:len(c.open)-1]
+	input, output := o.input, int64(0)
+	if o.output > 0 {
+		output = c.rng.Int64N(o.output + 1)
+	}
+	if c.rng.IntN(10) == 0 {
+		o.r.Progress(input, output)
+		o.r.Release()
+	} else {
+		_ = o.r.Settle(c.left, budget.Outcome{Prompt: input, Completion: output}) // the database is closed
+	}
+	c.add(c.reserved, o.p, o.at, -o.input, -o.output)
+	c.add(c.used, o.p, o.at, input, output)
+}
+
+func TestTheLedgerDecidesLikeTheModel(t *testing.T) {
+	operations := 1_000_000
+	if testing.Short() || raceDetector {
+		operations = 50_000
+	}
+	for seed := range uint64(4) {
+		c := newComparison(t, seed)
+		for range operations / 4 {
+			c.step()
+		}
+		t.Log(c.now, c.counts)
+	}
+}

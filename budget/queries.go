@@ -1,0 +1,219 @@
+package budget
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// querier is what queries run on.
+type querier interface {
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+}
+
+// State is how far a request has come.
+type State string
+
+// The states.
+const (
+	Settled     State = "settled"     // it has ended, well or not
+	Interrupted State = "interrupted" // nobody has said how it ended
+
+	inFlight State = "in_flight"
+)
+
+// row is a request on the ledger.
+type row struct {
+	request Request
+	state   State
+	outcome Outcome
+}
+
+func insertRequest(ctx context.Context, tx *sql.Tx, r row) error {
+	const text = `
+		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
+	q, o := &r.request, &r.outcome
+	_, err := tx.ExecContext(ctx, text,
+		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, o.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
+		o.Status, o.Code, string(r.state), o.Prompt, o.Completion,
+		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds())
+	return err
+}
+
+// updateRequest closes a row, if there is one.
+func updateRequest(ctx context.Context, tx *sql.Tx, r row) (found bool, err error) {
+	const text = `
+		UPDATE requests SET backend = $2, status = $3, code = $4, state = $5, prompt_tokens = $6, completion_tokens = $7,
+			queue_us = $8, first_token_us = $9, total_us = $10
+		WHERE request_id = $1`
+	o := &r.outcome
+	result, err := tx.ExecContext(ctx, text,
+		r.request.ID, o.Backend, o.Status, o.Code, string(r.state), o.Prompt, o.Completion,
+		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds())
+	if err != nil {
+		return false, err
+	}
+	rows, err := result.RowsAffected()
+	return rows > 0, err
+}
+
+// updateProgress writes a checkpoint, unless the request has ended meanwhile.
+func updateProgress(ctx context.Context, tx *sql.Tx, id string, p progress) error {
+	const text = `
+		UPDATE requests SET backend = $2, prompt_tokens = $3, completion_tokens = $4
+		WHERE request_id = $1 AND state = 'in_flight'`
+	_, err := tx.ExecContext(ctx, text, id, p.backend, p.prompt, p.completion)
+	return err
+}
+
+// interruptRequests closes all rows that are in flight.
+func interruptRequests(ctx context.Context, tx *sql.Tx) (rows int64, err error) {
+	const text = `UPDATE requests SET state = 'interrupted' WHERE state = 'in_flight'`
+	result, err := tx.ExecContext(ctx, text)
+	if err != nil {
+		return 0, fmt.Errorf("close what was in flight: %w", err)
+	}
+	return result.RowsAffected()
+}
+
+// spent is what a key has taken in a day.
+type spent struct {
+	key, account       string
+	day                time.Time
+	prompt, completion int64
+}
+
+// dayMicros is a day in the unit of the tables.
+const dayMicros = int64(24 * time.Hour / time.Microsecond)
+
+// selectSpent reads what has been taken since a day began.
+func selectSpent(ctx context.Context, q querier, since time.Time, each func(spent)) error {
+	const text = `
+		SELECT key_id, account_id, time / $2, sum(prompt_tokens), sum(completion_tokens)
+		FROM requests WHERE time >= $1
+		GROUP BY key_id, account_id, time / $2`
+	rows, err := q.QueryContext(ctx, text, since.UnixMicro(), dayMicros)
+	if err != nil {
+		return fmt.Errorf("read what is used: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			s   spent
+			day int64
+		)
+		if err := rows.Scan(&s.key, &s.account, &day, &s.prompt, &s.completion); err != nil {
+			return fmt.Errorf("read what is used: %w", err)
+		}
+		s.day = time.UnixMicro(day * dayMicros).UTC()
+		each(s)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read what is used: %w", err)
+	}
+	return nil
+}
+
+// scanner is the current row.
+type scanner interface {
+	Scan(to ...any) error
+}
+
+// report is a question about usage: what to select, and what to put behind the conditions.
+type report struct {
+	columns string
+	tail    string
+	scan    func(scanner) (Row, error)
+}
+
+func reportBy(by By) (r report, ok bool) {
+	const (
+		sums = `, count(*), sum(prompt_tokens), sum(completion_tokens)`
+		most = ` ORDER BY sum(prompt_tokens + completion_tokens) DESC, `
+	)
+	switch by {
+	case ByRequest:
+		return report{
+			columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`,
+			tail: ` ORDER BY time DESC, request_id DESC`, scan: scanRequest,
+		}, true
+	case ByKey:
+		return report{`key_id, account_id` + sums, ` GROUP BY key_id, account_id` + most + `key_id`, scanKey}, true
+	case ByAccount:
+		return report{`account_id` + sums, ` GROUP BY account_id` + most + `account_id`, scanAccount}, true
+	case ByModel:
+		return report{`model` + sums, ` GROUP BY model` + most + `model`, scanModel}, true
+	case ByDay:
+		return report{`time / 86400000000` + sums, ` GROUP BY 1 ORDER BY 1 DESC`, scanDay}, true
+	}
+	return report{}, false
+}
+
+// selectUsage asks. The text is put together of constants; whatever is given is a parameter.
+func selectUsage(ctx context.Context, q querier, f Filter, r report) (*sql.Rows, error) {
+	var (
+		text strings.Builder
+		args []any
+	)
+	text.WriteString(`SELECT ` + r.columns + ` FROM requests WHERE state <> 'in_flight'`)
+	param := func(before string, value any) {
+		args = append(args, value)
+		text.WriteString(before + "$" + strconv.Itoa(len(args)))
+	}
+	if !f.Since.IsZero() {
+		param(` AND time >= `, f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		param(` AND time < `, f.Until.UnixMicro())
+	}
+	if f.Account != "" {
+		param(` AND account_id = `, f.Account)
+	}
+	if f.Key != "" {
+		param(` AND key_id = `, f.Key)
+	}
+	text.WriteString(r.tail)
+	if f.Limit > 0 {
+		param(` LIMIT `, f.Limit)
+	}
+	return q.QueryContext(ctx, text.String(), args...)
+}
+
+func scanRequest(from scanner) (r Row, err error) {
+	var at, queue, first, total int64
+	err = from.Scan(&r.RequestID, &at, &r.KeyID, &r.AccountID, &r.Model, &r.Backend, &r.Endpoint, &r.Workload, &r.User,
+		&r.Stream, &r.Status, &r.Code, &r.State, &r.PromptTokens, &r.CompletionTokens, &queue, &first, &total)
+	r.Requests, r.Time = 1, time.UnixMicro(at).UTC()
+	r.Queue = time.Duration(queue) * time.Microsecond
+	r.FirstToken = time.Duration(first) * time.Microsecond
+	r.Total = time.Duration(total) * time.Microsecond
+	return r, err
+}
+
+func scanKey(from scanner) (r Row, err error) {
+	err = from.Scan(&r.KeyID, &r.AccountID, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanAccount(from scanner) (r Row, err error) {
+	err = from.Scan(&r.AccountID, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanModel(from scanner) (r Row, err error) {
+	err = from.Scan(&r.Model, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanDay(from scanner) (r Row, err error) {
+	var day int64
+	err = from.Scan(&day, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	r.Time = time.UnixMicro(day * dayMicros).UTC()
+	return r, err
+}

@@ -1,0 +1,194 @@
+package budget
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+)
+
+// ErrDuplicate says that another request has the same id. Its row is left alone, and there is none for this one.
+var ErrDuplicate = errors.New("a request of this id is on the ledger already")
+
+// Request is what the ledger writes down about a request.
+type Request struct {
+	ID        string
+	KeyID     string // Reserve sets it to the payer's
+	AccountID string // Reserve sets it to the payer's
+	Model     string
+	Endpoint  string
+	Workload  string
+	User      string
+	Stream    bool
+
+	// Time is when the request came; zero is now. Where a day has passed since, or the clock disagrees, the row bears the
+	// time of admission, so that it lies in the windows that are charged.
+	Time time.Time
+}
+
+// Outcome is how a request ended. A duration that does not apply is 0.
+type Outcome struct {
+	Prompt     int64 // tokens
+	Completion int64 // tokens
+	Status     int
+	Code       string // of the error; empty for none
+	Backend    string // empty: the last Attempt's
+	Queue      time.Duration
+	FirstToken time.Duration
+	Total      time.Duration
+}
+
+// Reservation is what a request holds of its caps until it ends. Settle ends it, or else Release; the first call counts
+// and all later ones change nothing. It is safe for concurrent use.
+type Reservation struct {
+	ledger    *Ledger
+	request   Request
+	account   *party
+	seat      seat
+	input     int64
+	output    int64
+	maxTokens int64
+	clamped   bool
+	index     int // in the ledger's open ones, under its lock
+
+	opened  *database.Pending
+	foreign bool // the row of this id is another's; the writer's own
+
+	prompt, completion atomic.Int64 // the latest known; prompt is unknown before the first Progress
+	backend            atomic.Pointer[string]
+	saved              progress // what is on disk; the checkpoint's own
+
+	once    sync.Once
+	ended   atomic.Bool
+	closing *closing          // nil where there was nothing to write
+	commit  *database.Pending // the first attempt at it; the closing's own may be a later one
+}
+
+// progress is what a checkpoint writes.
+type progress struct {
+	prompt, completion int64
+	backend            string
+}
+
+// MaxTokens is how many tokens each candidate may have.
+func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
+
+// Clamped tells whether that is fewer than asked for.
+func (r *Reservation) Clamped() bool { return r.clamped }
+
+// Opened is closed when the request's row is on disk or could not be written; Wait says which.
+func (r *Reservation) Opened() <-chan struct{} { return r.opened.Done() }
+
+// Wait waits until the request's row is on disk. Nothing may go to the client before: when the error is
+// database.ErrUnavailable the ledger cannot be written, and the request has to be refused.
+func (r *Reservation) Wait(ctx context.Context) error {
+	if err := r.opened.Wait(ctx); err != nil {
+		return fmt.Errorf("open the request's row: %w", err)
+	}
+	return nil
+}
+
+// Progress says how many tokens the request has taken so far. It is cheap enough for every event of a stream. What is
+// known when the process dies, up to a second before, is what the request will have cost.
+func (r *Reservation) Progress(prompt, completion int64) {
+	r.completion.Store(max(completion, 0))
+	r.prompt.Store(max(prompt, 0))
+}
+
+// Attempt says which backend the request has gone to.
+func (r *Reservation) Attempt(backend string) { r.backend.Store(&backend) }
+
+// unknown is a number of prompt tokens that nobody has told.
+const unknown = -1
+
+// latest is what a crash should leave. As long as nobody has told what the prompt takes, it is what was reserved for it.
+func (r *Reservation) latest() progress {
+	p := progress{prompt: r.prompt.Load(), completion: r.completion.Load()}
+	if p.prompt == unknown {
+		p.prompt = r.input
+	}
+	if backend := r.backend.Load(); backend != nil {
+		p.backend = *backend
+	}
+	return p
+}
+
+// insert submits the row.
+func (r *Reservation) insert() {
+	r.opened = r.ledger.submit(func(ctx context.Context, tx *sql.Tx) error {
+		err := insertRequest(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
+		if database.IsUnique(err) {
+			r.foreign = true
+			return ErrDuplicate
+		}
+		return err
+	})
+}
+
+// Settle ends the reservation: what was taken is charged at once, and Settle waits until that is on disk. The answer's
+// last byte may follow when it has returned nil.
+//
+// When it returns an error, the charge stands in memory and is not known to be on disk: the client must not be told
+// that the answer is whole. The ledger goes on trying to write it.
+func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
+	r.end(Settled, o)
+	if r.closing == nil {
+		return nil
+	}
+	began := time.Now()
+	if err := r.commit.Wait(ctx); err != nil {
+		r.ledger.adopt(r.closing)
+		return fmt.Errorf("close the request's row: %w", err)
+	}
+	r.ledger.metrics.committed(time.Since(began))
+	return nil
+}
+
+// Release ends a reservation that has not been settled, as interrupted, with what Progress last said; with nothing if
+// it never did. It is for defer, and does not wait for the disk.
+func (r *Reservation) Release() {
+	if r.ended.Load() {
+		return
+	}
+	var o Outcome
+	if prompt := r.prompt.Load(); prompt != unknown {
+		o.Prompt, o.Completion = prompt, r.completion.Load()
+	}
+	if r.end(Interrupted, o); r.closing != nil {
+		r.ledger.adopt(r.closing)
+	}
+}
+
+// end charges and submits the row's end, once. Who comes second finds the first's.
+func (r *Reservation) end(state State, o Outcome) {
+	r.once.Do(func() {
+		r.ended.Store(true)
+		o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
+		if o.Backend == "" {
+			o.Backend = r.latest().backend
+		}
+		l := r.ledger
+		l.mu.Lock()
+		l.give(r, o.Prompt, o.Completion)
+		l.mu.Unlock()
+		l.metrics.ended(state)
+		if o.Prompt > r.input || o.Completion > r.output {
+			l.log.Warn("a request took more than was reserved for it", zap.String("request_id", r.request.ID),
+				zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
+				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
+		}
+		if o.Prompt+o.Completion == 0 && l.failed(r.opened) != nil {
+			return // a request that was refused because it could not be written down
+		}
+		r.closing = &closing{of: r, row: row{request: r.request, state: state, outcome: o}}
+		l.write(r.closing)
+		r.commit = r.closing.pending
+	})
+}

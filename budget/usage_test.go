@@ -1,0 +1,155 @@
+package budget_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"basegate/budget"
+)
+
+// use makes six requests: two keys of one account and one of another, on three days.
+func use(t *testing.T, l *budget.Ledger) {
+	t.Helper()
+	payers := []budget.Payer{{Key: "k1", Account: "a1"}, {Key: "k2", Account: "a1"}, {Key: "k3", Account: "a2"}}
+	for i := range 2 * len(payers) {
+		who := payers[i%len(payers)]
+		q := budget.Request{ID: name("r", i), Model: name("m", i%2), Time: time.Now()}
+		r, err := l.Reserve(t.Context(), who, q, exactly(100, 100), nil)
+		must(t, err)
+		settle(t, r, 10, int64(i))
+		time.Sleep(12 * time.Hour)
+	}
+}
+
+func summary(by budget.By, r budget.Row) string {
+	switch by {
+	case budget.ByRequest:
+		return r.RequestID
+	case budget.ByKey:
+		return name(r.KeyID, " ", r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByAccount:
+		return name(r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByModel:
+		return name(r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByDay:
+		return name(r.Time.Format("01-02"), " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	}
+	return "?"
+}
+
+func TestUsageIsAddedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t)
+		began := time.Now()
+		use(t, l)
+		for _, c := range []struct {
+			filter budget.Filter
+			by     budget.By
+			want   []string
+		}{
+			{budget.Filter{}, budget.ByRequest, []string{"r5", "r4", "r3", "r2", "r1", "r0"}},
+			{budget.Filter{Limit: 2}, budget.ByRequest, []string{"r5", "r4"}},
+			{budget.Filter{Account: "a1"}, budget.ByRequest, []string{"r4", "r3", "r1", "r0"}},
+			{budget.Filter{Account: "a1", Key: "k2"}, budget.ByRequest, []string{"r4", "r1"}},
+			{budget.Filter{Account: "a2", Key: "k2"}, budget.ByRequest, nil},
+			{budget.Filter{Since: began.Add(24 * time.Hour), Until: began.Add(48 * time.Hour)}, budget.ByRequest, []string{"r3", "r2"}},
+			{budget.Filter{}, budget.ByKey, []string{"k3 a2 2 20+7", "k2 a1 2 20+5", "k1 a1 2 20+3"}},
+			{budget.Filter{}, budget.ByAccount, []string{"a1 4 40+8", "a2 2 20+7"}},
+			{budget.Filter{}, budget.ByModel, []string{"m1 3 30+9", "m0 3 30+6"}},
+			{budget.Filter{}, budget.ByDay, []string{"01-03 2 20+9", "01-02 2 20+5", "01-01 2 20+1"}},
+			{budget.Filter{Key: "k1", Limit: 1}, budget.ByDay, []string{"01-02 1 10+3"}},
+		} {
+			all, err := l.Usage(t.Context(), c.filter, c.by)
+			must(t, err)
+			var got []string
+			for _, r := range all {
+				got = append(got, summary(c.by, r))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%+v by %s (-want +got)\n%s", c.filter, c.by, diff)
+			}
+		}
+		if _, err := l.Usage(t.Context(), budget.Filter{}, "colour"); err == nil || !strings.Contains(err.Error(), "colour") {
+			t.Errorf("by colour: %v", err)
+		}
+		for r, err := range l.Rows(t.Context(), budget.Filter{}, budget.ByRequest) {
+			must(t, err)
+			if r.RequestID != "r5" {
+				t.Errorf("the loop goes on to %s", r.RequestID)
+			}
+			break
+		}
+	})
+}
+
+func TestUsageNeedsNoStart(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	fill(t, db, 100, time.Now().Add(-30*24*time.Hour))
+	l := budget.New(db, zap.NewNop(), budget.Settings{})
+	all, err := l.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
+	must(t, err)
+	if len(all) != 100 {
+		t.Errorf("%d rows", len(all))
+	}
+	l.Close()
+}
+
+// metric is the value of one metric, or the count of a histogram.
+func metric(tb testing.TB, from prometheus.Gatherer, name, label string) float64 {
+	tb.Helper()
+	families, err := from.Gather()
+	must(tb, err)
+	for _, f := range families {
+		if f.GetName() != "basegate_ledger_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if label != "" && m.GetLabel()[0].GetValue() != label {
+				continue
+			}
+			// The two of the three that it is not are 0.
+			return float64(m.GetHistogram().GetSampleCount()) + m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	tb.Errorf("there is no %s %s", name, label)
+	return 0
+}
+
+func TestTheCollectorTellsWhatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t)
+		registry := prometheus.NewPedanticRegistry()
+		must(t, registry.Register(budget.NewCollector(l)))
+		p := capOf(budget.Key, budget.Month, budget.Total, 100)
+		settle(t, reserve(t, l, p, exactly(1, 1)), 1, 1)
+		reserve(t, l, p, exactly(1, 1)).Release()
+		held := reserve(t, l, p, exactly(10, 20))
+		a := arrive(t, l, p, exactly(10, 80))
+		for _, c := range []struct {
+			name, label string
+			want        float64
+		}{
+			{"reserved_tokens", "", 30},
+			{"open_reservations", "", 1},
+			{"waiting_reservations", "", 1},
+			{"settlements_total", "settled", 1},
+			{"settlements_total", "interrupted", 1},
+			{"commit_seconds", "", 1},
+			{"lost_rows_total", "", 0},
+		} {
+			if got := metric(t, registry, c.name, c.label); got != c.want {
+				t.Errorf("%s %s is %v, want %v", c.name, c.label, got, c.want)
+			}
+		}
+		a.leave()
+		a.decided()
+		settle(t, held, 1, 1)
+		synctest.Wait()
+	})
+}

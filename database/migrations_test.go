@@ -1,0 +1,70 @@
+package database_test
+
+import (
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+
+	"basegate/database"
+)
+
+// older makes a database that only the first migrations have been made on.
+func older(t *testing.T, path string, migrations ...string) {
+	t.Helper()
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	defer raw.Close()
+	_, err = raw.Exec(`CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL,
+		is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')));
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1)`)
+	must(t, err)
+	for i, file := range migrations {
+		text, err := os.ReadFile("migrations/" + file)
+		must(t, err)
+		_, up, _ := strings.Cut(string(text), "-- +goose Up")
+		_, err = raw.Exec(up)
+		must(t, err)
+		_, err = raw.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, 1)", i+1)
+		must(t, err)
+	}
+}
+
+func revision(t *testing.T, db *database.DB) (n int) {
+	t.Helper()
+	must(t, db.Read().QueryRow("SELECT revision FROM keys_revision").Scan(&n))
+	return n
+}
+
+func TestAnOlderDatabaseGetsCaps(t *testing.T) {
+	path := t.TempDir() + "/base.db"
+	older(t, path, "0001_accounts_and_keys.sql")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	_, err = raw.Exec(`
+		INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('a', 'ada@example.org', 'Ada', 0, 'active', 1);
+		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at) VALUES ('k', 'a', 'laptop', 'acs', x'00', 'active', 1)`)
+	must(t, err)
+	must(t, raw.Close())
+	db := open(t, path)
+	for _, table := range []string{"accounts", "keys"} {
+		for _, column := range []string{"month_total", "day_total", "month_input", "month_output"} {
+			var unbounded bool
+			must(t, db.Read().QueryRow("SELECT "+column+" IS NULL FROM "+table).Scan(&unbounded))
+			if !unbounded {
+				t.Errorf("%s.%s is bounded", table, column)
+			}
+			before := revision(t, db)
+			must(t, db.Batch(t.Context(), execute("UPDATE "+table+" SET "+column+" = 100")))
+			if revision(t, db) != before+1 {
+				t.Errorf("a change of %s.%s is not seen", table, column)
+			}
+			if db.Batch(t.Context(), execute("UPDATE "+table+" SET "+column+" = -1")) == nil {
+				t.Errorf("%s.%s may be negative", table, column)
+			}
+		}
+	}
+	must(t, db.Batch(t.Context(), execute(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
+		workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
+}
