@@ -53,6 +53,7 @@ func newRoot() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          group,
 	}
+	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means something else here
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(),

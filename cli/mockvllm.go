@@ -46,7 +46,7 @@ func newMock() *cobra.Command {
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 asks for; empty: none")
-	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to speak like (0.6.6 to the newest)")
+	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to speak like (0.6.0 to the newest)")
 	f.BoolVar(&o.Instant, "instant", false, "constant answers as fast as possible, to measure proxies")
 	return cmd
 }

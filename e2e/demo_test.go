@@ -100,3 +100,23 @@ func TestDemoEndsWithInterrupt(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+func TestDemoComesBackOnItsOwnData(t *testing.T) {
+	dir := t.TempDir()
+	var secrets []string
+	for range 2 {
+		p := start(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+		found := p.says(p.stdout, `address +(\S+)(?s:.*?)key +(\S+)(?s:.*)Ctrl-C`)
+		secrets = append(secrets, found[2])
+		for _, secret := range secrets {
+			answer, err := post(found[1], secret, `{"model": "trinity-base", "prompt": "Once", "max_tokens": 1}`)
+			if err != nil || answer.status != http.StatusOK {
+				t.Errorf("%v: %d %s", err, answer.status, answer.body)
+			}
+		}
+		p.signal(syscall.SIGTERM)
+		if code := p.code(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}

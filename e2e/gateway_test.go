@@ -187,5 +187,5 @@ func (g *gateway) get(base, path string) reply {
 	return g.do(g.request(g.t.Context(), http.MethodGet, base+path, ""))
 }
 
-// small is a completion request that any mock answers at once.
-const small = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 2}`
+// small is a completion request that any mock answers at once, with two tokens.
+const small = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 2, "temperature": 0}`

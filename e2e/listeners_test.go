@@ -154,7 +154,7 @@ func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
 	defer leave()
 	resp, err := (&http.Client{Transport: transport}).Do(g.request(ctx, http.MethodPost,
 		strings.Replace(g.url, "http://", "https://", 1)+"/v1/completions",
-		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8, "stream": true}`))
+		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "stream": true}`))
 	if err != nil {
 		t.Fatal(err)
 	}

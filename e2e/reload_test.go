@@ -51,3 +51,18 @@ func TestAReloadDoesNotDisturbARunningStream(t *testing.T) {
 		t.Errorf("the stream ended with %q", rest)
 	}
 }
+
+func TestAStreamOutlivesTheRemovalOfItsModel(t *testing.T) {
+	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+	s := g.heldStream(mock)
+	g.configure(settings{models: model("another", mock.URL())})
+	g.signal(syscall.SIGHUP)
+	g.says(g.stderr, `configuration reloaded`)
+	if code := g.complete(small).fault(t).Code; code != "model_not_found" {
+		t.Errorf("after its removal: %s", code)
+	}
+	mock.ClearFaults()
+	if rest := s.rest(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+		t.Errorf("the stream ended with %q", rest)
+	}
+}

@@ -35,12 +35,13 @@ func (g *gateway) sdk(options ...option.RequestOption) (c openai.Client, request
 	}
 }
 
-// ask is a completion request of the SDK.
+// ask is a completion request of the SDK, always with the same answer.
 func ask(change func(*openai.CompletionNewParams)) openai.CompletionNewParams {
 	p := openai.CompletionNewParams{
 		Model:     "m",
 		Prompt:    openai.CompletionNewParamsPromptUnion{OfString: openai.String("The capital of France is")},
 		MaxTokens: openai.Int(8),
+		Seed:      openai.Int(7),
 	}
 	if change != nil {
 		change(&p)
@@ -109,14 +110,12 @@ func TestGoSDKEchoAndPromptLogprobs(t *testing.T) {
 func TestGoSDKStream(t *testing.T) {
 	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
-	seeded := func(p *openai.CompletionNewParams) { p.Seed = openai.Int(7) }
-	whole, err := c.Completions.New(t.Context(), ask(seeded))
+	whole, err := c.Completions.New(t.Context(), ask(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, usage := range []bool{false, true} {
 		stream := c.Completions.NewStreaming(t.Context(), ask(func(p *openai.CompletionNewParams) {
-			seeded(p)
 			if usage {
 				p.StreamOptions.IncludeUsage = openai.Bool(true)
 			}

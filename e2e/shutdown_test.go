@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,7 +30,7 @@ func (g *gateway) heldStream(mock *mockvllm.Process) *stream {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(g.t.Context()))
 	g.t.Cleanup(cancel)
 	resp, err := client.Do(g.request(ctx, http.MethodPost, g.url+"/v1/completions",
-		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 12, "stream": true}`))
+		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "stream": true}`))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -94,6 +95,31 @@ func TestASecondSIGTERMStopsAtOnce(t *testing.T) {
 	}
 	if !strings.Contains(rest, `data: {"error":`) || !strings.Contains(rest, `"overloaded"`) {
 		t.Errorf("the stream does not say why it ended: %q", rest)
+	}
+}
+
+// A plain request that is cut short has had no byte yet, so it gets an answer and not a broken connection.
+func TestAPlainRequestThatAStopCutsShortIsToldSo(t *testing.T) {
+	g, mock := gatewayOf(t, settings{server: ", drain_timeout: 0s"}, mockvllm.Options{})
+	mock.InjectFault(mockvllm.Fault{Kind: "hang"})
+	answers := make(chan reply, 1)
+	go func() {
+		answer, err := post(g.url, g.secret, small)
+		if err != nil {
+			t.Errorf("cut off: %v", err)
+		}
+		answers <- answer
+	}()
+	eventually(t, "the request is at the mock", func() bool {
+		return slices.ContainsFunc(mock.Requests(), func(r mockvllm.Recorded) bool { return r.Path == "/v1/completions" })
+	})
+	g.signal(syscall.SIGTERM)
+	answer := <-answers
+	if answer.status != http.StatusServiceUnavailable || answer.fault(t).Code != "overloaded" || answer.header.Get("Retry-After") == "" {
+		t.Errorf("%d %v %s", answer.status, answer.header, answer.body)
+	}
+	if code := g.code(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }
 

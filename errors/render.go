@@ -50,8 +50,10 @@ func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
 	} else {
 		dst = appendString(dst, Clip(e.Param)) // the name of an unknown field may be as long as a body
 	}
-	dst = append(dst, `,"request_id":`...)
-	dst = appendString(dst, requestID)
+	if requestID != "" { // outside /v1 requests have none
+		dst = append(dst, `,"request_id":`...)
+		dst = appendString(dst, requestID)
+	}
 	for _, x := range e.Extras {
 		value, err := json.Marshal(x.Value, jsontext.AllowInvalidUTF8(true))
 		if err != nil {

