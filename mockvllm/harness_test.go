@@ -201,7 +201,7 @@ func open(t *testing.T, p *mockvllm.Process, fields map[string]any) (*bufio.Read
 		t.Fatal(err)
 	}
 	r.Header.Set("Content-Type", "application/json")
-	response, err := client().Do(r) //nolint:bodyclose // the caller's, by the function that it gets
+	response, err := client().Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}

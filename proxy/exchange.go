@@ -230,16 +230,21 @@ func (x *exchange) ending() error {
 }
 
 // boundWrites limits how long a client that does not read can hold the request. Often called, it moves the deadline
-// once a second, which costs an event nothing.
+// once a second, which costs an event nothing. The deadline is later by writeSlack: it must not pass while the stream
+// waits for the backend, which ends a stream of HTTP/2, and the error event that tells of the backend's silence is to
+// arrive.
 func (x *exchange) boundWrites() {
 	now := time.Now()
 	if now.Sub(x.writesBound) < time.Second {
 		return
 	}
-	if http.NewResponseController(x.w).SetWriteDeadline(now.Add(x.settings.IdleTimeout)) == nil {
+	if http.NewResponseController(x.w).SetWriteDeadline(now.Add(x.settings.IdleTimeout+writeSlack)) == nil {
 		x.writesBound = now
 	}
 }
+
+// writeSlack is more than the second within which the deadline for writes is not moved.
+const writeSlack = 3 * time.Second
 
 // freeWrites lifts the limit, since the connection may serve another request.
 func (x *exchange) freeWrites() {

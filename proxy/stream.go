@@ -32,6 +32,7 @@ func (s *Server) stream(x *exchange, a *answer) (breaker.Verdict, error) {
 			return s.failedAttempt(x, a.lease, t.early(end)), nil
 		}
 		if len(out) > 0 {
+			a.watchdog.Stop() // a client that is slow to read is not the backend's silence
 			if err := x.send(out); err != nil {
 				return breaker.Verdict{}, err
 			}

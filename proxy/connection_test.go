@@ -1,0 +1,194 @@
+package proxy_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// wire is a backend that answers completions with bytes as they are, and then closes the connection.
+func wire(t *testing.T, answer func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			served.Go(func() { converse(conn, answer) })
+		}
+	})
+	t.Cleanup(func() { listener.Close(); served.Wait() })
+	return "http://" + listener.Addr().String()
+}
+
+func converse(conn net.Conn, answer func(net.Conn)) {
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	for {
+		req, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		io.Copy(io.Discard, req.Body)
+		if req.URL.Path == "/v1/completions" {
+			answer(conn)
+			return
+		}
+		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+	}
+}
+
+// writes answers with text.
+func writes(text string) func(net.Conn) {
+	return func(c net.Conn) { io.WriteString(c, text) }
+}
+
+func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
+
+const (
+	plainHead  = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+	streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+// What net/http cannot parse it quotes in its error, and the gateway logs why an attempt failed.
+func TestAnAnswerThatIsNoHTTPIsNotQuotedInTheLog(t *testing.T) {
+	const marker = "m4rk3r"
+	for name, c := range map[string]struct{ sent, body, code string }{
+		"no status line":    {marker + "\r\n\r\n", streamed, "upstream_unreachable"},
+		"a bad status":      {"HTTP/1.1 " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
+		"a bad header":      {"HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
+		"a bad length":      {"HTTP/1.1 200 OK\r\nContent-Length: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
+		"a bad encoding":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
+		"a bad chunk":       {plainHead + marker + "\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
+		"a bad trailer":     {plainHead + chunk(plainAnswer) + "0\r\n" + marker + "\r\n\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
+		"a bad event chunk": {streamHead + marker + "\r\n", streamed, "upstream_server_error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(c.sent)))
+			if got := r.complete(c.body); got.status != http.StatusBadGateway || !strings.Contains(got.body, c.code) {
+				t.Errorf("got %d %s", got.status, got.body)
+			}
+			if log := r.log.String(); strings.Contains(log, marker) {
+				t.Errorf("the log: %s", log)
+			}
+		})
+	}
+}
+
+func TestAPlainAnswerThatBreaksOffIsNoAnswer(t *testing.T) {
+	long := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainAnswer)+1) + "\r\n\r\n"
+	for name, sent := range map[string]string{
+		"short of its length":     long + plainAnswer,
+		"between two chunks":      plainHead + chunk(plainAnswer),
+		"inside a chunk":          plainHead + "ffff\r\n" + plainAnswer,
+		"before the first byte":   plainHead,
+		"before the header's end": "HTTP/1.1 200 OK\r\nContent-Ty",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(sent)))
+			if got := r.complete(`{"model":"m","prompt":"x"}`); got.status != http.StatusBadGateway || strings.Contains(got.body, "choices") {
+				t.Errorf("got %d %s", got.status, got.body)
+			}
+		})
+	}
+}
+
+// The client gets every event that was whole, then [DONE] if that was all, else one error event: at whatever byte the
+// connection breaks.
+func TestAStreamCutAtEveryByteEndsInOneWay(t *testing.T) {
+	events := []string{event(0, "caf\u00e9 \u2028", "null"), event(1, "☕", "null"), event(1, "", `"stop"`), event(0, "b", `"length"`), doneEvent}
+	sent := strings.Join(events, "")
+	finished := len(sent) - len(doneEvent)
+	var at int
+	r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, func(c net.Conn) {
+		io.WriteString(c, streamHead+chunk(sent[:at]))
+	}))
+	for at = 1; at <= len(sent); at++ {
+		got := r.complete(`{"model":"m","prompt":"x","n":2,"stream":true}`)
+		whole := strings.LastIndex(sent[:at], "\n\n") + 2
+		if whole < 2 {
+			if got.status != http.StatusBadGateway {
+				t.Fatalf("cut at %d, inside the first event: got %d %q", at, got.status, got.body)
+			}
+			continue
+		}
+		want := sent[:whole]
+		if whole >= finished {
+			want = sent
+		}
+		rest, ok := strings.CutPrefix(got.body, want)
+		if !ok || got.status != http.StatusOK {
+			t.Fatalf("cut at %d: got %d %q, want it to begin with %q", at, got.status, got.body, want)
+		}
+		if want == sent {
+			if rest != "" {
+				t.Fatalf("cut at %d, with every finish: got %q behind [DONE]", at, rest)
+			}
+			continue
+		}
+		if !strings.HasPrefix(rest, `data: {"error":{"code":"upstream_server_error"`) || strings.Count(rest, "data: ") != 1 || !strings.HasSuffix(rest, "}}\n\n") {
+			t.Fatalf("cut at %d: it ends with %q", at, rest)
+		}
+	}
+}
+
+func TestABackendThatFallsSilentInAStreamEndsItWithAnErrorEvent(t *testing.T) {
+	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+		streams(event(0, "a", "null"))(w, q)
+		<-q.Context().Done()
+	}))
+	got := r.complete(streamed)
+	rest, ok := strings.CutPrefix(got.body, event(0, "a", "null"))
+	if !ok || !strings.HasPrefix(rest, `data: {"error":{"code":"upstream_unreachable"`) || strings.Count(rest, "data: ") != 1 {
+		t.Errorf("got %q", got.body)
+	}
+}
+
+// A client that stops reading for a while holds its own stream up. The backend, which has sent all it had, is not to
+// blame, and must not have its breaker opened by that.
+func TestASlowClientIsNotTheBackendsSilence(t *testing.T) {
+	const pause = 1500 * time.Millisecond
+	long := event(0, strings.Repeat("word ", 4<<20), "null")
+	sent, resume := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+		streams(event(0, "a", "null"), long)(w, q)
+		close(sent)
+		<-resume
+		streams(event(0, "b", `"stop"`), doneEvent)(w, q)
+	}))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := r.request(t.Context(), http.MethodPost, "/v1/completions", streamed).Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	<-sent
+	<-time.NewTimer(pause).C
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	held := make([]byte, len(event(0, "a", "null")+long))
+	if n, err := io.ReadFull(resp.Body, held); err != nil || string(held) != event(0, "a", "null")+long {
+		t.Errorf("got %d bytes of %d, %v", n, len(held), err)
+	}
+	close(resume)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != event(0, "b", `"stop"`)+doneEvent {
+		t.Errorf("it ends with %q, %v", rest, err)
+	}
+}
