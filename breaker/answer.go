@@ -127,6 +127,7 @@ var wordings = []wording{
 	// Versions 0.7 to 0.13 report a dead engine in a stream as the client's error 400.
 	{OutOfMemoryDead, 400, regexp.MustCompile(`(?is)^(engine loop is not running|background loop has errored|enginecore encountered an issue).*out of ?memory`)},
 	{EngineDead, 400, regexp.MustCompile(`(?i)^(engine loop is not running|background loop (has errored|is not running)|enginecore encountered an issue|engine (core )?(is )?dead|(async|mq)?enginedeaderror)`)},
+	{OutOfMemory, 400, regexp.MustCompile(`(?i)^(torch\.(cuda\.)?outofmemoryerror: )?cuda out of memory`)},
 	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror|not enough gpu memory`)},
 	{EngineDead, 500, regexp.MustCompile(`(?i)enginecore encountered an issue|enginedeaderror|engine loop is not running|background loop has errored|illegal memory access|engine (core )?(is )?dead`)},
 	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
