@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"compress/flate"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -34,13 +33,14 @@ func (x *exchange) readBody() ([]byte, error) {
 	if err := control.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
 		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
 	}
-	var source io.Reader = x.r.Body
+	arriving := &arrival{body: x.r.Body}
+	var source io.Reader = arriving
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
 		unpacked, err := gzip.NewReader(source)
 		if err != nil {
-			return nil, x.unreadable(err)
+			return nil, arriving.unreadable()
 		}
 		source = unpacked
 	default:
@@ -52,7 +52,7 @@ func (x *exchange) readBody() ([]byte, error) {
 	}
 	buffer := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := buffer.ReadFrom(io.LimitReader(source, limit+1)); err != nil {
-		return nil, x.unreadable(err)
+		return nil, arriving.unreadable()
 	}
 	if int64(buffer.Len()) > limit {
 		return nil, apierr.BodyTooLarge(limit)
@@ -61,22 +61,33 @@ func (x *exchange) readBody() ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
-// unreadable tells a body that cannot be unpacked from a client that left in the middle of sending.
-func (x *exchange) unreadable(err error) error {
-	_, corrupt := errors.AsType[flate.CorruptInputError](err)
-	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || x.arrivedWhole() {
-		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
-	}
-	return errClientGone
+// arrival is a body on its way, and what broke it. That is not to be asked for afterwards: once it has broken off,
+// net/http calls the rest of a body its regular end.
+type arrival struct {
+	body  io.Reader
+	broke error // nil while nothing has
 }
 
-// arrivedWhole tells, of a body that could not be unpacked to its end, whether all of it had come.
-func (x *exchange) arrivedWhole() bool {
-	_, err := x.r.Body.Read(make([]byte, 1))
-	return errors.Is(err, io.EOF)
+// Read implements io.Reader.
+func (a *arrival) Read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	if err != nil && err != io.EOF {
+		a.broke = err
+	}
+	return n, err
+}
+
+// unreadable tells a body that came whole and cannot be unpacked from a client that left, or stalled, in the middle of
+// sending.
+func (a *arrival) unreadable() error {
+	switch {
+	case a.broke == nil:
+		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
+	case errors.Is(a.broke, os.ErrDeadlineExceeded):
+		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
+	default:
+		return errClientGone
+	}
 }
 
 const (

@@ -106,9 +106,6 @@ func TestTheFailuresOfEveryVersionEndAStreamInOneWay(t *testing.T) {
 func TestOutOfMemoryInAStreamIsNotTheClientsMistake(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			if slices.Contains([]string{"0.8.5", "0.10.0", "0.10.1"}, version) {
-				t.Skip("package breaker has no wording for it under 400")
-			}
 			r, p := mock(t, version)
 			for _, after := range []int{0, 2} {
 				p.InjectFault(mockvllm.Fault{Kind: "oom", InStream: true, AfterEvents: after})

@@ -1,0 +1,144 @@
+package fleet_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"basegate/breaker"
+	"basegate/config"
+	"basegate/fleet"
+)
+
+// asked is a backend that counts its probes.
+func asked(t *testing.T) (address string, count *atomic.Int64) {
+	t.Helper()
+	count = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			count.Add(1)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, count
+}
+
+func TestAnOpenBreakerStaysOpenOverAReload(t *testing.T) {
+	s := newServer(t, 100)
+	f := started(t, model(t, "m", s.URL))
+	l := acquire(t, find(t, f, "m"))
+	l.Report(breaker.EngineDead)
+	l.Release()
+	longer := model(t, "m", s.URL, newServer(t, 100).URL)
+	f.Reload([]config.Model{longer}, settings)
+	m := find(t, f, "m")
+	if got := m.Backends()[0].Breaker(); got != breaker.Open {
+		t.Errorf("it is %s", got)
+	}
+	if err := m.Servable(); err != nil {
+		t.Errorf("there is another backend, but: %v", err)
+	}
+	l = acquire(t, m)
+	defer l.Release()
+	if l.Name != "b1" {
+		t.Errorf("got %s", l.Name)
+	}
+}
+
+func TestAReloadWithOtherBreakersMakesThemAnew(t *testing.T) {
+	s := newServer(t, 100)
+	f := started(t, model(t, "m", s.URL))
+	l := acquire(t, find(t, f, "m"))
+	l.Report(breaker.EngineDead)
+	l.Release()
+	other := settings
+	other.Breaker.ConsecutiveFailures = 1
+	f.Reload([]config.Model{model(t, "m", s.URL)}, other)
+	l = acquire(t, find(t, f, "m"))
+	l.Report(breaker.ServerError)
+	l.Release()
+	if err := find(t, f, "m").Servable(); err == nil {
+		t.Error("one failure opens the new breaker, but it is closed")
+	}
+}
+
+func TestABackendWhoseAddressOrKeyChangesIsAnother(t *testing.T) {
+	one, two := newServer(t, 100), newServer(t, 100)
+	f := started(t, model(t, "m", one.URL))
+	before := find(t, f, "m").Backends()[0]
+	moved := model(t, "m", two.URL)
+	f.Reload([]config.Model{moved}, settings)
+	after := find(t, f, "m").Backends()[0]
+	if after == before || after.Completions().Host == before.Completions().Host {
+		t.Error("it still goes to the old address")
+	}
+	locked := model(t, "m", two.URL)
+	locked.Backends[0].APIKey = config.NewSecret("s3cret")
+	f.Reload([]config.Model{locked}, settings)
+	header := http.Header{}
+	find(t, f, "m").Backends()[0].Authorize(header)
+	if header.Get("Authorization") != "Bearer s3cret" {
+		t.Errorf("it is asked with %q", header.Get("Authorization"))
+	}
+}
+
+func TestABackendThatWentIsProbedNoMore(t *testing.T) {
+	goes, old := asked(t)
+	stays, next := asked(t)
+	f := started(t, model(t, "m", goes), model(t, "n", stays))
+	eventually(t, "it is probed", func() bool { return old.Load() > 2 })
+	f.Reload([]config.Model{model(t, "n", stays)}, settings)
+	if _, there := f.Model("m"); there {
+		t.Error("the model is still there")
+	}
+	// A probe may be under way; ten of the other's interval later there is none.
+	begin := next.Load()
+	eventually(t, "the other is probed on", func() bool { return next.Load() > begin+2 })
+	last := old.Load()
+	eventually(t, "the other is probed on", func() bool { return next.Load() > begin+12 })
+	if old.Load() > last {
+		t.Errorf("%d probes came after it went", old.Load()-last)
+	}
+}
+
+func TestCloseWaitsForEveryProbe(t *testing.T) {
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hangs.Close()
+	before := goleak.IgnoreCurrent()
+	transport := &http.Transport{}
+	s := settings
+	s.ProbeTimeout = 50 * time.Millisecond
+	f := fleet.New([]config.Model{model(t, "m", hangs.URL, hangs.URL)}, s, transport, zap.NewNop())
+	f.Start(t.Context())
+	s.ProbeTimeout = time.Hour // the probes hang while it closes
+	f.Reload([]config.Model{model(t, "m", hangs.URL, hangs.URL)}, s)
+	for range 2 {
+		f.Close()
+	}
+	transport.CloseIdleConnections()
+	hangs.CloseClientConnections()
+	goleak.VerifyNone(t, before)
+	fleet.New(nil, s, transport, zap.NewNop()).Close() // without a start
+}
+
+func TestAProbeThatIsNotAnsweredMarksTheBackend(t *testing.T) {
+	s := newServer(t, 100)
+	m := find(t, started(t, model(t, "m", s.URL)), "m")
+	if m.Status() != fleet.Warm {
+		t.Fatalf("it is %s", m.Status())
+	}
+	s.ill.Store(true)
+	eventually(t, "it is found ill", func() bool { return m.Status() == fleet.Unavailable })
+	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason != "/health answered 503" {
+		t.Errorf("it is %s (%s)", state, reason)
+	}
+	l := acquire(t, m) // there is no better one
+	l.Release()
+	s.ill.Store(false)
+	eventually(t, "it is found well", func() bool { return m.Status() == fleet.Warm })
+}

@@ -1,0 +1,65 @@
+package proxy_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"basegate/mockvllm"
+)
+
+// A refusal rests on the tokenizer's count, never on the bound; and a prompt that fits by its bytes costs no question.
+func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
+	p, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	r := newRig(t, nil, p.URL())
+	questions := func() (n int) {
+		for _, q := range p.Requests() {
+			if q.Path == "/tokenize" {
+				n++
+			}
+		}
+		return n
+	}
+	ids := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("65,", n), ",") + "]" }
+	long := strings.Repeat("the sea ", 200)
+	for _, c := range []struct {
+		name, prompt string
+		maxTokens    int
+		status       int
+		asked        int
+	}{
+		{"a short text", `"the sea"`, 16, 200, 0},
+		{"a text that fits by its tokens alone", `"` + strings.Repeat("the ", 48) + `"`, 10, 200, 1},
+		{"a long text", `"` + long + `"`, 16, 400, 1},
+		{"a short and a long text", `["the sea","` + long + `"]`, 16, 400, 1},
+		{"token ids that just fit", ids(184), 16, 200, 0},
+		{"token ids that do not", ids(185), 16, 400, 0},
+		{"one list of token ids that does not", "[[65]," + ids(185) + "]", 16, 400, 0},
+		{"many that fit each", "[" + ids(150) + "," + ids(150) + "]", 16, 200, 0},
+		{"too many tokens asked for", `"x"`, 200, 400, 1},
+		{"far too many", `"x"`, 1 << 30, 400, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := questions()
+			got := r.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
+			if got.status != c.status || (c.status == 400 && (!strings.Contains(got.body, `"code":"context_length_exceeded"`) ||
+				!strings.Contains(got.body, fmt.Sprintf(`"max_tokens":%d,"max_model_len":200`, c.maxTokens)))) {
+				t.Errorf("got %d %s", got.status, got.body)
+			}
+			if n := questions() - before; n != c.asked {
+				t.Errorf("the tokenizer was asked %d times", n)
+			}
+		})
+	}
+	// Where the tokenizer does not answer, vLLM judges.
+	p.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: -1})
+	got := r.complete(`{"model":"m","prompt":"` + long + `"}`)
+	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"vllm_context_length"`) {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
