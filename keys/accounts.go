@@ -51,6 +51,7 @@ type Account struct {
 	Name      string // may be empty
 	Admin     bool
 	State     AccountState
+	Caps      Caps
 	CreatedAt time.Time
 }
 
@@ -60,9 +61,10 @@ type NewAccount struct {
 	Name  string // may be empty
 	Admin bool
 	State AccountState // empty: AccountActive
+	Caps  Caps
 }
 
-// CreateAccount makes an account. The error may be ErrBadEmail, ErrBadName or ErrEmailTaken.
+// CreateAccount makes an account. The error may be ErrBadEmail, ErrBadName, ErrBadCap or ErrEmailTaken.
 func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, error) {
 	if n.State == "" {
 		n.State = AccountActive
@@ -73,8 +75,11 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 	if err := checkName(n.Name); err != nil {
 		return Account{}, err
 	}
+	if err := n.Caps.check(); err != nil {
+		return Account{}, err
+	}
 	a := Account{
-		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State,
+		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps.clone(),
 		CreatedAt: now(),
 	}
 	err := d.change(ctx, func(tx *sql.Tx) error { return insertAccount(ctx, tx, a) })
@@ -120,6 +125,43 @@ func (d *Directory) setAccountState(ctx context.Context, email string, to Accoun
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("make account %s: %w", to, err)
+	}
+	return a, nil
+}
+
+// AccountFields are what SetAccount may change.
+type AccountFields struct {
+	Name  string
+	Admin bool
+	Caps  Caps
+}
+
+// SetAccount gives change the account's fields as they are, and keeps them as it leaves them. The error may be
+// ErrNoAccount, ErrBadName, ErrBadCap, or ErrAboveAccount where a key would have more than its account: keys are not
+// lowered in silence.
+func (d *Directory) SetAccount(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
+	var a Account
+	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+		if a, err = selectAccount(ctx, tx, email); err != nil {
+			return err
+		}
+		fields := AccountFields{Name: a.Name, Admin: a.Admin, Caps: a.Caps}
+		change(&fields)
+		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps.clone()
+		if err := errors.Join(checkName(a.Name), a.Caps.check()); err != nil {
+			return err
+		}
+		owned, err := selectKeysOf(ctx, tx, a.ID)
+		if err != nil {
+			return err
+		}
+		if err := a.Caps.hold(owned); err != nil {
+			return err
+		}
+		return updateAccount(ctx, tx, a)
+	})
+	if err != nil {
+		return Account{}, fmt.Errorf("change account: %w", err)
 	}
 	return a, nil
 }

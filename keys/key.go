@@ -56,6 +56,7 @@ type Key struct {
 	Prefix      string // the first characters of the secret
 	State       State
 	Concurrency int // requests at a time; 0: whatever is configured for all
+	Caps        Caps
 	CreatedAt   time.Time
 }
 
@@ -64,24 +65,19 @@ type NewKey struct {
 	Email       string // the account's
 	Name        string
 	Concurrency int // requests at a time; 0: whatever is configured for all
+	Caps        Caps
 }
 
 // CreateKey makes a key and returns its secret, which nobody can find out later. The error may be ErrNoAccount,
-// ErrAccountDisabled, ErrAccountPending, ErrBadName or ErrBadConcurrency.
+// ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
 func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret string, err error) {
-	if strings.TrimSpace(n.Name) == "" {
-		return Key{}, "", fmt.Errorf("%w: it is empty", ErrBadName)
-	}
-	if err := checkName(n.Name); err != nil {
+	if err := (KeyFields{n.Name, n.Concurrency, n.Caps}).check(); err != nil {
 		return Key{}, "", err
-	}
-	if n.Concurrency < 0 {
-		return Key{}, "", fmt.Errorf("%w, not %d", ErrBadConcurrency, n.Concurrency)
 	}
 	secret = newSecret()
 	key = Key{
 		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: Active,
-		Concurrency: n.Concurrency, CreatedAt: now(),
+		Concurrency: n.Concurrency, Caps: n.Caps.clone(), CreatedAt: now(),
 	}
 	err = d.change(ctx, func(tx *sql.Tx) error {
 		a, err := selectAccount(ctx, tx, n.Email)
@@ -91,6 +87,9 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 		if err := a.State.refusal(); err != nil {
 			return fmt.Errorf("%w: %s", err, a.Email)
 		}
+		if err := key.Caps.within(a); err != nil {
+			return err
+		}
 		key.AccountID, key.Email = a.ID, a.Email
 		return insertKey(ctx, tx, key, hashOf(secret))
 	})
@@ -98,6 +97,58 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	return key, secret, nil
+}
+
+// KeyFields are what SetKey may change.
+type KeyFields struct {
+	Name        string
+	Concurrency int // requests at a time; 0: whatever is configured for all
+	Caps        Caps
+}
+
+func (f KeyFields) check() error {
+	if strings.TrimSpace(f.Name) == "" {
+		return fmt.Errorf("%w: it is empty", ErrBadName)
+	}
+	if err := checkName(f.Name); err != nil {
+		return err
+	}
+	if f.Concurrency < 0 {
+		return fmt.Errorf("%w, not %d", ErrBadConcurrency, f.Concurrency)
+	}
+	return f.Caps.check()
+}
+
+// SetKey gives change the key's fields as they are, and keeps them as it leaves them. The error may be ErrNoKey,
+// ErrAmbiguous, ErrRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount; for what which may be, see Key.
+func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFields)) (Key, error) {
+	var key Key
+	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+		if key, err = findKey(ctx, tx, which); err != nil {
+			return err
+		}
+		if key.State == Revoked {
+			return fmt.Errorf("%w: %s", ErrRevoked, key.ID)
+		}
+		fields := KeyFields{key.Name, key.Concurrency, key.Caps}
+		change(&fields)
+		if err := fields.check(); err != nil {
+			return err
+		}
+		key.Name, key.Concurrency, key.Caps = fields.Name, fields.Concurrency, fields.Caps.clone()
+		a, err := selectAccount(ctx, tx, key.Email)
+		if err != nil {
+			return err
+		}
+		if err := key.Caps.within(a); err != nil {
+			return err
+		}
+		return updateKey(ctx, tx, key)
+	})
+	if err != nil {
+		return Key{}, fmt.Errorf("change key: %w", err)
+	}
+	return key, nil
 }
 
 // Keys lists all keys by their accounts' addresses, the oldest first.

@@ -8,7 +8,8 @@
 // A secret exists in the clear only in what CreateKey returns. The database has its SHA-256, which for 32 random bytes
 // cannot be guessed back, and its first characters, by which people tell keys apart.
 //
-// What a key may cost is the business of the ledger, how many requests it may have at a time that of admission.
+// Caps and concurrency are kept here and carried in an Identity; to hold a key to them is the business of the ledger and
+// of admission.
 package keys
 
 import (
@@ -46,6 +47,8 @@ type Identity struct {
 	Email       string
 	Admin       bool
 	Concurrency int // requests at a time; 0: whatever is configured for all
+	KeyCaps     Caps
+	AccountCaps Caps
 }
 
 // Settings say how closely a Directory follows changes that other processes make.

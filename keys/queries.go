@@ -31,7 +31,9 @@ func selectRevision(ctx context.Context, q querier) (revision int64, err error) 
 func selectEntries(ctx context.Context, q querier) (map[hash]entry, error) {
 	const text = `
 		SELECT k.secret_hash, k.state, a.state,
-		       k.id, k.prefix, k.name, a.id, a.email, a.admin, coalesce(k.concurrency, 0)
+		       k.id, k.prefix, k.name, a.id, a.email, a.admin, coalesce(k.concurrency, 0),
+		       k.month_total, k.day_total, k.month_input, k.month_output,
+		       a.month_total, a.day_total, a.month_input, a.month_output
 		FROM keys k JOIN accounts a ON a.id = k.account_id`
 	rows, err := q.QueryContext(ctx, text)
 	if err != nil {
@@ -46,8 +48,11 @@ func selectEntries(ctx context.Context, q querier) (map[hash]entry, error) {
 			account AccountState
 			i       Identity
 		)
+		k, a := &i.KeyCaps, &i.AccountCaps
 		err := rows.Scan(&secret, &state, &account,
-			&i.KeyID, &i.KeyPrefix, &i.KeyName, &i.AccountID, &i.Email, &i.Admin, &i.Concurrency)
+			&i.KeyID, &i.KeyPrefix, &i.KeyName, &i.AccountID, &i.Email, &i.Admin, &i.Concurrency,
+			&k.MonthTotal, &k.DayTotal, &k.MonthInput, &k.MonthOutput,
+			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput)
 		if err != nil {
 			return nil, fmt.Errorf("read keys: %w", err)
 		}
@@ -68,15 +73,17 @@ func selectEntries(ctx context.Context, q querier) (map[hash]entry, error) {
 
 func insertAccount(ctx context.Context, tx *sql.Tx, a Account) error {
 	const text = `
-		INSERT INTO accounts (id, email, name, admin, state, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6)`
-	_, err := tx.ExecContext(ctx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro())
+		INSERT INTO accounts (id, email, name, admin, state, created_at,
+		                      month_total, day_total, month_input, month_output)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	_, err := tx.ExecContext(ctx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
+		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
 	return err
 }
 
 func selectAccount(ctx context.Context, q querier, email string) (Account, error) {
 	const text = `
-		SELECT id, email, name, admin, state, created_at
+		SELECT id, email, name, admin, state, created_at, month_total, day_total, month_input, month_output
 		FROM accounts WHERE lower(email) = lower($1)`
 	a, err := scanAccount(q.QueryRowContext(ctx, text, email))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -90,7 +97,7 @@ func selectAccount(ctx context.Context, q querier, email string) (Account, error
 
 func selectAccounts(ctx context.Context, q querier) ([]Account, error) {
 	const text = `
-		SELECT id, email, name, admin, state, created_at
+		SELECT id, email, name, admin, state, created_at, month_total, day_total, month_input, month_output
 		FROM accounts ORDER BY lower(email)`
 	return collect(ctx, q, scanAccount, text)
 }
@@ -101,29 +108,56 @@ func updateAccountState(ctx context.Context, tx *sql.Tx, id string, to AccountSt
 	return err
 }
 
+func updateAccount(ctx context.Context, tx *sql.Tx, a Account) error {
+	const text = `
+		UPDATE accounts SET name = $2, admin = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, a.ID, a.Name, a.Admin,
+		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+	return err
+}
+
 func insertKey(ctx context.Context, tx *sql.Tx, k Key, secret hash) error {
 	const text = `
-		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	concurrency := sql.NullInt64{Int64: int64(k.Concurrency), Valid: k.Concurrency > 0}
+		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
+		                  month_total, day_total, month_input, month_output)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 	_, err := tx.ExecContext(ctx, text,
-		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, concurrency, k.CreatedAt.UnixMicro())
+		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, concurrency(k), k.CreatedAt.UnixMicro(),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
 	return err
+}
+
+// concurrency is a key's own as the database keeps it: NULL where it has none.
+func concurrency(k Key) sql.NullInt64 {
+	return sql.NullInt64{Int64: int64(k.Concurrency), Valid: k.Concurrency > 0}
 }
 
 func selectKeys(ctx context.Context, q querier) ([]Key, error) {
 	const text = `
-		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at
+		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
+		       k.month_total, k.day_total, k.month_input, k.month_output
 		FROM keys k JOIN accounts a ON a.id = k.account_id
 		ORDER BY lower(a.email), k.created_at, k.id`
 	return collect(ctx, q, scanKey, text)
+}
+
+func selectKeysOf(ctx context.Context, q querier, account string) ([]Key, error) {
+	const text = `
+		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
+		       k.month_total, k.day_total, k.month_input, k.month_output
+		FROM keys k JOIN accounts a ON a.id = k.account_id
+		WHERE a.id = $1
+		ORDER BY k.created_at, k.id`
+	return collect(ctx, q, scanKey, text, account)
 }
 
 // selectKeysLike reads up to two keys of an id, or whose prefix begins with which, all of it or so much of it that it
 // says more than what all keys begin with.
 func selectKeysLike(ctx context.Context, q querier, which string) ([]Key, error) {
 	const text = `
-		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at
+		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
+		       k.month_total, k.day_total, k.month_input, k.month_output
 		FROM keys k JOIN accounts a ON a.id = k.account_id
 		WHERE k.id = $1 OR (length($1) > $2 AND substr(k.prefix, 1, length($1)) = $1)
 		ORDER BY k.created_at, k.id LIMIT 2`
@@ -132,7 +166,8 @@ func selectKeysLike(ctx context.Context, q querier, which string) ([]Key, error)
 
 func selectKeyByHash(ctx context.Context, q querier, secret hash) (Key, error) {
 	const text = `
-		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at
+		SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
+		       k.month_total, k.day_total, k.month_input, k.month_output
 		FROM keys k JOIN accounts a ON a.id = k.account_id
 		WHERE k.secret_hash = $1`
 	k, err := scanKey(q.QueryRowContext(ctx, text, secret[:]))
@@ -151,16 +186,27 @@ func updateKeyState(ctx context.Context, tx *sql.Tx, id string, to State) error 
 	return err
 }
 
+func updateKey(ctx context.Context, tx *sql.Tx, k Key) error {
+	const text = `
+		UPDATE keys SET name = $2, concurrency = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, concurrency(k),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
+	return err
+}
+
 func scanAccount(row scanner) (a Account, err error) {
 	var created int64
-	err = row.Scan(&a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created)
+	err = row.Scan(&a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created,
+		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)
 	a.CreatedAt = time.UnixMicro(created).UTC()
 	return a, err
 }
 
 func scanKey(row scanner) (k Key, err error) {
 	var created int64
-	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created)
+	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
+		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput)
 	k.CreatedAt = time.UnixMicro(created).UTC()
 	return k, err
 }

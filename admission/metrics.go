@@ -1,0 +1,42 @@
+package admission
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	keysDesc = prometheus.NewDesc("basegate_admission_keys",
+		"Keys that have requests.", nil, nil)
+	runningDesc = prometheus.NewDesc("basegate_admission_running_requests",
+		"Requests that have a slot.", nil, nil)
+	waitingDesc = prometheus.NewDesc("basegate_admission_waiting_requests",
+		"Requests that wait for a slot of their key.", nil, nil)
+	bufferedDesc = prometheus.NewDesc("basegate_admission_buffered_bytes",
+		"What the requests that wait for a slot keep in memory.", nil, nil)
+	refusedDesc = prometheus.NewDesc("basegate_admission_refused_total",
+		"Requests refused because too much was waiting.", nil, nil)
+)
+
+// Collector is a Queue as Prometheus sees it. No series names a key.
+type Collector struct{ queue *Queue }
+
+// NewCollector makes the Collector of a Queue.
+func NewCollector(q *Queue) *Collector { return &Collector{queue: q} }
+
+// Describe implements prometheus.Collector.
+func (*Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{keysDesc, runningDesc, waitingDesc, bufferedDesc, refusedDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.queue.Stats()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
+		ch <- prometheus.MustNewConstMetric(d, kind, value)
+	}
+	send(keysDesc, prometheus.GaugeValue, float64(s.Keys))
+	send(runningDesc, prometheus.GaugeValue, float64(s.Running))
+	send(waitingDesc, prometheus.GaugeValue, float64(s.Waiting))
+	send(bufferedDesc, prometheus.GaugeValue, float64(s.BufferedBytes))
+	send(refusedDesc, prometheus.CounterValue, float64(s.Refused))
+}
