@@ -1,7 +1,6 @@
 package budget_test
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
