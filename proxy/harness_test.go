@@ -20,7 +20,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget"
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
@@ -41,14 +43,17 @@ type rig struct {
 	registry *prometheus.Registry
 	server   *proxy.Server
 	keys     *keys.Directory
+	queue    *admission.Queue
+	ledger   *budget.Ledger
 	database string
 }
 
 // rigOptions are what a test may want otherwise.
 type rigOptions struct {
-	settings  proxy.Settings
-	breaker   breaker.Settings
-	transport http.RoundTripper
+	settings    proxy.Settings
+	breaker     breaker.Settings
+	transport   http.RoundTripper
+	maxBuffered int64
 }
 
 // newRig starts a gateway whose one model, m, has the given backends.
@@ -57,9 +62,11 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	o := rigOptions{
 		settings: proxy.Settings{
 			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
-			ClientAddress: echo.ExtractIPDirect(),
+			ConcurrencyPerKey: 1000,
+			ClientAddress:     echo.ExtractIPDirect(),
 		},
-		breaker: breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
+		maxBuffered: 1 << 30,
+		breaker:     breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 512, IdleConnTimeout: 4 * time.Second}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -103,7 +110,16 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	models.Start(t.Context())
 	t.Cleanup(models.Close)
 
-	r.server = proxy.New(o.settings, r.keys, models, o.transport, r.registry, log)
+	r.ledger = budget.New(db, log, budget.Settings{})
+	if err := r.ledger.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.ledger.Close)
+	r.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
+
+	r.server = proxy.New(o.settings, proxy.Parts{
+		Keys: r.keys, Fleet: models, Queue: r.queue, Ledger: r.ledger, Transport: o.transport, Registry: r.registry, Log: log,
+	})
 	e := echo.New()
 	r.server.Mount(e)
 	front := httptest.NewServer(e)
