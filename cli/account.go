@@ -11,19 +11,21 @@ import (
 )
 
 func newAccount() *cobra.Command {
-	cmd := &cobra.Command{Use: "account", Short: "Create, list and disable accounts", Args: cobra.NoArgs, RunE: group}
-	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountDisable(), newAccountApprove())
+	cmd := &cobra.Command{Use: "account", Short: "Create, list, change and disable accounts", Args: cobra.NoArgs, RunE: group}
+	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountSet(), newAccountDisable(), newAccountApprove())
 	return cmd
 }
 
 func newAccountCreate() *cobra.Command {
 	var account keys.NewAccount
+	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create EMAIL",
 		Short: "Create an account",
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			account.Email = args[0]
+			budgets.apply(&account.Caps)
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				created, err := d.CreateAccount(ctx, account)
 				if err != nil {
@@ -36,6 +38,45 @@ func newAccountCreate() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&account.Name, "name", "", "whose account it is")
 	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
+	budgets.add(cmd.Flags())
+	return cmd
+}
+
+func newAccountSet() *cobra.Command {
+	var fields keys.AccountFields
+	var budgets budgetFlags
+	cmd := &cobra.Command{
+		Use:   "set EMAIL",
+		Short: "Change an account's budgets, name or role",
+		Long:  "Change an account's budgets, name or role. What no flag names stays as it is.\nA running server obeys within a second.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !changes(cmd.Flags()) {
+				return errNothing
+			}
+			return run(func(cmd *cobra.Command, args []string) error {
+				return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+					account, err := d.SetAccount(ctx, args[0], func(f *keys.AccountFields) {
+						if cmd.Flags().Changed("name") {
+							f.Name = fields.Name
+						}
+						if cmd.Flags().Changed("admin") {
+							f.Admin = fields.Admin
+						}
+						budgets.apply(&f.Caps)
+					})
+					if err != nil {
+						return fmt.Errorf("set account: %w", err)
+					}
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", account.Email, account.Caps)
+					return nil
+				})
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&fields.Name, "name", "", "whose account it is")
+	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false takes it away")
+	budgets.add(cmd.Flags())
 	return cmd
 }
 
@@ -60,11 +101,12 @@ func newAccountList() *cobra.Command {
 }
 
 type accountJSON struct {
-	ID        string    `json:"id"`
-	Email     string    `json:"email"`
-	Name      string    `json:"name"`
-	Admin     bool      `json:"admin"`
-	State     string    `json:"state"`
+	ID    string `json:"id"`
+	Email string `json:"email"`
+	Name  string `json:"name"`
+	Admin bool   `json:"admin"`
+	State string `json:"state"`
+	budgetsJSON
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -75,13 +117,16 @@ func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) err
 		if a.Admin {
 			role = "admin"
 		}
-		rows = append(rows, []string{a.Email, dash(a.Name), string(a.State), role, date(a.CreatedAt), a.ID})
-		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), a.CreatedAt.UTC()})
+		budgets := budgetsOf(a.Caps)
+		row := append([]string{a.Email, dash(a.Name), string(a.State), role}, budgets.cells()...)
+		rows = append(rows, append(row, date(a.CreatedAt), a.ID))
+		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), budgets, a.CreatedAt.UTC()})
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
 	}
-	return printTable(cmd, []string{"EMAIL", "NAME", "STATE", "ROLE", "CREATED", "ID"}, rows)
+	headings := append([]string{"EMAIL", "NAME", "STATE", "ROLE"}, budgetHeadings...)
+	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 
 func newAccountDisable() *cobra.Command {

@@ -57,7 +57,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(),
-		newAccount(), newKey(), newModel(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newVersion(),
 	)
 	return root
 }
@@ -98,7 +98,14 @@ func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 
 // withKeys opens the configured database for one operation on accounts and keys. A running server sees the change
 // within a second.
-func withKeys(cmd *cobra.Command, do func(context.Context, *keys.Directory) error) (err error) {
+func withKeys(cmd *cobra.Command, do func(context.Context, *keys.Directory) error) error {
+	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+		return do(ctx, keys.New(db, zap.NewNop(), keys.Settings{}))
+	})
+}
+
+// withDatabase opens the configured database, also beside a running server.
+func withDatabase(cmd *cobra.Command, do func(context.Context, *database.DB) error) (err error) {
 	cfg, err := loadConfig(cmd)
 	if err != nil {
 		return err
@@ -109,5 +116,5 @@ func withKeys(cmd *cobra.Command, do func(context.Context, *keys.Directory) erro
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return do(cmd.Context(), keys.New(db, zap.NewNop(), keys.Settings{}))
+	return do(cmd.Context(), db)
 }

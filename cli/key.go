@@ -12,9 +12,9 @@ import (
 )
 
 func newKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Create, list, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{Use: "key", Short: "Create, list, change, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
 	cmd.AddCommand(
-		newKeyCreate(), newKeyList(),
+		newKeyCreate(), newKeyList(), newKeySet(),
 		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*keys.Directory).PauseKey),
 		keyChange("resume ID", "Resume a paused key", (*keys.Directory).ResumeKey),
 		keyChange("revoke ID", "Revoke a key for ever", (*keys.Directory).RevokeKey),
@@ -24,11 +24,13 @@ func newKey() *cobra.Command {
 
 func newKeyCreate() *cobra.Command {
 	var key keys.NewKey
+	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
 		Short: "Create a key and print its secret, this once",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			budgets.apply(&key.Caps)
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				created, secret, err := d.CreateKey(ctx, key)
 				if err != nil {
@@ -43,9 +45,49 @@ func newKeyCreate() *cobra.Command {
 	cmd.Flags().StringVar(&key.Email, "account", "", "the account's e-mail address")
 	cmd.Flags().StringVar(&key.Name, "name", "", "what the key is for")
 	cmd.Flags().IntVar(&key.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
+	budgets.add(cmd.Flags())
 	for _, required := range []string{"account", "name"} {
 		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
 	}
+	return cmd
+}
+
+func newKeySet() *cobra.Command {
+	var fields keys.KeyFields
+	var budgets budgetFlags
+	cmd := &cobra.Command{
+		Use:   "set ID",
+		Short: "Change a key's budgets, name or concurrency",
+		Long: "Change a key's budgets, name or concurrency. What no flag names stays as it is.\n" +
+			"ID is the key's id, or its prefix as `key list` shows it. A running server obeys within a second.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !changes(cmd.Flags()) {
+				return errNothing
+			}
+			return run(func(cmd *cobra.Command, args []string) error {
+				return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+					key, err := d.SetKey(ctx, args[0], func(f *keys.KeyFields) {
+						if cmd.Flags().Changed("name") {
+							f.Name = fields.Name
+						}
+						if cmd.Flags().Changed("concurrency") {
+							f.Concurrency = fields.Concurrency
+						}
+						budgets.apply(&f.Caps)
+					})
+					if err != nil {
+						return fmt.Errorf("set key: %w", err)
+					}
+					fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, key.Caps)
+					return nil
+				})
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
+	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
+	budgets.add(cmd.Flags())
 	return cmd
 }
 
@@ -70,31 +112,37 @@ func newKeyList() *cobra.Command {
 }
 
 type keyJSON struct {
-	ID          string    `json:"id"`
-	Prefix      string    `json:"prefix"`
-	Name        string    `json:"name"`
-	Account     string    `json:"account"`
-	State       string    `json:"state"`
-	Concurrency *int      `json:"concurrency"` // null: limits.concurrency_per_key
-	CreatedAt   time.Time `json:"created_at"`
+	ID          string `json:"id"`
+	Prefix      string `json:"prefix"`
+	Name        string `json:"name"`
+	Account     string `json:"account"`
+	State       string `json:"state"`
+	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
+	budgetsJSON
+	CreatedAt time.Time `json:"created_at"`
 }
 
 func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
 	rows, objects := [][]string{}, []keyJSON{}
 	for _, k := range all {
-		object := keyJSON{ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State), CreatedAt: k.CreatedAt.UTC()}
+		object := keyJSON{
+			ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
+			budgetsJSON: budgetsOf(k.Caps), CreatedAt: k.CreatedAt.UTC(),
+		}
 		atATime := "default"
 		if k.Concurrency > 0 {
 			object.Concurrency = &k.Concurrency
 			atATime = strconv.Itoa(k.Concurrency)
 		}
 		objects = append(objects, object)
-		rows = append(rows, []string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime, date(k.CreatedAt), k.ID})
+		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime}, object.cells()...)
+		rows = append(rows, append(row, date(k.CreatedAt), k.ID))
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
 	}
-	return printTable(cmd, []string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME", "CREATED", "ID"}, rows)
+	headings := append([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings...)
+	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 
 // keyChange is a command that changes the state of one key.

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,7 +16,11 @@ const commandLockWait = 5 * time.Second
 
 // printTable prints rows under their headings, aligned.
 func printTable(cmd *cobra.Command, headings []string, rows [][]string) error {
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	return writeTable(cmd.OutOrStdout(), headings, rows)
+}
+
+func writeTable(out io.Writer, headings []string, rows [][]string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(headings, "\t"))
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"os"
@@ -9,10 +10,14 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/zap"
 
 	"basegate/cli"
+	"basegate/database"
+	"basegate/keys"
 	"basegate/mockvllm"
 )
 
@@ -32,7 +37,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "take": take},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "take": take, "use": use},
 		Setup: func(env *testscript.Env) error {
 			mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
 			if err != nil {
@@ -78,4 +83,29 @@ func take(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("stdout has no %s", args[1])
 	}
 	ts.Setenv(args[0], found[1])
+}
+
+// use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER: the ledger of basegate.db gets a row.
+func use(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 8 {
+		ts.Fatalf("usage: use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER")
+	}
+	ctx := context.Background()
+	db, err := database.Open(ctx, database.Settings{Path: ts.MkAbs("basegate.db")}, zap.NewNop())
+	ts.Check(err)
+	defer db.Close()
+	key, err := keys.New(db, zap.NewNop(), keys.Settings{}).Key(ctx, args[0])
+	ts.Check(err)
+	at, err := time.Parse(time.RFC3339, args[1])
+	ts.Check(err)
+	ts.Check(db.Write(ctx, func(tx *sql.Tx) error {
+		const text = `
+			INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+			SELECT printf('req_%04d', count(*) + 1), $1, $2, $3, $4, 'gpu1', '/v1/completions', 'batch', $5, 1,
+				$6, $7, 'settled', $8, $9, 1500, 20000, 1000001
+			FROM requests`
+		_, err := tx.ExecContext(ctx, text, at.UnixMicro(), key.ID, key.AccountID, args[2], args[7], args[5], args[6], args[3], args[4])
+		return err
+	}))
 }
