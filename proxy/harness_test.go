@@ -120,6 +120,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.ledger.Close)
+	r.registry.MustRegister(budget.NewCollector(r.ledger))
 	r.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
 	r.server = proxy.New(o.settings, proxy.Parts{

@@ -1,0 +1,177 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/budget"
+	"basegate/keys"
+)
+
+// spender is a backend whose answers cost what they say: the prompt's ids, and any number of tokens that was allowed.
+// The request's user tag says what becomes of it.
+func spender(w http.ResponseWriter, q *http.Request) {
+	text, _ := io.ReadAll(q.Body)
+	body := gjson.ParseBytes(text)
+	prompt, n := body.Get("prompt.#").Int(), max(body.Get("n").Int(), 1)
+	completion := rand.Int64N(n*body.Get("max_tokens").Int()) + 1
+	usage := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, prompt, completion)
+	var events []string
+	for i := range int(n) {
+		events = append(events, event(i, "word", `"length"`))
+	}
+	switch user := body.Get("user").Str; {
+	case user == "fail":
+		answers(500, "text/plain", "Internal Server Error")(w, q)
+	case user == "leave" && body.Get("stream").Bool():
+		hangs(event(0, "word", "null"))(w, q)
+	case user == "leave":
+		hangs()(w, q)
+	case user == "break":
+		streams(event(0, "word", "null"))(w, q)
+	case body.Get("stream").Bool():
+		streams(append(events, `data: {"choices":[],`+usage+"}\n\n", doneEvent)...)(w, q)
+	default:
+		answers(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+usage+`}`)(w, q)
+	}
+}
+
+// 400 clients at once, against each cap of a key and of its account: what is used and what is reserved never pass it
+// together, and where one was refused there was no room for it.
+func TestABurstNeverPassesACap(t *testing.T) {
+	const most, biggest = 3000, 14 + 2*20 // tokens; and the most that one request may take
+	for _, c := range []struct {
+		name   string
+		set    func(*keys.Caps)
+		window string
+		meter  string
+		count  func(budget.Row) int64
+	}{
+		{"month total", func(c *keys.Caps) { c.MonthTotal = new(int64(most)) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"day total", func(c *keys.Caps) { c.DayTotal = new(int64(most)) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"month input", func(c *keys.Caps) { c.MonthInput = new(int64(most / 2)) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
+		{"month output", func(c *keys.Caps) { c.MonthOutput = new(int64(most / 2)) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
+	} {
+		for _, scope := range []string{"key", "account"} {
+			t.Run(scope+" "+c.name, func(t *testing.T) {
+				r := newRig(t, nil, upstream(t, spender), upstream(t, spender))
+				if scope == "key" {
+					r.setKey(limits(c.set))
+				} else if _, err := r.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { c.set(&f.Caps) }); err != nil {
+					t.Fatal(err)
+				}
+				used := func() (sum int64) {
+					all, err := r.ledger.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
+					if err != nil {
+						t.Error(err)
+					}
+					for _, row := range all {
+						sum += c.count(row)
+					}
+					return sum
+				}
+				watched := make(chan struct{})
+				over := make(chan struct{})
+				go func() {
+					defer close(watched)
+					for {
+						// The rows first: what settles meanwhile is in neither, so the sum is never more than the truth.
+						rows := used()
+						if sum := rows + r.reserved(c.meter == "total"); sum > most {
+							t.Errorf("%d tokens are used or reserved", sum)
+						}
+						select {
+						case <-over:
+							return
+						default:
+						}
+					}
+				}()
+				refused := r.burst(400, scope, c.window, c.meter)
+				close(over)
+				<-watched
+				eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 && r.reserved(true) == 0 })
+				sum := used()
+				if sum > most {
+					t.Errorf("%d of %d tokens are used", sum, most)
+				}
+				if refused == 0 || sum < most-2*biggest {
+					t.Errorf("%d were refused with %d of %d tokens used", refused, sum, most)
+				}
+				if s := r.queue.Stats(); s.Keys != 0 {
+					t.Errorf("slots leaked: %+v", s)
+				}
+			})
+		}
+	}
+}
+
+// burst has so many clients ask at once, and tells how many were refused; a refusal must name the cap.
+func (r *rig) burst(clients int, scope, window, meter string) int64 {
+	var all sync.WaitGroup
+	var refused atomic.Int64
+	for i := range clients {
+		user := []string{"stay", "stay", "stay", "leave", "fail", "break"}[rand.IntN(6)]
+		stream := user == "break" || i%2 == 0
+		ids := strings.TrimSuffix(strings.Repeat("7,", 5+rand.IntN(10)), ",")
+		body := fmt.Sprintf(`{"model":"m","prompt":[%s],"max_tokens":%d,"n":%d,"stream":%t,"user":%q}`, ids, 1+rand.IntN(20), 1+rand.IntN(2), stream, user)
+		all.Go(func() {
+			ctx, leave := context.WithCancel(r.t.Context())
+			defer leave()
+			if user == "leave" {
+				all.Go(func() {
+					for range 1 + rand.IntN(20) {
+						r.queue.Stats() // a while, of a length that the machine decides
+					}
+					leave()
+				})
+			}
+			resp, err := client.Do(r.request(ctx, http.MethodPost, "/v1/completions", body))
+			if err != nil {
+				if user != "leave" {
+					r.t.Error(err)
+				}
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			e := gjson.GetBytes(text, "error")
+			if resp.StatusCode != http.StatusTooManyRequests {
+				return
+			}
+			refused.Add(1)
+			if e.Get("scope").Str != scope || e.Get("window").Str != window || e.Get("meter").Str != meter || e.Get("used").Int() > e.Get("limit").Int() {
+				r.t.Errorf("refused with %s", text)
+			}
+		})
+	}
+	all.Wait()
+	return refused.Load()
+}
+
+// reserved is what requests in flight have reserved, as the metrics tell it; 0 where it is not asked for.
+func (r *rig) reserved(asked bool) int64 {
+	if !asked {
+		return 0 // the metric does not tell prompts from completions
+	}
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "basegate_ledger_reserved_tokens" {
+			return int64(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	r.t.Error("there is no such metric")
+	return 0
+}
