@@ -80,6 +80,26 @@ func (s *site) key(name string) string {
 	return strings.TrimSpace(s.run("key", "create", "--account", s.email, "--name", name))
 }
 
+// usage reads the ledger by the command.
+func (s *site) usage() (rows []ledgerRow) {
+	s.t.Helper()
+	if err := json.Unmarshal([]byte(s.run("usage", "--json")), &rows); err != nil {
+		s.t.Fatal(err)
+	}
+	return rows
+}
+
+// ledgerRow is one request, as the usage command tells it.
+type ledgerRow struct {
+	ID         string `json:"request_id"`
+	Key        string `json:"key"`
+	State      string `json:"state"`
+	Status     int    `json:"status"`
+	Code       string `json:"code"`
+	Prompt     int64  `json:"prompt_tokens"`
+	Completion int64  `json:"completion_tokens"`
+}
+
 // gateway is a running serve, with a key.
 type gateway struct {
 	*process
@@ -90,10 +110,16 @@ type gateway struct {
 	secret string
 }
 
-// serve starts the gateway and waits until it listens.
+// serve starts the gateway with a key of its own and waits until it listens.
 func (s *site) serve() *gateway {
 	s.t.Helper()
-	g := &gateway{site: s, t: s.t, secret: s.key("test")}
+	return s.serveTo(s.key("test"))
+}
+
+// serveTo starts the gateway for somebody who has a key already.
+func (s *site) serveTo(secret string) *gateway {
+	s.t.Helper()
+	g := &gateway{site: s, t: s.t, secret: secret}
 	g.process = start(s.t, "serve", "--config", s.config)
 	found := g.says(g.stderr, `"listening","public":"([^"]+)","admin":"([^"]+)"`)
 	g.url, g.admin = "http://"+found[1], "http://"+found[2]
