@@ -4,9 +4,10 @@ VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
 FUZZTIME    ?= 30s
+SOAK        ?= 1h
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk bench clean tools
+.PHONY: help build demo test check lint fuzz sdk bench soak clean tools
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -44,8 +45,12 @@ fuzz: tools ## every fuzz target for FUZZTIME (30s)
 sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 	e2e/sdk/run
 
-bench: build ## figures beside httputil.ReverseProxy
+bench: build ## figures beside httputil.ReverseProxy, and of the ledger
+	go test -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database
 	go run ./bench $(BENCH_FLAGS)
+
+soak: build ## an hour of load (SOAK=10m for less), then looks for what has leaked
+	BASEGATE_SOAK=$(SOAK) go test -tags e2e -run TestSoak -v -timeout 2h ./e2e
 
 clean: ## remove what was built
 	rm -rf bin
