@@ -10,7 +10,7 @@ STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_exte
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk bench image image-files e2e clean tools docker
+.PHONY: help build demo test check lint fuzz sdk bench alerts image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -50,6 +50,11 @@ sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 
 bench: build ## figures beside httputil.ReverseProxy
 	go run ./bench $(BENCH_FLAGS)
+
+alerts: ## Prometheus's configuration and its alerts, by promtool
+	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
+	promtool check config observability/prometheus.yaml
+	promtool test rules observability/alerts_test.yaml
 
 image: image-files docker ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
 	docker build -q --target compose -t basegate:compose .
