@@ -141,7 +141,7 @@ func TestComposeStartsAModelAgainThatEndedWithExitCodeZero(t *testing.T) {
 	p.compose("up", "-d", "llama-8b")
 	eventually(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 	id := p.compose("ps", "-q", "llama-8b")
-	c, err := testcontainers.Run(t.Context(), imageOf(t, "kill", "procps"), // the mock's image has none
+	c, err := testcontainers.Run(t.Context(), imageOf(t, "scratch", "kill"), // the mock's image has none
 		testcontainers.WithCmd("-TERM", "1"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.PidMode = container.PidMode("container:" + id) }),
 		testcontainers.WithWaitStrategy(wait.ForExit()))
@@ -166,10 +166,31 @@ func restarts(t *testing.T, id string) int {
 	return state.Container.RestartCount
 }
 
+// The second node's half cannot serve without the first, and need not notice its end: its health check must.
+func TestComposeStartsTheWorkerAgainWhenItsHeadHasGone(t *testing.T) {
+	p := newProject(t)
+	p.env = append(p.env, "LLAMA_405B_HEAD=llama-405b") // its name on the project's network
+	imageOf(t, imageGateway, "/bin/sh", "curl", "touch")
+	p.compose("up", "-d", "llama-405b", "llama-405b-worker")
+	worker := p.compose("ps", "-q", "llama-405b-worker")
+	healthy := func() bool { return p.compose("ps", "--format", "{{.Health}}", "llama-405b-worker") == "healthy" }
+	eventually(t, "the worker is healthy", healthy)
+	if n := restarts(t, worker); n != 0 {
+		t.Errorf("the worker was started again %d times while its head was well", n)
+	}
+	p.compose("stop", "llama-405b")
+	eventually(t, "the worker is started again", func() bool { return restarts(t, worker) == 1 })
+	p.compose("start", "llama-405b")
+	eventually(t, "the worker is healthy again", healthy)
+	if n := restarts(t, worker); n != 1 {
+		t.Errorf("the worker was started again %d times; once its head had gone it must wait", n)
+	}
+}
+
 // The scrape configuration and the alerts as a Prometheus on the project's network finds them.
 func TestComposeShowsItselfToPrometheus(t *testing.T) {
 	p := newProject(t)
-	imageOf(t, "prometheus", "prometheus")
+	imageOf(t, "scratch", "prometheus")
 	p.up()
 	p.compose("up", "-d", "llama-8b", "prometheus")
 	base := "http://" + p.compose("port", "prometheus", "9090")

@@ -7,12 +7,15 @@ package containers_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/moby/moby/client"
@@ -89,37 +92,43 @@ func build(ctx context.Context, dir, stage, image string) error {
 	return nil
 }
 
-// imageOf makes an image of one of this machine's programs and the libraries that it is linked with, for want of a
-// registry. It returns the image's name; its entrypoint is the program.
-func imageOf(t *testing.T, program, debianPackage string) string {
+// imageOf makes an image of some of this machine's programs and the libraries that they are linked with, for want of a
+// registry. It returns the image's name; its entrypoint is the first program.
+func imageOf(t *testing.T, base string, programs ...string) string {
 	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		t.Fatalf("%s is missing: install it, for example with apt-get install %s", program, debianPackage)
+	dir, files := t.TempDir(), map[string]bool{}
+	entrypoint := ""
+	for _, program := range programs {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatalf("%s is missing on this machine, and the image for this test is made of it", program)
+		}
+		linked, err := exec.CommandContext(t.Context(), "ldd", path).CombinedOutput()
+		if err != nil && !bytes.Contains(linked, []byte("not a dynamic executable")) {
+			t.Fatalf("ldd %s: %v: %s", path, err, linked)
+		}
+		for _, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(linked), -1) {
+			files[m[1]] = true
+		}
+		files[path] = true
+		entrypoint = cmp.Or(entrypoint, path)
 	}
-	linked, err := exec.CommandContext(t.Context(), "ldd", path).CombinedOutput()
-	if err != nil && !bytes.Contains(linked, []byte("not a dynamic executable")) {
-		t.Fatalf("ldd %s: %v: %s", path, err, linked)
-	}
-	dir, recipe := t.TempDir(), fmt.Sprintf("FROM scratch\nENTRYPOINT [%q]\nCOPY program %s\n", path, path)
-	files := map[string]string{path: "program"}
-	for i, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(linked), -1) {
-		files[m[1]] = fmt.Sprintf("library%d", i)
-		recipe += fmt.Sprintf("COPY library%d %s\n", i, m[1])
-	}
-	for from, to := range files {
-		content, err := os.ReadFile(from)
+	recipe := fmt.Sprintf("FROM %s\nUSER 0\nENTRYPOINT [%q]\n", base, entrypoint)
+	for i, path := range slices.Sorted(maps.Keys(files)) {
+		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, to), content, 0o755); err != nil {
+		name := fmt.Sprint("file", i)
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
+		recipe += fmt.Sprintf("COPY %s %s\n", name, path)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(recipe), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	image := "basegate:e2e-" + program
+	image := "basegate:e2e-" + filepath.Base(entrypoint)
 	if err := build(t.Context(), dir, "", image); err != nil {
 		t.Fatal(err)
 	}

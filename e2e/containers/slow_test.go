@@ -16,7 +16,7 @@ import (
 // throttle limits what the container sends to a rate, by the kernel's token bucket, until the test ends.
 func (b *box) throttle(rate string) {
 	b.t.Helper()
-	c, err := testcontainers.Run(b.t.Context(), imageOf(b.t, "tc", "iproute2"),
+	c, err := testcontainers.Run(b.t.Context(), imageOf(b.t, "scratch", "tc"),
 		testcontainers.WithCmd(strings.Fields("qdisc replace dev eth0 root tbf latency 10s burst 2kb rate "+rate)...),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.NetworkMode = container.NetworkMode("container:" + b.ID)
