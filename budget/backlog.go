@@ -17,14 +17,20 @@ type closing struct {
 	row     row
 	pending *database.Pending // the latest attempt; the keeper's own once it is adopted
 	adopted bool              // whether the ledger sees to it; under its lock
+	tried   bool              // an attempt may have put it on disk although it failed
 	over    bool              // it is on disk, or never will be; the keeper's own
 }
 
 // write submits the row's end.
 func (l *Ledger) write(c *closing) {
+	whole := c.of.opened == nil && !c.tried
+	c.tried = true
 	c.pending = l.submit(func(ctx context.Context, tx *sql.Tx) error {
 		if c.of.foreign {
 			return ErrDuplicate
+		}
+		if whole {
+			return c.of.insert(ctx, tx, c.row)
 		}
 		found, err := updateRequest(ctx, tx, c.row)
 		if err != nil || found {

@@ -1,7 +1,6 @@
 package budget_test
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -22,8 +21,13 @@ func cpu(tb testing.TB) time.Duration {
 func BenchmarkReserveSettle(b *testing.B) {
 	caps := budget.Caps{MonthTotal: budget.Limit(1 << 50), DayTotal: budget.Limit(1 << 50), MonthInput: budget.Limit(1 << 50), MonthOutput: budget.Limit(1 << 50)}
 	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
-	for _, at := range []int{1, 64, 256} {
-		b.Run(fmt.Sprint("at a time ", at), func(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		at   int
+		wait bool // for the row to be opened, as a stream does
+	}{{"plain 1", 1, false}, {"plain 64", 64, false}, {"plain 256", 256, false}, {"stream 64", 64, true}, {"stream 256", 256, true}} {
+		at := c.at
+		b.Run(c.name, func(b *testing.B) {
 			l := newLedger(b)
 			slots := make(chan struct{}, at)
 			b.ReportAllocs()
@@ -33,7 +37,7 @@ func BenchmarkReserveSettle(b *testing.B) {
 				slots <- struct{}{}
 				go func() {
 					r, err := l.Reserve(b.Context(), p, request(), exactly(100, 100), nil)
-					if err == nil {
+					if err == nil && c.wait {
 						err = r.Wait(b.Context())
 					}
 					if err == nil {
@@ -64,6 +68,7 @@ func BenchmarkDecide(b *testing.B) {
 	for b.Loop() {
 		r, err := l.Reserve(b.Context(), p, budget.Request{ID: "req"}, exactly(100, 100), nil)
 		must(b, err)
+		_ = r.Wait(b.Context())                          // fails at once
 		must(b, r.Settle(b.Context(), budget.Outcome{})) // a row that could not be opened is not closed
 	}
 }

@@ -6,7 +6,7 @@
 // order of arrival among those whom the same caps hold up, and is judged again when one of them ends. When it ends
 // itself, the exact count takes the reservation's place, once, whatever is called how often.
 //
-// Counters live in memory. Every request is one row, made when it is admitted and finished when it ends; Settle returns
+// Counters live in memory. Every request is one row, made soon after it is admitted and finished when it ends; Settle returns
 // when that is on disk, so whoever holds back an answer's last byte until then has never finished an answer that is not
 // on the ledger. Start closes what a crash left in flight, with the tokens last known, at most a second old, and counts
 // the rows again.

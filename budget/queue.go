@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Count counts a prompt's tokens exactly.
@@ -29,9 +30,12 @@ type waiter struct {
 // judged by its answer, so that no refusal, clamp or wait rests on the bound; its error is Reserve's. Without exact the
 // bound is taken for the count.
 //
-// Reserve returns as soon as it is decided, with the row on its way: see Reservation.Wait. It waits for as long as
-// reservations of others stand in the way, and ctx allows.
+// Reserve waits for as long as reservations of others stand in the way, and ctx allows. While the database cannot be
+// written it admits nobody, with database.ErrUnavailable.
 func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exact Count) (*Reservation, error) {
+	if err := l.db.Failing(); err != nil {
+		return nil, fmt.Errorf("admit to the ledger: %w", err)
+	}
 	r.KeyID, r.AccountID = p.Key, p.Account
 	w := &waiter{payer: p, request: r, demand: d.normal()}
 	if exact == nil {
@@ -53,7 +57,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exac
 	if err != nil {
 		return nil, err
 	}
-	w.reservation.insert()
+	w.reservation.later = time.AfterFunc(openAfter, w.reservation.open)
 	return w.reservation, nil
 }
 

@@ -58,10 +58,12 @@ type Reservation struct {
 	clamped   bool
 	index     int // in the ledger's open ones, under its lock
 
-	opened  *database.Pending
-	foreign bool // the row of this id is another's; the writer's own
+	opening sync.Once         // makes the row, or finds that its end will be its only write
+	opened  *database.Pending // set by opening; nil where the row's end is its only write
+	later   *time.Timer       // opens the row of a request that is still there when it fires
+	foreign bool              // the row of this id is another's; the writer's own
 
-	prompt, completion atomic.Int64 // the latest known; prompt is unknown before the first Progress
+	prompt, completion atomic.Int64 // the latest known; prompt is unknown before CountPrompt
 	backend            atomic.Pointer[string]
 	saved              progress // what is on disk; the checkpoint's own
 
@@ -83,24 +85,26 @@ func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
 // Clamped tells whether that is fewer than asked for.
 func (r *Reservation) Clamped() bool { return r.clamped }
 
-// Opened is closed when the request's row is on disk or could not be written; Wait says which.
-func (r *Reservation) Opened() <-chan struct{} { return r.opened.Done() }
-
-// Wait waits until the request's row is on disk. Nothing may go to the client before: when the error is
-// database.ErrUnavailable the ledger cannot be written, and the request has to be refused.
+// Wait opens the request's row and waits until it is on disk. A stream's first byte may go to its client when it has
+// returned nil: when the error is database.ErrUnavailable the ledger cannot be written, and the request has to be
+// refused. A plain answer need not wait, as Settle does.
 func (r *Reservation) Wait(ctx context.Context) error {
+	r.open()
+	if r.opened == nil {
+		return nil // it has ended
+	}
 	if err := r.opened.Wait(ctx); err != nil {
 		return fmt.Errorf("open the request's row: %w", err)
 	}
 	return nil
 }
 
-// Progress says how many tokens the request has taken so far. It is cheap enough for every event of a stream. What is
+// CountPrompt says how many tokens the prompt has, as soon as that is known and not only bounded.
+func (r *Reservation) CountPrompt(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+
+// Progress says how many tokens have gone to the client so far. It is cheap enough for every event of a stream. What is
 // known when the process dies, up to a second before, is what the request will have cost.
-func (r *Reservation) Progress(prompt, completion int64) {
-	r.completion.Store(max(completion, 0))
-	r.prompt.Store(max(prompt, 0))
-}
+func (r *Reservation) Progress(completion int64) { r.completion.Store(max(completion, 0)) }
 
 // Attempt says which backend the request has gone to.
 func (r *Reservation) Attempt(backend string) { r.backend.Store(&backend) }
@@ -120,16 +124,27 @@ func (r *Reservation) latest() progress {
 	return p
 }
 
-// insert submits the row.
-func (r *Reservation) insert() {
-	r.opened = r.ledger.submit(func(ctx context.Context, tx *sql.Tx) error {
-		err := insertRequest(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
-		if database.IsUnique(err) {
-			r.foreign = true
-			return ErrDuplicate
-		}
-		return err
+// openAfter is when the row of a request is made that is still in flight. Most end sooner and are one write in place of
+// two; a crash before that forgets a request of which its client has seen nothing.
+const openAfter = 20 * time.Millisecond
+
+// open submits the row, once, unless the request has ended.
+func (r *Reservation) open() {
+	r.opening.Do(func() {
+		r.opened = r.ledger.submit(func(ctx context.Context, tx *sql.Tx) error {
+			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
+		})
 	})
+}
+
+// insert makes the row, or finds that another's has this id.
+func (r *Reservation) insert(ctx context.Context, tx *sql.Tx, one row) error {
+	err := insertRequest(ctx, tx, one)
+	if database.IsUnique(err) {
+		r.foreign = true
+		return ErrDuplicate
+	}
+	return err
 }
 
 // Settle ends the reservation: what was taken is charged at once, and Settle waits until that is on disk. The answer's
@@ -151,15 +166,16 @@ func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 	return nil
 }
 
-// Release ends a reservation that has not been settled, as interrupted, with what Progress last said; with nothing if
-// it never did. It is for defer, and does not wait for the disk.
+// Release ends a reservation that has not been settled, as interrupted, with what CountPrompt and Progress last said;
+// with nothing if they never did. It is for defer, and does not wait for the disk.
 func (r *Reservation) Release() {
 	if r.ended.Load() {
 		return
 	}
 	var o Outcome
-	if prompt := r.prompt.Load(); prompt != unknown {
-		o.Prompt, o.Completion = prompt, r.completion.Load()
+	if r.prompt.Load() != unknown || r.completion.Load() > 0 {
+		known := r.latest()
+		o.Prompt, o.Completion = known.prompt, known.completion
 	}
 	if r.end(Interrupted, o); r.closing != nil {
 		r.ledger.adopt(r.closing)
@@ -170,6 +186,8 @@ func (r *Reservation) Release() {
 func (r *Reservation) end(state State, o Outcome) {
 	r.once.Do(func() {
 		r.ended.Store(true)
+		r.later.Stop()
+		r.opening.Do(func() {}) // from here on there is nothing to open
 		o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
 		if o.Backend == "" {
 			o.Backend = r.latest().backend
@@ -184,7 +202,7 @@ func (r *Reservation) end(state State, o Outcome) {
 				zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
 				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 		}
-		if o.Prompt+o.Completion == 0 && l.failed(r.opened) != nil {
+		if o.Prompt+o.Completion == 0 && r.opened != nil && l.failed(r.opened) != nil {
 			return // a request that was refused because it could not be written down
 		}
 		r.closing = &closing{of: r, row: row{request: r.request, state: state, outcome: o}}

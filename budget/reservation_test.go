@@ -37,7 +37,6 @@ func TestARowTellsWhatHappened(t *testing.T) {
 	r, err := l.Reserve(t.Context(), budget.Payer{Key: "key", Account: "acc"}, q, exactly(10, 20), nil)
 	must(t, err)
 	must(t, r.Wait(t.Context()))
-	<-r.Opened()
 	if len(rows(t, l)) != 0 {
 		t.Error("a request in flight is usage")
 	}
@@ -67,7 +66,8 @@ func TestSettleTwiceChangesNothing(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			settle(t, r, 10, 20)
-			r.Progress(10, 20)
+			r.CountPrompt(10)
+			r.Progress(20)
 			r.Release()
 		})
 	}
@@ -88,7 +88,8 @@ func TestReleaseChargesWhatIsKnown(t *testing.T) {
 		t.Errorf("%d remain where nothing is known", h.Remaining)
 	}
 	r := reserve(t, l, p, exactly(10, 20))
-	r.Progress(9, 3)
+	r.CountPrompt(9)
+	r.Progress(3)
 	r.Release()
 	r.Release()
 	if h, _ := l.Tightest(p); h.Remaining != 88 {
@@ -101,13 +102,48 @@ func TestReleaseChargesWhatIsKnown(t *testing.T) {
 	}
 }
 
+// Most requests end soon, and then their end is their one write.
+func TestARequestThatLastsIsOnDiskBeforeItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openDatabase(t, newPath(t))
+		l := start(t, db)
+		inFlight := func() (n int) {
+			must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM requests WHERE state = 'in_flight'`).Scan(&n))
+			return n
+		}
+		p := budget.Payer{Key: "key", Account: "acc"}
+		soon := reserve(t, l, p, exactly(1, 1))
+		settle(t, soon, 1, 1)
+		must(t, soon.Wait(t.Context())) // too late, and nothing to wait for
+		lasting := reserve(t, l, p, exactly(1, 1))
+		time.Sleep(time.Millisecond)
+		if n := inFlight(); n != 0 {
+			t.Errorf("%d rows at once", n)
+		}
+		time.Sleep(time.Second)
+		if n := inFlight(); n != 1 {
+			t.Errorf("%d rows after a second", n)
+		}
+		settle(t, lasting, 1, 1)
+		if got := rows(t, l); len(got) != 2 {
+			t.Errorf("%d rows in the end", len(got))
+		}
+	})
+}
+
 func TestAnIdIsOnTheLedgerOnce(t *testing.T) {
 	l := newLedger(t)
 	p := budget.Payer{Key: "key", Account: "acc"}
 	first, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, exactly(1, 1), nil)
 	must(t, err)
+	must(t, first.Wait(t.Context()))
 	second, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, exactly(1, 1), nil)
 	must(t, err)
+	third, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, exactly(1, 1), nil)
+	must(t, err)
+	if err := third.Settle(t.Context(), budget.Outcome{Prompt: 7}); !errors.Is(err, budget.ErrDuplicate) {
+		t.Errorf("it is closed without having been opened: %v", err)
+	}
 	if err := second.Wait(t.Context()); !errors.Is(err, budget.ErrDuplicate) {
 		t.Errorf("it is opened: %v", err)
 	}
@@ -145,14 +181,17 @@ func TestACrashLosesNothingThatWasFinished(t *testing.T) {
 		quiet := reserve(t, l, p, exactly(30, 100))
 		stream := reserve(t, l, p, budget.Demand{PromptTokens: 90, Candidates: 1, MaxTokens: 100})
 		stream.Attempt("gpu1")
-		stream.Progress(40, 1)
+		stream.CountPrompt(40)
+		stream.Progress(1)
 		time.Sleep(2500 * time.Millisecond)
-		stream.Progress(40, 7)
+		stream.CountPrompt(40)
+		stream.Progress(7)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		must(t, stream.Wait(t.Context()))
-		stream.Progress(40, 8) // not yet a second old
-		for range 2 {          // a second crash changes nothing more
+		stream.CountPrompt(40)
+		stream.Progress(8) // not yet a second old
+		for range 2 {      // a second crash changes nothing more
 			again := start(t, openDatabase(t, snapshot(t, path)))
 			h, _ := again.Tightest(p)
 			if h.Remaining != 1000-25-30-47 {
@@ -283,7 +322,8 @@ func TestCloseWritesWhatCanBeWritten(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := start(t, db)
 	r := reserve(t, l, budget.Payer{Key: "key"}, exactly(1, 9))
-	r.Progress(1, 4)
+	r.CountPrompt(1)
+	r.Progress(4)
 	r.Release()
 	l.Close()
 	l.Close()

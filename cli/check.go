@@ -177,7 +177,7 @@ func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]
 func checkTokenize(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.Tokenize(ctx, m.Checkpoint(), "a")
+	_, err := b.Tokenize(ctx, "a", true)
 	if err != nil {
 		return []finding{{part, checkWarning, "/tokenize does not answer, so a prompt that may be too long is left to vLLM to judge: " + err.Error()}}
 	}

@@ -51,6 +51,15 @@ func (db *DB) reopen(ctx context.Context) error {
 	return nil
 }
 
+// Failing is why the last write failed, as ErrUnavailable, until one succeeds; nil while writes succeed. An outage is
+// found by a write, and its end within a second by the writer itself.
+func (db *DB) Failing() error {
+	if o := db.outage.Load(); o != nil {
+		return o.err
+	}
+	return nil
+}
+
 // report keeps the state of the outage and logs its two ends.
 func (db *DB) report(err error) {
 	before := db.outage.Load()

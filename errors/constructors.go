@@ -113,6 +113,39 @@ func UnknownEncoding(got string) error {
 	}
 }
 
+// Budget is a cap that refuses a request. Limit, Used and Reserved are tokens.
+type Budget struct {
+	Scope    string // key or account
+	Window   string // month or day
+	Meter    string // total, input or output
+	Limit    int64
+	Used     int64
+	Reserved int64 // by requests in flight; no refusal rests on it
+	ResetsAt time.Time
+}
+
+// windows are how people call a cap's window.
+var windows = map[string]string{"month": "monthly", "day": "daily"}
+
+// BudgetSpent is a request that a cap leaves no room for.
+func BudgetSpent(b Budget) error {
+	resets := b.ResetsAt.UTC().Format(time.RFC3339)
+	return &Error{
+		Code: BudgetExceeded,
+		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for this request; it resets at %s, and the operator can raise it",
+			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, resets),
+		Extras: []Extra{
+			{"scope", b.Scope},
+			{"window", b.Window},
+			{"meter", b.Meter},
+			{"limit", b.Limit},
+			{"used", b.Used},
+			{"reserved", b.Reserved},
+			{"resets_at", resets},
+		},
+	}
+}
+
 // Unreachable is a backend that gave no HTTP answer at all, or fell silent, after so many attempts; what says which.
 func Unreachable(what string, attempts int, cause error) error {
 	return &Error{

@@ -31,6 +31,11 @@ type example struct {
 	err  error
 }
 
+var spent = apierr.Budget{
+	Scope: "key", Window: "month", Meter: "total", Limit: 1000, Used: 990, Reserved: 7,
+	ResetsAt: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
+}
+
 // examples has every constructor at least once, and every code that a constructor can give.
 func examples() []example {
 	return []example{
@@ -42,6 +47,7 @@ func examples() []example {
 		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
 		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
 		{"NoChat", apierr.NoChat()},
+		{"BudgetSpent", apierr.BudgetSpent(spent)},
 		{"BadKey", apierr.BadKey(errSecret)},
 		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
 		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
@@ -184,6 +190,7 @@ func TestExtrasStandInTheOrderOfTheContract(t *testing.T) {
 		"Booting":                              "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
 		"BreakerOpen":                          "retry_after_seconds",
 		"Overload":                             "retry_after_seconds",
+		"BudgetSpent":                          "scope window meter limit used reserved resets_at",
 	}
 	for _, x := range examples() {
 		want := strings.TrimSpace("code message type param request_id " + extras[x.name])
@@ -220,10 +227,7 @@ func names(t *testing.T, e *apierr.Error) []string {
 }
 
 func TestEveryCodeHasAConstructor(t *testing.T) {
-	made := map[apierr.Code]bool{
-		// The ledger makes this one, since only it knows the cap that was met.
-		apierr.BudgetExceeded: true,
-	}
+	made := map[apierr.Code]bool{}
 	for _, x := range examples() {
 		made[apierr.From(x.err).Code] = true
 	}

@@ -13,13 +13,14 @@ import (
 
 var errNoCount = errors.New("the answer of /tokenize has no count")
 
-// Tokenize asks the backend how many tokens a text has as a prompt of the model, special tokens included. The path
-// asks for no key in any version.
-func (b *Backend) Tokenize(ctx context.Context, checkpoint, text string) (int64, error) {
+// Tokenize asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
+// The path asks for no key in any version.
+func (b *Backend) Tokenize(ctx context.Context, text string, special bool) (int64, error) {
 	question, err := json.Marshal(struct {
-		Model  string `json:"model"`
-		Prompt string `json:"prompt"`
-	}{checkpoint, text})
+		Model   string `json:"model"`
+		Prompt  string `json:"prompt"`
+		Special bool   `json:"add_special_tokens"`
+	}{b.checkpoint, text, special})
 	if err != nil {
 		return 0, fmt.Errorf("ask /tokenize: %w", err)
 	}

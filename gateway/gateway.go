@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"basegate/admission"
+	"basegate/budget"
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
@@ -29,6 +31,8 @@ type Gateway struct {
 	registry *prometheus.Registry
 	db       *database.DB
 	keys     *keys.Directory
+	queue    *admission.Queue
+	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	proxy    *proxy.Server
 	public   *listener
@@ -66,9 +70,14 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg.Upstream)
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
 	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{})
+	g.queue = admission.New(queueSettings(cfg))
+	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, log.Named("fleet"))
-	g.registry.MustRegister(fleet.NewCollector(g.fleet))
-	g.proxy = proxy.New(proxySettings(cfg), g.keys, g.fleet, transport, g.registry, log.Named("proxy"))
+	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
+	g.proxy = proxy.New(proxySettings(cfg), proxy.Parts{
+		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
+		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
+	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
@@ -88,6 +97,10 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("read keys: %w", err)
 	}
 	g.onStop("keys", func(context.Context) error { g.keys.Close(); return nil })
+	if err := g.ledger.Start(ctx); err != nil {
+		return err
+	}
+	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
 	g.fleet.Start(ctx)
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
 	for _, l := range []*listener{g.admin, g.public} {
@@ -115,6 +128,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	for _, name := range needsRestart(g.config, cfg) {
 		g.log.Warn("this setting changes only with a restart", zap.String("setting", name))
 	}
+	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
 	g.config = cfg

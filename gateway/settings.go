@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"basegate/admission"
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/fleet"
@@ -26,12 +27,17 @@ func fleetSettings(c *config.Config) fleet.Settings {
 
 func proxySettings(c *config.Config) proxy.Settings {
 	return proxy.Settings{
-		MaxBodyBytes:     c.Server.MaxBodyBytes,
-		FirstByteTimeout: c.Upstream.FirstByteTimeout,
-		IdleTimeout:      c.Upstream.IdleTimeout,
-		Attempts:         c.Upstream.Attempts,
-		ClientAddress:    clientAddress(c.Server.TrustedProxies),
+		MaxBodyBytes:      c.Server.MaxBodyBytes,
+		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
+		IdleTimeout:       c.Upstream.IdleTimeout,
+		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
+		Attempts:          c.Upstream.Attempts,
+		ClientAddress:     clientAddress(c.Server.TrustedProxies),
 	}
+}
+
+func queueSettings(c *config.Config) admission.Settings {
+	return admission.Settings{MaxBufferedBytes: c.Server.MaxBufferedBytes}
 }
 
 // clientAddress believes X-Forwarded-For as far as its hops are trusted proxies.

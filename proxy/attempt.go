@@ -93,8 +93,12 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (breaker.Verdict, erro
 	watchdog := time.AfterFunc(x.settings.FirstByteTimeout, func() { cancel(errSilent) })
 	defer watchdog.Stop()
 
-	x.sent = time.Now()
+	x.sent, x.asked = time.Now(), true
+	x.reservation.Attempt(lease.Name)
 	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, lease.Backend)}
+	if x.reservation.Clamped() {
+		edits.MaxTokens = x.reservation.MaxTokens()
+	}
 	response, err := s.roundTrip(ctx, x, lease.Backend, x.request.Upstream(edits))
 	if err != nil {
 		return s.failedAttempt(x, lease, noAnswer(ctx, x, err)), nil

@@ -30,9 +30,26 @@ func (s *Server) completion(x *exchange) error {
 	if err := x.model.Servable(); err != nil {
 		return unservable(x.model, err)
 	}
+	if err := s.refuseSpent(x); err != nil {
+		return err
+	}
+	if err := s.waitForSlot(x, int64(len(body))); err != nil {
+		return err
+	}
+	defer x.slot.Leave()
 	if err := x.judgeLength(); err != nil {
 		return err
 	}
+	if err := s.reserve(x); err != nil {
+		return err
+	}
+	defer x.reservation.Release()
+	return s.closeOut(x, s.answer(x))
+}
+
+// answer has a backend answer the request.
+func (s *Server) answer(x *exchange) error {
+	defer x.countMeanwhile()()
 	return s.forward(x)
 }
 
@@ -57,7 +74,7 @@ func (s *Server) authenticate(x *exchange) error {
 		return apierr.BadKey(errNoKey)
 	}
 	identity, err := s.keys.Authenticate(strings.TrimSpace(secret))
-	x.identity = identity
+	x.identity, x.payer = identity, payerOf(&identity)
 	if err != nil {
 		return apierr.BadKey(err)
 	}
@@ -134,6 +151,7 @@ func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
 // failedAttempt notes what became of an attempt that brought nothing.
 func (s *Server) failedAttempt(x *exchange, lease *fleet.Lease, v breaker.Verdict) breaker.Verdict {
 	x.upstream = time.Since(x.sent)
+	x.asked = v.Class == breaker.ClientGone // what has failed costs nothing
 	lease.Report(v.Class)
 	s.metrics.attempt(x.model.ID(), lease.Name, v.Class)
 	return v

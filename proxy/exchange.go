@@ -12,6 +12,8 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"basegate/admission"
+	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/keys"
@@ -28,11 +30,16 @@ type exchange struct {
 	settings *Settings
 	bodyRead bool // whole, so that none of it is still on its way
 
-	identity keys.Identity
-	request  *validate.Request
-	model    *fleet.Model
-	backend  *fleet.Backend // of the last attempt
-	attempts int
+	identity    keys.Identity
+	payer       budget.Payer // who is charged, with the caps in force
+	request     *validate.Request
+	model       *fleet.Model
+	slot        *admission.Slot
+	prompt      promptCount
+	reservation *budget.Reservation
+	backend     *fleet.Backend // of the last attempt
+	attempts    int
+	asked       bool // a backend is, or was when the client left, at work on the request
 
 	streaming bool // the status line and the first event are out: an error is now an event
 	finished  bool // the answer is out whole
@@ -42,13 +49,17 @@ type exchange struct {
 
 	writesBound time.Time // when the deadline for writes was last moved
 
-	usage      usage
+	delivered []delivered // of a stream, by choice
+	usage     usage       // what is charged
+	settled   bool        // the charge is made
+
+	queued     time.Duration // in the key's queue, and for the reservations of others
 	sent       time.Time     // to the backend, by the last attempt
 	upstream   time.Duration // from there to the failure, the whole answer or the first event
 	firstToken time.Duration // since the request arrived
 }
 
-// usage is what vLLM says an answer cost, in tokens.
+// usage is what an answer cost, in tokens.
 type usage struct {
 	prompt, completion int64
 	known              bool
@@ -147,7 +158,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	x.status = e.Code.Status()
 	h := x.w.Header()
 	e.SetHeaders(h)
-	x.setBackendHeaders(e.Code)
+	s.setHeaders(x, e.Code)
 	h.Set("Content-Type", "application/json")
 	body := append(e.AppendJSON(nil, x.id), '\n')
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -179,8 +190,9 @@ func (x *exchange) send(b []byte) error {
 	return nil
 }
 
-// setBackendHeaders sets what an answer says of its backend; code is empty for a success.
-func (x *exchange) setBackendHeaders(code apierr.Code) {
+// setHeaders sets what every answer says of its backend, its budget and its times; code is empty for a success.
+func (s *Server) setHeaders(x *exchange, code apierr.Code) {
+	s.setBudgetHeaders(x)
 	h := x.w.Header()
 	if x.backend != nil {
 		h.Set("X-Acs-Upstream-Model", x.model.Checkpoint())
@@ -201,11 +213,11 @@ func (x *exchange) setBackendHeaders(code apierr.Code) {
 
 // serverTiming is the Server-Timing header, in milliseconds.
 func (x *exchange) serverTiming() string {
-	return "queue;dur=" + milliseconds(0) + ", upstream;dur=" + milliseconds(x.upstream)
+	return "queue;dur=" + milliseconds(x.queued) + ", upstream;dur=" + milliseconds(x.upstream)
 }
 
 func milliseconds(d time.Duration) string {
-	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', 3, 64)
+	return strconv.FormatFloat(inMilliseconds(d), 'f', 3, 64)
 }
 
 // What the log says of a client that left before its answer was whole: nginx's status, and a code of our own that

@@ -3,6 +3,8 @@ package proxy_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,11 +18,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget"
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
@@ -41,14 +46,17 @@ type rig struct {
 	registry *prometheus.Registry
 	server   *proxy.Server
 	keys     *keys.Directory
+	queue    *admission.Queue
+	ledger   *budget.Ledger
 	database string
 }
 
 // rigOptions are what a test may want otherwise.
 type rigOptions struct {
-	settings  proxy.Settings
-	breaker   breaker.Settings
-	transport http.RoundTripper
+	settings    proxy.Settings
+	breaker     breaker.Settings
+	transport   http.RoundTripper
+	maxBuffered int64
 }
 
 // newRig starts a gateway whose one model, m, has the given backends.
@@ -57,9 +65,11 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	o := rigOptions{
 		settings: proxy.Settings{
 			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
-			ClientAddress: echo.ExtractIPDirect(),
+			ConcurrencyPerKey: 1000,
+			ClientAddress:     echo.ExtractIPDirect(),
 		},
-		breaker: breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
+		maxBuffered: 1 << 30,
+		breaker:     breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 512, IdleConnTimeout: 4 * time.Second}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -103,7 +113,16 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	models.Start(t.Context())
 	t.Cleanup(models.Close)
 
-	r.server = proxy.New(o.settings, r.keys, models, o.transport, r.registry, log)
+	r.ledger = budget.New(db, log, budget.Settings{})
+	if err := r.ledger.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.ledger.Close)
+	r.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
+
+	r.server = proxy.New(o.settings, proxy.Parts{
+		Keys: r.keys, Fleet: models, Queue: r.queue, Ledger: r.ledger, Transport: o.transport, Registry: r.registry, Log: log,
+	})
 	e := echo.New()
 	r.server.Mount(e)
 	front := httptest.NewServer(e)
@@ -171,8 +190,35 @@ func (r *rig) complete(body string) reply {
 	return r.do(r.request(r.t.Context(), http.MethodPost, "/v1/completions", body))
 }
 
-// upstream is a scripted backend: it answers what a probe asks, and hands completions to the test.
+// upstream is a scripted backend: it answers what a probe asks, takes words for tokens, with one special token before a
+// prompt, and hands completions to the test.
 func upstream(t *testing.T, complete http.HandlerFunc) string {
+	t.Helper()
+	return upstreamWithout(t, "", complete)
+}
+
+// upstreamCounting counts the questions to the tokenizer besides.
+func upstreamCounting(t *testing.T, asked *int, complete http.HandlerFunc) string {
+	t.Helper()
+	var mu sync.Mutex
+	return scripted(t, complete, func(q *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if q.URL.Path == "/tokenize" {
+			*asked++
+		}
+		return true
+	})
+}
+
+// upstreamWithout has no such path.
+func upstreamWithout(t *testing.T, path string, complete http.HandlerFunc) string {
+	t.Helper()
+	return scripted(t, complete, func(q *http.Request) bool { return q.URL.Path != path })
+}
+
+// scripted serves the requests that serves agrees to.
+func scripted(t *testing.T, complete http.HandlerFunc, serves func(*http.Request) bool) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -180,14 +226,44 @@ func upstream(t *testing.T, complete http.HandlerFunc) string {
 		io.WriteString(w, `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":4096}]}`)
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.27.0"}`) })
+	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		count := len(strings.Fields(gjson.GetBytes(body, "prompt").Str))
+		if gjson.GetBytes(body, "add_special_tokens").Bool() {
+			count++
+		}
+		fmt.Fprintf(w, `{"count":%d,"max_model_len":4096,"tokens":[]}`, count)
+	})
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, q *http.Request) {
 		body, _ := io.ReadAll(q.Body) // only then does net/http notice a client that leaves
 		q.Body = io.NopCloser(bytes.NewReader(body))
 		complete(w, q)
 	})
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if !serves(q) {
+			http.NotFound(w, q)
+			return
+		}
+		mux.ServeHTTP(w, q)
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// tokenize asks a backend how many tokens a prompt has.
+func (r *rig) tokenize(backend, text string) (int64, error) {
+	r.t.Helper()
+	question, err := json.Marshal(map[string]string{"prompt": text})
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, backend+"/tokenize", bytes.NewReader(question))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	got := r.do(req)
+	return gjson.Get(got.body, "count").Int(), nil
 }
 
 // streams answers with the given writes, each flushed by itself.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/text/unicode/norm"
 
 	apierr "basegate/errors"
@@ -16,11 +17,17 @@ const (
 	// specialTokens bounds what a tokenizer adds to a text: a token for the beginning, one for a prefix space, and
 	// some in reserve. Everything else of a text is at most one token a byte, once it is in NFC.
 	specialTokens = 4
-	// nfcGrowth is how many times longer NFC can make a text; the Unicode standard promises no more.
-	nfcGrowth = 3
-	// tokenizeTimeout bounds the question to /tokenize.
+	// tokenizeTimeout bounds the questions to /tokenize about one request, and tokenizeAtOnce how many are put at a time.
 	tokenizeTimeout = 30 * time.Second
+	tokenizeAtOnce  = 8
 )
+
+// promptCount is what is known of how many tokens the prompts take.
+type promptCount struct {
+	tokens int64   // of all of them: the count, or a bound that the count does not pass
+	exact  bool    // whether it is the count
+	each   []int64 // of each text, once they have been counted
+}
 
 // judgeLength refuses a prompt that does not fit the model. Token ids are counted, text is bounded by its bytes, and
 // only where the bound does not fit is a backend's tokenizer asked: no refusal rests on the bound.
@@ -28,27 +35,91 @@ func (x *exchange) judgeLength() error {
 	r := x.request
 	room := roomOf(x.model, r)
 	if r.Kind == validate.Tokens {
+		x.prompt = promptCount{tokens: r.PromptTokens, exact: true}
 		return room.judge(r.LongestPrompt())
 	}
-	if r.PromptBytes()*nfcGrowth+specialTokens <= room.most {
-		return nil
-	}
 	var refused error
+	counted := 0
 	r.EachText(func(text []byte) bool {
-		if textBound(text) <= room.most {
-			return true
+		tokens := textBound(text)
+		if tokens > room.most {
+			counts, err := countTexts(x.r.Context(), x.model, []string{string(text)}, withSpecial)
+			if err == nil { // else vLLM will judge
+				tokens, counted = counts[0], counted+1
+				refused = room.judge(tokens)
+			}
 		}
-		tokens, err := countTokens(x.r.Context(), x.model, text)
-		if err != nil {
-			return true // vLLM will judge
-		}
-		refused = room.judge(tokens)
+		x.prompt.tokens += tokens
 		return refused == nil
 	})
+	x.prompt.exact = counted == r.Prompts
 	if x.over() {
 		return x.ending()
 	}
 	return refused
+}
+
+// countPrompts has the tokenizer count what is only bounded.
+func (x *exchange) countPrompts(ctx context.Context) error {
+	if x.prompt.exact {
+		return nil
+	}
+	each, err := countTexts(ctx, x.model, x.texts(), withSpecial)
+	if err != nil {
+		return err
+	}
+	x.prompt = promptCount{exact: true, each: each}
+	for _, n := range each {
+		x.prompt.tokens += n
+	}
+	return nil
+}
+
+// countLater is how long a request must last for its prompt to be counted while it runs.
+const countLater = 500 * time.Millisecond
+
+// countMeanwhile has the prompt of a request that lasts counted, so that a crash charges what it takes and not its
+// bound. The caller must call stop, and have x.prompt to itself only afterwards.
+func (x *exchange) countMeanwhile() (stop func()) {
+	if x.prompt.exact {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(x.r.Context())
+	done := make(chan struct{})
+	timer := time.AfterFunc(countLater, func() {
+		defer close(done)
+		if x.countPrompts(ctx) == nil {
+			x.reservation.CountPrompt(x.prompt.tokens)
+		}
+	})
+	return func() {
+		cancel()
+		if !timer.Stop() {
+			<-done
+		}
+	}
+}
+
+// texts are the text prompts.
+func (x *exchange) texts() []string {
+	var all []string
+	x.request.EachText(func(text []byte) bool {
+		all = append(all, string(text))
+		return true
+	})
+	return all
+}
+
+// echoed is how many tokens of the answer's i-th choice are the prompt's.
+func (x *exchange) echoed(i int) int64 {
+	each := x.prompt.each
+	if each == nil {
+		each = x.request.PromptLengths()
+	}
+	if prompt := i / int(x.request.N); prompt < len(each) {
+		return each[prompt]
+	}
+	return 0
 }
 
 // room is what a model has for one prompt, in tokens.
@@ -95,17 +166,39 @@ func textBound(text []byte) int64 {
 	return int64(len(norm.NFC.Bytes(text))) + specialTokens
 }
 
-// countTokens asks a ready backend's tokenizer.
-func countTokens(ctx context.Context, m *fleet.Model, text []byte) (int64, error) {
+// Whether the special tokens that the tokenizer adds to a prompt count.
+const (
+	withSpecial    = true
+	withoutSpecial = false
+)
+
+// countTexts asks the tokenizer of a ready backend, some texts at a time.
+func countTexts(ctx context.Context, m *fleet.Model, texts []string, special bool) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenizeTimeout)
 	defer cancel()
+	counts := make([]int64, len(texts))
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(tokenizeAtOnce)
+	for i, text := range texts {
+		asking.Go(func() (err error) {
+			counts[i], err = countText(ctx, m, text, special)
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, fmt.Errorf("count tokens: %w", err)
+	}
+	return counts, nil
+}
+
+func countText(ctx context.Context, m *fleet.Model, text string, special bool) (int64, error) {
 	err := fleet.ErrNoOther
 	for _, b := range m.Backends() {
 		if state, _ := b.State(); state != fleet.Ready {
 			continue
 		}
 		var tokens int64
-		if tokens, err = b.Tokenize(ctx, m.Checkpoint(), string(text)); err == nil {
+		if tokens, err = b.Tokenize(ctx, text, special); err == nil {
 			return tokens, nil
 		}
 	}

@@ -22,7 +22,7 @@ func (s *Server) finish(x *exchange) {
 	if x.backend != nil {
 		backend = x.backend.Name
 	}
-	s.metrics.request(model, x.code, total, x.firstToken, x.usage)
+	s.metrics.request(model, x, total)
 	fields := []zap.Field{
 		zap.String("request_id", x.id),
 		zap.String("key", x.identity.KeyPrefix),
@@ -38,14 +38,17 @@ func (s *Server) finish(x *exchange) {
 		zap.String("code", string(x.code)),
 		zap.String("workload", x.workload()),
 		zap.Int("attempts", x.attempts),
-		zap.Float64("first_token_ms", float64(x.firstToken.Microseconds())/1000),
-		zap.Float64("total_ms", float64(total.Microseconds())/1000),
+		zap.Float64("queue_ms", inMilliseconds(x.queued)),
+		zap.Float64("first_token_ms", inMilliseconds(x.firstToken)),
+		zap.Float64("total_ms", inMilliseconds(total)),
 	}
 	if cause := errors.Unwrap(x.failure); cause != nil {
 		fields = append(fields, zap.NamedError("cause", cause))
 	}
 	s.log.Info("request", fields...)
 }
+
+func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (x *exchange) workload() string {
 	if w := x.r.Header.Get("X-Acs-Workload"); workloads[w] {

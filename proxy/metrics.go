@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/breaker"
-	apierr "basegate/errors"
 )
 
 // metrics are the API's own figures. Labels come from the configuration and the code's own words alone, so that no
@@ -14,6 +13,7 @@ import (
 type metrics struct {
 	requests   *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
+	queued     *prometheus.HistogramVec
 	firstToken *prometheus.HistogramVec
 	tokens     *prometheus.CounterVec
 	attempts   *prometheus.CounterVec
@@ -32,35 +32,42 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "basegate_request_seconds", Buckets: secondsBuckets,
 			Help: "Time from a request's arrival to the end of its answer.",
 		}, []string{"model"}),
+		queued: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "basegate_queue_seconds", Buckets: secondsBuckets,
+			Help: "Time that a request waited for a slot of its key and for the reservations of others.",
+		}, []string{"model"}),
 		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "basegate_first_token_seconds", Buckets: secondsBuckets,
 			Help: "Time from a streamed request's arrival to its first event.",
 		}, []string{"model"}),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "basegate_tokens_total",
-			Help: "Tokens that vLLM has reported, by model and kind (prompt, completion).",
+			Help: "Tokens charged, by model and kind (prompt, completion).",
 		}, []string{"model", "kind"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "basegate_attempts_total",
 			Help: "Attempts at backends, by model, backend and class of the outcome.",
 		}, []string{"model", "backend", "class"}),
 	}
-	registry.MustRegister(m.requests, m.durations, m.firstToken, m.tokens, m.attempts)
+	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.attempts)
 	return m
 }
 
-func (m *metrics) request(model string, code apierr.Code, total, firstToken time.Duration, u usage) {
-	m.requests.WithLabelValues(model, string(code)).Inc()
+func (m *metrics) request(model string, x *exchange, total time.Duration) {
+	m.requests.WithLabelValues(model, string(x.code)).Inc()
 	if model == "" {
 		return
 	}
 	m.durations.WithLabelValues(model).Observe(total.Seconds())
-	if firstToken > 0 {
-		m.firstToken.WithLabelValues(model).Observe(firstToken.Seconds())
+	if x.slot != nil {
+		m.queued.WithLabelValues(model).Observe(x.queued.Seconds())
 	}
-	if u.known {
-		m.tokens.WithLabelValues(model, "prompt").Add(float64(u.prompt))
-		m.tokens.WithLabelValues(model, "completion").Add(float64(u.completion))
+	if x.firstToken > 0 {
+		m.firstToken.WithLabelValues(model).Observe(x.firstToken.Seconds())
+	}
+	if x.settled {
+		m.tokens.WithLabelValues(model, "prompt").Add(float64(x.usage.prompt))
+		m.tokens.WithLabelValues(model, "completion").Add(float64(x.usage.completion))
 	}
 }
 

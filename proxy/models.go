@@ -54,7 +54,7 @@ func (s *Server) listModels(x *exchange) error {
 	for _, m := range s.fleet.Models() {
 		list.Data = append(list.Data, s.modelObject(m))
 	}
-	return x.json(list)
+	return s.json(x, list)
 }
 
 func (s *Server) showModel(x *exchange) error {
@@ -64,14 +64,14 @@ func (s *Server) showModel(x *exchange) error {
 	id, err := url.PathUnescape(strings.TrimPrefix(x.r.URL.EscapedPath(), "/v1/models/"))
 	if err == nil {
 		if m, ok := s.fleet.Model(id); ok {
-			return x.json(s.modelObject(m))
+			return s.json(x, s.modelObject(m))
 		}
 	}
 	return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the models are listed by GET /v1/models")
 }
 
 // json sends v with status 200.
-func (x *exchange) json(v any) error {
+func (s *Server) json(x *exchange, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return apierr.Unexpected(err)
@@ -79,7 +79,7 @@ func (x *exchange) json(v any) error {
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	x.setBackendHeaders("")
+	s.setHeaders(x, "")
 	x.status = http.StatusOK
 	x.w.WriteHeader(x.status)
 	if _, err := x.w.Write(body); err != nil {

@@ -39,14 +39,21 @@ func (s *Server) plain(x *exchange, a *answer) (breaker.Verdict, error) {
 	}
 	x.upstream = time.Since(x.sent)
 	body := buffer.Bytes()
-	if v := x.readPlain(body); v.Class != breaker.Success {
+	cost, v := x.readPlain(body)
+	if v.Class != breaker.Success {
 		return s.failedAttempt(x, a.lease, v), nil
 	}
 	s.succeededAttempt(x, a.lease)
+	if !cost.known {
+		cost = s.measure(x)
+	}
+	if err := x.settle(cost, http.StatusOK, ""); err != nil {
+		return breaker.Verdict{}, err
+	}
 	if a.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)
 	}
-	return breaker.Verdict{}, x.deliver(a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
+	return breaker.Verdict{}, s.deliver(x, a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
 }
 
 // keepAnswer is the largest buffer of an answer that goes back to the pool, in bytes.
@@ -58,29 +65,35 @@ func releaseBuffer(b *bytes.Buffer) {
 	}
 }
 
-// readPlain judges a whole body that came under 200, and notes its usage.
-func (x *exchange) readPlain(body []byte) breaker.Verdict {
+// readPlain judges a whole body that came under 200, and finds what it cost.
+func (x *exchange) readPlain(body []byte) (usage, breaker.Verdict) {
 	top, err := readMembers(body)
 	if err != nil {
-		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
+		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
 	}
 	if breaker.FoundError(top.failure, top.object) {
-		return breaker.Answer(http.StatusOK, body)
+		return usage{}, breaker.Answer(http.StatusOK, body)
 	}
+	cost := usageOf(top.usage)
+	x.delivered = nil // of an attempt before this one
 	choices, aborted := 0, false
 	top.choices.ForEach(func(_, choice gjson.Result) bool {
 		choices++
-		aborted = aborted || choice.Get("finish_reason").Str == finishAbort
+		c := readChoice(choice)
+		aborted = aborted || c.aborted()
+		if !cost.known {
+			x.delivered = append(x.delivered, delivered{})
+			x.delivered[choices-1].take(c.text, c.logprobs)
+		}
 		return true
 	})
 	switch {
 	case aborted:
-		return breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
+		return usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
 	case choices == 0:
-		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
+		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
 	}
-	x.usage = usageOf(top.usage)
-	return breaker.Verdict{}
+	return cost, breaker.Verdict{}
 }
 
 // members are what the gateway looks at in vLLM's JSON, in a plain answer and in an event alike.
@@ -114,6 +127,32 @@ func readMembers(body []byte) (members, error) {
 	return m, nil
 }
 
+// choice is one of an answer's, or of an event's.
+type choice struct {
+	index, text, logprobs, finish gjson.Result
+}
+
+func readChoice(raw gjson.Result) (c choice) {
+	raw.ForEach(func(name, value gjson.Result) bool {
+		switch name.Str {
+		case "index":
+			c.index = value
+		case "text":
+			c.text = value
+		case "logprobs":
+			c.logprobs = value
+		case "finish_reason":
+			c.finish = value
+		}
+		return true
+	})
+	return c
+}
+
+// finished tells whether vLLM is done with the choice; it aborted one that it gave up.
+func (c *choice) finished() bool { return c.finish.Type == gjson.String }
+func (c *choice) aborted() bool  { return c.finish.Str == finishAbort }
+
 // finishAbort is the finish_reason of an answer that vLLM gave up; it comes under 200.
 const finishAbort = "abort"
 
@@ -134,7 +173,7 @@ func tagged(body, user []byte) [][]byte {
 }
 
 // deliver sends a whole body.
-func (x *exchange) deliver(contentType string, pieces [][]byte) error {
+func (s *Server) deliver(x *exchange, contentType string, pieces [][]byte) error {
 	size := 0
 	for _, p := range pieces {
 		size += len(p)
@@ -142,7 +181,7 @@ func (x *exchange) deliver(contentType string, pieces [][]byte) error {
 	h := x.w.Header()
 	h.Set("Content-Type", cmp.Or(contentType, "application/json"))
 	h.Set("Content-Length", strconv.Itoa(size))
-	x.setBackendHeaders("")
+	s.setHeaders(x, "")
 	x.status = http.StatusOK
 	x.boundWrites()
 	x.w.WriteHeader(x.status)

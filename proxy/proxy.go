@@ -1,9 +1,10 @@
 // Package proxy is the /v1 API: it takes a request through the contract's order of judgement, sends the spliced body
 // to a backend, and brings the answer back as it came. completion.go reads as the way of a request; attempt.go is
-// what may fail and be tried again; plain.go and stream.go are the two forms of an answer.
+// what may fail and be tried again; plain.go and stream.go are the two forms of an answer; charge.go is what each way out
+// costs.
 //
-// Who may ask is the business of keys, what a body may say of validate, where it goes of fleet, and what an answer of
-// vLLM means of breaker.
+// Who may ask is the business of keys, what a body may say of validate, whose turn it is of admission, what it may cost
+// of budget, where it goes of fleet, and what an answer of vLLM means of breaker.
 package proxy
 
 import (
@@ -14,17 +15,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"basegate/admission"
+	"basegate/budget"
 	"basegate/fleet"
 	"basegate/keys"
 )
 
 // Settings are the limits of the API. Sizes are bytes.
 type Settings struct {
-	MaxBodyBytes     int64
-	FirstByteTimeout time.Duration              // plain: the whole answer; stream: up to the first event
-	IdleTimeout      time.Duration              // between two events
-	Attempts         int                        // at a request, before the first byte has gone to the client
-	ClientAddress    func(*http.Request) string // where a request came from
+	MaxBodyBytes      int64
+	FirstByteTimeout  time.Duration              // plain: the whole answer; stream: up to the first event
+	IdleTimeout       time.Duration              // between two events
+	ConcurrencyPerKey int                        // requests at a time of a key that has no limit of its own
+	Attempts          int                        // at a request, before the first byte has gone to the client
+	ClientAddress     func(*http.Request) string // where a request came from
 }
 
 // Server serves the /v1 API. It is safe for concurrent use.
@@ -32,6 +36,8 @@ type Server struct {
 	settings  atomic.Pointer[Settings]
 	keys      *keys.Directory
 	fleet     *fleet.Fleet
+	queue     *admission.Queue
+	ledger    *budget.Ledger
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
@@ -41,11 +47,22 @@ type Server struct {
 	idle      chan struct{} // told when the last request in flight ends
 }
 
-// New makes a Server. Requests go to the backends through transport; the metrics are registered with registry.
-func New(s Settings, directory *keys.Directory, models *fleet.Fleet, transport http.RoundTripper, registry prometheus.Registerer, log *zap.Logger) *Server {
+// Parts are what a Server decides nothing of. All are needed.
+type Parts struct {
+	Keys      *keys.Directory       // who asks
+	Fleet     *fleet.Fleet          // where it runs
+	Queue     *admission.Queue      // whose turn it is
+	Ledger    *budget.Ledger        // what it may cost
+	Transport http.RoundTripper     // to the backends
+	Registry  prometheus.Registerer // of the API's own metrics
+	Log       *zap.Logger
+}
+
+// New makes a Server.
+func New(s Settings, p Parts) *Server {
 	server := &Server{
-		keys: directory, fleet: models, transport: transport, log: log,
-		metrics: newMetrics(registry), started: time.Now(), idle: make(chan struct{}, 1),
+		keys: p.Keys, fleet: p.Fleet, queue: p.Queue, ledger: p.Ledger, transport: p.Transport, log: p.Log,
+		metrics: newMetrics(p.Registry), started: time.Now(), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

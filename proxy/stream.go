@@ -22,35 +22,42 @@ func (s *Server) stream(x *exchange, a *answer) (breaker.Verdict, error) {
 	source := newEvents(a.Body)
 	defer source.release()
 	t := newTranscript(x.request.Choices(), x.request.IncludeUsage)
-	defer func() { x.usage = t.usage }()
 	for {
 		out, end := a.next(x, source, t)
-		if len(out) > 0 && !x.streaming {
-			s.beginStream(x, a)
+		if len(out) > 0 {
+			if err := s.pass(x, a, t, out); err != nil {
+				return breaker.Verdict{}, err
+			}
 		}
 		if !x.streaming && end != endNone {
 			return s.failedAttempt(x, a.lease, t.early(end)), nil
-		}
-		if len(out) > 0 {
-			a.watchdog.Stop() // a client that is slow to read is not the backend's silence
-			if err := x.send(out); err != nil {
-				return breaker.Verdict{}, err
-			}
 		}
 		switch end {
 		case endNone:
 			a.watchdog.Reset(x.settings.IdleTimeout)
 		case endDone:
-			return breaker.Verdict{}, a.endStream(x)
+			return breaker.Verdict{}, s.endStream(x, a, t)
 		case endFailed:
 			return breaker.Verdict{}, s.breakStream(x, a, t.verdict)
 		}
 	}
 }
 
+// pass sends events on, behind the status where they are the first.
+func (s *Server) pass(x *exchange, a *answer, t *transcript, out []byte) error {
+	if !x.streaming {
+		if err := s.beginStream(x, a, t); err != nil {
+			return err
+		}
+	}
+	x.reservation.Progress(t.tokens)
+	return x.send(out)
+}
+
 // next waits for events and judges them.
 func (a *answer) next(x *exchange, source *events, t *transcript) ([]byte, ending) {
 	batch, err := source.batch()
+	a.watchdog.Stop() // what the gateway does with it, and a client that is slow to read, is not the backend's silence
 	switch {
 	case err == nil:
 		return t.take(batch)
@@ -82,25 +89,40 @@ func (a *answer) notStream(x *exchange) breaker.Verdict {
 	return v
 }
 
-// beginStream sends the status. The breaker learns of the success here, at the first event, and not at the end:
-// what is reported after its state has changed is dropped.
-func (s *Server) beginStream(x *exchange, a *answer) {
+// beginStream sends the status, once the request is on disk. The breaker learns of the success here, at the first event,
+// and not at the end: what is reported after its state has changed is dropped.
+func (s *Server) beginStream(x *exchange, a *answer, t *transcript) error {
 	x.upstream = time.Since(x.sent)
 	x.firstToken = time.Since(x.arrived)
 	s.succeededAttempt(x, a.lease)
+	if err := x.reservation.Wait(x.r.Context()); err != nil {
+		if x.over() {
+			return x.ending()
+		}
+		return ledgerFailed(err)
+	}
+	x.delivered = t.choices
 	h := x.w.Header()
 	h.Set("Content-Type", a.Header.Get("Content-Type"))
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // nginx in front would collect events
-	x.setBackendHeaders("")
+	s.setHeaders(x, "")
 	x.status = http.StatusOK
 	x.streaming = true
 	x.w.WriteHeader(x.status)
+	return nil
 }
 
-// endStream closes a stream that is whole, and reads the backend's answer to its end so that the connection can
-// serve again.
-func (a *answer) endStream(x *exchange) error {
+// endStream closes a stream that is whole, once its charge is on disk, and reads the backend's answer to its end so that
+// the connection can serve again.
+func (s *Server) endStream(x *exchange, a *answer, t *transcript) error {
+	cost := t.usage
+	if !cost.known {
+		cost = s.measure(x)
+	}
+	if err := x.settle(cost, x.status, ""); err != nil {
+		return err
+	}
 	if err := x.send([]byte(lastEvent)); err != nil {
 		return err
 	}

@@ -30,22 +30,19 @@ const (
 
 // transcript follows a stream: which choices have finished, what vLLM says it cost, and whether it is still sound.
 type transcript struct {
-	choices   int  // how many the whole answer has
-	passUsage bool // the client asked for the usage event
+	choices   []delivered // all that the whole answer has
+	passUsage bool        // the client asked for the usage event
 
-	began      bool     // an event that the client gets has come
-	finished   []uint64 // one bit a choice
+	began      bool // an event that the client gets has come
 	unfinished int
+	tokens     int64 // that have gone to the client at the least
 	usage      usage
 	verdict    breaker.Verdict // of endFailed
 	scratch    []byte
 }
 
 func newTranscript(choices int, passUsage bool) *transcript {
-	return &transcript{
-		choices: choices, passUsage: passUsage,
-		finished: make([]uint64, (choices+63)/64), unfinished: choices,
-	}
+	return &transcript{choices: make([]delivered, choices), passUsage: passUsage, unfinished: choices}
 }
 
 // take reads a batch of whole events and returns the bytes to pass on: the batch itself but for events that are left
@@ -109,30 +106,27 @@ func (t *transcript) read(event []byte) (pass bool, end ending) {
 	}
 }
 
-// readChoices notes the choices that an event finishes. A choice that vLLM aborted is no finish.
+// readChoices notes what an event brings of each choice, and which it finishes. A choice that vLLM aborted is no finish.
 func (t *transcript) readChoices(choices gjson.Result) (count int, aborted bool) {
-	choices.ForEach(func(_, choice gjson.Result) bool {
+	choices.ForEach(func(_, raw gjson.Result) bool {
 		count++
-		reason := choice.Get("finish_reason")
-		if reason.Type != gjson.String {
+		c := readChoice(raw)
+		aborted = aborted || c.aborted()
+		index := int(c.index.Int())
+		if index < 0 || index >= len(t.choices) {
 			return true
 		}
-		aborted = aborted || reason.Str == finishAbort
-		t.finish(int(choice.Get("index").Int()))
+		d := &t.choices[index]
+		before := d.least()
+		d.take(c.text, c.logprobs)
+		t.tokens += d.least() - before
+		if c.finished() && !d.finished {
+			d.finished = true
+			t.unfinished--
+		}
 		return true
 	})
 	return count, aborted
-}
-
-func (t *transcript) finish(index int) {
-	if index < 0 || index >= t.choices {
-		return
-	}
-	word, bit := index/64, uint64(1)<<(index%64)
-	if t.finished[word]&bit == 0 {
-		t.finished[word] |= bit
-		t.unfinished--
-	}
 }
 
 func (t *transcript) fail(v breaker.Verdict) ending {

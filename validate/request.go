@@ -157,6 +157,28 @@ func closingQuote(body []byte, start int) int {
 	return len(body)
 }
 
+// PromptLengths is how many tokens each of the token-id prompts has; nil for Text.
+func (r *Request) PromptLengths() []int64 {
+	if r.Kind != Tokens {
+		return nil
+	}
+	lengths := make([]int64, 0, r.Prompts)
+	inside := false // an array of ids, or between two of them
+	prompt := r.find(fieldPrompt)
+	for _, c := range r.body[prompt.value:prompt.end] {
+		switch {
+		case c == '[', c == ']':
+			inside = false
+		case c >= '0' && c <= '9' && !inside:
+			inside = true
+			lengths = append(lengths, 1)
+		case c == ',' && inside:
+			lengths[len(lengths)-1]++
+		}
+	}
+	return lengths
+}
+
 func (r *Request) logprobsOf(id fieldID) int {
 	if id == fieldLogprobs {
 		return r.Logprobs

@@ -1,0 +1,141 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/keys"
+)
+
+// busyRetry is when a client should come back that found too much waiting, and failingRetry one that came while the
+// ledger could not be written.
+const (
+	busyRetry    = 5 * time.Second
+	failingRetry = 2 * time.Second
+)
+
+// payerOf is who pays for what a key asks.
+func payerOf(i *keys.Identity) budget.Payer {
+	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: capsOf(&i.KeyCaps), AccountCaps: capsOf(&i.AccountCaps)}
+}
+
+func capsOf(c *keys.Caps) budget.Caps {
+	return budget.Caps{
+		MonthTotal: capOf(c.MonthTotal), DayTotal: capOf(c.DayTotal),
+		MonthInput: capOf(c.MonthInput), MonthOutput: capOf(c.MonthOutput),
+	}
+}
+
+func capOf(tokens *int64) budget.Cap {
+	if tokens == nil {
+		return budget.Unbounded()
+	}
+	return budget.Limit(*tokens)
+}
+
+// refuseSpent refuses who has nothing left, without a place in the queue.
+func (s *Server) refuseSpent(x *exchange) error {
+	if e := s.ledger.Spent(x.payer); e != nil {
+		return budgetSpent(e)
+	}
+	return nil
+}
+
+func budgetSpent(e *budget.Exceeded) error {
+	return apierr.BudgetSpent(apierr.Budget{
+		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
+		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
+	})
+}
+
+// waitForSlot waits for the request's turn among those of its key. The slot must be left, and is then in x.slot too.
+// Who has waited may have been paused meanwhile, or given another budget, and is looked at again.
+func (s *Server) waitForSlot(x *exchange, bytes int64) error {
+	limit := x.identity.Concurrency
+	if limit == 0 {
+		limit = x.settings.ConcurrencyPerKey
+	}
+	began := time.Now()
+	slot, err := s.queue.Enter(x.r.Context(), x.identity.KeyID, limit, bytes)
+	x.queued = time.Since(began)
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return apierr.Overload("too much is waiting here already", busyRetry, err)
+	case err != nil:
+		return x.ending()
+	}
+	x.slot = slot
+	if x.queued < lookAgain {
+		return nil
+	}
+	if err := s.authenticate(x); err != nil {
+		slot.Leave()
+		return err
+	}
+	return nil
+}
+
+// lookAgain is how long a request must have waited for its key to be looked at again.
+const lookAgain = time.Second
+
+// errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
+var errUncounted = errors.New("count the prompt's tokens")
+
+// reserve takes the most that the request can cost out of its budgets, and waits where the reservations of others stand
+// in the way. What fits may be less than was asked for.
+func (s *Server) reserve(x *exchange) (err error) {
+	r := x.request
+	began := time.Now()
+	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.payer, budget.Request{
+		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.arrived,
+	}, budget.Demand{
+		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
+	}, func(ctx context.Context) (int64, error) {
+		if err := x.countPrompts(ctx); err != nil {
+			return 0, errors.Join(errUncounted, err)
+		}
+		return x.prompt.tokens, nil
+	})
+	x.queued += time.Since(began)
+	if err == nil {
+		return nil
+	}
+	exceeded, spent := errors.AsType[*budget.Exceeded](err)
+	switch {
+	case spent:
+		return budgetSpent(exceeded)
+	case x.over():
+		return x.ending()
+	case errors.Is(err, errUncounted):
+		return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length its budget cannot be judged", x.model.ID()), 1, err)
+	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed):
+		return ledgerFailed(err)
+	default:
+		return fmt.Errorf("reserve: %w", err)
+	}
+}
+
+// ledgerFailed refuses what could not be written down: nothing is served that is not charged.
+func ledgerFailed(cause error) error {
+	return apierr.Overload("the ledger cannot be written at the moment", failingRetry, cause)
+}
+
+// setBudgetHeaders tells the client how much its tightest total cap leaves, and whether max_tokens was lowered.
+func (s *Server) setBudgetHeaders(x *exchange) {
+	h := x.w.Header()
+	if room, ok := s.ledger.Tightest(x.payer); ok {
+		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(room.Limit, 10))
+		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(room.Remaining, 10))
+		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(room.ResetsAt).Round(time.Second), time.Second).String())
+	}
+	if x.reservation != nil && x.reservation.Clamped() {
+		h.Set("X-Acs-Max-Tokens-Clamped", fmt.Sprintf("requested=%d,applied=%d,reason=budget", x.request.MaxTokens, x.reservation.MaxTokens()))
+	}
+}
