@@ -56,7 +56,7 @@ alerts: ## Prometheus's configuration and its alerts, by promtool
 	promtool check config observability/prometheus.yaml
 	promtool test rules observability/alerts_test.yaml
 
-image: image-files docker ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
+image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
 	docker build -q --target compose -t basegate:compose .
 	docker build -q --target gateway -t basegate:latest .
 	@docker image inspect -f '{{index .RepoTags 0}}: {{.Size}} bytes' basegate:latest basegate:compose
@@ -68,7 +68,7 @@ image-files: tools ## what the images are made of, into bin/image; needs no Dock
 	go build $(STATIC) -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
 	cd tools/compose && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
 
-e2e: image-files docker ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
+e2e: docker image-files ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
 	go test -tags containers -count=1 -timeout 15m ./e2e/containers
 
 docker: # what image and e2e talk to
