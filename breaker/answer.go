@@ -62,10 +62,11 @@ func Answer(status int, body []byte) Verdict {
 	return Verdict{Class: classify(status, found), Status: status, Message: clip(found.message)}
 }
 
-// FoundError tells from the members "error" and "object" of a JSON object's top level whether it is one of vLLM's
-// errors. Several versions send errors under status 200, so no body is an answer before this was asked.
-func FoundError(failure, object gjson.Result) bool {
-	return (failure.Exists() && failure.Type != gjson.Null) || object.Str == "error"
+// FoundError tells from the members "error" and "object" of a JSON object's top level, as they stand there and nil where
+// they do not, whether it is one of vLLM's errors. Several versions send errors under status 200, so no body is an
+// answer before this was asked.
+func FoundError(failure, object []byte) bool {
+	return (len(failure) > 0 && string(failure) != "null") || string(object) == `"error"`
 }
 
 // found is an error in any of vLLM's shapes.

@@ -76,7 +76,7 @@ func TestErrorsUnder200AreFound(t *testing.T) {
 			continue
 		}
 		object := gjson.ParseBytes(a.body)
-		if !breaker.FoundError(object.Get("error"), object.Get("object")) {
+		if !breaker.FoundError([]byte(object.Get("error").Raw), []byte(object.Get("object").Raw)) {
 			t.Errorf("%s: not found", a.name)
 		}
 	}
@@ -96,7 +96,7 @@ func TestErrorsUnder200AreFound(t *testing.T) {
 		`{"error": null, "object": "error"}`:                          true,
 	} {
 		object := gjson.Parse(body)
-		if got := breaker.FoundError(object.Get("error"), object.Get("object")); got != want {
+		if got := breaker.FoundError([]byte(object.Get("error").Raw), []byte(object.Get("object").Raw)); got != want {
 			t.Errorf("%s: %t", body, got)
 		}
 	}
@@ -144,7 +144,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%v", e)
 		}
 		object := gjson.ParseBytes(body)
-		breaker.FoundError(object.Get("error"), object.Get("object"))
+		breaker.FoundError([]byte(object.Get("error").Raw), []byte(object.Get("object").Raw))
 	})
 }
 

@@ -66,6 +66,7 @@ func outcomeOf(x *exchange, err error) (status int, code apierr.Code) {
 // charged, and a token for each event.
 func (s *Server) measure(x *exchange) usage {
 	x.slot.Leave()
+	x.stopCounting()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), measureTimeout)
 	defer cancel()
 	if err := x.countPrompts(ctx); err != nil {

@@ -121,6 +121,23 @@ func TestAClientThatLeavesIsChargedWhatItGot(t *testing.T) {
 	}
 }
 
+// After a crash the row says what the ledger charges: the prompt as counted, and the tokens that are out.
+func TestAStreamThatLastsIsOnDiskWithItsExactPrompt(t *testing.T) {
+	r := newRig(t, nil, upstream(t, hangs(event(0, "not", "null"), event(0, " to", "null"))))
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	done := r.background(ctx, `{"model":"m","prompt":"to be or","max_tokens":9,"stream":true}`)
+	eventually(t, "the row in flight has both", func() bool {
+		var found string
+		err := r.db.Read().QueryRowContext(t.Context(),
+			`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
+		return err == nil && found == "4+2 at b0"
+	})
+	leave()
+	<-done
+	r.rows(1)
+}
+
 func TestAStreamThatBreaksIsChargedWhatWasDelivered(t *testing.T) {
 	broken := map[string]http.HandlerFunc{
 		"cut off":     streams(event(0, "or not", "null")),

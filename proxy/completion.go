@@ -49,7 +49,8 @@ func (s *Server) completion(x *exchange) error {
 
 // answer has a backend answer the request.
 func (s *Server) answer(x *exchange) error {
-	defer x.countMeanwhile()()
+	x.countMeanwhile()
+	defer x.stopCounting()
 	return s.forward(x)
 }
 

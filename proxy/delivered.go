@@ -20,13 +20,13 @@ type delivered struct {
 }
 
 // take notes a choice of an event, or of a plain answer.
-func (d *delivered) take(text, logprobs gjson.Result) {
-	if len(text.Raw) > len(`""`) && text.Type == gjson.String {
+func (d *delivered) take(c *choice) {
+	if c.hasText() {
 		d.events++
-		d.text = append(d.text, text.Raw[1:len(text.Raw)-1]...)
+		d.text = append(d.text, c.text[1:len(c.text)-1]...)
 	}
-	if logprobs.IsObject() {
-		d.scored += logprobs.Get("tokens.#").Int()
+	if len(c.logprobs) > 0 && c.logprobs[0] == '{' {
+		d.scored += gjson.GetBytes(c.logprobs, "tokens.#").Int()
 	}
 }
 

@@ -30,16 +30,17 @@ type exchange struct {
 	settings *Settings
 	bodyRead bool // whole, so that none of it is still on its way
 
-	identity    keys.Identity
-	payer       budget.Payer // who is charged, with the caps in force
-	request     *validate.Request
-	model       *fleet.Model
-	slot        *admission.Slot
-	prompt      promptCount
-	reservation *budget.Reservation
-	backend     *fleet.Backend // of the last attempt
-	attempts    int
-	asked       bool // a backend is, or was when the client left, at work on the request
+	identity     keys.Identity
+	payer        budget.Payer // who is charged, with the caps in force
+	request      *validate.Request
+	model        *fleet.Model
+	slot         *admission.Slot
+	prompt       promptCount
+	stopCounting func() // see countMeanwhile
+	reservation  *budget.Reservation
+	backend      *fleet.Backend // of the last attempt
+	attempts     int
+	asked        bool // a backend is, or was when the client left, at work on the request
 
 	streaming bool // the status line and the first event are out: an error is now an event
 	finished  bool // the answer is out whole

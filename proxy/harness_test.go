@@ -48,6 +48,7 @@ type rig struct {
 	keys     *keys.Directory
 	queue    *admission.Queue
 	ledger   *budget.Ledger
+	db       *database.DB
 	database string
 }
 
@@ -85,6 +86,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
+	r.db = db
 	r.keys = keys.New(db, log, keys.Settings{})
 	if _, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -79,10 +80,11 @@ func (x *exchange) countPrompts(ctx context.Context) error {
 const countLater = 500 * time.Millisecond
 
 // countMeanwhile has the prompt of a request that lasts counted, so that a crash charges what it takes and not its
-// bound. The caller must call stop, and have x.prompt to itself only afterwards.
-func (x *exchange) countMeanwhile() (stop func()) {
+// bound. x.stopCounting ends that, as often as it is called; only then is x.prompt the caller's again.
+func (x *exchange) countMeanwhile() {
 	if x.prompt.exact {
-		return func() {}
+		x.stopCounting = func() {}
+		return
 	}
 	ctx, cancel := context.WithCancel(x.r.Context())
 	done := make(chan struct{})
@@ -92,12 +94,12 @@ func (x *exchange) countMeanwhile() (stop func()) {
 			x.reservation.CountPrompt(x.prompt.tokens)
 		}
 	})
-	return func() {
+	x.stopCounting = sync.OnceFunc(func() {
 		cancel()
 		if !timer.Stop() {
 			<-done
 		}
-	}
+	})
 }
 
 // texts are the text prompts.

@@ -5,22 +5,16 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
-	"unsafe"
-
-	"github.com/go-json-experiment/json/jsontext"
-	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
 	"basegate/validate"
 )
 
-var (
-	errNotJSON   = errors.New("what the backend sent is not a JSON object")
-	errNoChoices = errors.New("the answer has not the choices that were asked for")
-)
+var errNoChoices = errors.New("the answer has not the choices that were asked for")
 
 // plainBuffers hold whole answers on their way.
 var plainBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -67,100 +61,27 @@ func releaseBuffer(b *bytes.Buffer) {
 
 // readPlain judges a whole body that came under 200, and finds what it cost.
 func (x *exchange) readPlain(body []byte) (usage, breaker.Verdict) {
-	top, err := readMembers(body)
-	if err != nil {
+	var t told
+	if err := t.read(body); err != nil {
 		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
 	}
-	if breaker.FoundError(top.failure, top.object) {
+	if t.failed() {
 		return usage{}, breaker.Answer(http.StatusOK, body)
 	}
-	cost := usageOf(top.usage)
-	x.delivered = nil // of an attempt before this one
-	choices, aborted := 0, false
-	top.choices.ForEach(func(_, choice gjson.Result) bool {
-		choices++
-		c := readChoice(choice)
-		aborted = aborted || c.aborted()
-		if !cost.known {
-			x.delivered = append(x.delivered, delivered{})
-			x.delivered[choices-1].take(c.text, c.logprobs)
-		}
-		return true
-	})
-	switch {
-	case aborted:
-		return usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
-	case choices == 0:
+	if len(t.choices) == 0 {
 		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
 	}
+	if slices.ContainsFunc(t.choices, func(c choice) bool { return c.aborted() }) {
+		return usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
+	}
+	cost := t.cost()
+	if !cost.known {
+		x.delivered = make([]delivered, len(t.choices))
+		for i := range t.choices {
+			x.delivered[i].take(&t.choices[i])
+		}
+	}
 	return cost, breaker.Verdict{}
-}
-
-// members are what the gateway looks at in vLLM's JSON, in a plain answer and in an event alike.
-type members struct {
-	failure, object, choices, usage gjson.Result
-}
-
-// readMembers finds them in one pass. They share the bytes of body, so they are good only as long as those are.
-func readMembers(body []byte) (members, error) {
-	var m members
-	if !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) {
-		return m, errNotJSON
-	}
-	object := gjson.Parse(unsafe.String(unsafe.SliceData(body), len(body))) //nolint:gosec // saves a copy of every answer and event
-	if !object.IsObject() {
-		return m, errNotJSON
-	}
-	object.ForEach(func(name, value gjson.Result) bool {
-		switch name.Str {
-		case "error":
-			m.failure = value
-		case "object":
-			m.object = value
-		case "choices":
-			m.choices = value
-		case "usage":
-			m.usage = value
-		}
-		return true
-	})
-	return m, nil
-}
-
-// choice is one of an answer's, or of an event's.
-type choice struct {
-	index, text, logprobs, finish gjson.Result
-}
-
-func readChoice(raw gjson.Result) (c choice) {
-	raw.ForEach(func(name, value gjson.Result) bool {
-		switch name.Str {
-		case "index":
-			c.index = value
-		case "text":
-			c.text = value
-		case "logprobs":
-			c.logprobs = value
-		case "finish_reason":
-			c.finish = value
-		}
-		return true
-	})
-	return c
-}
-
-// finished tells whether vLLM is done with the choice; it aborted one that it gave up.
-func (c *choice) finished() bool { return c.finish.Type == gjson.String }
-func (c *choice) aborted() bool  { return c.finish.Str == finishAbort }
-
-// finishAbort is the finish_reason of an answer that vLLM gave up; it comes under 200.
-const finishAbort = "abort"
-
-func usageOf(u gjson.Result) usage {
-	if !u.IsObject() {
-		return usage{}
-	}
-	return usage{prompt: u.Get("prompt_tokens").Int(), completion: u.Get("completion_tokens").Int(), known: true}
 }
 
 // tagged is body with the request's user tag as its last member.

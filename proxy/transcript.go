@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/tidwall/gjson"
-
 	"basegate/breaker"
 )
 
@@ -38,6 +36,7 @@ type transcript struct {
 	tokens     int64 // that have gone to the client at the least
 	usage      usage
 	verdict    breaker.Verdict // of endFailed
+	event      told
 	scratch    []byte
 }
 
@@ -86,47 +85,47 @@ func (t *transcript) read(event []byte) (pass bool, end ending) {
 	if bytes.Equal(payload, done) {
 		return false, t.atDone()
 	}
-	top, err := readMembers(payload)
-	if err != nil {
+	e := &t.event
+	if err := e.read(payload); err != nil {
 		return false, t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err})
 	}
-	if breaker.FoundError(top.failure, top.object) {
-		return false, t.fail(breaker.Answer(http.StatusOK, payload))
-	}
-	count, aborted := t.readChoices(top.choices)
 	switch {
-	case aborted:
-		return false, t.fail(breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK})
-	case count == 0 && top.usage.IsObject():
-		t.usage = usageOf(top.usage)
+	case e.failed():
+		return false, t.fail(breaker.Answer(http.StatusOK, payload))
+	case len(e.choices) == 0 && e.cost().known:
+		t.usage = e.cost()
 		return t.passUsage, endNone
+	case !t.takeChoices(e.choices):
+		return false, t.fail(breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK})
 	default:
 		t.began = true
 		return true, endNone
 	}
 }
 
-// readChoices notes what an event brings of each choice, and which it finishes. A choice that vLLM aborted is no finish.
-func (t *transcript) readChoices(choices gjson.Result) (count int, aborted bool) {
-	choices.ForEach(func(_, raw gjson.Result) bool {
-		count++
-		c := readChoice(raw)
-		aborted = aborted || c.aborted()
-		index := int(c.index.Int())
-		if index < 0 || index >= len(t.choices) {
-			return true
+// takeChoices notes what an event brings of each choice, and which it finishes. A choice that vLLM aborted is no finish:
+// then it returns false.
+func (t *transcript) takeChoices(choices []choice) bool {
+	for i := range choices {
+		if choices[i].aborted() {
+			return false
 		}
-		d := &t.choices[index]
+	}
+	for i := range choices {
+		c := &choices[i]
+		if c.index < 0 || c.index >= len(t.choices) {
+			continue
+		}
+		d := &t.choices[c.index]
 		before := d.least()
-		d.take(c.text, c.logprobs)
+		d.take(c)
 		t.tokens += d.least() - before
 		if c.finished() && !d.finished {
 			d.finished = true
 			t.unfinished--
 		}
-		return true
-	})
-	return count, aborted
+	}
+	return true
 }
 
 func (t *transcript) fail(v breaker.Verdict) ending {

@@ -1,0 +1,101 @@
+package proxy
+
+import (
+	"github.com/tidwall/gjson"
+
+	"basegate/breaker"
+)
+
+// told is what the gateway looks at in vLLM's JSON, in a plain answer and in an event alike: values as they stand in the
+// bytes that were read, nil where they are not there.
+type told struct {
+	failure, object, usage []byte
+	choices                []choice
+}
+
+// choice is one of an answer's, or of an event's.
+type choice struct {
+	index                  int // -1 where it is none
+	text, logprobs, finish []byte
+}
+
+// read takes one object, in place of what was read before.
+func (t *told) read(body []byte) error {
+	*t = told{choices: t.choices[:0]}
+	s := scanner{data: body}
+	s.members(func(name []byte) {
+		switch string(name) {
+		case "error":
+			t.failure = s.value()
+		case "object":
+			t.object = s.value()
+		case "usage":
+			t.usage = s.value()
+		case "choices":
+			if s.next() == '[' {
+				s.elements(func() { t.choices = append(t.choices, readChoice(&s)) })
+				return
+			}
+			s.value()
+		default:
+			s.value()
+		}
+	})
+	return s.end()
+}
+
+func readChoice(s *scanner) choice {
+	c := choice{index: -1}
+	if s.next() != '{' {
+		s.value()
+		return c
+	}
+	s.members(func(name []byte) {
+		value := s.value()
+		switch string(name) {
+		case "index":
+			c.index = small(value)
+		case "text":
+			c.text = value
+		case "logprobs":
+			c.logprobs = value
+		case "finish_reason":
+			c.finish = value
+		}
+	})
+	return c
+}
+
+// small reads an index; -1 where it is none.
+func small(raw []byte) int {
+	if len(raw) == 0 || len(raw) > 9 {
+		return -1
+	}
+	n := 0
+	for _, c := range raw {
+		if !isDigit(c) {
+			return -1
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}
+
+// failed tells whether it is one of vLLM's errors.
+func (t *told) failed() bool { return breaker.FoundError(t.failure, t.object) }
+
+// cost is what vLLM says that it has cost.
+func (t *told) cost() usage {
+	if len(t.usage) == 0 || t.usage[0] != '{' {
+		return usage{}
+	}
+	u := gjson.ParseBytes(t.usage)
+	return usage{prompt: u.Get("prompt_tokens").Int(), completion: u.Get("completion_tokens").Int(), known: true}
+}
+
+// finished tells whether vLLM is done with the choice; it aborted one that it gave up, under 200.
+func (c *choice) finished() bool { return len(c.finish) > 0 && c.finish[0] == '"' }
+func (c *choice) aborted() bool  { return string(c.finish) == `"abort"` }
+
+// hasText tells whether the choice brings text.
+func (c *choice) hasText() bool { return len(c.text) > len(`""`) && c.text[0] == '"' }
