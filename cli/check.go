@@ -119,7 +119,7 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 		}
 		findings = append(findings, checkServed(ctx, part, m, b))
 		findings = append(findings, checkVersion(part, b)...)
-		findings = append(findings, checkTokenize(ctx, part, m, b)...)
+		findings = append(findings, checkTokenize(ctx, part, b)...)
 	}
 	return findings
 }
@@ -174,7 +174,7 @@ func checkVersion(part string, b *fleet.Backend) []finding {
 func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]) }
 
 // checkTokenize asks for the path that exact token counts come from.
-func checkTokenize(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) []finding {
+func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	_, err := b.Tokenize(ctx, "a", true)
