@@ -15,6 +15,7 @@ COPY --chown=65532:65532 bin/image/data /var/lib/basegate
 USER 65532:65532
 WORKDIR /var/lib/basegate
 VOLUME /var/lib/basegate
+STOPSIGNAL SIGTERM
 EXPOSE 8080 9090
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
 	CMD ["basegate", "check", "--live", "--config", "/etc/basegate/config.yaml"]

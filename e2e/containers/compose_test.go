@@ -141,7 +141,19 @@ func TestComposeStartsAModelAgainThatEndedWithExitCodeZero(t *testing.T) {
 	p.compose("up", "-d", "llama-8b")
 	eventually(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 	id := p.compose("ps", "-q", "llama-8b")
-	c, err := testcontainers.Run(t.Context(), imageOf(t, "scratch", "kill"), // the mock's image has none
+	endByItself(t, id)
+	eventually(t, "Docker starts it again", func() bool {
+		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.ask("llama-8b").status == http.StatusOK
+	})
+	if n := restarts(t, id); n != 1 {
+		t.Errorf("started again %d times", n)
+	}
+}
+
+// endByItself ends a container's process without Docker's doing, which would take it for a stop by hand.
+func endByItself(t *testing.T, id string) {
+	t.Helper()
+	c, err := testcontainers.Run(t.Context(), imageOf(t, "scratch", "kill"), // the container's own image has none
 		testcontainers.WithCmd("-TERM", "1"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.PidMode = container.PidMode("container:" + id) }),
 		testcontainers.WithWaitStrategy(wait.ForExit()))
@@ -149,11 +161,20 @@ func TestComposeStartsAModelAgainThatEndedWithExitCodeZero(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "Docker starts it again", func() bool {
-		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.ask("llama-8b").status == http.StatusOK
-	})
-	if n := restarts(t, id); n != 1 {
-		t.Errorf("started again %d times", n)
+}
+
+// The way to reload that docs/gpu-box.md gives must not make Docker believe that the gateway was stopped.
+func TestComposeStartsAGatewayAgainThatWasReloaded(t *testing.T) {
+	p := newProject(t)
+	p.up()
+	id := p.compose("ps", "-q", "gateway")
+	p.compose("kill", "-s", "HUP", "gateway")
+	eventually(t, "the gateway reloads", func() bool { return strings.Contains(p.compose("logs", "gateway"), "configuration reloaded") })
+	endByItself(t, id)
+	eventually(t, "Docker starts it again", func() bool { return restarts(t, id) == 1 })
+	p.compose("up", "-d", "--wait")
+	if now := p.compose("ps", "-q", "gateway"); now != id {
+		t.Errorf("the gateway was %s and is %s", id, now)
 	}
 }
 
