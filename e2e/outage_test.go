@@ -28,40 +28,62 @@ type outage struct {
 }
 
 var outages = []outage{
-	{"deleted", (*testing.T).TempDir, func(t *testing.T, path string) func() {
-		away := filepath.Join(t.TempDir(), "away.db")
-		must(t, os.Rename(path, away))
-		return func() { must(t, os.Rename(away, path)) }
-	}},
-	{"locked by another process", (*testing.T).TempDir, func(t *testing.T, path string) func() {
-		db, err := sql.Open("sqlite3", path)
+	{"deleted", (*testing.T).TempDir, moveAway},
+	{"locked by another process", (*testing.T).TempDir, lock},
+	{"on a full disk", smallDisk, fill},
+	{"on a disk that has become read-only", loopDisk, fail},
+}
+
+func moveAway(t *testing.T, path string) func() {
+	t.Helper()
+	away := filepath.Join(t.TempDir(), "away.db")
+	must(t, os.Rename(path, away))
+	return func() { must(t, os.Rename(away, path)) }
+}
+
+func lock(t *testing.T, path string) func() {
+	t.Helper()
+	db, err := sql.Open("sqlite3", path)
+	must(t, err)
+	db.SetMaxOpenConns(1)
+	_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	must(t, err)
+	return func() {
+		_, err := db.ExecContext(t.Context(), "ROLLBACK")
 		must(t, err)
-		db.SetMaxOpenConns(1)
-		_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE")
-		must(t, err)
-		return func() {
-			_, err := db.ExecContext(t.Context(), "ROLLBACK")
-			must(t, err)
-			must(t, db.Close())
-		}
-	}},
-	{"on a full disk", func(t *testing.T) string { return mounted(t, "-t", "tmpfs", "-o", "size=1m", "tmpfs") }, func(t *testing.T, path string) func() {
-		filler := filepath.Join(filepath.Dir(path), "filler")
-		os.WriteFile(filler, make([]byte, 4<<20), 0o600) //nolint:errcheck // it writes what fits
-		return func() { must(t, os.Remove(filler)) }
-	}},
-	{"on a disk that has become read-only", func(t *testing.T) string {
-		return mounted(t, "-o", "loop", image(t))
-	}, func(t *testing.T, path string) func() {
-		dir := filepath.Dir(path)
-		disk := strings.TrimSpace(tool(t, "losetup", "-n", "-O", "BACK-FILE", strings.TrimSpace(tool(t, "findmnt", "-n", "-o", "SOURCE", dir))))
-		tool(t, "mount", "-o", "remount,abort", dir) // what ext4 does after an error of the disk
-		return func() {
-			tool(t, "umount", "-l", dir)
-			tool(t, "cp", disk, disk+"-repaired")
-			tool(t, "mount", "-o", "loop", disk+"-repaired", dir)
-		}
-	}},
+		must(t, db.Close())
+	}
+}
+
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	return mounted(t, "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+}
+
+func fill(t *testing.T, path string) func() {
+	t.Helper()
+	filler := filepath.Join(filepath.Dir(path), "filler")
+	os.WriteFile(filler, make([]byte, 4<<20), 0o600) // as much as fits
+	return func() { must(t, os.Remove(filler)) }
+}
+
+func loopDisk(t *testing.T) string {
+	t.Helper()
+	return mounted(t, "-o", "loop", image(t))
+}
+
+// fail does what ext4 does after an error of the disk, which is then mended and mounted again.
+func fail(t *testing.T, path string) func() {
+	t.Helper()
+	dir := filepath.Dir(path)
+	device := strings.TrimSpace(tool(t, "findmnt", "-n", "-o", "SOURCE", dir))
+	disk := strings.TrimSpace(tool(t, "losetup", "-n", "-O", "BACK-FILE", device))
+	tool(t, "mount", "-o", "remount,abort", dir)
+	return func() {
+		tool(t, "umount", "-l", dir)
+		tool(t, "cp", disk, disk+"-mended")
+		tool(t, "mount", "-o", "loop", disk+"-mended", dir)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -73,7 +95,7 @@ func must(t *testing.T, err error) {
 
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput() //nolint:noctx // it is over at once
+	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
