@@ -41,8 +41,10 @@ func newModelList() *cobra.Command {
 // probed gives do a fleet each of whose backends has been asked once.
 func probed(ctx context.Context, cfg *config.Config, do func(*fleet.Fleet) error) error {
 	f := gateway.NewFleet(cfg, zap.NewNop())
-	f.Start(ctx)
 	defer f.Close()
+	if err := f.Start(ctx); err != nil {
+		return fmt.Errorf("ask backends: %w", err)
+	}
 	return do(f)
 }
 

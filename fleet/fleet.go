@@ -16,6 +16,7 @@ import (
 
 	"basegate/breaker"
 	"basegate/config"
+	"basegate/database"
 )
 
 // Settings are what all backends share.
@@ -29,13 +30,16 @@ type Settings struct {
 type Fleet struct {
 	transport http.RoundTripper
 	log       *zap.Logger
+	store     *store // of boots, windows and orders; nil for commands that only look
 	catalogue atomic.Pointer[catalogue]
+	moves     moves
+	crew      crew
 
 	mu       sync.Mutex // guards what follows, and swaps of catalogue
 	settings Settings
-	probing  context.Context //nolint:containedctx // the life of the probes, from Start to Close
-	stop     context.CancelFunc
-	probes   sync.WaitGroup
+	started  bool
+	measured map[string]*boots // by model and backend; they outlive a reload
+	booked   atomic.Pointer[[]Booking]
 }
 
 // catalogue is one version of the models; it is replaced as a whole.
@@ -45,18 +49,30 @@ type catalogue struct {
 	byCheckpoint map[string]*Model
 }
 
-// New builds the fleet; nothing is asked of a backend before Start. Probes go through transport.
-func New(models []config.Model, s Settings, transport http.RoundTripper, log *zap.Logger) *Fleet {
-	f := &Fleet{transport: transport, log: log, settings: s}
+// New builds the fleet; nothing is asked of a backend before Start. Probes go through transport. Boot times, booked
+// windows and the operator's orders are kept in db; without one there are none.
+func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
+	f := &Fleet{transport: transport, log: log, settings: s, measured: map[string]*boots{}}
+	f.booked.Store(&[]Booking{})
+	if db != nil {
+		f.store = &store{db: db}
+	}
 	f.catalogue.Store(f.build(models, nil))
 	return f
 }
 
-// Start probes every backend once, so that the first request finds known states, and goes on probing until Close.
-func (f *Fleet) Start(ctx context.Context) {
+// Start reads what earlier boots took, probes every backend once, so that the first request finds known states and what
+// runs already is adopted, and goes on probing until Close.
+func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.probing, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if f.store != nil {
+		f.store.writing = context.WithoutCancel(ctx)
+		if err := f.readBoots(ctx); err != nil {
+			return err
+		}
+	}
+	f.crew.start(ctx)
 	backends := f.catalogue.Load().backends()
 	var first sync.WaitGroup
 	for _, b := range backends {
@@ -66,40 +82,36 @@ func (f *Fleet) Start(ctx context.Context) {
 	for _, b := range backends {
 		f.watch(b)
 	}
+	f.started = true
+	f.crew.run(f.tend)
+	return nil
 }
 
-// Close ends the probes and waits for them.
-func (f *Fleet) Close() {
-	f.mu.Lock()
-	if f.stop != nil {
-		f.stop()
-	}
-	f.mu.Unlock()
-	f.probes.Wait()
-}
+// Close ends the probes and whatever commands still run, and waits for them. Models that run are left running.
+func (f *Fleet) Close() { f.crew.stop() }
 
 // Reload takes over another list of models. A backend that stays as it is keeps its state, its breaker and what it
 // has in flight; requests that are under way on one that went are not disturbed.
 func (f *Fleet) Reload(models []config.Model, s Settings) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old := f.catalogue.Load().backends()
+	gone := f.catalogue.Load().backends()
+	old := gone
 	if s != f.settings {
 		f.settings = s
 		old = nil // breakers and probes of the old settings serve no longer
 	}
-	gone := f.catalogue.Load().backends()
 	next := f.build(models, old)
 	f.catalogue.Store(next)
 	for _, b := range next.backends() {
-		if !slices.Contains(old, b) && f.probing != nil {
-			b.nudge <- struct{}{} // it has not been probed yet
+		if !slices.Contains(old, b) && f.started {
+			b.probeSoon() // it has not been probed yet
 			f.watch(b)
 		}
 	}
 	for _, b := range gone {
 		if !slices.Contains(next.backends(), b) {
-			b.retire()
+			b.leave()
 		}
 	}
 }
@@ -108,14 +120,15 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 func (f *Fleet) build(models []config.Model, old []*Backend) *catalogue {
 	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	for _, mc := range models {
-		m := &Model{config: mc}
+		m := &Model{config: mc, moves: &f.moves}
 		for _, bc := range mc.Backends {
 			at := slices.IndexFunc(old, func(b *Backend) bool { return b.same(mc, bc) })
 			if at >= 0 {
+				old[at].config.Store(&bc)
 				m.backends = append(m.backends, old[at])
 				continue
 			}
-			m.backends = append(m.backends, newBackend(mc, bc, f.settings, f.transport, f.log))
+			m.backends = append(m.backends, f.newBackend(mc, bc))
 		}
 		c.models = append(c.models, m)
 		c.byID[mc.ID] = m
@@ -124,11 +137,11 @@ func (f *Fleet) build(models []config.Model, old []*Backend) *catalogue {
 	return c
 }
 
-// watch begins the probes of a backend; f.mu is held.
+// watch begins the probes of a backend, which end with the fleet or when the backend leaves it; f.mu is held.
 func (f *Fleet) watch(b *Backend) {
-	ctx, retire := context.WithCancel(f.probing)
-	b.retire = retire
-	f.probes.Go(func() { b.watch(ctx) })
+	gone := make(chan struct{})
+	b.leave = sync.OnceFunc(func() { close(gone) })
+	f.crew.run(func(ctx context.Context) { b.watch(ctx, gone) })
 }
 
 // Model finds a model by its short id.

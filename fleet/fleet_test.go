@@ -68,8 +68,10 @@ func started(t *testing.T, models ...config.Model) *fleet.Fleet {
 	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	f := fleet.New(models, settings, transport, zap.NewNop())
-	f.Start(t.Context())
+	f := fleet.New(models, settings, transport, nil, zap.NewNop())
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(f.Close)
 	return f
 }
@@ -168,7 +170,7 @@ func TestOpenBreakersAreToldWithTheTimeLeft(t *testing.T) {
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.Servable() == nil || m.Status() != fleet.Unavailable {
+	if m.Servable(t.Context()) == nil || m.Status() != fleet.Unavailable {
 		t.Error("it is said to be servable")
 	}
 }

@@ -40,7 +40,7 @@ func TestAnOpenBreakerStaysOpenOverAReload(t *testing.T) {
 	if got := m.Backends()[0].Breaker(); got != breaker.Open {
 		t.Errorf("it is %s", got)
 	}
-	if err := m.Servable(); err != nil {
+	if err := m.Servable(t.Context()); err != nil {
 		t.Errorf("there is another backend, but: %v", err)
 	}
 	l = acquire(t, m)
@@ -62,7 +62,7 @@ func TestAReloadWithOtherBreakersMakesThemAnew(t *testing.T) {
 	l = acquire(t, find(t, f, "m"))
 	l.Report(breaker.ServerError)
 	l.Release()
-	if err := find(t, f, "m").Servable(); err == nil {
+	if err := find(t, f, "m").Servable(t.Context()); err == nil {
 		t.Error("one failure opens the new breaker, but it is closed")
 	}
 }
@@ -113,8 +113,10 @@ func TestCloseWaitsForEveryProbe(t *testing.T) {
 	transport := &http.Transport{}
 	s := settings
 	s.ProbeTimeout = 50 * time.Millisecond
-	f := fleet.New([]config.Model{model(t, "m", hangs.URL, hangs.URL)}, s, transport, zap.NewNop())
-	f.Start(t.Context())
+	f := fleet.New([]config.Model{model(t, "m", hangs.URL, hangs.URL)}, s, transport, nil, zap.NewNop())
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.ProbeTimeout = time.Hour // the probes hang while it closes
 	f.Reload([]config.Model{model(t, "m", hangs.URL, hangs.URL)}, s)
 	for range 2 {
@@ -123,7 +125,7 @@ func TestCloseWaitsForEveryProbe(t *testing.T) {
 	transport.CloseIdleConnections()
 	hangs.CloseClientConnections()
 	goleak.VerifyNone(t, before)
-	fleet.New(nil, s, transport, zap.NewNop()).Close() // without a start
+	fleet.New(nil, s, transport, nil, zap.NewNop()).Close() // without a start
 }
 
 func TestAProbeThatIsNotAnsweredMarksTheBackend(t *testing.T) {

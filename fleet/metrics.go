@@ -9,6 +9,12 @@ import (
 var (
 	readyDesc = prometheus.NewDesc("basegate_backend_ready",
 		"1 where the last probe found the backend ready.", []string{"model", "backend"}, nil)
+	stateDesc = prometheus.NewDesc("basegate_backend_state",
+		"1 for the state that the backend is in.", []string{"model", "backend", "state"}, nil)
+	movesDesc = prometheus.NewDesc("basegate_backend_transitions_total",
+		"Changes of state of all backends.", []string{"from", "to"}, nil)
+	estimateDesc = prometheus.NewDesc("basegate_backend_boot_estimate_seconds",
+		"What a boot of the backend is expected to take: the median of the last ones, or what is configured.", []string{"model", "backend"}, nil)
 	inFlightDesc = prometheus.NewDesc("basegate_backend_in_flight",
 		"Attempts under way at the backend.", []string{"model", "backend"}, nil)
 	breakerDesc = prometheus.NewDesc("basegate_backend_breaker_open",
@@ -24,6 +30,9 @@ func NewCollector(f *Fleet) *Collector { return &Collector{fleet: f} }
 // Describe implements prometheus.Collector.
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- readyDesc
+	ch <- stateDesc
+	ch <- movesDesc
+	ch <- estimateDesc
 	ch <- inFlightDesc
 	ch <- breakerDesc
 }
@@ -32,11 +41,19 @@ var openness = map[breaker.State]float64{breaker.Closed: 0, breaker.HalfOpen: 0.
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	for change, n := range c.fleet.moves.all() {
+		ch <- prometheus.MustNewConstMetric(movesDesc, prometheus.CounterValue, float64(n), string(change.from), string(change.to))
+	}
 	for _, m := range c.fleet.Models() {
 		for _, b := range m.backends {
 			ready := 0.0
-			if state, _ := b.State(); state == Ready {
+			state, _ := b.State()
+			if state == Ready {
 				ready = 1
+			}
+			ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, m.ID(), b.Name, string(state))
+			if b.managed() {
+				ch <- prometheus.MustNewConstMetric(estimateDesc, prometheus.GaugeValue, b.estimate().Seconds(), m.ID(), b.Name)
 			}
 			gauge := func(d *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, m.ID(), b.Name)

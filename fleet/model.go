@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -26,6 +27,7 @@ func (*OpenError) Error() string { return "every breaker is open" }
 type Model struct {
 	config   config.Model
 	backends []*Backend
+	moves    *moves
 }
 
 // ID is the short id that clients use.
@@ -61,34 +63,139 @@ func (m *Model) MaxModelLen() int64 {
 	return least
 }
 
+// specialTokens bounds what a tokenizer adds to a prompt while no backend has told: a token for the beginning, one for a
+// prefix space, and some in reserve.
+const specialTokens = 4
+
+// SpecialTokens is how many tokens a tokenizer of the model adds to a prompt at the most.
+func (m *Model) SpecialTokens() int64 {
+	var most int64
+	for _, b := range m.backends {
+		seen := b.seen.Load()
+		if !seen.counted {
+			return specialTokens
+		}
+		most = max(most, seen.special+1) // and a prefix space, which a text of one letter need not show
+	}
+	return most
+}
+
 // What Status says.
 const (
 	Warm        = "warm"        // it answers at once
-	Unavailable = "unavailable" // no backend of it does
+	Cold        = "cold"        // it is started when somebody asks
+	Booting     = "starting"    // it is being started
+	Unavailable = "unavailable" // no backend of it answers, or can be started now
 )
 
 // Status is what GET /v1/models says of the model.
 func (m *Model) Status() string {
+	status := Unavailable
 	for _, b := range m.backends {
-		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
+		state, _ := b.State()
+		switch {
+		case state == Ready && b.Breaker() != breaker.Open:
 			return Warm
+		case state == Starting:
+			status = Booting
+		case status == Unavailable && b.startable() && b.refused() == nil:
+			status = Cold
 		}
 	}
-	return Unavailable
+	return status
+}
+
+// startable tells whether the backend can be launched, or woken, from where it stands.
+func (b *Backend) startable() bool {
+	state, _ := b.State()
+	if state == Asleep || state == Draining {
+		return true
+	}
+	return state != Ready && b.policy().Launch != nil
 }
 
 // BootEstimate is how long the model is expected to take to start; 0 where it is not ours to start.
 func (m *Model) BootEstimate() time.Duration {
-	for _, b := range m.config.Backends {
-		if b.Launch != nil {
-			return b.Launch.BootEstimate
+	for _, b := range m.backends {
+		if b.managed() {
+			return b.estimate()
 		}
 	}
 	return 0
 }
 
-// Servable tells whether an attempt could be made now: it is an *OpenError when every backend is being left alone.
-func (m *Model) Servable() error {
+// Servable tells whether an attempt could be made now, and has the model started where that takes a start. It waits for
+// a boot as long as the model's cold_wait allows. The error is a *BootingError, a *FailedError, or an *OpenError when
+// every backend is being left alone.
+func (m *Model) Servable(ctx context.Context) error {
+	err := m.servable()
+	if _, booting := errors.AsType[*BootingError](err); !booting || m.config.ColdWait == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.config.ColdWait)
+	defer cancel()
+	for {
+		news := m.moves.news()
+		if err = m.servable(); err == nil {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (m *Model) servable() error {
+	for _, b := range m.backends {
+		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
+			return nil
+		}
+	}
+	if err := m.start("a request asks for it"); err != nil {
+		return err
+	}
+	return m.open()
+}
+
+// start has one backend started, unless one is starting already, and tells how that stands; nil where none can be.
+func (m *Model) start(reason string) error {
+	var failed *FailedError
+	var chosen *Backend
+	for _, b := range m.backends {
+		if state, _ := b.State(); state == Starting {
+			return b.booting()
+		}
+		if !b.startable() {
+			continue
+		}
+		if refused := b.refused(); refused != nil {
+			failed = refused
+			continue
+		}
+		if chosen == nil {
+			chosen = b
+		}
+	}
+	if chosen == nil {
+		if failed == nil {
+			return nil
+		}
+		return failed
+	}
+	chosen.want(reason)
+	if state, _ := chosen.State(); state == Ready { // its drain was called off
+		return nil
+	}
+	if refused := chosen.refused(); refused != nil {
+		return refused
+	}
+	return chosen.booting()
+}
+
+// open is an *OpenError when every backend is being left alone.
+func (m *Model) open() error {
 	var soonest time.Duration
 	for i, b := range m.backends {
 		if b.Breaker() != breaker.Open {
@@ -101,6 +208,49 @@ func (m *Model) Servable() error {
 	return &OpenError{RetryIn: soonest}
 }
 
+// Warm has the model started, as if somebody had asked for it.
+func (m *Model) Warm(reason string) error {
+	for _, b := range m.backends {
+		if state, _ := b.State(); state == Ready {
+			b.want(reason)
+			return nil
+		}
+	}
+	err := m.start(reason)
+	if _, booting := errors.AsType[*BootingError](err); booting {
+		return nil
+	}
+	if err == nil {
+		return ErrNotOurs
+	}
+	return err
+}
+
+// ErrNotOurs says that no backend of a model can be started, or stopped, from here.
+var ErrNotOurs = errors.New("no backend of this model is ours to start and stop")
+
+// Halt stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep. No
+// window starts it again before it is asked for.
+func (m *Model) Halt(reason string) error {
+	found := false
+	for _, b := range m.backends {
+		policy := b.policy()
+		stoppable := policy.Launch != nil && len(policy.Launch.Stop) > 0
+		if !stoppable && policy.Sleep == nil {
+			continue
+		}
+		found = true
+		b.retire(!stoppable, reason)
+		b.mu.Lock()
+		b.life.held = true
+		b.mu.Unlock()
+	}
+	if !found {
+		return ErrNotOurs
+	}
+	return nil
+}
+
 // Try is an attempt that failed: at which backend, and whether that one may be tried again.
 type Try struct {
 	Backend *Backend
@@ -111,17 +261,27 @@ type Try struct {
 // the fewest attempts under way. A backend that is not ready is still tried when there is no better, since the probe
 // may be behind the times.
 //
-// The error is ErrNoOther, or an *OpenError. The Lease must be released.
+// One that is ours to start is tried only when it is ready. Where none can be tried the model is started.
+//
+// The error is ErrNoOther, an *OpenError, a *BootingError or a *FailedError. The Lease must be released.
 func (m *Model) Acquire(tried []Try) (*Lease, error) {
 	for _, b := range m.ranked(tried) {
-		permit, err := b.breaker.Allow()
-		if err != nil {
+		if !b.hold() {
 			continue
 		}
-		b.inFlight.Add(1)
+		permit, err := b.breaker.Allow()
+		if err != nil {
+			b.letGo()
+			continue
+		}
 		return &Lease{Backend: b, permit: permit}, nil
 	}
-	if err := m.Servable(); err != nil {
+	if len(tried) == 0 {
+		if err := m.start("a request asks for it"); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.open(); err != nil {
 		return nil, err
 	}
 	if len(tried) == 0 { // half-open breakers whose probes are under way
@@ -183,19 +343,15 @@ func (l *Lease) Report(c breaker.Class) {
 // Release ends the hold, on every way out.
 func (l *Lease) Release() {
 	l.permit.Close()
-	l.inFlight.Add(-1)
+	l.letGo()
 }
 
 // suspect marks a ready backend as not ready until a probe finds otherwise, and asks for that probe.
 func (b *Backend) suspect(reason string) {
-	last := *b.seen.Load()
-	if last.state != Ready {
-		return
-	}
-	last.state, last.reason = Unreachable, reason
-	b.observe(last)
-	select {
-	case b.nudge <- struct{}{}:
-	default:
+	b.mu.Lock()
+	marked := b.life.state == Ready && b.pass(silent, reason)
+	b.mu.Unlock()
+	if marked {
+		b.probeSoon()
 	}
 }

@@ -72,7 +72,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{})
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{})
-	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, log.Named("fleet"))
+	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Parts{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
@@ -101,7 +101,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
-	g.fleet.Start(ctx)
+	if err := g.fleet.Start(ctx); err != nil {
+		return fmt.Errorf("start fleet: %w", err)
+	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
@@ -170,7 +172,7 @@ func (g *Gateway) takeDown(ctx context.Context) error {
 
 // NewFleet makes a fleet of the configured models on connections of its own, for commands that only look.
 func NewFleet(cfg *config.Config, log *zap.Logger) *fleet.Fleet {
-	return fleet.New(cfg.Models, fleetSettings(cfg), newTransport(cfg.Upstream), log)
+	return fleet.New(cfg.Models, fleetSettings(cfg), newTransport(cfg.Upstream), nil, log)
 }
 
 // newTransport makes the connections to backends. Idle ones close before vLLM closes them from its side, which it

@@ -37,7 +37,7 @@ func (s *Server) forward(x *exchange) error {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
 			if x.attempts == 0 {
-				return unservable(x.model, err)
+				return x.unservable(err)
 			}
 			break
 		}

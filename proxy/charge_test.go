@@ -308,8 +308,8 @@ func TestABudgetAsksTheTokenizerOnlyWhereTheBoundDoesNotFit(t *testing.T) {
 		asked, status int
 		clamped       string
 	}{
-		{100 + 4 + 16, 0, 200, ""},
-		{100 + 4 + 15, 1, 200, ""},
+		{100 + 2 + 16, 0, 200, ""}, // the backend has told that it adds one token, and one is in reserve
+		{100 + 2 + 15, 1, 200, ""},
 		{21 + 16, 1, 200, ""},
 		{21 + 15, 1, 200, "requested=16,applied=15,reason=budget"},
 		{21, 1, 429, ""},

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -27,8 +28,8 @@ func (s *Server) completion(x *exchange) error {
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := x.model.Servable(); err != nil {
-		return unservable(x.model, err)
+	if err := x.model.Servable(x.r.Context()); err != nil {
+		return x.unservable(err)
 	}
 	if err := s.refuseSpent(x); err != nil {
 		return err
@@ -105,11 +106,25 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 }
 
 // unservable is the answer for a model that no attempt can be made at.
-func unservable(m *fleet.Model, err error) error {
-	if open, ok := errors.AsType[*fleet.OpenError](err); ok {
-		return apierr.BreakerOpen(m.ID(), open.RetryIn)
+func (x *exchange) unservable(err error) error {
+	var (
+		booting *fleet.BootingError
+		failed  *fleet.FailedError
+		open    *fleet.OpenError
+	)
+	switch {
+	case x.over():
+		return x.ending()
+	case errors.As(err, &booting):
+		return apierr.Booting(x.model.ID(), booting.RetryIn, booting.Elapsed, booting.Estimate)
+	case errors.As(err, &failed):
+		what := fmt.Sprintf("%s could not be started (%s) and is tried again in %d seconds", x.model.ID(), failed.Reason, int(failed.RetryIn.Seconds())+1)
+		return apierr.Unreachable(what, 0, err)
+	case errors.As(err, &open):
+		return apierr.BreakerOpen(x.model.ID(), open.RetryIn)
+	default:
+		return err
 	}
-	return err
 }
 
 // bestOf decides what a backend gets of best_of. Only the engine of versions before 0.8 honours it; later ones

@@ -111,8 +111,10 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	}
 	models := fleet.New([]config.Model{model}, fleet.Settings{
 		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: time.Second,
-	}, transport, log)
-	models.Start(t.Context())
+	}, transport, nil, log)
+	if err := models.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(models.Close)
 
 	r.ledger = budget.New(db, log, budget.Settings{})

@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	// specialTokens bounds what a tokenizer adds to a text: a token for the beginning, one for a prefix space, and
-	// some in reserve. Everything else of a text is at most one token a byte, once it is in NFC.
-	specialTokens = 4
 	// tokenizeTimeout bounds the questions to /tokenize about one request, and tokenizeAtOnce how many are put at a time.
 	tokenizeTimeout = 30 * time.Second
 	tokenizeAtOnce  = 8
@@ -44,7 +41,7 @@ func (x *exchange) judgeLength() error {
 	var refused error
 	counted := 0
 	r.EachText(func(text []byte) bool {
-		tokens := textBound(text)
+		tokens := textBound(text) + x.model.SpecialTokens()
 		if tokens > room.most {
 			counts, err := countTexts(x.r.Context(), x.model, []string{string(text)}, withSpecial)
 			if err == nil { // else vLLM will judge
@@ -162,12 +159,13 @@ func (r room) judge(tokens int64) error {
 	}
 }
 
-// textBound is a number of tokens that a text cannot exceed.
+// textBound is a number of tokens that a text cannot exceed, less what a tokenizer adds to every prompt: one a byte, once
+// it is in NFC.
 func textBound(text []byte) int64 {
 	if isASCII(text) || norm.NFC.QuickSpan(text) == len(text) {
-		return int64(len(text)) + specialTokens
+		return int64(len(text))
 	}
-	return int64(len(norm.NFC.Bytes(text))) + specialTokens
+	return int64(len(norm.NFC.Bytes(text)))
 }
 
 // isASCII tells what every tokenizer's normalisation leaves alone, eight bytes at a time.

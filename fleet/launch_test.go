@@ -1,0 +1,396 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/fleet"
+	"basegate/mockvllm"
+)
+
+// box is a machine with one model on it. Its launch commands are scripts that write down what they were told; a backend
+// that has been started answers after a while.
+type box struct {
+	*httptest.Server
+	t    *testing.T
+	dir  string
+	boot time.Duration
+	ill  atomic.Bool // it does not come up
+}
+
+func newBox(t *testing.T, boot time.Duration) *box {
+	t.Helper()
+	b := &box{t: t, dir: t.TempDir(), boot: boot}
+	b.script("start", "echo pulling the image; touch $0.up; echo started >> $0.log")
+	b.script("stop", "rm -f ${0%stop}start.up; echo stopped >> ${0%stop}start.log")
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !b.up() {
+			panic(http.ErrAbortHandler) // as good as refused
+		}
+		if r.URL.Path == "/v1/models" {
+			io.WriteString(w, `{"data":[{"id":"org/M","max_model_len":100}]}`)
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b
+}
+
+// up tells whether it has been started long enough ago.
+func (b *box) up() bool {
+	info, err := os.Stat(filepath.Join(b.dir, "start.up"))
+	return err == nil && !b.ill.Load() && time.Since(info.ModTime()) >= b.boot
+}
+
+func (b *box) script(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// commands are those that were run, in order.
+func (b *box) commands() []string {
+	text, err := os.ReadFile(filepath.Join(b.dir, "start.log"))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text))
+}
+
+func (b *box) launch() *config.Launch {
+	return &config.Launch{
+		Start: []string{filepath.Join(b.dir, "start")}, Stop: []string{filepath.Join(b.dir, "stop")},
+		BootEstimate: time.Minute, BootTimeout: time.Minute,
+	}
+}
+
+// model is a model on the box.
+func (b *box) model(change func(*config.Model)) config.Model {
+	b.t.Helper()
+	m := model(b.t, "m", b.URL)
+	m.Backends[0].Launch = b.launch()
+	if change != nil {
+		change(&m)
+	}
+	return m
+}
+
+func openDatabase(t *testing.T) *database.DB {
+	t.Helper()
+	db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(t.TempDir(), "base.db")}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// startedOn is a running fleet of one model, with a database.
+func startedOn(t *testing.T, db *database.DB, log *zap.Logger, models ...config.Model) *fleet.Fleet {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	f := fleet.New(models, settings, transport, db, log)
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+func wantState(t *testing.T, b *fleet.Backend, want fleet.State) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("it is %s", want), func() bool { state, _ := b.State(); return state == want })
+}
+
+func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
+	b := newBox(t, 300*time.Millisecond)
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if m.Status() != fleet.Cold {
+		t.Errorf("before: %s", m.Status())
+	}
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			err := m.Servable(t.Context())
+			booting, ok := errors.AsType[*fleet.BootingError](err)
+			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
+				t.Errorf("got %v %+v", err, booting)
+			}
+			if _, err := m.Acquire(nil); err == nil {
+				t.Error("a request was routed to it")
+			}
+		})
+	}
+	all.Wait()
+	if m.Status() != fleet.Booting {
+		t.Errorf("meanwhile: %s", m.Status())
+	}
+	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+	if err := m.Servable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	acquire(t, m).Release()
+	if got := b.commands(); len(got) != 1 || got[0] != "started" {
+		t.Errorf("%q was run", got)
+	}
+}
+
+func TestWhatRunsAlreadyIsAdopted(t *testing.T) {
+	b := newBox(t, 0)
+	if err := os.WriteFile(filepath.Join(b.dir, "start.up"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if m.Status() != fleet.Warm || len(b.commands()) != 0 {
+		t.Errorf("%s, %q", m.Status(), b.commands())
+	}
+}
+
+// The estimate is the median of the boots that were measured, and outlives the gateway.
+func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
+	b, db := newBox(t, 700*time.Millisecond), openDatabase(t)
+	boot := func() (estimated, took time.Duration) {
+		m := find(t, startedOn(t, db, zap.NewNop(), b.model(nil)), "m")
+		began := time.Now()
+		booting, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context()))
+		if !ok {
+			t.Fatal("it does not boot")
+		}
+		eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+		took = time.Since(began)
+		if err := m.Halt("the test stops it"); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, m.Backends()[0], fleet.Stopped)
+		return booting.RetryIn, took
+	}
+	boot()
+	boot()
+	estimated, took := boot()
+	t.Logf("estimated %v, took %v", estimated, took)
+	if estimated < took/2 || estimated > 2*took { // the machine is noisy; a minute would be the configured one
+		t.Errorf("estimated %v, took %v", estimated, took)
+	}
+}
+
+func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
+	b := newBox(t, 0)
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) {
+		m.Backends[0].Launch.IdleAfter = time.Millisecond
+		m.ColdWait = 10 * time.Second
+	})), "m")
+	deadline := time.Now().Add(3 * time.Second)
+	var all sync.WaitGroup
+	var served atomic.Int64
+	for range 4 {
+		all.Go(func() {
+			for time.Now().Before(deadline) {
+				if err := m.Servable(t.Context()); err != nil {
+					t.Errorf("it is not started again: %v", err)
+					return
+				}
+				l, err := m.Acquire(nil)
+				if err != nil {
+					continue // it has been stopped in between, and is being started again
+				}
+				for range 3 {
+					if !b.up() {
+						t.Error("it was stopped under a request")
+					}
+				}
+				l.Release()
+				served.Add(1)
+				idle := time.NewTimer(300 * time.Millisecond)
+				<-idle.C
+			}
+		})
+	}
+	all.Wait()
+	starts := strings.Count(strings.Join(b.commands(), " "), "started")
+	t.Logf("%d requests over %d starts", served.Load(), starts)
+	if starts < 2 || served.Load() < 4 {
+		t.Error("it did not idle out, so this has shown nothing")
+	}
+}
+
+func TestAStopWaitsForTheRequestsUnderWay(t *testing.T) {
+	b := newBox(t, 0)
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.ColdWait = 10 * time.Second })), "m")
+	if err := m.Servable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	running := acquire(t, m)
+	if err := m.Halt("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Acquire([]fleet.Try{}); err != nil {
+		// A request that comes during the drain calls it off, as nothing has been stopped yet.
+		t.Logf("during the drain: %v", err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+	if err := m.Halt("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := m.Backends()[0].State(); state != fleet.Draining || len(b.commands()) != 1 {
+		t.Errorf("%s, %q", state, b.commands())
+	}
+	running.Release()
+	wantState(t, m.Backends()[0], fleet.Stopped)
+}
+
+func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("start", "echo starting; echo 'no such image: vllm' >&2; echo started >> $0.log; exit 3")
+	core, logged := observer.New(zap.InfoLevel)
+	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
+	if err := m.Servable(t.Context()); err == nil {
+		t.Error("it is servable")
+	}
+	wantState(t, m.Backends()[0], fleet.Failed)
+	for range 3 {
+		err := m.Servable(t.Context())
+		failed, ok := errors.AsType[*fleet.FailedError](err)
+		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn <= 20*time.Second {
+			t.Errorf("got %v", err)
+		}
+	}
+	if m.Status() != fleet.Unavailable || len(b.commands()) != 1 {
+		t.Errorf("%s, %q", m.Status(), b.commands())
+	}
+	if logged.FilterMessage("command says").Len() != 2 {
+		t.Errorf("the log: %v", logged.All())
+	}
+}
+
+func TestColdWaitHoldsARequestUntilTheModelIsThere(t *testing.T) {
+	b := newBox(t, 300*time.Millisecond)
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.ColdWait = 10 * time.Second })), "m")
+	if err := m.Servable(t.Context()); err != nil || m.Status() != fleet.Warm {
+		t.Errorf("%v, %s", err, m.Status())
+	}
+	ill := newBox(t, 0)
+	ill.ill.Store(true)
+	m = find(t, startedOn(t, nil, zap.NewNop(), ill.model(func(m *config.Model) { m.ColdWait = 50 * time.Millisecond })), "m")
+	if _, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context())); !ok {
+		t.Error("it waits for ever, or not at all")
+	}
+}
+
+func TestAnIdleBackendSleepsAndWakes(t *testing.T) {
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/M"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mock.Close() })
+	c := model(t, "m", mock.URL())
+	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: 50 * time.Millisecond}
+	m := find(t, startedOn(t, nil, zap.NewNop(), c), "m")
+	running := acquire(t, m)
+	wait := time.NewTimer(700 * time.Millisecond) // longer than a look at idle times takes to come
+	<-wait.C
+	if state, _ := m.Backends()[0].State(); state != fleet.Ready {
+		t.Errorf("with a request it is %s", state)
+	}
+	running.Release()
+	wantState(t, m.Backends()[0], fleet.Asleep)
+	if m.Status() != fleet.Cold {
+		t.Errorf("asleep it is %s", m.Status())
+	}
+	if _, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context())); !ok {
+		t.Error("who asks is not told of the wake")
+	}
+	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+}
+
+func TestOrdersAndBookingsOfAnotherProcessAreObeyed(t *testing.T) {
+	b, db := newBox(t, 0), openDatabase(t)
+	f := startedOn(t, db, zap.NewNop(), b.model(nil))
+	backend := find(t, f, "m").Backends()[0]
+	give := func(o fleet.Order) {
+		t.Helper()
+		if err := fleet.Give(t.Context(), db, "m", o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	if _, err := fleet.Book(t.Context(), db, fleet.Booking{Model: "m", From: now, To: now}); !errors.Is(err, fleet.ErrEmptyWindow) {
+		t.Errorf("an empty window: %v", err)
+	}
+	booked, err := fleet.Book(t.Context(), db, fleet.Booking{Model: "m", From: now.Add(50 * time.Second), To: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, backend, fleet.Ready) // early by the estimate of a minute
+	give(fleet.OrderStop)
+	wantState(t, backend, fleet.Stopped)
+	wait := time.NewTimer(1200 * time.Millisecond)
+	<-wait.C
+	if state, _ := backend.State(); state != fleet.Stopped {
+		t.Errorf("the window overrules the operator: %s", state)
+	}
+	if err := fleet.Unbook(t.Context(), db, booked.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Unbook(t.Context(), db, booked.ID); !errors.Is(err, fleet.ErrNoWindow) {
+		t.Errorf("a window that is gone: %v", err)
+	}
+	if all, err := fleet.Bookings(t.Context(), db); err != nil || len(all) != 0 {
+		t.Errorf("%v %v", all, err)
+	}
+	give(fleet.OrderWarm)
+	wantState(t, backend, fleet.Ready)
+	give(fleet.OrderStop)
+	wantState(t, backend, fleet.Stopped)
+	if got := strings.Join(b.commands(), " "); got != "started stopped started stopped" {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestAReloadMayChangeHowABackendIsLaunched(t *testing.T) {
+	b := newBox(t, 0)
+	c := b.model(nil)
+	f := startedOn(t, nil, zap.NewNop(), c)
+	kept := find(t, f, "m").Backends()[0]
+	next := b.model(func(m *config.Model) { m.Backends[0].Launch.BootEstimate = time.Hour })
+	f.Reload([]config.Model{next}, settings)
+	m := find(t, f, "m")
+	if m.Backends()[0] != kept || m.BootEstimate() != time.Hour {
+		t.Errorf("%v, %v", m.Backends()[0] == kept, m.BootEstimate())
+	}
+}
+
+func TestCloseEndsACommandThatStillRuns(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("start", "echo started >> $0.log; exec sleep 1000")
+	f := startedOn(t, nil, zap.NewNop(), b.model(nil))
+	m := find(t, f, "m")
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	closed := make(chan struct{})
+	go func() { f.Close(); close(closed) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		t.Error("it waits for the command")
+	}
+}
