@@ -29,7 +29,7 @@ func newAccountCreate() *cobra.Command {
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				created, err := d.CreateAccount(ctx, account)
 				if err != nil {
-					return fmt.Errorf("create account: %w", err)
+					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), created.ID)
 				return nil
@@ -48,36 +48,31 @@ func newAccountSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set EMAIL",
 		Short: "Change an account's budgets, name or role",
-		Long:  "Change an account's budgets, name or role. What no flag names stays as it is.\nA running server obeys within a second.",
+		Long:  "Change an account's budgets, name or role.\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if !changes(cmd.Flags()) {
-				return errNothing
-			}
-			return run(func(cmd *cobra.Command, args []string) error {
-				return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-					account, err := d.SetAccount(ctx, args[0], func(f *keys.AccountFields) {
-						if cmd.Flags().Changed("name") {
-							f.Name = fields.Name
-						}
-						if cmd.Flags().Changed("admin") {
-							f.Admin = fields.Admin
-						}
-						budgets.apply(&f.Caps)
-					})
-					if err != nil {
-						return fmt.Errorf("set account: %w", err)
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				account, err := d.SetAccount(ctx, args[0], func(f *keys.AccountFields) {
+					if cmd.Flags().Changed("name") {
+						f.Name = fields.Name
 					}
-					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", account.Email, account.Caps)
-					return nil
+					if cmd.Flags().Changed("admin") {
+						f.Admin = fields.Admin
+					}
+					budgets.apply(&f.Caps)
 				})
-			})(cmd, args)
-		},
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", account.Email, account.Caps)
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&fields.Name, "name", "", "whose account it is")
 	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false takes it away")
 	budgets.add(cmd.Flags())
-	return cmd
+	return setter(cmd)
 }
 
 func newAccountList() *cobra.Command {
@@ -147,7 +142,7 @@ func accountChange(use, short string, change func(*keys.Directory, context.Conte
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				account, err := change(d, ctx, args[0])
 				if err != nil {
-					return fmt.Errorf("%s account: %w", cmd.Name(), err)
+					return err
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s\n", account.Email, account.State)
 				return nil

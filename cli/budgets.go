@@ -53,6 +53,7 @@ type budgetFlags struct {
 	monthly, daily, input, output capFlag
 }
 
+// add adds them to a command that creates something, where those that are not given are unbounded.
 func (b *budgetFlags) add(flags *pflag.FlagSet) {
 	b.flags = flags
 	flags.Var(&b.monthly, "monthly-budget", "tokens a month, prompts and completions together")
@@ -104,13 +105,4 @@ func (b budgetsJSON) cells() []string {
 		out = append(out, cell)
 	}
 	return out
-}
-
-// errNothing is said of a set command without a flag.
-var errNothing = errors.New("nothing to change: give a flag")
-
-// changes tells whether any flag of the command's own was given.
-func changes(flags *pflag.FlagSet) (any bool) {
-	flags.Visit(func(f *pflag.Flag) { any = any || f.Name != "config" })
-	return any
 }

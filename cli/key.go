@@ -34,7 +34,7 @@ func newKeyCreate() *cobra.Command {
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				created, secret, err := d.CreateKey(ctx, key)
 				if err != nil {
-					return fmt.Errorf("create key: %w", err)
+					return err
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s; its secret is not shown again:\n", created.ID, created.Email)
 				fmt.Fprintln(cmd.OutOrStdout(), secret)
@@ -58,37 +58,31 @@ func newKeySet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ID",
 		Short: "Change a key's budgets, name or concurrency",
-		Long: "Change a key's budgets, name or concurrency. What no flag names stays as it is.\n" +
-			"ID is the key's id, or its prefix as `key list` shows it. A running server obeys within a second.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if !changes(cmd.Flags()) {
-				return errNothing
-			}
-			return run(func(cmd *cobra.Command, args []string) error {
-				return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-					key, err := d.SetKey(ctx, args[0], func(f *keys.KeyFields) {
-						if cmd.Flags().Changed("name") {
-							f.Name = fields.Name
-						}
-						if cmd.Flags().Changed("concurrency") {
-							f.Concurrency = fields.Concurrency
-						}
-						budgets.apply(&f.Caps)
-					})
-					if err != nil {
-						return fmt.Errorf("set key: %w", err)
+		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + setHelp,
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
+				key, err := d.SetKey(ctx, args[0], func(f *keys.KeyFields) {
+					if cmd.Flags().Changed("name") {
+						f.Name = fields.Name
 					}
-					fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, key.Caps)
-					return nil
+					if cmd.Flags().Changed("concurrency") {
+						f.Concurrency = fields.Concurrency
+					}
+					budgets.apply(&f.Caps)
 				})
-			})(cmd, args)
-		},
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, key.Caps)
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
 	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
-	return cmd
+	return setter(cmd)
 }
 
 func newKeyList() *cobra.Command {
@@ -145,18 +139,21 @@ func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
 	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 
+// keyHelp says what ID is.
+const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
+
 // keyChange is a command that changes the state of one key.
 func keyChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Key, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long:  short + ".\nID is the key's id, or its prefix as `key list` shows it.",
+		Long:  short + ".\n" + keyHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
 				key, err := change(d, ctx, args[0])
 				if err != nil {
-					return fmt.Errorf("%s key: %w", cmd.Name(), err)
+					return err
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s is %s\n", key.Prefix+"…", key.Name, key.Email, key.State)
 				return nil

@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "take": take, "use": use},
+		Cmds:                scriptCommands,
 		Setup: func(env *testscript.Env) error {
 			mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
 			if err != nil {
@@ -49,6 +49,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 	})
+}
+
+var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
+	"exits": exits, "take": take, "use": use, "gateway": runGateway, "ask": ask,
 }
 
 // exits CODE PROGRAM ARGUMENT…: the program must end with the code.
@@ -85,7 +89,8 @@ func take(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], found[1])
 }
 
-// use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER: the ledger of basegate.db gets a row.
+// use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER: the ledger of basegate.db gets a row. USER may have Go's
+// escapes.
 func use(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 8 {
 		ts.Fatalf("usage: use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER")
@@ -98,6 +103,8 @@ func use(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	at, err := time.Parse(time.RFC3339, args[1])
 	ts.Check(err)
+	tag, err := strconv.Unquote(`"` + args[7] + `"`)
+	ts.Check(err)
 	ts.Check(db.Write(ctx, func(tx *sql.Tx) error {
 		const text = `
 			INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
@@ -105,7 +112,7 @@ func use(ts *testscript.TestScript, neg bool, args []string) {
 			SELECT printf('req_%04d', count(*) + 1), $1, $2, $3, $4, 'gpu1', '/v1/completions', 'batch', $5, 1,
 				$6, $7, 'settled', $8, $9, 1500, 20000, 1000001
 			FROM requests`
-		_, err := tx.ExecContext(ctx, text, at.UnixMicro(), key.ID, key.AccountID, args[2], args[7], args[5], args[6], args[3], args[4])
+		_, err := tx.ExecContext(ctx, text, at.UnixMicro(), key.ID, key.AccountID, args[2], tag, args[5], args[6], args[3], args[4])
 		return err
 	}))
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,11 +21,43 @@ type Window struct {
 	Location *time.Location
 }
 
+// String is the window as people write it: mon-fri 09:00 to 18:00 Europe/Prague.
+func (w Window) String() string {
+	return fmt.Sprintf("%s %s to %s %s", w.Days, clockText(w.From), clockText(w.To), w.Location)
+}
+
+func clockText(at time.Duration) string {
+	return fmt.Sprintf("%02d:%02d", int(at.Hours()), int(at.Minutes())%60)
+}
+
 // Days is a set of weekdays, one bit each, Sunday the lowest.
 type Days uint8
 
 // Has tells whether the day is in the set.
 func (d Days) Has(day time.Weekday) bool { return d&(1<<day) != 0 }
+
+// String is the set as ParseDays reads it, from Monday on.
+func (d Days) String() string {
+	if d == everyDay {
+		return "daily"
+	}
+	var parts []string
+	for at := 1; at <= 7; at++ {
+		if !d.Has(time.Weekday(at % 7)) {
+			continue
+		}
+		first := at
+		for at < 7 && d.Has(time.Weekday((at+1)%7)) {
+			at++
+		}
+		name := dayNames[first%7]
+		if at > first {
+			name += "-" + dayNames[at%7]
+		}
+		parts = append(parts, name)
+	}
+	return strings.Join(parts, ",")
+}
 
 const everyDay Days = 1<<7 - 1
 

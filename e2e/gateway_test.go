@@ -35,6 +35,7 @@ type settings struct {
 	models string // the list under models, in flow style; empty: one model m of the backends
 
 	database string // the file; empty: one in the site's folder
+	admin    string // where the admin listener listens; empty: at a free port
 }
 
 // newSite writes a configuration whose one model, m, has the given backends, and creates an account.
@@ -62,12 +63,12 @@ func (s *site) configure(o settings, backends ...string) {
 	if o.models == "" {
 		o.models = model("m", backends...)
 	}
-	write(s.t, s.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: "127.0.0.1:0"%s}
+	write(s.t, s.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
 database: {path: %q}
 probe: {interval: 100ms, timeout: 1s}
 %s
 models: [%s]
-`, o.server, s.database, o.rest, o.models))
+`, cmp.Or(o.admin, "127.0.0.1:0"), o.server, s.database, o.rest, o.models))
 }
 
 // run runs a command that must succeed on the site's configuration, and returns its stdout.

@@ -11,10 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3"
+	"github.com/tidwall/gjson"
 
 	"basegate/mockvllm"
 )
@@ -29,6 +32,7 @@ type outage struct {
 
 var outages = []outage{
 	{"deleted", (*testing.T).TempDir, moveAway},
+	{"deleted, and put back from a copy", (*testing.T).TempDir, replace},
 	{"locked by another process", (*testing.T).TempDir, lock},
 	{"on a full disk", smallDisk, fill},
 	{"on a disk that has become read-only", loopDisk, fail},
@@ -39,6 +43,31 @@ func moveAway(t *testing.T, path string) func() {
 	away := filepath.Join(t.TempDir(), "away.db")
 	must(t, os.Rename(path, away))
 	return func() { must(t, os.Rename(away, path)) }
+}
+
+// replace leaves nothing of the database, and brings another file with what was in it.
+func replace(t *testing.T, path string) func() {
+	t.Helper()
+	saved := filepath.Join(t.TempDir(), "copy.db")
+	db, err := sql.Open("sqlite3", path)
+	must(t, err)
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE") // nothing is committed behind the copy's back
+	must(t, err)
+	content, err := os.ReadFile(path)
+	must(t, err)
+	log, err := os.ReadFile(path + "-wal")
+	must(t, err)
+	write(t, saved, string(content))
+	write(t, saved+"-wal", string(log))
+	for _, end := range []string{"", "-wal", "-shm"} {
+		must(t, os.Remove(path+end))
+	}
+	return func() {
+		must(t, os.Rename(saved+"-wal", path+"-wal"))
+		must(t, os.Rename(saved, path))
+	}
 }
 
 func lock(t *testing.T, path string) func() {
@@ -57,13 +86,13 @@ func lock(t *testing.T, path string) func() {
 
 func smallDisk(t *testing.T) string {
 	t.Helper()
-	return mounted(t, "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+	return mounted(t, "-t", "tmpfs", "-o", "size=8m", "tmpfs")
 }
 
 func fill(t *testing.T, path string) func() {
 	t.Helper()
 	filler := filepath.Join(filepath.Dir(path), "filler")
-	os.WriteFile(filler, make([]byte, 4<<20), 0o600) // as much as fits
+	os.WriteFile(filler, make([]byte, 32<<20), 0o600) // as much as fits
 	return func() { must(t, os.Remove(filler)) }
 }
 
@@ -187,6 +216,81 @@ func TestNothingIsServedUnchargedWhileTheDatabaseIsAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An outage comes over many clients at once, and goes. Whoever saw an answer whole finds it on the ledger at its price,
+// and what the ledger says was served whole, a client has seen whole.
+func TestAnOutageUnderLoadLosesNothingAndInventsNothing(t *testing.T) {
+	for _, o := range outages {
+		t.Run(o.name, func(t *testing.T) {
+			mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
+			place := newSite(t, settings{database: filepath.Join(o.place(t), "basegate.db"), rest: "limits: {concurrency_per_key: 100}"}, mock.URL())
+			g := place.serve()
+			noted := &receipts{seen: map[string]gjson.Result{}}
+			var clients sync.WaitGroup
+			over := make(chan struct{})
+			for i := range 16 {
+				clients.Go(func() { noted.keepAsking(g, i%2 == 0, over) })
+			}
+			more := func() {
+				t.Helper()
+				before := noted.count()
+				eventually(t, "answers come", func() bool { return noted.count() > before+300 })
+			}
+			more()
+			end := o.begin(t, place.database)
+			g.says(g.stderr, "the database cannot be written")
+			eventually(t, "requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
+			end()
+			g.says(g.stderr, "the database can be written again")
+			more()
+			close(over)
+			clients.Wait()
+			g.signal(syscall.SIGTERM)
+			if code := g.code(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			rows, err := place.onDisk(t.Context())
+			must(t, err)
+			_, interrupted := noted.check(t, rows, g.secret)
+			if interrupted != 0 {
+				t.Errorf("%d requests have ended without anybody's saying how", interrupted)
+			}
+			for _, row := range rows {
+				if _, ok := noted.seen[row.ID]; !ok && row.Status == http.StatusOK && row.Code == "" {
+					t.Errorf("nobody has seen the end of %+v", row)
+				}
+			}
+			t.Logf("%d answers seen whole, %d rows", len(noted.seen), len(rows))
+		})
+	}
+}
+
+// keepAsking asks until it is over, and not at once again after a refusal.
+func (r *receipts) keepAsking(g *gateway, stream bool, over <-chan struct{}) {
+	calm := time.NewTicker(20 * time.Millisecond)
+	defer calm.Stop()
+	for {
+		before := r.count()
+		if !r.ask(g, g.secret, stream) {
+			g.t.Error("the gateway broke a connection off")
+			return
+		}
+		if r.count() == before {
+			<-calm.C
+		}
+		select {
+		case <-over:
+			return
+		default:
+		}
+	}
+}
+
+func (r *receipts) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen)
 }
 
 // longStream begins a stream of 100 events and tells its last event when it has ended.

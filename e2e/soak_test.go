@@ -23,6 +23,7 @@ import (
 const (
 	soakRate    = 2000 // requests a second, where the machine can
 	soakClients = 200  // at a time, at the most
+	soakKeys    = 10   // with the default of slots they are too few for all the clients, so some wait
 )
 
 // soakFor is how long the load lasts: what BASEGATE_SOAK says, or some seconds.
@@ -50,8 +51,35 @@ func (g *gateway) metric(name string) float64 {
 	return value
 }
 
-// soakRequest is one request of the load: plain or streamed, stayed for or left.
-func soakRequest(ctx context.Context, g *gateway, pool *http.Client) {
+// soak is a load on a gateway, by many keys.
+type soak struct {
+	*gateway
+	mock *mockvllm.Process
+	keys []string
+	pool *http.Client
+
+	asked, served, refused, left atomic.Int64
+}
+
+func newSoak(t *testing.T) *soak {
+	t.Helper()
+	s := &soak{mock: startMock(t, mockvllm.Options{}), pool: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}}
+	// The breaker would refuse everything else for as long as the backend's faults make it open.
+	place := newSite(t, settings{rest: "breaker: {consecutive_failures: 1000000}"}, s.mock.URL())
+	for i := range soakKeys {
+		flags := []string{"--monthly-budget", "1_000_000_000_000"}
+		if i == 0 {
+			flags = []string{"--output-budget", "2000"} // is spent soon
+		}
+		name := fmt.Sprintf("key %d", i)
+		s.keys = append(s.keys, strings.TrimSpace(place.run(append([]string{"key", "create", "--account", place.email, "--name", name}, flags...)...)))
+	}
+	s.gateway = place.serveTo(s.keys[0])
+	return s
+}
+
+// ask makes one request of the load: plain or streamed, stayed for or left.
+func (s *soak) ask(ctx context.Context) {
 	kind := rand.IntN(10)
 	body := `{"model":"m","prompt":"Once upon a time","max_tokens":8`
 	if kind < 5 {
@@ -59,47 +87,64 @@ func soakRequest(ctx context.Context, g *gateway, pool *http.Client) {
 	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/completions", strings.NewReader(body+"}"))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(body+"}"))
 	if err != nil {
+		s.t.Error(err)
 		return
 	}
-	req.Header.Set("Authorization", "Bearer "+g.secret)
-	resp, err := pool.Do(req)
+	req.Header.Set("Authorization", "Bearer "+s.keys[rand.IntN(len(s.keys))])
+	s.asked.Add(1)
+	resp, err := s.pool.Do(req)
 	if err != nil {
+		s.t.Error(err)
 		return
 	}
 	defer resp.Body.Close()
 	if kind == 0 {
 		resp.Body.Read(make([]byte, 100)) // it leaves in the middle
+		s.left.Add(1)
 		return
 	}
-	io.Copy(io.Discard, resp.Body) // a fault is on its way out too
+	text, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		s.t.Error(err)
+	case resp.StatusCode == http.StatusTooManyRequests:
+		s.refused.Add(1)
+	case resp.StatusCode == http.StatusOK && (kind >= 5 || strings.HasSuffix(string(text), "data: [DONE]\n\n")):
+		s.served.Add(1)
+	}
 }
 
-// After the load nothing is left of it: no slot, reservation, goroutine, connection or byte.
-func TestSoakLeavesNothingBehind(t *testing.T) {
-	g, mock := gatewayOf(t, settings{rest: "limits: {concurrency_per_key: 100}"}, mockvllm.Options{})
-	for _, kind := range []string{"oom", "reset_mid", "nested"} {
-		mock.InjectFault(mockvllm.Fault{Kind: kind, Times: 50, Path: "/v1/completions"})
+// hurt has the backend fail in every way that a request can survive or not.
+func (s *soak) hurt() {
+	for _, fault := range []mockvllm.Fault{
+		{Kind: "oom"}, {Kind: "nested"}, {Kind: "reset"}, {Kind: "reset_mid"}, {Kind: "reset_mid", AfterEvents: 3}, {Kind: "error_event", AfterEvents: 3}, {Kind: "garbage"},
+	} {
+		s.mock.InjectFault(fault)
 	}
-	pool := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}
-	load := func(span time.Duration) (requests int64) {
-		var all sync.WaitGroup
-		var count atomic.Int64
-		tickets := make(chan struct{}, soakClients)
-		for range soakClients {
-			all.Go(func() {
-				for range tickets {
-					soakRequest(t.Context(), g, pool)
-					count.Add(1)
-				}
-			})
-		}
-		until := time.Now().Add(span)
-		beat := time.NewTicker(10 * time.Millisecond)
-		defer beat.Stop()
-		for time.Now().Before(until) {
-			<-beat.C
+}
+
+// load asks at the rate, or as fast as the machine can, with some failures every second.
+func (s *soak) load(span time.Duration) {
+	var all sync.WaitGroup
+	tickets := make(chan struct{}, soakClients)
+	for range soakClients {
+		all.Go(func() {
+			for range tickets {
+				s.ask(s.t.Context())
+			}
+		})
+	}
+	until := time.Now().Add(span)
+	beat, failure := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
+	defer beat.Stop()
+	defer failure.Stop()
+	for time.Now().Before(until) {
+		select {
+		case <-failure.C:
+			s.hurt()
+		case <-beat.C:
 			for range soakRate / 100 {
 				select {
 				case tickets <- struct{}{}:
@@ -107,38 +152,49 @@ func TestSoakLeavesNothingBehind(t *testing.T) {
 				}
 			}
 		}
-		close(tickets)
-		all.Wait()
-		pool.CloseIdleConnections()
-		return count.Load()
 	}
-	still := func() {
-		for _, name := range []string{
-			"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",
-			"basegate_admission_running_requests", "basegate_admission_waiting_requests", "basegate_admission_buffered_bytes", "basegate_admission_keys",
-		} {
-			eventually(t, name+" is 0", func() bool { return g.metric(name) == 0 })
-		}
+	close(tickets)
+	all.Wait()
+	s.pool.CloseIdleConnections()
+}
+
+// rest waits until nothing of the load is held any more, and returns the memory in use.
+func (s *soak) rest() (heap float64) {
+	for _, name := range []string{
+		"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",
+		"basegate_admission_running_requests", "basegate_admission_waiting_requests", "basegate_admission_buffered_bytes", "basegate_admission_keys",
+	} {
+		eventually(s.t, name+" is 0", func() bool { return s.metric(name) == 0 })
 	}
-	load(2 * time.Second) // pools and caches fill
-	still()
-	g.get(g.admin, "/debug/pprof/heap?gc=1")
-	before := g.metric("go_memstats_heap_alloc_bytes")
-	span := soakFor(t)
-	requests := load(span)
-	still()
 	// An idle connection to the backend lasts four seconds.
-	eventually(t, "the goroutines and files are as few as before", func() bool {
-		return g.metric("go_goroutines") < 40 && g.metric("process_open_fds") < 40
+	eventually(s.t, "the goroutines and files are as few as before", func() bool {
+		return s.metric("go_goroutines") < 40 && s.metric("process_open_fds") < 40
 	})
-	g.get(g.admin, "/debug/pprof/heap?gc=1")
-	after := g.metric("go_memstats_heap_alloc_bytes")
+	s.get(s.admin, "/debug/pprof/heap?gc=1")
+	return s.metric("go_memstats_heap_alloc_bytes")
+}
+
+// After the load nothing is left of it: no slot, reservation, goroutine, connection or byte.
+func TestSoakLeavesNothingBehind(t *testing.T) {
+	s := newSoak(t)
+	s.load(2 * time.Second) // pools and caches fill
+	before, span := s.rest(), soakFor(t)
+	asked, served := s.asked.Load(), s.served.Load()
+	began := time.Now()
+	s.load(span)
+	took := time.Since(began)
+	asked, served = s.asked.Load()-asked, s.served.Load()-served
+	after := s.rest()
 	grown := fmt.Sprintf("heap %.1f MB, then %.1f MB", before/1e6, after/1e6)
-	t.Logf("%d requests in %v, %.0f a second; %s", requests, span, float64(requests)/span.Seconds(), grown)
+	t.Logf("%.0f requests a second for %v; of %d in all %d were served, %d left and %d were over budget; %s; %.0f goroutines and %.0f files in the end",
+		float64(asked)/took.Seconds(), span, s.asked.Load(), s.served.Load(), s.left.Load(), s.refused.Load(), grown, s.metric("go_goroutines"), s.metric("process_open_fds"))
 	if after > before+8e6 {
 		t.Error("memory grows: ", grown)
 	}
-	if requests < 100 {
-		t.Error("hardly anything was asked, so this has shown nothing")
+	if served < asked/2 || s.left.Load() == 0 || s.refused.Load() == 0 {
+		t.Error("the load was not what it should be, so this has shown nothing")
+	}
+	if lost := s.metric("basegate_ledger_lost_rows_total"); lost != 0 {
+		t.Errorf("%.0f rows are lost", lost)
 	}
 }

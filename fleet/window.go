@@ -25,10 +25,10 @@ func inside(w config.Window, at time.Time) bool {
 
 // Booking is a window that somebody has booked.
 type Booking struct {
-	ID    int64
-	Model string
-	From  time.Time
-	To    time.Time
+	ID    int64     `json:"id"`
+	Model string    `json:"model"`
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
 }
 
 // warm tells whether a window wants the model at a moment.

@@ -22,11 +22,12 @@ func (g *Gateway) publicHandler() http.Handler {
 	return e
 }
 
-// adminHandler is what the operator reaches: health, metrics and profiles. It asks for no key, so it listens on
+// adminHandler is what the operator reaches: health, how the models are, metrics and profiles. It asks for no key, so it listens on
 // loopback unless configured otherwise.
 func (g *Gateway) adminHandler() http.Handler {
 	e := newEcho(g.log)
 	g.mountHealth(e)
+	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Reports()) })
 	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
 	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))

@@ -70,13 +70,10 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 		n.State = AccountActive
 	}
 	if err := checkEmail(n.Email); err != nil {
-		return Account{}, err
+		return Account{}, fmt.Errorf("create account: %w", err)
 	}
-	if err := checkName(n.Name); err != nil {
-		return Account{}, err
-	}
-	if err := n.Caps.check(); err != nil {
-		return Account{}, err
+	if err := (AccountFields{n.Name, n.Admin, n.Caps}).check(); err != nil {
+		return Account{}, fmt.Errorf("create account: %w", err)
 	}
 	a := Account{
 		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps.clone(),
@@ -84,7 +81,7 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 	}
 	err := d.change(ctx, func(tx *sql.Tx) error { return insertAccount(ctx, tx, a) })
 	if database.IsUnique(err) {
-		return Account{}, fmt.Errorf("%w: %s", ErrEmailTaken, n.Email)
+		return Account{}, fmt.Errorf("create account: %w: %s", ErrEmailTaken, n.Email)
 	}
 	if err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
@@ -136,9 +133,17 @@ type AccountFields struct {
 	Caps  Caps
 }
 
+func (f AccountFields) check() error {
+	if err := checkName(f.Name); err != nil {
+		return err
+	}
+	return f.Caps.check()
+}
+
 // SetAccount gives change the account's fields as they are, and keeps them as it leaves them. The error may be
 // ErrNoAccount, ErrBadName, ErrBadCap, or ErrAboveAccount where a key would have more than its account: keys are not
-// lowered in silence.
+// lowered in silence. The account's state does not matter, so that one that is pending can have its caps before it is
+// approved.
 func (d *Directory) SetAccount(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
 	var a Account
 	err := d.change(ctx, func(tx *sql.Tx) (err error) {
@@ -147,10 +152,10 @@ func (d *Directory) SetAccount(ctx context.Context, email string, change func(*A
 		}
 		fields := AccountFields{Name: a.Name, Admin: a.Admin, Caps: a.Caps}
 		change(&fields)
-		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps.clone()
-		if err := errors.Join(checkName(a.Name), a.Caps.check()); err != nil {
+		if err := fields.check(); err != nil {
 			return err
 		}
+		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps.clone()
 		owned, err := selectKeysOf(ctx, tx, a.ID)
 		if err != nil {
 			return err

@@ -14,6 +14,20 @@ import (
 
 func tokens(n int64) *int64 { return new(n) }
 
+// refused wants an error of a kind that says each of the things once.
+func refused(t *testing.T, err, kind error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Errorf("got %v, want %v", err, kind)
+		return
+	}
+	for _, text := range says {
+		if strings.Count(err.Error(), text) != 1 {
+			t.Errorf("%q is not once in: %v", text, err)
+		}
+	}
+}
+
 func TestCapsAreKeptAsGiven(t *testing.T) {
 	file := path(t)
 	d := start(t, openDatabase(t, file), zap.NewNop())
@@ -75,52 +89,147 @@ func TestAnIdentityKeepsTheCapsThatItWasGiven(t *testing.T) {
 	must(t, err)
 	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(8) })
 	must(t, err)
-	if *before.KeyCaps.DayTotal != 7 || *key.Caps.DayTotal != 7 {
-		t.Errorf("%d, %d", *before.KeyCaps.DayTotal, *key.Caps.DayTotal)
+	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = mine })
+	must(t, err)
+	*mine = 2
+	if *before.KeyCaps.DayTotal != 7 || *key.Caps.DayTotal != 7 || before.AccountCaps.MonthTotal != nil {
+		t.Errorf("%s; %s; %s", before.KeyCaps, key.Caps, before.AccountCaps)
+	}
+	after, err := d.Authenticate(secret)
+	must(t, err)
+	if *after.KeyCaps.DayTotal != 8 || *after.AccountCaps.MonthTotal != 1 {
+		t.Errorf("%s; %s", after.KeyCaps, after.AccountCaps)
 	}
 }
 
+// caps tells how to put a cap in its place, by what the errors call it.
+var caps = map[string]func(*keys.Caps, *int64){
+	"monthly budget": func(c *keys.Caps, n *int64) { c.MonthTotal = n },
+	"daily budget":   func(c *keys.Caps, n *int64) { c.DayTotal = n },
+	"input budget":   func(c *keys.Caps, n *int64) { c.MonthInput = n },
+	"output budget":  func(c *keys.Caps, n *int64) { c.MonthOutput = n },
+}
+
 func TestAKeyMayHaveNoMoreThanItsAccount(t *testing.T) {
+	for name, put := range caps {
+		t.Run(name, func(t *testing.T) {
+			d := newDirectory(t)
+			of := func(n int64) (c keys.Caps) { put(&c, tokens(n)); return c }
+			limit := func(n *int64) error {
+				_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { put(&f.Caps, n) })
+				return err
+			}
+			raise := func(which string, n *int64) error {
+				_, err := d.SetKey(t.Context(), which, func(f *keys.KeyFields) { put(&f.Caps, n) })
+				return err
+			}
+			must(t, limit(tokens(100)))
+			key, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: of(100)})
+			must(t, err)
+			_, _, err = d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "x", Caps: of(101)})
+			refused(t, err, keys.ErrAboveAccount, "create key: ", name+" 101 is above 100 of "+ada)
+			refused(t, raise(key.ID, tokens(101)), keys.ErrAboveAccount, "change key: ", name+" 101 is above 100 of "+ada)
+			must(t, raise(key.ID, nil)) // held by the account's alone
+			must(t, raise(key.ID, tokens(100)))
+			must(t, limit(nil))
+			must(t, raise(key.ID, tokens(101)))
+			if all, err := d.Keys(t.Context()); err != nil || len(all) != 1 || all[0].Caps.String() != name+" 101" {
+				t.Errorf("%+v, %v", all, err)
+			}
+		})
+	}
+}
+
+// Caps of different kinds have nothing to do with each other, though a day's may be more than can be spent in a month.
+func TestCapsOfDifferentKindsAreNotCompared(t *testing.T) {
 	d := newDirectory(t)
-	limit := func(n *int64) error {
-		_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = n })
+	_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = tokens(100) })
+	must(t, err)
+	_, _, err = d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: keys.Caps{
+		MonthTotal: tokens(100), DayTotal: tokens(5000), MonthInput: tokens(5000), MonthOutput: tokens(5000),
+	}})
+	must(t, err)
+}
+
+func TestAnAccountIsNotLoweredUnderItsKeys(t *testing.T) {
+	d := newDirectory(t)
+	limit := func(c keys.Caps) error {
+		_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Name, f.Caps = "Lowered", c })
 		return err
 	}
-	must(t, limit(tokens(100)))
-	key, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: keys.Caps{MonthTotal: tokens(100), DayTotal: tokens(5000)}})
-	must(t, err)
-	if _, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: keys.Caps{MonthTotal: tokens(101)}}); !errors.Is(err, keys.ErrAboveAccount) || !strings.Contains(err.Error(), "monthly budget 101 is above 100 of "+ada) {
-		t.Errorf("create: %v", err)
+	create := func(name string, c keys.Caps) keys.Key {
+		k, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: name, Caps: c})
+		must(t, err)
+		return k
 	}
-	if _, err := d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal = tokens(101) }); !errors.Is(err, keys.ErrAboveAccount) {
-		t.Errorf("set: %v", err)
-	}
-	if err := limit(tokens(99)); !errors.Is(err, keys.ErrAboveAccount) || !strings.Contains(err.Error(), key.ID+" (k): monthly budget 100 is above 99") {
-		t.Errorf("lower the account: %v", err)
-	}
-	must(t, limit(nil))
-	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal = tokens(101) })
+	create("unbounded", keys.Caps{})
+	create("small", keys.Caps{MonthTotal: tokens(10)})
+	month, day := create("month", keys.Caps{MonthTotal: tokens(100)}), create("day", keys.Caps{DayTotal: tokens(7)})
+	_, err := d.PauseKey(t.Context(), day.ID) // it may be resumed
 	must(t, err)
-	_, err = d.RevokeKey(t.Context(), key.ID)
+	lower := keys.Caps{MonthTotal: tokens(99), DayTotal: tokens(6)}
+	refused(t, limit(lower), keys.ErrAboveAccount, "change account: ",
+		month.ID+" (month): monthly budget 100 is above 99; "+day.ID+" (day): daily budget 7 is above 6")
+	if a, err := d.Account(t.Context(), ada); err != nil || a.Name != "Ada" || a.Caps != (keys.Caps{}) {
+		t.Errorf("what was refused has been kept: %+v, %v", a, err)
+	}
+	_, err = d.RevokeKey(t.Context(), month.ID) // it spends nothing any more
 	must(t, err)
-	must(t, limit(tokens(1))) // a revoked key stands in nobody's way
-	if _, err := d.SetKey(t.Context(), key.ID, func(*keys.KeyFields) {}); !errors.Is(err, keys.ErrRevoked) {
+	refused(t, limit(lower), keys.ErrAboveAccount, "these first: "+day.ID+" (day)")
+	_, err = d.SetKey(t.Context(), day.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(6) })
+	must(t, err)
+	must(t, limit(lower))
+	if _, err := d.SetKey(t.Context(), month.ID, func(*keys.KeyFields) {}); !errors.Is(err, keys.ErrRevoked) {
 		t.Errorf("change a revoked key: %v", err)
+	}
+}
+
+// An account gets its caps before it is approved, and keeps them, and its keys theirs, while it is disabled.
+func TestCapsMayBeChangedWhateverTheAccountsState(t *testing.T) {
+	d := newDirectory(t)
+	key, secret := newKey(t, d, "k")
+	_, err := d.DisableAccount(t.Context(), ada)
+	must(t, err)
+	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = tokens(70) })
+	must(t, err)
+	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(7) })
+	must(t, err)
+	if _, err := d.Authenticate(secret); !errors.Is(err, keys.ErrAccountDisabled) {
+		t.Errorf("the change brought the account back: %v", err)
+	}
+	_, err = d.EnableAccount(t.Context(), ada)
+	must(t, err)
+	i, err := d.Authenticate(secret)
+	must(t, err)
+	if i.AccountCaps.String() != "daily budget 70" || i.KeyCaps.String() != "daily budget 7" {
+		t.Errorf("%s; %s", i.AccountCaps, i.KeyCaps)
+	}
+	_, err = d.CreateAccount(t.Context(), keys.NewAccount{Email: "new@example.org", State: keys.AccountPending})
+	must(t, err)
+	a, err := d.SetAccount(t.Context(), "new@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = tokens(1) })
+	must(t, err)
+	if a.State != keys.AccountPending || a.Caps.String() != "monthly budget 1" {
+		t.Errorf("%+v", a)
 	}
 }
 
 func TestANegativeCapIsRefused(t *testing.T) {
 	d := newDirectory(t)
-	key, _ := newKey(t, d, "k")
-	bad := keys.Caps{MonthOutput: tokens(-1)}
-	_, createAccount := d.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org", Caps: bad})
-	_, _, createKey := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "x", Caps: bad})
-	_, setAccount := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps = bad })
-	_, setKey := d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps = bad })
-	for name, err := range map[string]error{"create account": createAccount, "create key": createKey, "set account": setAccount, "set key": setKey} {
-		if !errors.Is(err, keys.ErrBadCap) || !strings.Contains(err.Error(), "output budget -1") {
-			t.Errorf("%s: %v", name, err)
-		}
+	key, secret := newKey(t, d, "k")
+	for name, put := range caps {
+		var bad keys.Caps
+		put(&bad, tokens(-1))
+		_, createAccount := d.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org", Caps: bad})
+		_, _, createKey := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "x", Caps: bad})
+		_, setAccount := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps = bad })
+		_, setKey := d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps = bad })
+		refused(t, createAccount, keys.ErrBadCap, "create account: ", name+" -1")
+		refused(t, createKey, keys.ErrBadCap, "create key: ", name+" -1")
+		refused(t, setAccount, keys.ErrBadCap, "change account: ", name+" -1")
+		refused(t, setKey, keys.ErrBadCap, "change key: ", name+" -1")
+	}
+	if i, err := d.Authenticate(secret); err != nil || i.KeyCaps != (keys.Caps{}) || i.AccountCaps != (keys.Caps{}) {
+		t.Errorf("what was refused is in force: %+v, %v", i, err)
 	}
 }
 
@@ -133,13 +242,13 @@ func TestAnotherProcessSeesACapSoon(t *testing.T) {
 	elsewhere := keys.New(openDatabase(t, file), zap.NewNop(), keys.Settings{})
 	_, err = elsewhere.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal, f.Concurrency = tokens(7), 2 })
 	must(t, err)
-	eventually(t, 5*time.Second, "the key's cap is seen", func() bool {
+	eventually(t, time.Second, "the key's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
 		return err == nil && i.KeyCaps.DayTotal != nil && *i.KeyCaps.DayTotal == 7 && i.Concurrency == 2
 	})
 	_, err = elsewhere.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = tokens(70) })
 	must(t, err)
-	eventually(t, 5*time.Second, "the account's cap is seen", func() bool {
+	eventually(t, time.Second, "the account's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
 		return err == nil && i.AccountCaps.DayTotal != nil && *i.AccountCaps.DayTotal == 70
 	})

@@ -72,7 +72,7 @@ type NewKey struct {
 // ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
 func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret string, err error) {
 	if err := (KeyFields{n.Name, n.Concurrency, n.Caps}).check(); err != nil {
-		return Key{}, "", err
+		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	secret = newSecret()
 	key = Key{
@@ -121,6 +121,7 @@ func (f KeyFields) check() error {
 
 // SetKey gives change the key's fields as they are, and keeps them as it leaves them. The error may be ErrNoKey,
 // ErrAmbiguous, ErrRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount; for what which may be, see Key.
+// Neither a pause nor the account's state matters: the key is as it was left when it works again.
 func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFields)) (Key, error) {
 	var key Key
 	err := d.change(ctx, func(tx *sql.Tx) (err error) {
@@ -157,7 +158,7 @@ func (d *Directory) Keys(ctx context.Context) ([]Key, error) {
 }
 
 // Key finds a key by its id, its whole secret, or the beginning of the secret, as far as it is shown, where only one
-// key begins so. The error may be ErrNoKey or ErrAmbiguous.
+// key begins so; the ellipsis behind a prefix in a list does not matter. The error may be ErrNoKey or ErrAmbiguous.
 func (d *Directory) Key(ctx context.Context, which string) (Key, error) {
 	return findKey(ctx, d.db.Read(), which)
 }
@@ -202,7 +203,7 @@ func findKey(ctx context.Context, q querier, which string) (Key, error) {
 	if wellFormed(which) {
 		return selectKeyByHash(ctx, q, hashOf(which))
 	}
-	found, err := selectKeysLike(ctx, q, which)
+	found, err := selectKeysLike(ctx, q, strings.TrimSuffix(which, "…"))
 	switch {
 	case err != nil:
 		return Key{}, err

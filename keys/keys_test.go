@@ -270,7 +270,10 @@ func TestOperationsEndWithTheirContext(t *testing.T) {
 func TestAuthenticateAllocatesNothing(t *testing.T) {
 	d := newDirectory(t)
 	_, secret := newKey(t, d, "laptop")
-	for name, given := range map[string]string{"known": secret, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {
+	every := keys.Caps{MonthTotal: tokens(4), DayTotal: tokens(3), MonthInput: tokens(2), MonthOutput: tokens(1)}
+	_, capped, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "capped", Caps: every})
+	must(t, err)
+	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {
 		if n := testing.AllocsPerRun(100, func() { _, _ = d.Authenticate(given) }); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}

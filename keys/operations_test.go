@@ -165,6 +165,22 @@ func TestAPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 	}
 }
 
+// A list shows an ellipsis behind the prefix, and whoever copies the one copies the other.
+func TestAKeyIsFoundByWhatAListShows(t *testing.T) {
+	d := newDirectory(t)
+	key, _ := newKey(t, d, "laptop")
+	for _, which := range []string{key.ID, key.Prefix, key.Prefix + "…", key.Prefix[:10] + "…"} {
+		if got, err := d.Key(t.Context(), which); err != nil || got.ID != key.ID {
+			t.Errorf("%s: %+v, %v", which, got, err)
+		}
+	}
+	for _, which := range []string{"…", "acs-bm-…", key.Prefix + "……"} {
+		if _, err := d.Key(t.Context(), which); !errors.Is(err, keys.ErrNoKey) {
+			t.Errorf("%s: %v", which, err)
+		}
+	}
+}
+
 func TestSecretsHaveTheirShapeAndDiffer(t *testing.T) {
 	d := newDirectory(t)
 	shape := regexp.MustCompile(`^acs-bm-[0-9A-Za-z]{43}$`)

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/database"
+	"basegate/fleet"
+)
+
+func newWindow() *cobra.Command {
+	cmd := &cobra.Command{Use: "window", Short: "Book windows in which a model is kept warm", Args: cobra.NoArgs, RunE: group}
+	cmd.AddCommand(newWindowAdd(), newWindowList(), newWindowRemove())
+	return cmd
+}
+
+// instant is a flag's value: a moment, in UTC or with its own offset.
+type instant struct{ at time.Time }
+
+var errInstant = errors.New("expected a time such as 2026-11-21T09:30:00Z, or with an offset such as +01:00")
+
+// Set implements pflag.Value.
+func (i *instant) Set(text string) (err error) {
+	if i.at, err = time.Parse(time.RFC3339, text); err != nil {
+		if i.at, err = time.Parse("2006-01-02T15:04Z07:00", text); err != nil {
+			return errInstant
+		}
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (i *instant) String() string {
+	if i.at.IsZero() {
+		return ""
+	}
+	return i.at.Format(time.RFC3339)
+}
+
+// Type implements pflag.Value.
+func (*instant) Type() string { return "TIME" }
+
+func newWindowAdd() *cobra.Command {
+	var from, to instant
+	cmd := &cobra.Command{
+		Use:   "add ID --from TIME --to TIME",
+		Short: "Keep a model warm from one time to another",
+		Long: "Keep a model warm from one time to another. It is started early by what a boot takes.\n" +
+			"A TIME has its offset: 2026-11-21T09:30:00Z or 2026-11-21T10:30:00+01:00. Windows that recur stand in the configuration.",
+		Args: cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
+				booked, err := fleet.Book(ctx, db, fleet.Booking{Model: args[0], From: from.at, To: to.at})
+				if err != nil {
+					return err //nolint:wrapcheck // it says what was done
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), booked.ID)
+				return nil
+			})
+		}),
+	}
+	cmd.Flags().Var(&from, "from", "when it is to be warm")
+	cmd.Flags().Var(&to, "to", "until when")
+	for _, required := range []string{"from", "to"} {
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+	}
+	return cmd
+}
+
+func newWindowList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the booked windows that are not over",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+				booked, err := fleet.Bookings(ctx, db)
+				if err != nil {
+					return err //nolint:wrapcheck // it says what was done
+				}
+				if asJSON {
+					return printJSON(cmd, booked)
+				}
+				var rows [][]string
+				for _, b := range booked {
+					rows = append(rows, []string{strconv.FormatInt(b.ID, 10), b.Model, b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)})
+				}
+				return printTable(cmd, []string{"ID", "MODEL", "FROM", "TO"}, rows)
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+func newWindowRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove WINDOW",
+		Short: "Remove a booked window, by the id that list shows",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return fmt.Errorf("%w: %s", fleet.ErrNoWindow, args[0])
+			}
+			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+				return fleet.Unbook(ctx, db, id) //nolint:wrapcheck // it says what was done
+			})
+		}),
+	}
+}
