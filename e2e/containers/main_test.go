@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/moby/moby/client"
@@ -79,12 +80,10 @@ func build(ctx context.Context, dir, stage, image string) error {
 	}
 	defer provider.Close()
 	var told bytes.Buffer
+	repo, tag, _ := strings.Cut(image, ":")
 	_, err = provider.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
-		Context: dir, BuildLogWriter: &told,
-		BuildOptionsModifier: func(o *client.ImageBuildOptions) {
-			o.Target = stage
-			o.Tags = []string{image}
-		},
+		Context: dir, Repo: repo, Tag: tag, BuildLogWriter: &told,
+		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target = stage },
 	}})
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, &told)
