@@ -22,20 +22,22 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// project is the real vllm-compose.yml, with testdata/compose.override.yml over it, as a project of its own.
+// project is the real vllm-compose.yml, with testdata/compose.override.yml and perhaps more over it, as a project of its
+// own.
 type project struct {
 	t   *testing.T
 	env []string
 }
 
-func newProject(t *testing.T) *project {
+func newProject(t *testing.T, overrides ...string) *project {
 	t.Helper()
+	files := append([]string{"vllm-compose.yml", "e2e/containers/testdata/compose.override.yml"}, overrides...)
 	socket, err := os.Stat("/var/run/docker.sock")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &project{t: t, env: append(os.Environ(),
-		"COMPOSE_FILE=vllm-compose.yml:e2e/containers/testdata/compose.override.yml",
+		"COMPOSE_FILE="+strings.Join(files, ":"),
 		"COMPOSE_PROJECT_NAME="+strings.ToLower(t.Name()),
 		"COMPOSE_DISABLE_ENV_FILE=1",
 		"COMPOSE_PROGRESS=plain",
