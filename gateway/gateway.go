@@ -18,6 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/config"
+	"basegate/console"
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/keys"
@@ -35,6 +36,7 @@ type Gateway struct {
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	proxy    *proxy.Server
+	console  *console.Console
 	public   *listener
 	admin    *listener
 	abort    context.CancelCauseFunc // ends every request under way
@@ -77,6 +79,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Parts{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
+	})
+	g.console = console.New(consoleSettings(cfg), console.Parts{
+		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Log: log.Named("console"),
 	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -131,6 +136,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.console.Reload(consoleSettings(cfg))
 	g.config = cfg
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }

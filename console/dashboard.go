@@ -1,0 +1,5 @@
+package console
+
+func (c *Console) dashboard(v *visit) error {
+	return c.render(v, "dashboard", "Dashboard", nil)
+}

@@ -1,0 +1,19 @@
+// What every page has: the choice of light or dark.
+const root = document.documentElement;
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+function dark() {
+  return root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches;
+}
+
+for (const button of document.querySelectorAll("[data-theme-toggle]")) {
+  const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  label();
+  button.hidden = false;
+  prefersDark.addEventListener("change", label);
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* it holds for this page */ }
+    label();
+  });
+}
