@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -71,7 +72,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	secret, err := demoKey(cmd.Context(), cfg.Database.Path)
+	entrance, err := demoAccount(cmd.Context(), cfg.Database.Path)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,11 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	if err := welcome(cmd, g, path, secret); err != nil {
+	if cfg, err = writeDemoConfig(path, g.Addr().String(), mocks); err == nil { // now that the address is known
+		g.Reload(cfg)
+		err = welcome(cmd, g, path, entrance)
+	}
+	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
 	return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
@@ -108,7 +113,7 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 
 // demoConfig is written out, so that the other commands work on the demo too.
 var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by basegate demo.
-server: {listen: "{{.Listen}}", admin_listen: "127.0.0.1:0", drain_timeout: 5s}
+server: {listen: "{{.Listen}}", public_url: "http://{{.Public}}", admin_listen: "127.0.0.1:0", drain_timeout: 5s}
 database: {path: {{printf "%q" .Database}}}
 log: {level: info, format: console}
 models:
@@ -123,9 +128,12 @@ models:
 func writeDemoConfig(path, listen string, mocks []*mockvllm.Process) (*config.Config, error) {
 	type model struct{ ID, Checkpoint, GPU, URL string }
 	values := struct {
-		Listen, Database string
-		Models           []model
-	}{Listen: listen, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
+		Listen, Public, Database string
+		Models                   []model
+	}{Listen: listen, Public: listen, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
+	if strings.HasPrefix(listen, ":") { // every address
+		values.Public = "127.0.0.1" + listen
+	}
 	for i, m := range demoModels {
 		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL()})
 	}
@@ -139,30 +147,43 @@ func writeDemoConfig(path, listen string, mocks []*mockvllm.Process) (*config.Co
 	return config.Load(path)
 }
 
-// demoKey makes a key of the demo's account, and the account where there is none yet.
-func demoKey(ctx context.Context, path string) (secret string, err error) {
+// demoEntrance is how to get into the demo.
+type demoEntrance struct {
+	Email, Password string // of the console
+	Secret          string // of the API
+}
+
+// demoAccount makes the demo's account where there is none yet, and gives it a new password and another key.
+func demoAccount(ctx context.Context, path string) (e demoEntrance, err error) {
 	db, err := database.Open(ctx, database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
 	if err != nil {
-		return "", fmt.Errorf("open database: %w", err)
+		return e, fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	d := keys.New(db, zap.NewNop(), keys.Settings{})
 	_, err = d.CreateAccount(ctx, keys.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
 	if err != nil && !errors.Is(err, keys.ErrEmailTaken) {
-		return "", fmt.Errorf("create account: %w", err)
+		return e, fmt.Errorf("create account: %w", err)
 	}
-	_, secret, err = d.CreateKey(ctx, keys.NewKey{Email: demoEmail, Name: "demo"})
-	if err != nil {
-		return "", fmt.Errorf("create key: %w", err)
+	e = demoEntrance{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPassword])}
+	if err := d.SetPassword(ctx, demoEmail, e.Password); err != nil {
+		return e, fmt.Errorf("set password: %w", err)
 	}
-	return secret, nil
+	if _, e.Secret, err = d.CreateKey(ctx, keys.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
+		return e, fmt.Errorf("create key: %w", err)
+	}
+	return e, nil
 }
 
-var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account ({{.Email}}) and a key.
+// demoPassword is the length of the demo's password: 80 bits.
+const demoPassword = 16
 
-  address   {{.URL}}
+var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account and a key.
+
   base URL  {{.URL}}/v1
   key       {{.Secret}}
+  console   {{.URL}}/
+  sign in   {{.Email}}  {{.Password}}
 
 Try a completion:
 
@@ -180,10 +201,11 @@ The other commands work on it too, for example: basegate key list --config {{.Co
 Ctrl-C ends the demo.
 `))
 
-func welcome(cmd *cobra.Command, g *gateway.Gateway, config, secret string) error {
-	err := demoWelcome.Execute(cmd.OutOrStdout(), map[string]string{
-		"Email": demoEmail, "URL": "http://" + g.Addr().String(), "Secret": secret, "Config": config,
-	})
+func welcome(cmd *cobra.Command, g *gateway.Gateway, config string, e demoEntrance) error {
+	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
+		demoEntrance
+		URL, Config string
+	}{e, "http://" + g.Addr().String(), config})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}

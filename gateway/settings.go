@@ -39,8 +39,9 @@ func proxySettings(c *config.Config) proxy.Settings {
 
 func consoleSettings(c *config.Config) console.Settings {
 	return console.Settings{
-		PublicURL:     c.Server.PublicURL,
-		ClientAddress: clientAddress(c.Server.TrustedProxies),
+		PublicURL:       c.Server.PublicURL,
+		ClientAddress:   clientAddress(c.Server.TrustedProxies),
+		FeedbackWebhook: c.Console.FeedbackWebhook,
 	}
 }
 
