@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,7 +69,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 		}
 	}()
 	path := filepath.Join(dir, "config.yaml")
-	cfg, err := writeDemoConfig(path, listen, mocks)
+	cfg, err := writeDemoConfig(path, listen, "", mocks)
 	if err != nil {
 		return err
 	}
@@ -84,9 +85,10 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	if cfg, err = writeDemoConfig(path, g.Addr().String(), mocks); err == nil { // now that the address is known
+	address := reachable(g.Addr())
+	if cfg, err = writeDemoConfig(path, listen, address, mocks); err == nil { // again, with the address now that it is known
 		g.Reload(cfg)
-		err = welcome(cmd, g, path, entrance)
+		err = welcome(cmd, address, path, entrance)
 	}
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
@@ -113,7 +115,7 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 
 // demoConfig is written out, so that the other commands work on the demo too.
 var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by basegate demo.
-server: {listen: "{{.Listen}}", public_url: "http://{{.Public}}", admin_listen: "127.0.0.1:0", drain_timeout: 5s}
+server: {listen: "{{.Listen}}", {{with .Public}}public_url: "http://{{.}}", {{end}}admin_listen: "127.0.0.1:0", drain_timeout: 5s}
 database: {path: {{printf "%q" .Database}}}
 log: {level: info, format: console}
 models:
@@ -125,15 +127,21 @@ models:
 {{- end}}
 `))
 
-func writeDemoConfig(path, listen string, mocks []*mockvllm.Process) (*config.Config, error) {
+// reachable is an address to connect to where one listens on every address.
+func reachable(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return a.String()
+}
+
+func writeDemoConfig(path, listen, public string, mocks []*mockvllm.Process) (*config.Config, error) {
 	type model struct{ ID, Checkpoint, GPU, URL string }
 	values := struct {
 		Listen, Public, Database string
 		Models                   []model
-	}{Listen: listen, Public: listen, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
-	if strings.HasPrefix(listen, ":") { // every address
-		values.Public = "127.0.0.1" + listen
-	}
+	}{Listen: listen, Public: public, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
 	for i, m := range demoModels {
 		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL()})
 	}
@@ -201,11 +209,11 @@ The other commands work on it too, for example: basegate key list --config {{.Co
 Ctrl-C ends the demo.
 `))
 
-func welcome(cmd *cobra.Command, g *gateway.Gateway, config string, e demoEntrance) error {
+func welcome(cmd *cobra.Command, address, config string, e demoEntrance) error {
 	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
 		demoEntrance
 		URL, Config string
-	}{e, "http://" + g.Addr().String(), config})
+	}{e, "http://" + address, config})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}

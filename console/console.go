@@ -49,6 +49,7 @@ type Console struct {
 	warm     Warmer
 	log      *zap.Logger
 	clock    func() time.Time
+	asking   rate // of who is not signed in
 	pages    pages
 	assets   assets
 	handler  http.Handler
@@ -58,7 +59,7 @@ type Console struct {
 func New(s Settings, p Parts) *Console {
 	c := &Console{
 		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, log: p.Log,
-		clock: time.Now, assets: readAssets(),
+		clock: time.Now, asking: rate{clock: time.Now}, assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.pages = readPages(c.assets)

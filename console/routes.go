@@ -23,7 +23,22 @@ var routes = []route{
 	{pattern: "GET /sign-in", access: anyone, handler: (*Console).signInPage},
 	{pattern: "POST /sign-in", access: anyone, handler: (*Console).signIn},
 	{pattern: "POST /sign-out", access: anyone, handler: (*Console).signOut},
+	{pattern: "GET /invitation/{token}", access: anyone, handler: (*Console).invitationPage},
+	{pattern: "POST /invitation/{token}", access: anyone, handler: (*Console).acceptInvitation},
+	{pattern: "GET /request-access", access: anyone, handler: (*Console).requestAccessPage},
+	{pattern: "POST /request-access", access: anyone, handler: (*Console).requestAccess},
+
+	{pattern: "GET /account", access: signedIn, handler: (*Console).accountPage},
+	{pattern: "POST /account/password", access: signedIn, handler: (*Console).changePassword},
+	{pattern: "POST /account/sign-out-everywhere", access: signedIn, handler: (*Console).signOutEverywhere},
+
 	{pattern: "GET /dashboard", access: signedIn, handler: (*Console).dashboard},
+	{pattern: "GET /keys/new", access: signedIn, handler: (*Console).newKeyPage},
+	{pattern: "POST /keys", access: signedIn, handler: (*Console).createKey},
+	{pattern: "GET /keys/{key}", access: signedIn, handler: (*Console).ownKeyPage},
+	{pattern: "POST /keys/{key}", access: signedIn, handler: (*Console).setOwnKey},
+	{pattern: "POST /keys/{key}/{change}", access: signedIn, handler: (*Console).changeOwnKey},
+	{pattern: "POST /models/{model}/warm", access: signedIn, handler: (*Console).warmModel},
 }
 
 // destination is a place in the header's navigation.

@@ -32,29 +32,60 @@ func tokenHash(token string) []byte {
 // The error may be ErrSignIn, a *TooManyError, or, for one who knows the password, ErrAccountPending or
 // ErrAccountDisabled.
 func (d *Directory) SignIn(ctx context.Context, email, password, address string) (token string, err error) {
-	if err := d.attempts.take(email, address); err != nil {
-		return "", err
-	}
-	a, err := d.Account(ctx, email)
-	if err != nil && !errors.Is(err, ErrNoAccount) {
-		return "", err
-	}
-	hashed, err := selectPassword(ctx, d.db.Read(), a.ID)
+	a, err := d.knows(ctx, email, password, address)
 	if err != nil {
 		return "", err
 	}
-	right, err := d.verifyPassword(ctx, password, hashed)
-	if err != nil {
-		return "", err
-	}
-	if !right {
-		return "", ErrSignIn
-	}
-	d.attempts.forgive(email, address)
 	if err := a.State.refusal(); err != nil {
 		return "", err
 	}
 	return d.beginSession(ctx, a.ID)
+}
+
+// ChangePassword gives an account another password for whoever knows the present one. All its sessions end, and a new one
+// begins. The error may be that of SignIn or ErrBadPassword.
+func (d *Directory) ChangePassword(ctx context.Context, email, present, next, address string) (token string, err error) {
+	if err := CheckPassword(next, email); err != nil {
+		return "", err
+	}
+	if _, err := d.knows(ctx, email, present, address); err != nil {
+		return "", err
+	}
+	if err := d.SetPassword(ctx, email, next); err != nil {
+		return "", err
+	}
+	a, err := d.Account(ctx, email)
+	if err != nil {
+		return "", err
+	}
+	return d.beginSession(ctx, a.ID)
+}
+
+// knows finds the account whose password somebody knows. The error may be ErrSignIn or a *TooManyError.
+func (d *Directory) knows(ctx context.Context, email, password, address string) (Account, error) {
+	if len(email) > maxEmail {
+		return Account{}, ErrSignIn
+	}
+	if err := d.attempts.take(email, address); err != nil {
+		return Account{}, err
+	}
+	a, err := d.Account(ctx, email)
+	if err != nil && !errors.Is(err, ErrNoAccount) {
+		return Account{}, err
+	}
+	hashed, err := selectPassword(ctx, d.db.Read(), a.ID)
+	if err != nil {
+		return Account{}, err
+	}
+	right, err := d.verifyPassword(ctx, password, hashed)
+	if err != nil {
+		return Account{}, err
+	}
+	if !right {
+		return Account{}, ErrSignIn
+	}
+	d.attempts.forgive(email, address)
+	return a, nil
 }
 
 func (d *Directory) beginSession(ctx context.Context, account string) (token string, err error) {

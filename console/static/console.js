@@ -17,3 +17,19 @@ for (const button of document.querySelectorAll("[data-theme-toggle]")) {
     label();
   });
 }
+
+// A button that copies what another element says.
+for (const button of document.querySelectorAll("[data-copy]")) {
+  const label = button.textContent;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const text = document.getElementById(button.dataset.copy).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it and copy by hand";
+    }
+    setTimeout(() => { button.textContent = label; }, 2000);
+  });
+}
