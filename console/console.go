@@ -31,12 +31,13 @@ type Settings struct {
 
 // Parts are what a Console shows and changes. All are needed, but Warm.
 type Parts struct {
-	Keys   *keys.Directory
-	Ledger *budget.Ledger
-	Fleet  *fleet.Fleet
-	DB     *database.DB // of what the console keeps itself
-	Log    *zap.Logger
-	Warm   Warmer // nil: models cannot be warmed from here
+	Keys      *keys.Directory
+	Ledger    *budget.Ledger
+	Fleet     *fleet.Fleet
+	DB        *database.DB      // of what the console keeps itself
+	Transport http.RoundTripper // to the feedback's webhook
+	Log       *zap.Logger
+	Warm      Warmer // nil: models cannot be warmed from here
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -49,6 +50,7 @@ type Console struct {
 	warm     Warmer
 	log      *zap.Logger
 	clock    func() time.Time
+	client   *http.Client
 	asking   rate // of who is not signed in
 	pages    pages
 	assets   assets
@@ -59,7 +61,7 @@ type Console struct {
 func New(s Settings, p Parts) *Console {
 	c := &Console{
 		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, log: p.Log,
-		clock: time.Now, asking: rate{clock: time.Now}, assets: readAssets(),
+		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.pages = readPages(c.assets)

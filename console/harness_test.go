@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"crypto/rand"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -56,13 +57,12 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *s
 	s.fleet = fleet.New([]config.Model{{
 		ID: "llama-8b", Checkpoint: "org/llama-8b", MaxLogprobs: 20,
 		Backends: []config.Backend{{Name: "gpu1", URL: backend, GPU: "H100"}},
-	}}, fleet.Settings{Breaker: breaker.Settings{ConsecutiveFailures: 5, OpenFor: time.Minute, HalfOpenRequests: 1}},
-		http.DefaultTransport, zap.NewNop())
+	}}, fleetSettings, http.DefaultTransport, zap.NewNop())
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
-	parts := console.Parts{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Log: zap.NewNop()}
+	parts := console.Parts{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
 	for _, c := range change {
 		c(&settings, &parts)
 	}
@@ -72,6 +72,13 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *s
 	s.url = server.URL
 	return s
 }
+
+var fleetSettings = fleet.Settings{
+	Breaker: breaker.Settings{ConsecutiveFailures: 5, OpenFor: time.Minute, HalfOpenRequests: 1},
+}
+
+// reload gives the fleet other models.
+func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSettings) }
 
 // account makes an account with the password.
 func (s *site) account(email string, admin bool) keys.Account {
@@ -174,4 +181,31 @@ func lacks(t *testing.T, text string, parts ...string) {
 			t.Errorf("there is %q in:\n%s", p, text)
 		}
 	}
+}
+
+// use makes a request of a key that took so many tokens.
+func (s *site) use(k keys.Key, q budget.Request, prompt, completion int64, code string) {
+	s.t.Helper()
+	if q.ID == "" {
+		q.ID = "req_" + rand.Text()
+	}
+	if q.Model == "" {
+		q.Model = "llama-8b"
+	}
+	r, err := s.ledger.Reserve(s.t.Context(), budget.Payer{Key: k.ID, Account: k.AccountID}, q,
+		budget.Demand{PromptTokens: prompt, Exact: true, Candidates: 1, MaxTokens: max(completion, 1)}, nil)
+	must(s.t, err)
+	status := http.StatusOK
+	if code != "" {
+		status = http.StatusBadGateway
+	}
+	must(s.t, r.Settle(s.t.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: status, Code: code, Backend: "gpu1"}))
+}
+
+// key makes a key of an account.
+func (s *site) key(email, name string) (k keys.Key, secret string) {
+	s.t.Helper()
+	k, secret, err := s.keys.CreateKey(s.t.Context(), keys.NewKey{Email: email, Name: name})
+	must(s.t, err)
+	return k, secret
 }

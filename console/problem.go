@@ -45,6 +45,13 @@ func invalid(text string) *problem {
 	return &problem{http.StatusUnprocessableEntity, "This cannot be taken over", text}
 }
 
+// asProblem tells whether an error has words of its own for a page.
+func asProblem(err error) (*problem, bool) {
+	var p *problem
+	ok := errors.As(err, &p)
+	return p, ok
+}
+
 // explain finds the words for an error.
 func (c *Console) explain(v *visit, err error) *problem {
 	var known *problem

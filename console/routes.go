@@ -38,7 +38,27 @@ var routes = []route{
 	{pattern: "GET /keys/{key}", access: signedIn, handler: (*Console).ownKeyPage},
 	{pattern: "POST /keys/{key}", access: signedIn, handler: (*Console).setOwnKey},
 	{pattern: "POST /keys/{key}/{change}", access: signedIn, handler: (*Console).changeOwnKey},
+	{pattern: "GET /usage", access: signedIn, handler: (*Console).usage},
+	{pattern: "GET /usage/requests", access: signedIn, handler: (*Console).requests},
+	{pattern: "GET /usage/csv", access: signedIn, handler: (*Console).usageCSV},
 	{pattern: "POST /models/{model}/warm", access: signedIn, handler: (*Console).warmModel},
+	{pattern: "GET /feedback", access: anyone, handler: (*Console).feedbackPage},
+	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
+
+	{pattern: "GET /admin", access: admins, handler: (*Console).administration},
+	{pattern: "GET /admin/accounts", access: admins, handler: (*Console).accounts},
+	{pattern: "POST /admin/approve", access: admins, handler: (*Console).approve},
+	{pattern: "POST /admin/decline", access: admins, handler: (*Console).decline},
+	{pattern: "POST /admin/invite", access: admins, handler: (*Console).invite},
+	{pattern: "GET /admin/accounts/{account}", access: admins, handler: (*Console).accountDetails},
+	{pattern: "POST /admin/accounts/{account}", access: admins, handler: (*Console).setAccount},
+	{pattern: "POST /admin/accounts/{account}/{change}", access: admins, handler: (*Console).changeAccount},
+	{pattern: "GET /admin/keys/{key}", access: admins, handler: (*Console).anyKeyPage},
+	{pattern: "POST /admin/keys/{key}", access: admins, handler: (*Console).setAnyKey},
+	{pattern: "POST /admin/keys/{key}/{change}", access: admins, handler: (*Console).changeAnyKey},
+	{pattern: "GET /admin/models", access: admins, handler: (*Console).watchModels},
+	{pattern: "GET /admin/feedback", access: admins, handler: (*Console).feedbackReceived},
+	{pattern: "GET /admin/audit", access: admins, handler: (*Console).audit},
 }
 
 // destination is a place in the header's navigation.
@@ -50,4 +70,6 @@ type destination struct {
 
 var destinations = []destination{
 	{"Dashboard", "/dashboard", signedIn},
+	{"Usage", "/usage", signedIn},
+	{"Administration", "/admin", admins},
 }

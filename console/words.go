@@ -18,6 +18,7 @@ func functions(a assets) template.FuncMap {
 		"instant": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"plural":  plural,
 		"span":    span,
+		"percent": func(share float64) string { return fmt.Sprintf("%.1f\u202f%%", share) },
 	}
 }
 

@@ -81,7 +81,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
 	g.console = console.New(consoleSettings(cfg), console.Parts{
-		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Log: log.Named("console"),
+		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: transport, Log: log.Named("console"),
 	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -33,3 +33,20 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     setTimeout(() => { button.textContent = label; }, 2000);
   });
 }
+
+// A choice that takes effect at once. Without this script its form has a button.
+for (const form of document.querySelectorAll("[data-submit-on-change]")) {
+  form.addEventListener("change", () => form.requestSubmit());
+}
+
+// The feedback's page opens as a dialog over the one it is about.
+const feedback = document.getElementById("feedback");
+for (const link of document.querySelectorAll("[data-feedback]")) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    feedback.showModal();
+  });
+}
+for (const button of document.querySelectorAll("dialog [data-close]")) {
+  button.addEventListener("click", () => button.closest("dialog").close());
+}
