@@ -26,8 +26,10 @@ func (c *Console) invitationPage(v *visit) error {
 	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: keys.MinPassword})
 }
 
-var errNoInvitation = &problem{http.StatusNotFound, "This invitation is over",
-	"An invitation works once and for seven days, and a new one ends the one before. Ask an administrator for another."}
+var errNoInvitation = &problem{
+	http.StatusNotFound, "This invitation is over",
+	"An invitation works once and for seven days, and a new one ends the one before. Ask an administrator for another.",
+}
 
 func (c *Console) acceptInvitation(v *visit) error {
 	token := v.r.PathValue("token")
@@ -39,25 +41,23 @@ func (c *Console) acceptInvitation(v *visit) error {
 		return err
 	}
 	password := v.r.PostFormValue("password")
-	problem := ""
+	form := credentials{Email: a.Email, Least: keys.MinPassword}
 	if password != v.r.PostFormValue("repeated") {
-		problem = "The two passwords differ."
-	} else {
-		_, session, err := c.keys.Accept(v.r.Context(), token, password)
-		switch {
-		case err == nil:
-			c.setCookie(v, session)
-			return v.redirect("/dashboard")
-		case errors.Is(err, keys.ErrNoInvitation):
-			return errNoInvitation
-		case errors.Is(err, keys.ErrBadPassword):
-			problem = sentence(err)
-		default:
-			return err
-		}
+		form.Problem = "The two passwords differ."
+		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
-	form := credentials{Email: a.Email, Least: keys.MinPassword, Problem: problem}
-	return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
+	_, session, err := c.keys.Accept(v.r.Context(), token, password)
+	switch {
+	case err == nil:
+		c.setCookie(v, session)
+		return v.redirect("/dashboard")
+	case errors.Is(err, keys.ErrNoInvitation):
+		return errNoInvitation
+	case errors.Is(err, keys.ErrBadPassword):
+		form.Problem = sentence(err)
+		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
+	}
+	return err
 }
 
 // accessForm is a request for access.

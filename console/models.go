@@ -63,13 +63,14 @@ func (c *Console) warmModel(v *visit) error {
 		return errNoPage
 	}
 	if err := c.warm(v.r.Context(), m.ID()); err != nil {
-		var public *apierr.Error
-		if errors.As(err, &public) {
+		if public, ok := errors.AsType[*apierr.Error](err); ok {
 			return &problem{public.Code.Status(), "The model cannot be started", public.Message}
 		}
 		c.log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
-		return &problem{http.StatusBadGateway, "The model cannot be started",
-			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so."}
+		return &problem{
+			http.StatusBadGateway, "The model cannot be started",
+			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
+		}
 	}
 	return v.redirect("/dashboard#models")
 }

@@ -24,18 +24,30 @@ type problem struct {
 func (p *problem) Error() string { return p.text }
 
 var (
-	errNoPage = &problem{http.StatusNotFound, "There is no such page",
-		"The address is wrong, or what was here is gone."}
-	errSignedOut = &problem{http.StatusUnauthorized, "Nobody is signed in",
-		"The session has ended. Sign in again."}
-	errForeign = &problem{http.StatusForbidden, "This came from another site",
-		"Another site has sent this form, so nothing was changed. Open the console itself and try there."}
-	errTooLong = &problem{http.StatusRequestEntityTooLarge, "This is too long",
-		"The form holds more than is taken at once. Nothing was changed."}
-	errNoDatabase = &problem{http.StatusServiceUnavailable, "The database does not answer",
-		"Nothing was changed. Try again in a moment."}
-	errOurs = &problem{http.StatusInternalServerError, "Something went wrong",
-		"This is the gateway's fault and has been logged. Try again, and send feedback if it stays so."}
+	errNoPage = &problem{
+		http.StatusNotFound, "There is no such page",
+		"The address is wrong, or what was here is gone.",
+	}
+	errSignedOut = &problem{
+		http.StatusUnauthorized, "Nobody is signed in",
+		"The session has ended. Sign in again.",
+	}
+	errForeign = &problem{
+		http.StatusForbidden, "This came from another site",
+		"Another site has sent this form, so nothing was changed. Open the console itself and try there.",
+	}
+	errTooLong = &problem{
+		http.StatusRequestEntityTooLarge, "This is too long",
+		"The form holds more than is taken at once. Nothing was changed.",
+	}
+	errNoDatabase = &problem{
+		http.StatusServiceUnavailable, "The database does not answer",
+		"Nothing was changed. Try again in a moment.",
+	}
+	errOurs = &problem{
+		http.StatusInternalServerError, "Something went wrong",
+		"This is the gateway's fault and has been logged. Try again, and send feedback if it stays so.",
+	}
 )
 
 func (*Console) notFound(*visit) error { return errNoPage }
@@ -47,9 +59,7 @@ func invalid(text string) *problem {
 
 // asProblem tells whether an error has words of its own for a page.
 func asProblem(err error) (*problem, bool) {
-	var p *problem
-	ok := errors.As(err, &p)
-	return p, ok
+	return errors.AsType[*problem](err)
 }
 
 // explain finds the words for an error.
@@ -92,8 +102,7 @@ func (v *visit) isAPI() bool { return strings.HasPrefix(v.r.URL.Path, "/console/
 func (c *Console) failAPI(v *visit, err error) {
 	h := v.w.Header()
 	h.Set("Content-Type", "application/json")
-	var public *apierr.Error
-	if errors.As(err, &public) {
+	if public, ok := errors.AsType[*apierr.Error](err); ok {
 		public.SetHeaders(h)
 		v.w.WriteHeader(public.Code.Status())
 		_, err = v.w.Write(public.AppendJSON(nil, h.Get("X-Request-Id")))
@@ -105,10 +114,4 @@ func (c *Console) failAPI(v *visit, err error) {
 	if err != nil {
 		c.log.Debug("send error", zap.Error(err))
 	}
-}
-
-// reply answers a script with JSON.
-func (v *visit) reply(data any) error {
-	v.w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(v.w).Encode(data)
 }

@@ -37,6 +37,8 @@ func (r *rate) take(address string) (wait time.Duration) {
 }
 
 func errTooOften(wait time.Duration) error {
-	return &problem{http.StatusTooManyRequests, "This is too often",
-		"Too much has been sent from your address. Try again in " + span(wait) + "."}
+	return &problem{
+		http.StatusTooManyRequests, "This is too often",
+		"Too much has been sent from your address. Try again in " + span(wait) + ".",
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"basegate/budget"
@@ -139,7 +140,7 @@ func (c *Console) usage(v *visit) error {
 	}
 	ways := divisions
 	if s.All() {
-		ways = append(ways[:len(ways):len(ways)], struct {
+		ways = append(slices.Clip(ways), struct {
 			by   budget.By
 			head string
 		}{budget.ByAccount, "Account"})

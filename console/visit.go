@@ -82,7 +82,7 @@ func (c *Console) guarded(r route, v *visit) (err error) {
 		return err
 	}
 	if !v.may(r.access) {
-		return c.turnAway(r, v)
+		return turnAway(r, v)
 	}
 	return r.handler(c, v)
 }
@@ -107,7 +107,7 @@ func (c *Console) identify(v *visit) error {
 
 // turnAway answers a visitor whom the route is not for. Whoever is signed in and no administrator does not learn what
 // is there.
-func (c *Console) turnAway(r route, v *visit) error {
+func turnAway(r route, v *visit) error {
 	switch {
 	case v.signedIn():
 		return errNoPage
@@ -132,7 +132,7 @@ func (c *Console) secure() bool { return c.settings.Load().PublicURL.Scheme == "
 
 // setCookie gives the browser a session; an empty token takes it away.
 func (c *Console) setCookie(v *visit, token string) {
-	cookie := &http.Cookie{
+	cookie := &http.Cookie{ //nolint:gosec // Secure is set where the gateway is reached by https
 		Name: c.cookieName(), Value: token, Path: "/", MaxAge: int(keys.SessionLife / time.Second),
 		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,
 	}
