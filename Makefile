@@ -6,7 +6,7 @@ LINT_VERSION := v2.15.0
 FUZZTIME    ?= 30s
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk bench clean tools
+.PHONY: help build demo test check lint fuzz sdk browser bench clean tools
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -43,6 +43,9 @@ fuzz: tools ## every fuzz target for FUZZTIME (30s)
 
 sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 	e2e/sdk/run
+
+browser: build ## the console in Chromium, against the demo
+	e2e/browser/run
 
 bench: build ## figures beside httputil.ReverseProxy
 	go run ./bench $(BENCH_FLAGS)

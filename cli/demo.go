@@ -188,6 +188,7 @@ const demoPassword = 16
 
 var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account and a key.
 
+  address   {{.URL}}
   base URL  {{.URL}}/v1
   key       {{.Secret}}
   console   {{.URL}}/
