@@ -97,7 +97,11 @@ type shares struct {
 	By   budget.By
 	Head string
 	Rows []share
+	Rest *share // what is not in Rows; nil where nothing is left
 }
+
+// maxShares is how many shares are shown; a user tag may be another one with every request.
+const maxShares = 15
 
 // outlook is a cap and how the month will end.
 type outlook struct {
@@ -146,14 +150,39 @@ func (c *Console) usage(v *visit) error {
 		}{budget.ByAccount, "Account"})
 	}
 	for _, way := range ways {
-		rows, err := c.ledger.Usage(ctx, s.filter(), way.by)
+		filter := s.filter()
+		filter.Limit = maxShares
+		rows, err := c.ledger.Usage(ctx, filter, way.by)
 		if err != nil {
 			return err
 		}
-		page.Shares = append(page.Shares, shares{way.by, way.head, names.shares(rows, way.by, page.Totals.Total())})
+		shown := names.shares(rows, way.by, page.Totals.Total())
+		page.Shares = append(page.Shares, shares{way.by, way.head, shown, rest(shown, page.Totals)})
 	}
 	page.Caps = outlooks(s, page.Totals, c.clock())
 	return c.render(v, "usage", "Usage", page)
+}
+
+// rest is what the shares leave of all.
+func rest(shown []share, all share) *share {
+	left := share{Requests: all.Requests, Prompt: all.Prompt, Completion: all.Completion}
+	for _, s := range shown {
+		left.Requests -= s.Requests
+		left.Prompt -= s.Prompt
+		left.Completion -= s.Completion
+	}
+	if len(shown) < maxShares || left.Requests <= 0 { // a request may have ended between the two questions
+		return nil
+	}
+	left.Percent = percent(left, all.Total())
+	return &left
+}
+
+func percent(s share, total int64) float64 {
+	if total == 0 {
+		return 0
+	}
+	return 100 * float64(s.Total()) / float64(total)
 }
 
 // outlooks tell how the month will end, against the caps where there are any.
@@ -237,9 +266,7 @@ func (n names) shares(rows []budget.Row, by budget.By, total int64) []share {
 			s.Name = n.account(r.AccountID)
 		case budget.ByDay, budget.ByDayModel, budget.ByRequest:
 		}
-		if total > 0 {
-			s.Percent = 100 * float64(s.Total()) / float64(total)
-		}
+		s.Percent = percent(s, total)
 		all[i] = s
 	}
 	return all

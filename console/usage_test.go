@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"encoding/csv"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,6 +60,22 @@ func TestUsageIsShownAndAsCSV(t *testing.T) {
 	}
 	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
 		t.Errorf("by colour: %d", got.status)
+	}
+}
+
+func TestManyUserTagsAreSummedUp(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	for i := range 20 {
+		s.use(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
+	}
+	b := s.as("ada@example.org")
+	page := b.get("/usage").body
+	has(t, page, "tag-14", "all others", "415")
+	lacks(t, page, "tag-15")
+	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
+		t.Errorf("the file has %d lines", len(got))
 	}
 }
 
