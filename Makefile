@@ -4,9 +4,14 @@ VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
 FUZZTIME    ?= 30s
+SOAK        ?= 1h
+
+# A static binary: SQLite and libc linked in, names and users resolved by Go, time zones within.
+STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_extension'
+CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk browser bench clean tools
+.PHONY: help build demo test check lint fuzz sdk browser bench soak alerts image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -29,7 +34,7 @@ check: lint test ## what a commit must pass
 
 lint: tools $(LINT) ## gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted" >&2; exit 1; }
-	go vet ./... && go vet -tags e2e ./...
+	go vet ./... && go vet -tags e2e,containers ./...
 	$(LINT) run ./...
 
 $(LINT):
@@ -47,8 +52,36 @@ sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 browser: build ## the console in Chromium, against the demo
 	e2e/browser/run
 
-bench: build ## figures beside httputil.ReverseProxy
+bench: build ## figures beside httputil.ReverseProxy, and of the ledger
+	go test -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database
 	go run ./bench $(BENCH_FLAGS)
+
+soak: build ## an hour of load (SOAK=10m for less), then looks for what has leaked
+	BASEGATE_SOAK=$(SOAK) go test -tags e2e -run TestSoak -v -timeout 2h ./e2e
+
+alerts: ## Prometheus's configuration and its alerts, by promtool
+	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
+	promtool check config observability/prometheus.yaml
+	promtool test rules observability/alerts_test.yaml
+
+image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
+	docker build -q --target compose -t basegate:compose .
+	docker build -q --target gateway -t basegate:latest .
+	@docker image inspect -f '{{index .RepoTags 0}}: {{.Size}} bytes' basegate:latest basegate:compose
+
+image-files: tools ## what the images are made of, into bin/image; needs no Docker
+	@test -n "$(CERTIFICATES)" || { echo "no root certificates found: make image CERTIFICATES=bundle.pem" >&2; exit 1; }
+	mkdir -p bin/image/data
+	install -m 644 $(CERTIFICATES) bin/image/ca-certificates.crt
+	go build $(STATIC) -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
+	cd tools/compose && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
+
+e2e: docker image-files ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
+	go test -tags containers -count=1 -timeout 15m ./e2e/containers
+
+docker: # what image and e2e talk to
+	@command -v docker >/dev/null || { echo "docker is missing: https://docs.docker.com/engine/install, or apt-get install docker.io" >&2; exit 1; }
+	@docker version >/dev/null || { echo "the Docker daemon does not answer: start it, for example with systemctl start docker" >&2; exit 1; }
 
 clean: ## remove what was built
 	rm -rf bin

@@ -14,6 +14,8 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
+func median(of []time.Duration) time.Duration { return quantile(slices.Sorted(slices.Values(of)), 0.5) }
+
 // figure is one measure over the rounds.
 type figure struct {
 	least, median, most float64

@@ -30,6 +30,7 @@ func works() []work {
 	return []work{
 		{name: "1 KB plain, 1 connection", connections: 1, body: plain(1 << 10)},
 		{name: "1 KB plain, 32 connections", connections: 32, body: plain(1 << 10)},
+		{name: "1 KB plain, 256 connections", connections: 256, body: plain(1 << 10)},
 		{name: "100 KB plain, 8 connections", connections: 8, body: plain(100 << 10)},
 		{name: "streams of 200 events, 16 connections", connections: 16, events: streamEvents, body: stream},
 	}

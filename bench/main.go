@@ -44,14 +44,14 @@ func main() {
 }
 
 func readOptions() options {
-	o := options{measured: 3 * time.Second, limit: 3 * time.Minute}
+	o := options{measured: 3 * time.Second, limit: 5 * time.Minute}
 	short := flag.Bool("short", false, "one short round, to see that everything works")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; 1 with -short")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table to this file, as Markdown")
 	flag.StringVar(&o.basegate, "basegate", "bin/basegate", "the gateway's binary")
 	flag.Parse()
 	if *short {
-		o.rounds, o.measured, o.limit = 1, 1500*time.Millisecond, 40*time.Second
+		o.rounds, o.measured, o.limit = 1, 1500*time.Millisecond, 90*time.Second
 	}
 	return o
 }
@@ -68,6 +68,12 @@ func bench(ctx context.Context, o options) (err error) {
 	r, err := measureAll(ctx, s, o)
 	if err != nil {
 		return err
+	}
+	if r.flush, err = flushTime(s.dir); err != nil {
+		return err
+	}
+	if r.waiting, err = measureWaiting(ctx, s); err != nil {
+		return fmt.Errorf("measure waiting requests: %w", err)
 	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)

@@ -91,7 +91,7 @@ models:
 	if _, err := s.command(ctx, path, "account", "create", "bench@example.org"); err != nil {
 		return err
 	}
-	key, err := s.command(ctx, path, "key", "create", "--account", "bench@example.org", "--name", "bench", "--concurrency", "64")
+	key, err := s.command(ctx, path, "key", "create", "--account", "bench@example.org", "--name", "bench", "--concurrency", "1000")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // report holds every measurement, by work and target, in the order of the rounds.
@@ -13,6 +14,8 @@ type report struct {
 	options options
 	works   []work
 	results []map[string][]*measurement
+	flush   time.Duration // see flushTime
+	waiting waiting
 }
 
 func newReport(o options) *report {
@@ -120,6 +123,9 @@ func (r *report) print(to io.Writer) error {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
 	err := table.Flush()
+	for _, note := range r.notes() {
+		fmt.Fprintf(to, "\n%s\n", note)
+	}
 	for i, byTarget := range r.results {
 		for _, name := range []string{direct, bare, gateway} {
 			for _, m := range byTarget[name] {
@@ -130,6 +136,14 @@ func (r *report) print(to io.Writer) error {
 		}
 	}
 	return err //nolint:wrapcheck // the caller says what was under way
+}
+
+// notes are figures of the gateway alone.
+func (r *report) notes() []string {
+	return []string{
+		fmt.Sprintf("One flush of the disk, which every answer waits for: %d µs at the median.", r.flush.Microseconds()),
+		r.waiting.String() + ".",
+	}
 }
 
 const markdownHead = `# Benchmarks
@@ -144,7 +158,8 @@ basegate over ReverseProxy, taken within each round.
 
 - The upstream is the mock with ` + "`--instant`" + `: a constant answer, and a stream's events in one burst.
 - ReverseProxy is ` + "`httputil.ReverseProxy`" + ` doing nothing of its own: no keys, no checks, no log.
-- basegate checks the key and every field, rewrites the model, follows every event, and logs one line a request.
+- basegate checks the key and every field, rewrites the model, follows every event, writes every request to its ledger
+  and waits until that is on disk, and logs one line a request.
 - CPU is the user and system time of the proxy's process, from ` + "`/proc/PID/stat`" + `.
 - Added latency is the proxy's whole request less that of the same work sent to the upstream directly, in the same
   round. At many connections it is mostly the wait for a processor.
@@ -159,6 +174,9 @@ func (r *report) writeMarkdown(path string) error {
 	fmt.Fprintf(&text, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat("---|", len(header)))
 	for _, row := range r.rows() {
 		fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
+	}
+	for _, note := range r.notes() {
+		fmt.Fprintf(&text, "\n%s\n", note)
 	}
 	return os.WriteFile(path, []byte(text.String()), 0o644) //nolint:gosec,wrapcheck // a public page; the caller says what was under way
 }

@@ -43,6 +43,10 @@ type Outcome struct {
 	Queue      time.Duration
 	FirstToken time.Duration
 	Total      time.Duration
+
+	// Unwritten is how it ends where this cannot be written at once, since then the client is told something else; nil is
+	// the same.
+	Unwritten *Outcome
 }
 
 // Reservation is what a request holds of its caps until it ends. Settle ends it, or else Release; the first call counts
@@ -68,6 +72,7 @@ type Reservation struct {
 	saved              progress // what is on disk; the checkpoint's own
 
 	once    sync.Once
+	instead sync.Once // see unwritten
 	ended   atomic.Bool
 	closing *closing          // nil where there was nothing to write
 	commit  *database.Pending // the first attempt at it; the closing's own may be a later one
@@ -150,8 +155,8 @@ func (r *Reservation) insert(ctx context.Context, tx *sql.Tx, one row) error {
 // Settle ends the reservation: what was taken is charged at once, and Settle waits until that is on disk. The answer's
 // last byte may follow when it has returned nil.
 //
-// When it returns an error, the charge stands in memory and is not known to be on disk: the client must not be told
-// that the answer is whole. The ledger goes on trying to write it.
+// When it returns an error, the end is not known to be on disk: the client must not be told that the answer is whole. It
+// stands in memory, as o or as its Unwritten, and the ledger goes on trying to write it.
 func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(Settled, o)
 	if r.closing == nil {
@@ -159,11 +164,33 @@ func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 	}
 	began := time.Now()
 	if err := r.commit.Wait(ctx); err != nil {
+		if ctx.Err() == nil {
+			r.instead.Do(r.unwritten)
+		}
 		r.ledger.adopt(r.closing)
 		return fmt.Errorf("close the request's row: %w", err)
 	}
 	r.ledger.metrics.committed(time.Since(began))
 	return nil
+}
+
+// unwritten puts in the end's place what it is where it could not be written. Nobody else has it in hand: its write has
+// failed, and the ledger has not yet adopted it.
+func (r *Reservation) unwritten() {
+	row := &r.closing.row
+	before, after := row.outcome, row.outcome.Unwritten
+	if after == nil || r.closing.of.foreign {
+		return
+	}
+	row.outcome = *after
+	if row.outcome.Backend == "" {
+		row.outcome.Backend = before.Backend
+	}
+	l := r.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.seat.key.charge(r.seat.now.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
+	r.seat.account.charge(r.seat.now.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
 }
 
 // Release ends a reservation that has not been settled, as interrupted, with what CountPrompt and Progress last said;

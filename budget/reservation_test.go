@@ -303,6 +303,43 @@ func TestAFullDiskRefusesAndIsMadeUpFor(t *testing.T) {
 	})
 }
 
+// What the client is told instead is what it costs, in memory at once and on disk later.
+func TestAnEndThatCannotBeWrittenIsAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := newPath(t)
+		db := openDatabase(t, path)
+		l := start(t, db)
+		p := capOf(budget.Key, budget.Month, budget.Total, 1000)
+		plain, stream := reserve(t, l, p, exactly(10, 90)), reserve(t, l, p, exactly(10, 90))
+		must(t, os.Rename(path, path+".away"))
+		for r, unwritten := range map[*budget.Reservation]budget.Outcome{
+			plain: {Status: 503, Code: "overloaded"}, stream: {Prompt: 10, Completion: 50, Status: 200, Code: "overloaded"},
+		} {
+			r.Attempt("gpu1")
+			end := budget.Outcome{Prompt: 10, Completion: 50, Status: 200, Unwritten: &unwritten}
+			for range 2 {
+				if err := r.Settle(t.Context(), end); !errors.Is(err, database.ErrUnavailable) {
+					t.Fatal(err)
+				}
+			}
+		}
+		if h, _ := l.Tightest(p); h.Remaining != 940 || l.Reserved() != 0 {
+			t.Errorf("%d remain, %d are reserved", h.Remaining, l.Reserved())
+		}
+		must(t, os.Rename(path+".away", path))
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		for _, row := range rows(t, l) {
+			if row.Code != "overloaded" || row.Backend != "gpu1" || row.PromptTokens+row.CompletionTokens != map[int]int64{503: 0, 200: 60}[row.Status] {
+				t.Errorf("%+v", row)
+			}
+		}
+		if n := len(rows(t, l)); n != 2 || l.Backlog() != 0 {
+			t.Errorf("%d rows, %d wait", n, l.Backlog())
+		}
+	})
+}
+
 func TestAClosedDatabaseRefuses(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := start(t, db)

@@ -36,7 +36,8 @@ const checkTimeout = 10 * time.Second
 var errCheck = errors.New("something failed, see the table")
 
 func newCheck() *cobra.Command {
-	return &cobra.Command{
+	var live bool
+	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration, the database and every backend",
 		Args:  cobra.NoArgs,
@@ -44,6 +45,9 @@ func newCheck() *cobra.Command {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if live {
+				return checkLive(cmd, cfg)
 			}
 			findings := checkConfig(cfg)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
@@ -59,6 +63,8 @@ func newCheck() *cobra.Command {
 			return report(cmd, findings)
 		}),
 	}
+	cmd.Flags().BoolVar(&live, "live", false, "only ask the running gateway whether it lives, as a container's health check does")
+	return cmd
 }
 
 func report(cmd *cobra.Command, findings []finding) error {

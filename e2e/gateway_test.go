@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,6 +24,8 @@ type site struct {
 	dir    string
 	config string
 	email  string
+
+	database string // its file
 }
 
 // settings are what a test may want in its configuration; all may be empty.
@@ -30,6 +33,8 @@ type settings struct {
 	server string // members of server, in YAML's flow style, each with a comma before it
 	rest   string // further top-level lines
 	models string // the list under models, in flow style; empty: one model m of the backends
+
+	database string // the file; empty: one in the site's folder
 }
 
 // newSite writes a configuration whose one model, m, has the given backends, and creates an account.
@@ -53,6 +58,7 @@ func model(id string, backends ...string) string {
 
 func (s *site) configure(o settings, backends ...string) {
 	s.t.Helper()
+	s.database = cmp.Or(o.database, filepath.Join(s.dir, "basegate.db"))
 	if o.models == "" {
 		o.models = model("m", backends...)
 	}
@@ -61,7 +67,7 @@ database: {path: %q}
 probe: {interval: 100ms, timeout: 1s}
 %s
 models: [%s]
-`, o.server, filepath.Join(s.dir, "basegate.db"), o.rest, o.models))
+`, o.server, s.database, o.rest, o.models))
 }
 
 // run runs a command that must succeed on the site's configuration, and returns its stdout.

@@ -15,13 +15,23 @@ import (
 const measureTimeout = 10 * time.Second
 
 // settle puts what the request took on the ledger and waits until that is on disk: whoever calls it before the last
-// byte has never finished an answer that is not charged. The error is for the client.
+// byte has never finished an answer that is not charged. The error is for the client. Of a plain answer nothing has gone
+// out then, so where it cannot be written it costs nothing.
 func (x *exchange) settle(cost usage, status int, code apierr.Code) error {
-	x.usage, x.settled = cost, true
-	err := x.reservation.Settle(x.r.Context(), budget.Outcome{
+	end := budget.Outcome{
 		Prompt: cost.prompt, Completion: cost.completion, Status: status, Code: string(code),
 		Queue: x.queued, FirstToken: x.firstToken, Total: time.Since(x.arrived),
-	})
+	}
+	if code == "" {
+		unwritten := end
+		unwritten.Code = string(apierr.Overloaded)
+		if !x.streaming {
+			unwritten.Prompt, unwritten.Completion, unwritten.Status = 0, 0, apierr.Overloaded.Status()
+		}
+		end.Unwritten = &unwritten
+	}
+	x.usage, x.settled = cost, true
+	err := x.reservation.Settle(x.r.Context(), end)
 	switch {
 	case err == nil:
 		return nil

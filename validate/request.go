@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"bytes"
 	"fmt"
 	"unicode/utf8"
 
@@ -136,22 +137,36 @@ func (r *Request) EachText(yield func(text []byte) bool) {
 			continue
 		}
 		end := closingQuote(r.body, at)
-		text, err := jsontext.AppendUnquote(scratch[:0], r.body[at:end])
-		if err != nil || !yield(text) { // no error can be: the decoder has passed it
+		quoted := r.body[at:end]
+		text := quoted[1 : len(quoted)-1]
+		at = end - 1
+		if bytes.IndexByte(text, '\\') >= 0 {
+			unescaped, err := jsontext.AppendUnquote(scratch[:0], quoted)
+			if err != nil { // none can be: the decoder has passed it
+				return
+			}
+			text, scratch = unescaped, unescaped
+		}
+		if !yield(text) {
 			return
 		}
-		scratch, at = text, end-1
 	}
 }
 
 // closingQuote is the offset behind the string that begins at start.
 func closingQuote(body []byte, start int) int {
-	for i := start + 1; i < len(body); i++ {
-		switch body[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
+	for i := start + 1; i < len(body); {
+		quote := bytes.IndexByte(body[i:], '"')
+		if quote < 0 {
+			break
+		}
+		i += quote + 1
+		escapes := i - 2
+		for body[escapes] == '\\' {
+			escapes--
+		}
+		if (i-2-escapes)%2 == 0 {
+			return i
 		}
 	}
 	return len(body)

@@ -1,0 +1,221 @@
+package config_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/config"
+)
+
+// service is what the tests below look at of a service in vllm-compose.yml.
+type service struct {
+	Image       string
+	Restart     string
+	NetworkMode string `yaml:"network_mode"`
+	IPC         string
+	ShmSize     string `yaml:"shm_size"`
+	Command     []string
+	Volumes     []string
+	Profiles    []string
+	Environment map[string]any
+	Healthcheck struct{ Test []string }
+	Deploy      struct {
+		Resources struct {
+			Reservations struct {
+				Devices []struct {
+					Count     int
+					DeviceIDs []string `yaml:"device_ids"`
+				}
+			}
+		}
+	}
+}
+
+// flag is the value of --name=value.
+func (s service) flag(name string) string {
+	for _, arg := range s.Command {
+		if value, is := strings.CutPrefix(arg, "--"+name+"="); is {
+			return value
+		}
+	}
+	return ""
+}
+
+func (s service) gpus() int {
+	n := 0
+	for _, d := range s.Deploy.Resources.Reservations.Devices {
+		n += d.Count + len(d.DeviceIDs)
+	}
+	return n
+}
+
+func composed(t *testing.T) (services map[string]service, text string) {
+	t.Helper()
+	raw, err := os.ReadFile("../vllm-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Services map[string]service }
+	if err := yaml.Unmarshal(raw, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Services, string(raw)
+}
+
+func composeConfig(t *testing.T) *config.Config {
+	t.Helper()
+	text, err := os.ReadFile("../compose-config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse("compose-config.yaml", text, func(string) (string, bool) { return "secret", true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range cfg.Warnings {
+		t.Errorf("it warns: %v", w)
+	}
+	return cfg
+}
+
+// One name from the request down to the container: a wrong letter in any of these shows only on the GPU box.
+func TestComposeAndItsConfigurationAgree(t *testing.T) {
+	services, _ := composed(t)
+	cfg := composeConfig(t)
+	gpus := map[string]int{}
+	for _, m := range cfg.Models {
+		b := m.Backends[0]
+		s, there := services[b.Name]
+		if !there || b.Name != m.ID || len(m.Backends) != 1 {
+			t.Fatalf("model %s has %d backends, the first %s; want one with the name of a service and of the model", m.ID, len(m.Backends), b.Name)
+		}
+		gpus[m.ID] = s.gpus()
+		if s.Command[0] != m.Checkpoint || s.flag("served-model-name") != m.Checkpoint {
+			t.Errorf("%s: vLLM loads %s and calls it %s; the configuration has %s", m.ID, s.Command[0], s.flag("served-model-name"), m.Checkpoint)
+		}
+		host := b.Name
+		if s.NetworkMode == "host" {
+			host = "host.docker.internal"
+		}
+		if want := "http://" + host + ":" + s.flag("port"); strings.TrimSuffix(b.URL.String(), "/") != want {
+			t.Errorf("%s: url %s, but vLLM listens on %s", m.ID, b.URL, want)
+		}
+		want := &config.Launch{Start: []string{"docker-compose", "up", "-d", b.Name}, Stop: []string{"docker-compose", "stop", b.Name}}
+		if diff := cmp.Diff([][]string{want.Start, want.Stop}, [][]string{b.Launch.Start, b.Launch.Stop}); diff != "" {
+			t.Errorf("%s: launch (-want +got):\n%s", m.ID, diff)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"llama-8b": 1, "llama-405b": 8, "trinity-base": 8, "qwen-cpu": 0}, gpus); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+}
+
+func TestComposeStartsVLLMSoThatItChangesNothing(t *testing.T) {
+	services, _ := composed(t)
+	pinned := regexp.MustCompile(`^vllm/vllm-openai(-cpu)?:\$\{VLLM_VERSION:-v\d+\.\d+\.\d+\}`)
+	checked := 0
+	for name, s := range services {
+		if !strings.HasPrefix(s.Image, "vllm/") {
+			continue
+		}
+		checked++
+		for what, holds := range map[string]bool{
+			"a pinned version":                    pinned.MatchString(s.Image),
+			"a restart also after exit code 0":    s.Restart == "unless-stopped",
+			"shared memory":                       s.IPC == "host" || s.ShmSize != "",
+			"the model cache":                     slices.Contains(s.Volumes, "model-cache:/root/.cache"),
+			"vLLM's own sampling defaults":        s.flag("generation-config") == "vllm",
+			"no log of prompts":                   slices.Contains(s.Command, "--no-enable-log-requests"),
+			"a health check":                      len(s.Healthcheck.Test) > 0,
+			"a profile, so that up starts none":   len(s.Profiles) == 1,
+			"a name for the model that it serves": s.flag("served-model-name") != "",
+		} {
+			if !holds {
+				t.Errorf("%s lacks %s", name, what)
+			}
+		}
+	}
+	if checked != 5 {
+		t.Errorf("found %d services with vLLM", checked)
+	}
+}
+
+// The head and the worker of one model must be told the same, but for their places in it.
+func TestComposeTellsBothNodesTheSame(t *testing.T) {
+	services, _ := composed(t)
+	common := func(s service) []string {
+		return slices.DeleteFunc(slices.Clone(s.Command), func(arg string) bool {
+			return arg == "--headless" || strings.HasPrefix(arg, "--port=") || strings.HasPrefix(arg, "--node-rank=")
+		})
+	}
+	head, worker := services["llama-405b"], services["llama-405b-worker"]
+	if diff := cmp.Diff(common(head), common(worker)); diff != "" {
+		t.Errorf("flags (-head +worker):\n%s", diff)
+	}
+	if head.flag("node-rank") != "0" || worker.flag("node-rank") != "1" || !slices.Contains(worker.Command, "--headless") {
+		t.Error("want the head to be node 0, and the worker node 1 and headless")
+	}
+	if diff := cmp.Diff(head.Environment, worker.Environment); diff != "" {
+		t.Errorf("environment (-head +worker):\n%s", diff)
+	}
+	if diff := cmp.Diff(head.Image, worker.Image); diff != "" {
+		t.Errorf("image (-head +worker):\n%s", diff)
+	}
+}
+
+// A launch command inside the gateway reads the same file with the gateway's variables. One that it lacks would change
+// a service, and Compose would make its container anew.
+func TestComposeGivesTheGatewayEveryVariableOfItsModels(t *testing.T) {
+	services, text := composed(t)
+	gateway := services["gateway"].Environment
+	models := text[strings.Index(text, "\n  llama-8b:"):strings.Index(text, "\n  prometheus:")]
+	head := text[:strings.Index(text, "\nservices:")]
+	used := regexp.MustCompile(`\$\{([A-Z0-9_]+)`).FindAllStringSubmatch(head+models, -1)
+	passedOn := regexp.MustCompile(`(?m)^ +([A-Z0-9_]+): *(?:#.*)?$`) // a name without a value
+	used = append(used, passedOn.FindAllStringSubmatch(head+models, -1)...)
+	if len(used) < 10 {
+		t.Fatalf("found %d variables", len(used))
+	}
+	for _, m := range used {
+		if _, passed := gateway[m[1]]; !passed {
+			t.Errorf("the gateway lacks %s", m[1])
+		}
+	}
+}
+
+func TestPrometheusAsksEveryBackendOfCompose(t *testing.T) {
+	text, err := os.ReadFile("../observability/prometheus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Jobs []struct {
+			Name    string `yaml:"job_name"`
+			Targets []struct {
+				Targets []string
+				Labels  map[string]string
+			} `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	got, want := map[string]string{}, map[string]string{"gateway:9090": ""}
+	for _, job := range file.Jobs {
+		for _, group := range job.Targets {
+			got[group.Targets[0]] = group.Labels["model"]
+		}
+	}
+	for _, m := range composeConfig(t).Models {
+		want[m.Backends[0].URL.Host] = m.ID
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("target: model (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,43 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"basegate/mockvllm"
+)
+
+// An alert on a metric that does not exist never fires, and a panel of it stays empty, without an error anywhere. So
+// each metric that the alerts and the dashboard name must be one that the gateway has, or vLLM by its look-alike.
+func TestAlertsAndDashboardAskForMetricsThatExist(t *testing.T) {
+	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+	g.complete(small)
+	g.complete(`{"model": "m", "prompt": "x", "stream": true}`)
+	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
+	has := map[string]bool{}
+	for _, page := range []string{g.get(g.admin, "/metrics").body, g.get(mock.URL(), "/metrics").body} {
+		for _, sample := range regexp.MustCompile(`(?m)^[a-z][a-z0-9_:]*`).FindAllString(page, -1) {
+			has[sample] = true
+		}
+	}
+	named := 0
+	for _, file := range []string{"alerts.yaml", "grafana/dashboards/basegate.json"} {
+		text, err := os.ReadFile(filepath.Join("../observability", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, metric := range regexp.MustCompile(`\b(?:basegate_|vllm:)[a-z0-9_]+`).FindAllString(string(text), -1) {
+			named++
+			if !has[metric] {
+				t.Errorf("%s: neither the gateway nor vLLM has %s", file, metric)
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("found %d names", named)
+	}
+}
