@@ -194,3 +194,46 @@ func (s *site) state() string {
 	must(s.t, err)
 	return fmt.Sprintf("%+v %+v", a, owned)
 }
+
+// content is everything that the database holds, but what reading pages must be allowed to do.
+func (s *site) content() string {
+	s.t.Helper()
+	var all strings.Builder
+	for _, query := range []string{
+		"SELECT id || state || name || admin || coalesce(month_total, '') FROM accounts", "SELECT id || state || name FROM keys",
+		"SELECT hash FROM passwords", "SELECT hex(token_hash) FROM invitations", "SELECT hex(token_hash) FROM sessions",
+		"SELECT account_id FROM access_requests", "SELECT id FROM audit", "SELECT id FROM feedback", "SELECT request_id FROM requests",
+	} {
+		rows, err := s.db.Read().Query(query + " ORDER BY 1")
+		must(s.t, err)
+		for rows.Next() {
+			var row string
+			must(s.t, rows.Scan(&row))
+			all.WriteString(row + "\n")
+		}
+		must(s.t, rows.Err())
+		rows.Close()
+	}
+	return all.String()
+}
+
+func TestToLookAtPagesChangesNothing(t *testing.T) {
+	s, k := busySite(t)
+	root := s.account("root@example.org", true)
+	must(t, s.keys.RequestAccess(t.Context(), "bea@example.org", "Bea", "poems"))
+	_, token, err := s.keys.Invite(t.Context(), "ada@example.org")
+	must(t, err)
+	b := s.as("root@example.org")
+	before := s.content()
+	for _, r := range console.Routes() {
+		_, path, _ := strings.Cut(r, " ") // those of POST too, which GET must not reach
+		path = strings.NewReplacer("{key}", k.ID, "{account}", root.ID, "{change}", "revoke", "{token}", token, "{model}", "llama-8b").Replace(path)
+		got := b.get(filled(path) + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
+		if got.status >= http.StatusInternalServerError {
+			t.Errorf("%s: %d", path, got.status)
+		}
+	}
+	if after := s.content(); after != before {
+		t.Errorf("it was\n%s\nand is\n%s", before, after)
+	}
+}
