@@ -46,7 +46,7 @@ var csvColumns = map[budget.By][]column{
 	budget.ByRequest: {
 		{"request_id", func(_ names, r *budget.Row) string { return r.RequestID }},
 		{"time", func(_ names, r *budget.Row) string { return r.Time.Format(time.RFC3339Nano) }},
-		keyColumn, keyNameColumn, modelColumn,
+		accountColumn, keyColumn, keyNameColumn, modelColumn,
 		{"backend", func(_ names, r *budget.Row) string { return r.Backend }},
 		workloadColumn, userColumn,
 		{"stream", func(_ names, r *budget.Row) string { return strconv.FormatBool(r.Stream) }},

@@ -136,6 +136,10 @@ func TestAModelIsWarmedWhereItCanBe(t *testing.T) {
 	if got := b.post("/models/llama-8b/warm"); got.status != http.StatusSeeOther || len(asked) != 1 || asked[0] != "llama-8b" {
 		t.Errorf("%d, asked for %v", got.status, asked)
 	}
+	changes, err := s.keys.Changes(t.Context(), 1)
+	if err != nil || changes[0].Action != "warm model" || changes[0].Actor != "ada@example.org" {
+		t.Errorf("the audit log says %+v, %v", changes, err)
+	}
 	if got := b.post("/models/nothing/warm"); got.status != http.StatusNotFound {
 		t.Errorf("no such model: %d", got.status)
 	}

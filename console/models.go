@@ -14,6 +14,9 @@ import (
 // Warmer starts a model that is not running. It returns when the start has begun, not when it is over.
 type Warmer func(ctx context.Context, model string) error
 
+// statusStarting is what GET /v1/models says of a model that will soon be warm.
+const statusStarting = "starting"
+
 // modelRow is a model as the dashboard shows it.
 type modelRow struct {
 	ID         string
@@ -24,6 +27,7 @@ type modelRow struct {
 	Words      string // what the status means
 	Level      string // good, warn or bad
 	Down       bool
+	Starting   bool
 	Warmable   bool
 }
 
@@ -43,8 +47,8 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	switch {
 	case row.Status == fleet.Warm:
 		row.Words, row.Level = "answers at once", "good"
-	case row.Status == "starting":
-		row.Words, row.Level = "is starting, which takes about "+span(boot), "warn"
+	case row.Status == statusStarting:
+		row.Words, row.Level, row.Starting = "is starting, which takes about "+span(boot), "warn", true
 	case boot > 0:
 		row.Words, row.Level = "is not running; a start takes about "+span(boot), "warn"
 		row.Warmable = c.warm != nil
@@ -71,6 +75,9 @@ func (c *Console) warmModel(v *visit) error {
 			http.StatusBadGateway, "The model cannot be started",
 			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
 		}
+	}
+	if err := c.keys.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+		return err
 	}
 	return v.redirect("/dashboard#models")
 }

@@ -2,6 +2,8 @@ package console
 
 import (
 	"net/http"
+
+	"go.uber.org/zap"
 )
 
 // policy lets a page load what this origin serves as files, and nothing else: no script or style within a page, no
@@ -13,6 +15,10 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // says nothing of where it comes from is no browser's, and has no cookie that it was not given on purpose.
 func (c *Console) defend(pages http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
+	own := c.settings.Load().PublicURL
+	if err := protection.AddTrustedOrigin(own.Scheme + "://" + own.Host); err != nil { // where a proxy changes the host
+		c.log.Warn("the public URL is no origin, so old browsers behind a proxy cannot send forms", zap.Error(err))
+	}
 	protection.SetDenyHandler(c.serve(route{access: anyone, handler: (*Console).refuseForeign}))
 	same := protection.Handler(pages)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

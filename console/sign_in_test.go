@@ -102,6 +102,10 @@ func TestAnotherSiteCanMakeABrowserChangeNothing(t *testing.T) {
 	if got := b.get("/dashboard"); got.status != http.StatusOK {
 		t.Errorf("the session: %d", got.status)
 	}
+	own := b.send(http.MethodPost, "/sign-out", url.Values{}, "Sec-Fetch-Site", "", "Origin", "http://basegate.example.org")
+	if own.status != http.StatusSeeOther {
+		t.Errorf("an old browser behind a proxy that changes the host: %d", own.status)
+	}
 }
 
 func TestEveryAnswerForbidsWhatPagesDoNotNeed(t *testing.T) {

@@ -3,6 +3,7 @@ package keys
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 )
 
@@ -41,7 +42,11 @@ func (d *Directory) Changes(ctx context.Context, most int) ([]Change, error) {
 
 // Record writes a change that is not one of accounts and keys to the audit log.
 func (d *Directory) Record(ctx context.Context, action, subject, detail string) error {
-	return d.db.Batch(ctx, func(tx *sql.Tx) error { return record(ctx, tx, action, subject, detail) })
+	err := d.db.Batch(ctx, func(tx *sql.Tx) error { return record(ctx, tx, action, subject, detail) })
+	if err != nil {
+		return fmt.Errorf("record change: %w", err)
+	}
+	return nil
 }
 
 // record writes a change to the audit log, in the transaction that makes it.

@@ -39,6 +39,13 @@ for (const form of document.querySelectorAll("[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
 }
 
+// A page that shows something on its way looks again after so many seconds, unless somebody is writing on it.
+for (const part of document.querySelectorAll("[data-refresh]")) {
+  setInterval(() => {
+    if (!document.hidden && !document.querySelector("dialog[open], details[open]")) location.reload();
+  }, 1000 * Number(part.dataset.refresh));
+}
+
 // The feedback's page opens as a dialog over the one it is about.
 const feedback = document.getElementById("feedback");
 for (const link of document.querySelectorAll("[data-feedback]")) {
