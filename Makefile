@@ -11,7 +11,7 @@ STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_exte
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk bench soak alerts image image-files e2e clean tools docker
+.PHONY: help build demo test check lint fuzz sdk browser bench soak alerts image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -48,6 +48,9 @@ fuzz: tools ## every fuzz target for FUZZTIME (30s)
 
 sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
 	e2e/sdk/run
+
+browser: build ## the console in Chromium, against the demo
+	e2e/browser/run
 
 bench: build ## figures beside httputil.ReverseProxy, and of the ledger
 	go test -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database

@@ -38,6 +38,7 @@ type Breaker struct {
 	openFor  time.Duration
 	openedAt atomic.Int64 // nanoseconds since the epoch
 	fatal    atomic.Int32 // how many failures being reported open it whatever the count
+	recent   recent
 }
 
 // New makes a closed Breaker. changed is told of every change of state; it runs under the breaker's lock, so it must
@@ -100,8 +101,9 @@ func (p *Permit) Report(c Class) {
 	p.mu.Unlock()
 	if done == nil {
 		again, err := p.breaker.circuit.Allow()
-		if err != nil {
-			return // open already
+		if err != nil { // open already
+			p.breaker.recent.add(c)
+			return
 		}
 		done = again
 	}
@@ -125,6 +127,7 @@ var (
 )
 
 func (b *Breaker) report(done func(error), c Class) {
+	b.recent.add(c)
 	row := c.row()
 	switch {
 	case c == Success:

@@ -149,6 +149,12 @@ func reportBy(by By) (r report, ok bool) {
 		return report{`account_id` + sums, ` GROUP BY account_id` + most + `account_id`, scanAccount}, true
 	case ByModel:
 		return report{`model` + sums, ` GROUP BY model` + most + `model`, scanModel}, true
+	case ByWorkload:
+		return report{`workload` + sums, ` GROUP BY workload` + most + `workload`, scanWorkload}, true
+	case ByUser:
+		return report{`user_tag` + sums, ` GROUP BY user_tag` + most + `user_tag`, scanUser}, true
+	case ByDayModel:
+		return report{`time / 86400000000, model` + sums, ` GROUP BY 1, model ORDER BY 1 DESC, model`, scanDayModel}, true
 	case ByDay:
 		return report{`time / 86400000000` + sums, ` GROUP BY 1 ORDER BY 1 DESC`, scanDay}, true
 	}
@@ -178,11 +184,31 @@ func selectUsage(ctx context.Context, q querier, f Filter, r report) (*sql.Rows,
 	if f.Key != "" {
 		param(` AND key_id = `, f.Key)
 	}
+	if f.Model != "" {
+		param(` AND model = `, f.Model)
+	}
+	if f.Failed {
+		text.WriteString(` AND (code <> '' OR state = 'interrupted')`)
+	}
+	if f.Search != "" {
+		args = append(args, f.Search, len([]rune(f.Search)))
+		text.WriteString(matching(len(args)-1, len(args)))
+	}
 	text.WriteString(r.tail)
 	if f.Limit > 0 {
 		param(` LIMIT `, f.Limit)
 	}
 	return q.QueryContext(ctx, text.String(), args...)
+}
+
+// matching is the condition of a search: parameters number the text and its length in characters. It is not LIKE, whose
+// wildcards would have to be kept out of the text.
+func matching(text, length int) string {
+	begins := func(column string) string { return fmt.Sprintf(`substr(%s, 1, $%d) = $%d`, column, length, text) }
+	contains := func(column string) string { return fmt.Sprintf(`replace(%s, $%d, '') <> %s`, column, text, column) }
+	return ` AND (` + strings.Join([]string{
+		begins("request_id"), begins("code"), contains("user_tag"), contains("workload"), contains("backend"),
+	}, ` OR `) + `)`
 }
 
 func scanRequest(from scanner) (r Row, err error) {
@@ -208,6 +234,23 @@ func scanAccount(from scanner) (r Row, err error) {
 
 func scanModel(from scanner) (r Row, err error) {
 	err = from.Scan(&r.Model, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanWorkload(from scanner) (r Row, err error) {
+	err = from.Scan(&r.Workload, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanUser(from scanner) (r Row, err error) {
+	err = from.Scan(&r.User, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	return r, err
+}
+
+func scanDayModel(from scanner) (r Row, err error) {
+	var day int64
+	err = from.Scan(&day, &r.Model, &r.Requests, &r.PromptTokens, &r.CompletionTokens)
+	r.Time = time.UnixMicro(day * dayMicros).UTC()
 	return r, err
 }
 

@@ -12,11 +12,14 @@ type By string
 
 // What usage may be added up by.
 const (
-	ByRequest By = "request" // not added up
-	ByKey     By = "key"
-	ByAccount By = "account"
-	ByModel   By = "model"
-	ByDay     By = "day" // UTC
+	ByRequest  By = "request" // not added up
+	ByKey      By = "key"
+	ByAccount  By = "account"
+	ByModel    By = "model"
+	ByDay      By = "day"       // UTC
+	ByDayModel By = "day-model" // each model's days, UTC
+	ByWorkload By = "workload"
+	ByUser     By = "user" // the tag that the request gave
 )
 
 // Filter says which requests are wanted. Its zero value wants all.
@@ -25,7 +28,10 @@ type Filter struct {
 	Until   time.Time // before this; zero: to the end
 	Account string    // id
 	Key     string    // id
-	Limit   int       // of rows, the first in order; 0: none
+	Model   string
+	Failed  bool   // only what ended with an error's code, or was interrupted
+	Search  string // only requests whose id or code begins like this, or whose user, workload or backend has it
+	Limit   int    // of rows, the first in order; 0: none
 }
 
 // Row is one request, or what all have in common that were added up.
@@ -38,14 +44,14 @@ type Row struct {
 	KeyID     string    // of a request or a key
 	AccountID string    // of a request, a key or an account
 	Model     string    // of a request or a model
+	Workload  string    // of a request or a workload
+	User      string    // of a request or a user
 
 	// What follows is of a request alone.
 
 	RequestID  string
 	Backend    string
 	Endpoint   string
-	Workload   string
-	User       string
 	Stream     bool
 	Status     int
 	Code       string
@@ -67,8 +73,8 @@ func (l *Ledger) Usage(ctx context.Context, f Filter, by By) ([]Row, error) {
 	return all, nil
 }
 
-// Rows reads the requests that have ended, one by one: requests and days from the newest, keys, accounts and models from
-// the one with the most tokens. After an error there is nothing more.
+// Rows reads the requests that have ended, one by one: requests and days from the newest, the others from the one
+// with the most tokens. After an error there is nothing more.
 func (l *Ledger) Rows(ctx context.Context, f Filter, by By) iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
 		report, ok := reportBy(by)

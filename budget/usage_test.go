@@ -19,7 +19,7 @@ func use(t *testing.T, l *budget.Ledger) {
 	payers := []budget.Payer{{Key: "k1", Account: "a1"}, {Key: "k2", Account: "a1"}, {Key: "k3", Account: "a2"}}
 	for i := range 2 * len(payers) {
 		who := payers[i%len(payers)]
-		q := budget.Request{ID: name("r", i), Model: name("m", i%2), Time: time.Now()}
+		q := budget.Request{ID: name("r", i), Model: name("m", i%2), Workload: name("w", i%2), User: name("u%", i/3), Time: time.Now()}
 		r, err := l.Reserve(t.Context(), who, q, exactly(100, 100), nil)
 		must(t, err)
 		settle(t, r, 10, int64(i))
@@ -39,6 +39,12 @@ func summary(by budget.By, r budget.Row) string {
 		return name(r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByDay:
 		return name(r.Time.Format("01-02"), " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByDayModel:
+		return name(r.Time.Format("01-02"), " ", r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByWorkload:
+		return name(r.Workload, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+	case budget.ByUser:
+		return name(r.User, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	}
 	return "?"
 }
@@ -64,6 +70,16 @@ func TestUsageIsAddedUp(t *testing.T) {
 			{budget.Filter{}, budget.ByModel, []string{"m1 3 30+9", "m0 3 30+6"}},
 			{budget.Filter{}, budget.ByDay, []string{"01-03 2 20+9", "01-02 2 20+5", "01-01 2 20+1"}},
 			{budget.Filter{Key: "k1", Limit: 1}, budget.ByDay, []string{"01-02 1 10+3"}},
+			{budget.Filter{Account: "a1"}, budget.ByDayModel, []string{"01-03 m0 1 10+4", "01-02 m1 1 10+3", "01-01 m0 1 10+0", "01-01 m1 1 10+1"}},
+			{budget.Filter{}, budget.ByWorkload, []string{"w1 3 30+9", "w0 3 30+6"}},
+			{budget.Filter{}, budget.ByUser, []string{"u%1 3 30+12", "u%0 3 30+3"}},
+			{budget.Filter{Model: "m1"}, budget.ByRequest, []string{"r5", "r3", "r1"}},
+			{budget.Filter{Failed: true}, budget.ByRequest, nil},
+			{budget.Filter{Search: "r3"}, budget.ByRequest, []string{"r3"}},
+			{budget.Filter{Search: "3"}, budget.ByRequest, nil},
+			{budget.Filter{Search: "%1"}, budget.ByRequest, []string{"r5", "r4", "r3"}},
+			{budget.Filter{Search: "w_"}, budget.ByRequest, nil},
+			{budget.Filter{Search: "u%1", Model: "m1"}, budget.ByRequest, []string{"r5", "r3"}},
 		} {
 			all, err := l.Usage(t.Context(), c.filter, c.by)
 			must(t, err)

@@ -11,8 +11,9 @@ import (
 )
 
 func newAccount() *cobra.Command {
-	cmd := &cobra.Command{Use: "account", Short: "Create, list, change and disable accounts", Args: cobra.NoArgs, RunE: group}
-	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountSet(), newAccountDisable(), newAccountApprove())
+	cmd := &cobra.Command{Use: "account", Short: "Create, invite, list, change and disable accounts", Args: cobra.NoArgs, RunE: group}
+	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountSet(), newAccountInvite(),
+		newAccountApprove(), newAccountDecline(), newAccountDisable())
 	return cmd
 }
 

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,11 +69,11 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 		}
 	}()
 	path := filepath.Join(dir, "config.yaml")
-	cfg, err := writeDemoConfig(path, listen, mocks)
+	cfg, err := writeDemoConfig(path, listen, "", mocks)
 	if err != nil {
 		return err
 	}
-	secret, err := demoKey(cmd.Context(), cfg.Database.Path)
+	entrance, err := demoAccount(cmd.Context(), cfg.Database.Path)
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,12 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	if err := welcome(cmd, g, path, secret); err != nil {
+	address := reachable(g.Addr())
+	if cfg, err = writeDemoConfig(path, listen, address, mocks); err == nil { // again, with the address now that it is known
+		g.Reload(cfg)
+		err = welcome(cmd, address, path, entrance)
+	}
+	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
 	return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
@@ -108,7 +115,7 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 
 // demoConfig is written out, so that the other commands work on the demo too.
 var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by basegate demo.
-server: {listen: "{{.Listen}}", admin_listen: "127.0.0.1:0", drain_timeout: 5s}
+server: {listen: "{{.Listen}}", {{with .Public}}public_url: "http://{{.}}", {{end}}admin_listen: "127.0.0.1:0", drain_timeout: 5s}
 database: {path: {{printf "%q" .Database}}}
 log: {level: info, format: console}
 models:
@@ -120,12 +127,21 @@ models:
 {{- end}}
 `))
 
-func writeDemoConfig(path, listen string, mocks []*mockvllm.Process) (*config.Config, error) {
+// reachable is an address to connect to where one listens on every address.
+func reachable(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return a.String()
+}
+
+func writeDemoConfig(path, listen, public string, mocks []*mockvllm.Process) (*config.Config, error) {
 	type model struct{ ID, Checkpoint, GPU, URL string }
 	values := struct {
-		Listen, Database string
-		Models           []model
-	}{Listen: listen, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
+		Listen, Public, Database string
+		Models                   []model
+	}{Listen: listen, Public: public, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
 	for i, m := range demoModels {
 		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL()})
 	}
@@ -139,30 +155,44 @@ func writeDemoConfig(path, listen string, mocks []*mockvllm.Process) (*config.Co
 	return config.Load(path)
 }
 
-// demoKey makes a key of the demo's account, and the account where there is none yet.
-func demoKey(ctx context.Context, path string) (secret string, err error) {
+// demoEntrance is how to get into the demo.
+type demoEntrance struct {
+	Email, Password string // of the console
+	Secret          string // of the API
+}
+
+// demoAccount makes the demo's account where there is none yet, and gives it a new password and another key.
+func demoAccount(ctx context.Context, path string) (e demoEntrance, err error) {
 	db, err := database.Open(ctx, database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
 	if err != nil {
-		return "", fmt.Errorf("open database: %w", err)
+		return e, fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	d := keys.New(db, zap.NewNop(), keys.Settings{})
 	_, err = d.CreateAccount(ctx, keys.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
 	if err != nil && !errors.Is(err, keys.ErrEmailTaken) {
-		return "", fmt.Errorf("create account: %w", err)
+		return e, fmt.Errorf("create account: %w", err)
 	}
-	_, secret, err = d.CreateKey(ctx, keys.NewKey{Email: demoEmail, Name: "demo"})
-	if err != nil {
-		return "", fmt.Errorf("create key: %w", err)
+	e = demoEntrance{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPassword])}
+	if err := d.SetPassword(ctx, demoEmail, e.Password); err != nil {
+		return e, fmt.Errorf("set password: %w", err)
 	}
-	return secret, nil
+	if _, e.Secret, err = d.CreateKey(ctx, keys.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
+		return e, fmt.Errorf("create key: %w", err)
+	}
+	return e, nil
 }
 
-var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account ({{.Email}}) and a key.
+// demoPassword is the length of the demo's password: 80 bits.
+const demoPassword = 16
+
+var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account and a key.
 
   address   {{.URL}}
   base URL  {{.URL}}/v1
   key       {{.Secret}}
+  console   {{.URL}}/
+  sign in   {{.Email}}  {{.Password}}
 
 Try a completion:
 
@@ -180,10 +210,11 @@ The other commands work on it too, for example: basegate key list --config {{.Co
 Ctrl-C ends the demo.
 `))
 
-func welcome(cmd *cobra.Command, g *gateway.Gateway, config, secret string) error {
-	err := demoWelcome.Execute(cmd.OutOrStdout(), map[string]string{
-		"Email": demoEmail, "URL": "http://" + g.Addr().String(), "Secret": secret, "Config": config,
-	})
+func welcome(cmd *cobra.Command, address, config string, e demoEntrance) error {
+	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
+		demoEntrance
+		URL, Config string
+	}{e, "http://" + address, config})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}

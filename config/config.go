@@ -24,6 +24,7 @@ type Config struct {
 	Breaker  Breaker
 	Probe    Probe
 	Log      Log
+	Console  Console
 	Models   []Model // at least one, in the order of the file
 
 	// Warnings are what is allowed but looks unintended, such as a variable that is not set.
@@ -84,6 +85,11 @@ type Probe struct {
 type Log struct {
 	Level  string // debug, info, warn or error
 	Format string // json or console
+}
+
+// Console is what the web pages do besides.
+type Console struct {
+	FeedbackWebhook *url.URL // told of all feedback; nil: nobody is
 }
 
 // Model is one model with the backends that serve it.

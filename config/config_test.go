@@ -208,6 +208,9 @@ func everything(t *testing.T) *config.Config {
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
 		Log:      config.Log{Level: "debug", Format: "console"},
+		Console: config.Console{
+			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
+		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
 			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, ColdWait: 30 * time.Second,
@@ -243,9 +246,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Mistake{
-			warning(40, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
-			warning(43, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(54, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(41, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
+			warning(44, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(55, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

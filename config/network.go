@@ -91,6 +91,23 @@ func parseServerURL(text string) (u *url.URL, problem string) {
 	return u, ""
 }
 
+// webhook reads an address to send to; empty is none. Such addresses are secrets often enough, so none is repeated.
+func webhook(to **url.URL) reader {
+	const want = "http:// or https:// with a host, or nothing"
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok || s.text == "" {
+			return
+		}
+		u, err := url.Parse(s.text)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
+			v.complain("want %s", want)
+			return
+		}
+		*to = u
+	}
+}
+
 // network reads a CIDR.
 func network(to *netip.Prefix) reader {
 	const want = "a network such as 10.0.0.0/8 or fd00::/8"

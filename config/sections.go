@@ -19,6 +19,7 @@ func (c *Config) fields() []field {
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
 		key("log", func(v value) { v.section(c.Log.fields()...) }),
+		key("console", func(v value) { v.section(key("feedback_webhook", webhook(&c.Console.FeedbackWebhook))) }),
 		required("models", filledList(&c.Models, model)),
 	}
 }

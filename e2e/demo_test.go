@@ -4,7 +4,10 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -118,5 +121,25 @@ func TestDemoComesBackOnItsOwnData(t *testing.T) {
 		if code := p.code(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
+	}
+}
+
+func TestDemoSignsIntoTheConsole(t *testing.T) {
+	p, _, _ := demo(t)
+	found := p.says(p.stdout, `console +(\S+)\n +sign in +(\S+) +(\S+)`)
+	form := url.Values{"email": {found[2]}, "password": {found[3]}}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := browser.PostForm(found[1]+"sign-in", form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "<h1>Dashboard</h1>") {
+		t.Errorf("%d %v %s", resp.StatusCode, err, page)
 	}
 }

@@ -35,6 +35,7 @@ var outages = []outage{
 	{"deleted, and put back from a copy", (*testing.T).TempDir, replace},
 	{"locked by another process", (*testing.T).TempDir, lock},
 	{"on a full disk", smallDisk, fill},
+	{"read-only", loopDisk, freeze},
 	{"on a disk that has become read-only", loopDisk, fail},
 }
 
@@ -99,6 +100,13 @@ func fill(t *testing.T, path string) func() {
 func loopDisk(t *testing.T) string {
 	t.Helper()
 	return mounted(t, "-o", "loop", image(t))
+}
+
+// freeze makes the database read-only for everybody, root and whoever has it open included.
+func freeze(t *testing.T, path string) func() {
+	t.Helper()
+	tool(t, "chattr", "+i", path, path+"-wal")
+	return func() { tool(t, "chattr", "-i", path, path+"-wal") }
 }
 
 // fail does what ext4 does after an error of the disk, which is then mended and mounted again.
@@ -221,7 +229,7 @@ func TestNothingIsServedUnchargedWhileTheDatabaseIsAway(t *testing.T) {
 // An outage comes over many clients at once, and goes. Whoever saw an answer whole finds it on the ledger at its price,
 // and what the ledger says was served whole, a client has seen whole.
 func TestAnOutageUnderLoadLosesNothingAndInventsNothing(t *testing.T) {
-	for _, o := range outages {
+	for _, o := range outages[:len(outages)-1] { // at the last one the kernel itself forgets what it has said is on disk
 		t.Run(o.name, func(t *testing.T) {
 			mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
 			place := newSite(t, settings{database: filepath.Join(o.place(t), "basegate.db"), rest: "limits: {concurrency_per_key: 100}"}, mock.URL())

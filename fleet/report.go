@@ -52,11 +52,7 @@ func (f *Fleet) report(m *Model) Report {
 	for _, w := range m.config.WarmWindows {
 		r.Windows = append(r.Windows, w.String())
 	}
-	for _, b := range *f.booked.Load() {
-		if b.Model == m.ID() {
-			r.Booked = append(r.Booked, b)
-		}
-	}
+	r.Booked = append(r.Booked, f.Booked(m.ID())...)
 	for _, b := range m.backends {
 		r.Backends = append(r.Backends, b.report())
 	}

@@ -38,16 +38,24 @@ func (f *Fleet) warm(m *Model, at time.Time) bool {
 			return true
 		}
 	}
-	for _, b := range *f.booked.Load() {
-		if b.Model == m.ID() && !at.Before(b.From) && at.Before(b.To) {
+	for _, b := range f.Booked(m.ID()) {
+		if !at.Before(b.From) && at.Before(b.To) {
 			return true
 		}
 	}
 	return false
 }
 
-// Windows lists the recurring windows of the model.
-func (m *Model) Windows() []config.Window { return m.config.WarmWindows }
+// Booked lists the windows of a model that somebody has booked and that are not over.
+func (f *Fleet) Booked(model string) []Booking {
+	var all []Booking
+	for _, b := range *f.booked.Load() {
+		if b.Model == model {
+			all = append(all, b)
+		}
+	}
+	return all
+}
 
 // tendInterval is how often the fleet looks at idle times, windows and orders.
 const tendInterval = 500 * time.Millisecond

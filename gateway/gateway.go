@@ -18,7 +18,9 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/config"
+	"basegate/console"
 	"basegate/database"
+	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/keys"
 	"basegate/proxy"
@@ -35,6 +37,7 @@ type Gateway struct {
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	proxy    *proxy.Server
+	console  *console.Console
 	public   *listener
 	admin    *listener
 	abort    context.CancelCauseFunc // ends every request under way
@@ -78,6 +81,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
+	g.console = console.New(consoleSettings(cfg), console.Parts{
+		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: transport, Log: log.Named("console"), Warm: g.warm,
+	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
@@ -115,6 +121,18 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	return nil
 }
 
+// warm starts a model for somebody at the console.
+func (g *Gateway) warm(_ context.Context, id string) error {
+	m, ok := g.fleet.Model(id)
+	if !ok {
+		return apierr.UnknownModel(id, nil, "")
+	}
+	if err := m.Warm("somebody at the console asks for it"); err != nil {
+		return apierr.Unreachable(fmt.Sprintf("%s: %v", id, err), 0, err)
+	}
+	return nil
+}
+
 // Addr is the address of the API.
 func (g *Gateway) Addr() net.Addr { return g.public.addr() }
 
@@ -133,6 +151,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.console.Reload(consoleSettings(cfg))
 	g.config = cfg
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }

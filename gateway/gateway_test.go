@@ -299,3 +299,29 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		<-pause.C
 	}
 }
+
+func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
+	c := configure(t, model("m", backend(t, nil)))
+	secret := newKey(t, c)
+	g := started(t, c)
+	page := ask(t, g.Addr(), "", "/sign-in", "")
+	if text := whole(t, page); page.StatusCode != http.StatusOK || !strings.Contains(text, "Sign in") {
+		t.Errorf("/sign-in: %d %s", page.StatusCode, text)
+	}
+	if page.Header.Get("Content-Security-Policy") == "" {
+		t.Error("a page has no policy")
+	}
+	if got := ask(t, g.Addr(), "", "/admin/nowhere", ""); got.StatusCode != http.StatusNotFound || !strings.HasPrefix(got.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("a page that is not there: %d %v", got.StatusCode, got.Header)
+	}
+	models := ask(t, g.Addr(), secret, "/v1/models", "")
+	if models.StatusCode != http.StatusOK || models.Header.Get("Content-Security-Policy") != "" {
+		t.Errorf("/v1/models: %d %v", models.StatusCode, models.Header)
+	}
+	if got := ask(t, g.Addr(), "", "/nowhere", ""); got.StatusCode != http.StatusNotFound || got.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("beside both: %d %v", got.StatusCode, got.Header)
+	}
+	if got := ask(t, g.AdminAddr(), "", "/sign-in", ""); got.StatusCode != http.StatusNotFound {
+		t.Errorf("on the admin listener: %d", got.StatusCode)
+	}
+}

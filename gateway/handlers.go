@@ -14,10 +14,11 @@ import (
 	"basegate/proxy"
 )
 
-// publicHandler is what clients reach: the API, and the two health paths.
+// publicHandler is what clients and browsers reach: the API, the console, and the two health paths.
 func (g *Gateway) publicHandler() http.Handler {
 	e := newEcho(g.log)
 	g.proxy.Mount(e)
+	g.console.Mount(e)
 	g.mountHealth(e)
 	return e
 }

@@ -9,6 +9,7 @@ import (
 	"basegate/admission"
 	"basegate/breaker"
 	"basegate/config"
+	"basegate/console"
 	"basegate/fleet"
 	"basegate/proxy"
 )
@@ -33,6 +34,14 @@ func proxySettings(c *config.Config) proxy.Settings {
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		Attempts:          c.Upstream.Attempts,
 		ClientAddress:     clientAddress(c.Server.TrustedProxies),
+	}
+}
+
+func consoleSettings(c *config.Config) console.Settings {
+	return console.Settings{
+		PublicURL:       c.Server.PublicURL,
+		ClientAddress:   clientAddress(c.Server.TrustedProxies),
+		FeedbackWebhook: c.Console.FeedbackWebhook,
 	}
 }
 

@@ -55,6 +55,14 @@ type Account struct {
 	CreatedAt time.Time
 }
 
+// describe is what the audit log says of an account.
+func (a Account) describe() string {
+	if a.Admin {
+		return "administrator, " + a.Caps.String()
+	}
+	return a.Caps.String()
+}
+
 // NewAccount is what CreateAccount wants to know.
 type NewAccount struct {
 	Email string
@@ -79,7 +87,12 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps.clone(),
 		CreatedAt: now(),
 	}
-	err := d.change(ctx, func(tx *sql.Tx) error { return insertAccount(ctx, tx, a) })
+	err := d.change(ctx, func(tx *sql.Tx) error {
+		if err := insertAccount(ctx, tx, a); err != nil {
+			return err
+		}
+		return record(ctx, tx, "create account", a.Email, a.describe())
+	})
 	if database.IsUnique(err) {
 		return Account{}, fmt.Errorf("create account: %w: %s", ErrEmailTaken, n.Email)
 	}
@@ -117,8 +130,23 @@ func (d *Directory) setAccountState(ctx context.Context, email string, to Accoun
 		if a, err = selectAccount(ctx, tx, email); err != nil || a.State == to {
 			return err
 		}
+		action := "disable account"
+		if to == AccountActive {
+			action = "enable account"
+			if a.State == AccountPending {
+				action = "approve account"
+			}
+		}
 		a.State = to
-		return updateAccountState(ctx, tx, a.ID, to)
+		if err := updateAccountState(ctx, tx, a.ID, to); err != nil {
+			return err
+		}
+		if to == AccountDisabled {
+			if err := deleteSessionsOf(ctx, tx, a.ID); err != nil {
+				return err
+			}
+		}
+		return record(ctx, tx, action, a.Email, "")
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("make account %s: %w", to, err)
@@ -163,7 +191,10 @@ func (d *Directory) SetAccount(ctx context.Context, email string, change func(*A
 		if err := a.Caps.hold(owned); err != nil {
 			return err
 		}
-		return updateAccount(ctx, tx, a)
+		if err := updateAccount(ctx, tx, a); err != nil {
+			return err
+		}
+		return record(ctx, tx, "change account", a.Email, a.describe())
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("change account: %w", err)

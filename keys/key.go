@@ -35,6 +35,9 @@ var moves = map[State][]State{
 	Revoked: {},
 }
 
+// moveNames are what the audit log calls the changes to a state.
+var moveNames = map[State]string{Active: "resume key", Paused: "pause key", Revoked: "revoke key"}
+
 // refusal is why a key does not work.
 func (s State) refusal() error {
 	switch s {
@@ -58,6 +61,15 @@ type Key struct {
 	Concurrency int // requests at a time; 0: whatever is configured for all
 	Caps        Caps
 	CreatedAt   time.Time
+}
+
+// describe is what the audit log says of a key.
+func (k Key) describe() string {
+	text := fmt.Sprintf("%s (%s) of %s, %s", k.Name, k.Prefix, k.Email, k.Caps)
+	if k.Concurrency > 0 {
+		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
+	}
+	return text
 }
 
 // NewKey is what CreateKey wants to know.
@@ -91,7 +103,10 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 			return err
 		}
 		key.AccountID, key.Email = a.ID, a.Email
-		return insertKey(ctx, tx, key, hashOf(secret))
+		if err := insertKey(ctx, tx, key, hashOf(secret)); err != nil {
+			return err
+		}
+		return record(ctx, tx, "create key", key.ID, key.describe())
 	})
 	if err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
@@ -144,7 +159,10 @@ func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFi
 		if err := key.Caps.within(a); err != nil {
 			return err
 		}
-		return updateKey(ctx, tx, key)
+		if err := updateKey(ctx, tx, key); err != nil {
+			return err
+		}
+		return record(ctx, tx, "change key", key.ID, key.describe())
 	})
 	if err != nil {
 		return Key{}, fmt.Errorf("change key: %w", err)
@@ -155,6 +173,11 @@ func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFi
 // Keys lists all keys by their accounts' addresses, the oldest first.
 func (d *Directory) Keys(ctx context.Context) ([]Key, error) {
 	return selectKeys(ctx, d.db.Read())
+}
+
+// KeysOf lists the keys of an account by its id, the oldest first.
+func (d *Directory) KeysOf(ctx context.Context, account string) ([]Key, error) {
+	return selectKeysOf(ctx, d.db.Read(), account)
 }
 
 // Key finds a key by its id, its whole secret, or the beginning of the secret, as far as it is shown, where only one
@@ -191,7 +214,10 @@ func (d *Directory) move(ctx context.Context, which string, to State) (Key, erro
 			return fmt.Errorf("%w: %s", key.State.refusal(), key.ID)
 		}
 		key.State = to
-		return updateKeyState(ctx, tx, key.ID, to)
+		if err := updateKeyState(ctx, tx, key.ID, to); err != nil {
+			return err
+		}
+		return record(ctx, tx, moveNames[to], key.ID, key.describe())
 	})
 	if err != nil {
 		return Key{}, fmt.Errorf("make key %s: %w", to, err)

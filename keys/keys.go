@@ -1,4 +1,5 @@
-// Package keys knows who asks: the accounts, their keys, and which key a secret belongs to.
+// Package keys knows who asks: the accounts, their keys, and which key a secret belongs to; who is signed in at the
+// console; and who changed what of all this.
 //
 // Authenticate answers from a snapshot in memory, without the database and without a lock, so that it costs a request
 // next to nothing and goes on answering while the database cannot be read. Every change bumps a number in the database,
@@ -65,6 +66,8 @@ type Directory struct {
 	log      *zap.Logger
 	settings Settings
 	snapshot atomic.Pointer[snapshot]
+	attempts *attempts     // to sign in
+	hashing  chan struct{} // holds a token for every password that is being hashed
 
 	mu      sync.Mutex // held while a snapshot is made, so that an older one never replaces a newer
 	failing bool       // whether the outage has been logged
@@ -94,7 +97,10 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Directory {
 	if s.PollInterval == 0 {
 		s.PollInterval = DefaultPollInterval
 	}
-	d := &Directory{db: db, log: log, settings: s}
+	d := &Directory{
+		db: db, log: log, settings: s,
+		attempts: newAttempts(), hashing: make(chan struct{}, hashesAtOnce),
+	}
 	d.snapshot.Store(&snapshot{})
 	return d
 }

@@ -1,0 +1,58 @@
+package budget
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Standing is what a key or an account has taken in the present windows, in tokens.
+type Standing struct {
+	MonthInput  int64
+	MonthOutput int64
+	Day         int64
+	Reserved    int64 // by requests in flight, this month
+}
+
+// Month is what the monthly total counts.
+func (s Standing) Month() int64 { return s.MonthInput + s.MonthOutput }
+
+// KeyStanding is what a key has taken.
+func (l *Ledger) KeyStanding(id string) Standing { return l.standing(l.keys, id) }
+
+// AccountStanding is what all keys of an account have taken.
+func (l *Ledger) AccountStanding(id string) Standing { return l.standing(l.accounts, id) }
+
+// standing reads one party's month; a party or a month that nobody has used is not made for this.
+func (l *Ledger) standing(all map[string]*party, id string) Standing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, _ := l.now()
+	found := all[id]
+	if found == nil {
+		return Standing{}
+	}
+	for _, p := range found.periods {
+		if p.month == now.month {
+			return Standing{
+				MonthInput: p.input.used, MonthOutput: p.output.used, Day: p.days[now.day].used, Reserved: p.total.reserved,
+			}
+		}
+	}
+	return Standing{}
+}
+
+// LastUse is when the last request of a key was admitted; zero where there is none.
+func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
+	const text = `SELECT time FROM requests WHERE key_id = $1 ORDER BY time DESC LIMIT 1`
+	var at int64
+	switch err := l.db.Read().QueryRowContext(ctx, text, key).Scan(&at); {
+	case errors.Is(err, sql.ErrNoRows):
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, fmt.Errorf("read last use: %w", err)
+	}
+	return time.UnixMicro(at).UTC(), nil
+}

@@ -1,0 +1,52 @@
+package budget_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/budget"
+)
+
+func TestAStandingIsWhatIsTakenNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which begins at the beginning of a year
+		l := newLedger(t)
+		spend(t, l, "k1", "a1", 10, 5)
+		spend(t, l, "k2", "a1", 100, 50)
+		open := reserve(t, l, budget.Payer{Key: "k1", Account: "a1"}, exactly(7, 3))
+		want := func(what string, got, want budget.Standing) {
+			t.Helper()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		want("a key", l.KeyStanding("k1"), budget.Standing{MonthInput: 10, MonthOutput: 5, Day: 15, Reserved: 10})
+		want("its account", l.AccountStanding("a1"), budget.Standing{MonthInput: 110, MonthOutput: 55, Day: 165, Reserved: 10})
+		want("nobody", l.KeyStanding("k3"), budget.Standing{})
+		open.Release()
+		time.Sleep(24 * time.Hour)
+		spend(t, l, "k1", "a1", 1, 0)
+		want("the next day", l.KeyStanding("k1"), budget.Standing{MonthInput: 11, MonthOutput: 5, Day: 1})
+		time.Sleep(31 * 24 * time.Hour)
+		want("the next month", l.KeyStanding("k1"), budget.Standing{})
+	})
+}
+
+func TestTheLastUseOfAKeyIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t)
+		spend(t, l, "k1", "a1", 1, 1)
+		time.Sleep(time.Hour)
+		last := time.Now()
+		spend(t, l, "k1", "a1", 1, 1)
+		for key, want := range map[string]time.Time{"k1": last.UTC(), "k2": {}} {
+			got, err := l.LastUse(t.Context(), key)
+			must(t, err)
+			if !got.Equal(want) {
+				t.Errorf("%s was last used at %v, want %v", key, got, want)
+			}
+		}
+	})
+}

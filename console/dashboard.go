@@ -1,0 +1,220 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"basegate/budget"
+	"basegate/keys"
+)
+
+// overview is the dashboard.
+type overview struct {
+	Warnings []string // what does not work at the moment, and until when
+	Total    standing
+	Keys     []keyRow
+	Gone     []keyRow // revoked
+	Models   []modelRow
+	CanWarm  bool
+}
+
+// keyRow is a key as the dashboard shows it.
+type keyRow struct {
+	keys.Key
+	standing
+	LastUse time.Time
+	Form    capFields
+}
+
+// standing is what a key or an account has taken of its caps.
+type standing struct {
+	Month, Day, Input, Output gauge
+}
+
+// gauge is one cap and what counts against it.
+type gauge struct {
+	Used    int64
+	Bounded bool
+	Limit   int64
+	Percent float64 // of the limit, at most 100
+	Level   string  // near, full, or empty
+}
+
+func newGauge(used int64, limit *int64) gauge {
+	g := gauge{Used: used}
+	if limit == nil {
+		return g
+	}
+	g.Bounded, g.Limit, g.Percent = true, *limit, 100
+	if *limit > 0 {
+		g.Percent = min(100, 100*float64(used)/float64(*limit))
+	}
+	switch {
+	case used >= *limit:
+		g.Level = "full"
+	case g.Percent >= nearPercent:
+		g.Level = "near"
+	}
+	return g
+}
+
+// nearPercent is from where on a cap is nearly used up.
+const nearPercent = 85
+
+func newStanding(s budget.Standing, c keys.Caps) standing {
+	return standing{
+		Month:  newGauge(s.Month(), c.MonthTotal),
+		Day:    newGauge(s.Day, c.DayTotal),
+		Input:  newGauge(s.MonthInput, c.MonthInput),
+		Output: newGauge(s.MonthOutput, c.MonthOutput),
+	}
+}
+
+func (c *Console) dashboard(v *visit) error {
+	data, err := c.overview(v.r.Context(), v.account)
+	if err != nil {
+		return err
+	}
+	return c.render(v, "dashboard", "Dashboard", data)
+}
+
+func (c *Console) overview(ctx context.Context, a keys.Account) (overview, error) {
+	o := overview{
+		Total:  newStanding(c.ledger.AccountStanding(a.ID), a.Caps),
+		Models: c.modelRows(), CanWarm: c.warm != nil,
+	}
+	all, err := c.keyRows(ctx, a.ID)
+	if err != nil {
+		return o, err
+	}
+	for _, k := range all {
+		if k.State == keys.Revoked {
+			o.Gone = append(o.Gone, k)
+			continue
+		}
+		o.Keys = append(o.Keys, k)
+	}
+	o.Warnings = c.warnings(a, o)
+	return o, nil
+}
+
+func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error) {
+	owned, err := c.keys.KeysOf(ctx, account)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]keyRow, len(owned))
+	for i, k := range owned {
+		rows[i] = keyRow{Key: k, standing: newStanding(c.ledger.KeyStanding(k.ID), k.Caps), Form: newCapFields(k.Caps)}
+		if rows[i].LastUse, err = c.ledger.LastUse(ctx, k.ID); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// warnings tell in words why requests are refused now: a budget that is used up, a model that does not answer.
+func (c *Console) warnings(a keys.Account, o overview) []string {
+	var all []string
+	whole := budget.Payer{Account: a.ID, AccountCaps: capsOf(a.Caps)}
+	if e := c.ledger.Spent(whole); e != nil {
+		all = append(all, capHit("your account", "No key works", e))
+	}
+	for _, k := range o.Keys {
+		one := budget.Payer{Key: k.ID, KeyCaps: capsOf(k.Caps)}
+		if e := c.ledger.Spent(one); e != nil && k.State == keys.Active {
+			all = append(all, capHit("the key "+k.Name, "It is refused", e))
+		}
+	}
+	for _, m := range o.Models {
+		if m.Down {
+			all = append(all, fmt.Sprintf("The model %s does not answer: none of its backends does. Requests to it fail until "+
+				"one is back, and are worth trying again in a few minutes.", m.ID))
+		}
+	}
+	return all
+}
+
+var (
+	windowNames = map[budget.Window]string{budget.Month: "monthly", budget.Day: "daily"}
+	meterNames  = map[budget.Meter]string{budget.Total: "", budget.Input: " input", budget.Output: " output"}
+)
+
+// capHit says which budget is used up, what that does, and until when.
+func capHit(whose, effect string, e *budget.Exceeded) string {
+	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. %s until %s, 00:00 UTC, or until the budget is raised.",
+		windowNames[e.Window], meterNames[e.Meter], whose, number(e.Used), number(e.Limit), effect,
+		e.ResetsAt.Format("2 January"))
+}
+
+func capsOf(c keys.Caps) budget.Caps {
+	return budget.Caps{
+		MonthTotal: capOf(c.MonthTotal), DayTotal: capOf(c.DayTotal),
+		MonthInput: capOf(c.MonthInput), MonthOutput: capOf(c.MonthOutput),
+	}
+}
+
+func capOf(tokens *int64) budget.Cap {
+	if tokens == nil {
+		return budget.Unbounded()
+	}
+	return budget.Limit(*tokens)
+}
+
+// capFields are caps as a form has them: digits, or empty for unbounded.
+type capFields struct {
+	Month, Day, Input, Output string
+}
+
+func newCapFields(c keys.Caps) capFields {
+	text := func(tokens *int64) string {
+		if tokens == nil {
+			return ""
+		}
+		return strconv.FormatInt(*tokens, 10)
+	}
+	return capFields{text(c.MonthTotal), text(c.DayTotal), text(c.MonthInput), text(c.MonthOutput)}
+}
+
+// caps reads the caps of a form.
+func (v *visit) caps() (c keys.Caps, err error) {
+	for _, one := range []struct {
+		to   **int64
+		name string
+	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
+		if *one.to, err = parseCap(v.field(one.name)); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// parseCap reads a number of tokens as people write it: 1000000, 1 000 000, 1,000,000, 500k, 20M.
+func parseCap(text string) (*int64, error) {
+	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
+	if digits == "" || strings.EqualFold(digits, "unbounded") {
+		return nil, nil //nolint:nilnil // nil is unbounded
+	}
+	unit := int64(1)
+	switch digits[len(digits)-1] {
+	case 'k', 'K':
+		unit, digits = 1e3, digits[:len(digits)-1]
+	case 'm', 'M':
+		unit, digits = 1e6, digits[:len(digits)-1]
+	case 'g', 'G', 'b', 'B':
+		unit, digits = 1e9, digits[:len(digits)-1]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > maxCap/unit {
+		return nil, &problem{http.StatusUnprocessableEntity, "This is no budget", fmt.Sprintf(
+			"A budget is a number of tokens such as 500000, 500k or 20M, or nothing for unbounded; this is %q.", text)}
+	}
+	return new(n * unit), nil
+}
+
+// maxCap is far beyond what anybody spends, and far from an overflow.
+const maxCap = 1e15

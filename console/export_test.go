@@ -1,0 +1,17 @@
+package console
+
+import "time"
+
+// Routes lists the patterns of all routes.
+func Routes() []string {
+	var all []string
+	for _, r := range routes {
+		all = append(all, r.pattern)
+	}
+	return all
+}
+
+// Outlook is what is said of how a month will end.
+func Outlook(begin, now time.Time, used int64, limit *int64) string {
+	return outlookWords(month{begin}, used, limit, now)
+}

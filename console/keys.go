@@ -1,0 +1,204 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"basegate/keys"
+)
+
+// newKeyForm is the page on which a key is made.
+type newKeyForm struct {
+	Name        string
+	Caps        capFields
+	Concurrency string
+	Account     keys.Caps // what the key's caps may not exceed
+	Problem     string
+}
+
+// madeKey is the page that shows a secret, this once.
+type madeKey struct {
+	keys.Key
+	Secret  string
+	BaseURL string
+	Model   string // for the example
+}
+
+func (c *Console) newKeyPage(v *visit) error {
+	return c.render(v, "new-key", "New key", newKeyForm{Account: v.account.Caps})
+}
+
+// createKey answers with the secret itself and no redirect, since the secret is not to be kept anywhere.
+func (c *Console) createKey(v *visit) error {
+	form := newKeyForm{
+		Name: v.field("name"), Concurrency: v.field("concurrency"), Account: v.account.Caps,
+		Caps: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")},
+	}
+	refused := func(text string) error {
+		form.Problem = text
+		return c.renderStatus(v, http.StatusUnprocessableEntity, "new-key", "New key", form)
+	}
+	caps, err := v.caps()
+	if err != nil {
+		return refused(err.Error())
+	}
+	concurrency, err := parseConcurrency(form.Concurrency)
+	if err != nil {
+		return refused(err.Error())
+	}
+	key, secret, err := c.keys.CreateKey(v.r.Context(), keys.NewKey{
+		Email: v.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
+	})
+	if isRefusal(err) {
+		return refused(sentence(err))
+	}
+	if err != nil {
+		return err
+	}
+	made := madeKey{Key: key, Secret: secret, BaseURL: c.settings.Load().PublicURL.JoinPath("v1").String()}
+	if all := c.fleet.Models(); len(all) > 0 {
+		made.Model = all[0].ID()
+	}
+	return c.render(v, "made-key", "New key", made)
+}
+
+func parseConcurrency(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, invalid("Concurrency is how many requests run at a time, 1 or more, or nothing for what is configured.")
+	}
+	return int(n), nil
+}
+
+// ownKey finds a key of the visitor's by its id. Of others' keys nothing is told, not even that they exist.
+func (c *Console) ownKey(v *visit) (keys.Key, error) {
+	id := v.r.PathValue("key")
+	owned, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	if err != nil {
+		return keys.Key{}, err
+	}
+	for _, k := range owned {
+		if k.ID == id {
+			return k, nil
+		}
+	}
+	return keys.Key{}, errNoPage
+}
+
+// keyChange is something that is done to a key.
+type keyChange func(*keys.Directory, context.Context, string) (keys.Key, error)
+
+var keyChanges = map[string]keyChange{
+	"pause":  (*keys.Directory).PauseKey,
+	"resume": (*keys.Directory).ResumeKey,
+	"revoke": (*keys.Directory).RevokeKey,
+}
+
+func (c *Console) changeOwnKey(v *visit) error {
+	k, err := c.ownKey(v)
+	if err != nil {
+		return err
+	}
+	return c.changeKey(v, k, "/dashboard#keys")
+}
+
+// changeKey pauses, resumes or revokes, and goes on to a page.
+func (c *Console) changeKey(v *visit, k keys.Key, to string) error {
+	change, ok := keyChanges[v.r.PathValue("change")]
+	if !ok {
+		return errNoPage
+	}
+	if _, err := change(c.keys, v.r.Context(), k.ID); err != nil {
+		if isRefusal(err) {
+			return invalid(sentence(err))
+		}
+		return err
+	}
+	return v.redirect(to)
+}
+
+// keyPage is a key whose caps are changed, or that is about to be revoked.
+type keyPage struct {
+	keyRow
+	Account     keys.Caps
+	Concurrency string
+	Problem     string
+	Back        string // where the page came from
+	Action      string // where its forms go
+}
+
+func (c *Console) ownKeyPage(v *visit) error {
+	k, err := c.ownKey(v)
+	if err != nil {
+		return err
+	}
+	return c.keyPage(v, http.StatusOK, keyPage{
+		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: v.account.Caps,
+		Concurrency: concurrencyField(k), Back: "/dashboard", Action: "/keys/" + k.ID,
+	})
+}
+
+func (c *Console) keyPage(v *visit, status int, p keyPage) error {
+	var err error
+	if p.LastUse, err = c.ledger.LastUse(v.r.Context(), p.ID); err != nil {
+		return err
+	}
+	p.standing = newStanding(c.ledger.KeyStanding(p.ID), p.Caps)
+	return c.renderStatus(v, status, "key", "Key "+p.Name, p)
+}
+
+func concurrencyField(k keys.Key) string {
+	if k.Concurrency == 0 {
+		return ""
+	}
+	return strconv.Itoa(k.Concurrency)
+}
+
+func (c *Console) setOwnKey(v *visit) error {
+	k, err := c.ownKey(v)
+	if err != nil {
+		return err
+	}
+	page := keyPage{keyRow: keyRow{Key: k}, Account: v.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
+	return c.setKey(v, page)
+}
+
+// setKey takes over the fields of a key's form, or shows it again with what is wrong.
+func (c *Console) setKey(v *visit, page keyPage) error {
+	page.Form = capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}
+	page.Concurrency = v.field("concurrency")
+	name := v.field("name")
+	caps, err := v.caps()
+	var concurrency int
+	if err == nil {
+		concurrency, err = parseConcurrency(page.Concurrency)
+	}
+	if err != nil {
+		page.Problem = err.Error()
+		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+	}
+	_, err = c.keys.SetKey(v.r.Context(), page.ID, func(f *keys.KeyFields) {
+		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
+	})
+	if isRefusal(err) {
+		page.Problem = sentence(err)
+		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+	}
+	if err != nil {
+		return err
+	}
+	return v.redirect(page.Back)
+}
+
+// Curl is a line that asks for a completion with the key.
+func (m madeKey) Curl() string {
+	return fmt.Sprintf("curl -s %s/completions \\\n  -H \"Authorization: Bearer %s\" -H \"Content-Type: application/json\" \\\n"+
+		"  -d '{\"model\": %q, \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'",
+		strings.TrimSuffix(m.BaseURL, "/"), m.Secret, m.Model)
+}

@@ -1,0 +1,83 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"go.uber.org/zap"
+
+	apierr "basegate/errors"
+	"basegate/fleet"
+)
+
+// Warmer starts a model that is not running. It returns when the start has begun, not when it is over.
+type Warmer func(ctx context.Context, model string) error
+
+// statusStarting is what GET /v1/models says of a model that will soon be warm.
+const statusStarting = "starting"
+
+// modelRow is a model as the dashboard shows it.
+type modelRow struct {
+	ID         string
+	Checkpoint string
+	Precision  string
+	Context    int64  // tokens; 0 while nobody has said
+	Status     string // as GET /v1/models says it
+	Words      string // what the status means
+	Level      string // good, warn or bad
+	Down       bool
+	Starting   bool
+	Warmable   bool
+}
+
+func (c *Console) modelRows() []modelRow {
+	var rows []modelRow
+	for _, m := range c.fleet.Models() {
+		rows = append(rows, c.modelRow(m))
+	}
+	return rows
+}
+
+func (c *Console) modelRow(m *fleet.Model) modelRow {
+	row := modelRow{
+		ID: m.ID(), Checkpoint: m.Checkpoint(), Precision: m.Precision(), Context: m.MaxModelLen(), Status: m.Status(),
+	}
+	boot := m.BootEstimate()
+	switch {
+	case row.Status == fleet.Warm:
+		row.Words, row.Level = "answers at once", "good"
+	case row.Status == statusStarting:
+		row.Words, row.Level, row.Starting = "is starting, which takes about "+span(boot), "warn", true
+	case boot > 0:
+		row.Words, row.Level = "is not running; a start takes about "+span(boot), "warn"
+		row.Warmable = c.warm != nil
+	default:
+		row.Words, row.Level, row.Down = "does not answer", "bad", true
+	}
+	return row
+}
+
+func (c *Console) warmModel(v *visit) error {
+	if c.warm == nil {
+		return errNoPage
+	}
+	m, ok := c.fleet.Model(v.r.PathValue("model"))
+	if !ok {
+		return errNoPage
+	}
+	if err := c.warm(v.r.Context(), m.ID()); err != nil {
+		if public, ok := errors.AsType[*apierr.Error](err); ok {
+			return &problem{public.Code.Status(), "The model cannot be started", public.Message}
+		}
+		c.log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
+		return &problem{
+			http.StatusBadGateway, "The model cannot be started",
+			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
+		}
+	}
+	if err := c.keys.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+		return err
+	}
+	return v.redirect("/dashboard#models")
+}

@@ -1,0 +1,40 @@
+package console
+
+import (
+	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"basegate/keys"
+)
+
+// refusals are the errors of keys that are about what somebody has entered.
+var refusals = []error{
+	keys.ErrNoAccount, keys.ErrEmailTaken, keys.ErrBadEmail, keys.ErrBadName, keys.ErrBadCap, keys.ErrAboveAccount,
+	keys.ErrNoKey, keys.ErrBadConcurrency, keys.ErrRevoked, keys.ErrAccountDisabled, keys.ErrAccountPending,
+	keys.ErrBadPassword, keys.ErrBadPurpose, keys.ErrTooManyAsk, keys.ErrNotPending,
+}
+
+// isRefusal tells whether whoever has entered something is to be told what is wrong with it.
+func isRefusal(err error) bool {
+	for _, known := range refusals {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// sentence is what a refusal says, without what was being done, as a sentence.
+func sentence(err error) string {
+	text := err.Error()
+	for _, known := range refusals {
+		if at := strings.Index(text, known.Error()); at >= 0 && errors.Is(err, known) {
+			text = text[at:]
+			break
+		}
+	}
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:] + "."
+}

@@ -1,0 +1,135 @@
+package console_test
+
+import (
+	"encoding/csv"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/budget"
+	"basegate/console"
+	"basegate/keys"
+)
+
+func rows(t *testing.T, text string) [][]string {
+	t.Helper()
+	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	must(t, err)
+	return all
+}
+
+// busySite has an account with two keys and six requests.
+func busySite(t *testing.T) (*site, keys.Key) {
+	t.Helper()
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	other, _ := s.key("ada@example.org", "cluster")
+	for i := range 4 {
+		s.use(k, budget.Request{ID: "req_" + strings.Repeat("A", i+1), Workload: "interactive", User: "=cmd()"}, 100, 10, "")
+	}
+	s.use(other, budget.Request{ID: "req_Z", Model: "llama-405b", Workload: "batch", User: "run-7"}, 1000, 100, "")
+	s.use(other, budget.Request{ID: "req_Y", Model: "llama-405b", Workload: "batch", User: "run-8"}, 1, 0, "vllm_oom")
+	return s, k
+}
+
+func TestUsageIsShownAndAsCSV(t *testing.T) {
+	s, _ := busySite(t)
+	b := s.as("ada@example.org")
+	page := b.get("/usage").body
+	has(t, page, "1\u202f541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1\u202f101 tokens")
+	day := time.Now().UTC().Format("2006-01-02")
+	for by, want := range map[string][][]string{
+		"model":     {{"model", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {"llama-405b", "2", "1001", "100", "1101"}, {"llama-8b", "4", "400", "40", "440"}},
+		"day":       {{"day", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {day, "6", "1401", "140", "1541"}},
+		"user":      {{"user", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {"run-7", "1", "1000", "100", "1100"}, {"'=cmd()", "4", "400", "40", "440"}, {"run-8", "1", "1", "0", "1"}},
+		"day-model": {{"day", "model", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {day, "llama-405b", "2", "1001", "100", "1101"}, {day, "llama-8b", "4", "400", "40", "440"}},
+	} {
+		got := b.get("/usage/csv?by=" + by)
+		if diff := cmp.Diff(want, rows(t, got.body)); diff != "" {
+			t.Errorf("by %s (-want +got):\n%s", by, diff)
+		}
+		has(t, got.header.Get("Content-Disposition"), "attachment", ".csv")
+	}
+	if got := b.get("/usage?month=2001-02"); got.status != http.StatusOK || !strings.Contains(got.body, "Nothing was used in February 2001") {
+		t.Errorf("a month without requests: %d", got.status)
+	}
+	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
+		t.Errorf("by colour: %d", got.status)
+	}
+}
+
+func TestManyUserTagsAreSummedUp(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	for i := range 20 {
+		s.use(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
+	}
+	b := s.as("ada@example.org")
+	page := b.get("/usage").body
+	has(t, page, "tag-14", "all others", "415")
+	lacks(t, page, "tag-15")
+	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
+		t.Errorf("the file has %d lines", len(got))
+	}
+}
+
+func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
+	s, k := busySite(t)
+	b := s.as("ada@example.org")
+	for query, want := range map[string]int{
+		"":                             6,
+		"key=" + k.ID:                  4,
+		"model=llama-405b":             2,
+		"failed=1":                     1,
+		"q=vllm":                       1,
+		"q=run-":                       2,
+		"q=req_AA":                     3,
+		"q=batch&model=llama-8b":       0,
+		"q=%25":                        0,
+		"q=run-7&key=" + k.ID:          0,
+		"q=' OR 1=1 --":                0,
+		"model=llama-405b&q=run&x=%00": 2,
+	} {
+		query = strings.ReplaceAll(query, " ", "%20")
+		page := b.get("/usage/requests?" + query).body
+		if got := strings.Count(page, `<code class="id">`); got != want {
+			t.Errorf("%s shows %d requests, want %d", query, got, want)
+		}
+		if got := len(rows(t, b.get("/usage/csv?by=request&"+query).body)) - 1; got != want {
+			t.Errorf("%s as CSV has %d requests, want %d", query, got, want)
+		}
+	}
+	has(t, b.get("/usage/requests").body, "vllm_oom", "502")
+}
+
+func TestAMonthIsProjectedToItsEnd(t *testing.T) {
+	at := func(text string) time.Time {
+		parsed, err := time.Parse("2006-01-02", text)
+		must(t, err)
+		return parsed
+	}
+	for _, c := range []struct {
+		now   string
+		used  int64
+		limit *int64
+		want  string
+	}{
+		{"2026-11-01", 100, nil, ""},
+		{"2026-11-11", 0, nil, ""},
+		{"2026-11-11", 1_000_000, nil, "At this rate about 3M by the end of the month."},
+		{"2026-11-11", 1_000_000, new(int64(6_000_000)), "At this rate about 3M by the end of the month, 50 % of the budget."},
+		{"2026-11-11", 1_000_000, new(int64(2_000_000)), "At this rate about 3M by the end of the month: the budget will be used up about 21 November."},
+		{"2026-11-11", 1_000_000, new(int64(1_000_000)), "The budget is used up."},
+		{"2026-12-01", 1_000_000, nil, ""},
+	} {
+		if got := console.Outlook(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
