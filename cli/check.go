@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -113,13 +114,30 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 	var findings []finding
 	for _, b := range m.Backends() {
 		part := m.ID() + "/" + b.Name
-		if state, reason := b.State(); state != fleet.Ready {
+		findings = append(findings, checkLaunch(part, b)...)
+		switch state, reason := b.State(); state {
+		case fleet.Ready:
+		case fleet.Stopped, fleet.Asleep:
+			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("%s: a request starts it, and what it serves can be checked only then (%s)", state, b.URL(""))})
+			continue
+		default:
 			findings = append(findings, finding{part, checkFailed, fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))})
 			continue
 		}
 		findings = append(findings, checkServed(ctx, part, m, b))
 		findings = append(findings, checkVersion(part, b)...)
 		findings = append(findings, checkTokenize(ctx, part, b)...)
+	}
+	return findings
+}
+
+// checkLaunch looks for the programs that start and stop the backend.
+func checkLaunch(part string, b *fleet.Backend) []finding {
+	var findings []finding
+	for _, program := range b.LaunchPrograms() {
+		if _, err := exec.LookPath(program); err != nil {
+			findings = append(findings, finding{part, checkFailed, "launch: " + err.Error()})
+		}
 	}
 	return findings
 }

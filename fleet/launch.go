@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -44,6 +45,19 @@ func (b *Backend) execute(ctx context.Context, command []string) error {
 	default:
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
+}
+
+// LaunchPrograms are the programs that start and stop the backend, where it is ours to launch.
+func (b *Backend) LaunchPrograms() []string {
+	var programs []string
+	if launch := b.policy().Launch; launch != nil {
+		for _, command := range [][]string{launch.Start, launch.Stop} {
+			if len(command) > 0 && !slices.Contains(programs, command[0]) {
+				programs = append(programs, command[0])
+			}
+		}
+	}
+	return programs
 }
 
 // output logs what a command says, line by line.
