@@ -141,9 +141,29 @@ func (r *report) print(to io.Writer) error {
 // notes are figures of the gateway alone.
 func (r *report) notes() []string {
 	return []string{
+		r.settled() + ".",
 		fmt.Sprintf("One flush of the disk, which every answer waits for: %d µs at the median.", r.flush.Microseconds()),
 		r.waiting.String() + ".",
 	}
+}
+
+// settled is how many requests the gateway charges for, each on disk before its answer ends, where most come at once: as
+// measured beside the load and the upstream, and what its own CPU time would allow, which has not been measured.
+func (r *report) settled() string {
+	most := 0
+	for i, w := range r.works {
+		if w.events == 0 && w.connections > r.works[most].connections {
+			most = i
+		}
+	}
+	var rates, costs []float64
+	for _, m := range r.results[most][gateway] {
+		rates = append(rates, float64(m.whole)/m.wall.Seconds())
+		costs = append(costs, m.cpu.Seconds()/float64(max(m.whole, 1)))
+	}
+	rate, cost := figureOf(rates), figureOf(costs)
+	return fmt.Sprintf("Settled on disk, %s: %s a second, with the load and the upstream on the same processors; by its CPU time alone, two processors would allow %.0f",
+		r.works[most].name, rate.text(0), 2/cost.median)
 }
 
 const markdownHead = `# Benchmarks

@@ -57,7 +57,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(),
-		newAccount(), newKey(), newUsage(), newModel(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newVersion(),
 	)
 	return root
 }

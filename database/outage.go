@@ -37,6 +37,16 @@ func (db *DB) ensure(ctx context.Context) error {
 	return db.reopen(ctx)
 }
 
+// inPlace makes sure after a commit that it went into the file that stands at the path. One that was deleted while the
+// commit waited for the lock took it along.
+func (db *DB) inPlace() error {
+	file, err := os.Stat(db.path)
+	if err != nil || !os.SameFile(file, db.current.Load().file) {
+		return unavailable("find file after commit", errors.Join(errGone, err))
+	}
+	return nil
+}
+
 // reopen replaces the open connections by new ones to what stands at the path.
 func (db *DB) reopen(ctx context.Context) error {
 	next, err := openHandles(ctx, db.path, db.settings)

@@ -80,6 +80,9 @@ func (db *DB) commit(ctx context.Context, batch []*Pending) {
 	if err == nil {
 		err = db.transact(ctx, batch)
 	}
+	if err == nil {
+		err = db.inPlace()
+	}
 	db.report(err)
 	for _, p := range batch {
 		p.finish(err)

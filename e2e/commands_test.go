@@ -120,8 +120,8 @@ func TestTheConfigurationInTheRepositoryIsValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout, _, code := command(t, "check", "--config", config) // no backend answers here, so the code is 1
-	if code != 1 || !strings.Contains(lineWith(stdout, "configuration"), "llama-8b, llama-405b, trinity-base") {
+	stdout, _, code := command(t, "check", "--config", config) // the code is about Docker, which may be missing here
+	if code == 2 || !strings.Contains(lineWith(stdout, "configuration"), "llama-8b, llama-405b, trinity-base") {
 		t.Errorf("exit code %d:\n%s", code, stdout)
 	}
 }
