@@ -120,7 +120,7 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 		case fleet.Stopped, fleet.Asleep:
 			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("%s: a request starts it, and what it serves can be checked only then (%s)", state, b.URL(""))})
 			continue
-		default:
+		case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
 			findings = append(findings, finding{part, checkFailed, fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))})
 			continue
 		}
