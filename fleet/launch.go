@@ -1,13 +1,14 @@
 package fleet
 
 import (
-	"bytes"
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,30 +21,54 @@ const (
 	outputLines = 200
 	outputLine  = 1000
 	// endWithin is how long a command that is given up has to end by itself.
-	endWithin = 5 * time.Second
+	endWithin = 2 * time.Second
 )
 
 // execute runs a configured command to its end: a program and its arguments, no shell, with the gateway's environment
-// and folder. It has a process group of its own, so that a Ctrl-C at the gateway does not reach what it starts; when ctx
-// ends it is told to stop. Its output goes to the log, and its last line into the error.
-func (b *Backend) execute(ctx context.Context, command []string) error {
-	out := &output{log: b.log}
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the operator's configuration says what to run
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = endWithin
-	err := cmd.Run()
-	last := out.end()
-	switch {
-	case err == nil, errors.Is(err, exec.ErrWaitDelay): // what it has left running may hold its output open
-		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
-	case last != "":
-		return fmt.Errorf("%s: %w: %s", command[0], err, last)
-	default:
+// and folder. It has a process group of its own, so that a Ctrl-C at the gateway does not reach what it starts. Its
+// output goes to the log, and its last line into the error.
+//
+// When ctx ends the whole group is ended, unless spare says that the command is the model itself, which is up.
+func (b *Backend) execute(ctx context.Context, command []string, spare func() bool) error {
+	read, write, err := os.Pipe() // not one of exec's, which would wait for whatever the command leaves running
+	if err != nil {
 		return fmt.Errorf("%s: %w", command[0], err)
+	}
+	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator's configuration says what to run; ctx is obeyed below
+	cmd.Stdout, cmd.Stderr = write, write
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	write.Close() // the command has its own
+	if err != nil {
+		read.Close()
+		return fmt.Errorf("%s: %w", command[0], err)
+	}
+	out := &output{log: b.log, done: make(chan struct{})}
+	b.crew.run(func(ctx context.Context) { out.follow(ctx, read) })
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err = <-ended:
+		return out.explain(command[0], err)
+	case <-ctx.Done():
+	}
+	if spare() {
+		return nil
+	}
+	endGroup(cmd.Process.Pid, ended)
+	return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
+}
+
+// endGroup ends a process and all that it has started, by force where they do not end by themselves.
+func endGroup(leader int, ended <-chan error) {
+	syscall.Kill(-leader, syscall.SIGTERM) //nolint:errcheck // it may have ended by itself
+	timer := time.NewTimer(endWithin)
+	defer timer.Stop()
+	select {
+	case <-ended: //nolint:errcheck // it was ended, whatever it says
+	case <-timer.C:
+		syscall.Kill(-leader, syscall.SIGKILL) //nolint:errcheck // as above
+		<-ended                                //nolint:errcheck // as above
 	}
 }
 
@@ -60,49 +85,58 @@ func (b *Backend) LaunchPrograms() []string {
 	return programs
 }
 
-// output logs what a command says, line by line.
+// output logs what a command says, line by line, for as long as the command or what it has started says anything.
 type output struct {
-	log   *zap.Logger
-	mu    sync.Mutex
-	part  []byte // of a line that has not ended
-	last  string
-	lines int
+	log  *zap.Logger
+	done chan struct{} // closed when there is nothing more
+	mu   sync.Mutex
+	last string
 }
 
-// Write implements io.Writer.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for rest := p; len(rest) > 0; {
-		line, after, whole := bytes.Cut(rest, []byte("\n"))
-		o.part = append(o.part, line[:min(len(line), outputLine-min(len(o.part), outputLine))]...)
-		if whole {
-			o.line()
+// follow reads to the end, or until ctx ends.
+func (o *output) follow(ctx context.Context, source *os.File) {
+	defer close(o.done)
+	defer context.AfterFunc(ctx, func() { source.Close() })() // so that the read below ends
+	defer source.Close()
+	lines := bufio.NewReaderSize(source, outputLine)
+	for count := 1; ; count++ {
+		part, long, err := lines.ReadLine()
+		if err != nil {
+			return
 		}
-		rest = after
-	}
-	return len(p), nil
-}
-
-// line logs the line that has ended.
-func (o *output) line() {
-	text := string(bytes.ToValidUTF8(bytes.TrimSpace(o.part), nil))
-	o.part = o.part[:0]
-	if text == "" {
-		return
-	}
-	o.last = text
-	if o.lines++; o.lines <= outputLines {
-		o.log.Info("command says", zap.String("line", text))
+		text := strings.TrimSpace(strings.ToValidUTF8(string(part), ""))
+		for long && err == nil { // the rest of a line that is too long
+			_, long, err = lines.ReadLine()
+		}
+		if text == "" {
+			continue
+		}
+		o.mu.Lock()
+		o.last = text
+		o.mu.Unlock()
+		if count <= outputLines {
+			o.log.Info("command says", zap.String("line", text))
+		}
 	}
 }
 
-// end is the last line that the command has said.
-func (o *output) end() string {
+// explain is the error of a command that has ended, with the last thing that it said.
+func (o *output) explain(program string, err error) error {
+	if err == nil {
+		return nil
+	}
+	wait := time.NewTimer(endWithin) // it may have left something running that holds its output
+	defer wait.Stop()
+	select {
+	case <-o.done:
+	case <-wait.C:
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.line()
-	return o.last
+	if o.last == "" {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	return fmt.Errorf("%s: %w: %s", program, err, o.last)
 }
 
 // post tells vLLM to do something.

@@ -9,9 +9,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -373,6 +375,54 @@ func TestAReloadMayChangeHowABackendIsLaunched(t *testing.T) {
 	if m.Backends()[0] != kept || m.BootEstimate() != time.Hour {
 		t.Errorf("%v, %v", m.Backends()[0] == kept, m.BootEstimate())
 	}
+}
+
+// A launch command may be the model itself, which does not return.
+func TestACommandThatDoesNotReturnMayBeTheModel(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("start", "echo $$ > $0.pid; touch $0.up; exec sleep 100")
+	t.Cleanup(func() { // the fleet leaves it running
+		pid, err := os.ReadFile(filepath.Join(b.dir, "start.pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+			t.Errorf("the model was ended with the fleet: %v", err)
+		}
+	})
+	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 2 * time.Second })
+	f := startedOn(t, nil, zap.NewNop(), c)
+	m := find(t, f, "m")
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+	wait := time.NewTimer(3 * time.Second) // longer than the boot may take
+	<-wait.C
+	if state, reason := m.Backends()[0].State(); state != fleet.Ready {
+		t.Errorf("it is %s: %s", state, reason)
+	}
+}
+
+func TestABootThatTakesTooLongIsEnded(t *testing.T) {
+	b := newBox(t, 0)
+	b.ill.Store(true)
+	b.script("start", "echo started >> $0.log; sleep 100; touch $0.survived")
+	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 500 * time.Millisecond })
+	f := startedOn(t, nil, zap.NewNop(), c)
+	if err := find(t, f, "m").Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	backend := find(t, f, "m").Backends()[0]
+	wantState(t, backend, fleet.Failed)
+	if _, reason := backend.State(); reason != "it did not answer within 500ms" {
+		t.Errorf("%s", reason)
+	}
+	f.Close() // waits for the command
 }
 
 func TestCloseEndsACommandThatStillRuns(t *testing.T) {

@@ -20,6 +20,9 @@ const (
 	wakeTimeout = 5 * time.Minute
 )
 
+// errBootFailed is why a command that brings a backend up is ended.
+var errBootFailed = errors.New("the boot has failed")
+
 // BootingError says that the model is being started for whoever asked.
 type BootingError struct {
 	Elapsed  time.Duration // since the start
@@ -45,12 +48,13 @@ type life struct {
 	state   State
 	reason  string // why it is not ready, in words
 	since   time.Time
-	begun   time.Time // of the launch or wake, while starting; of the failure, when failed
-	waking  bool      // starting is a wake
-	halting bool      // the stop, or the way to sleep, is under way and cannot be called off
-	doze    bool      // draining ends in sleep
-	used    time.Time // when a request last began or ended, or it was asked for
-	held    bool      // an operator stopped it: no window starts it again until it is asked for
+	begun   time.Time               // of the launch or wake, while starting; of the failure, when failed
+	waking  bool                    // starting is a wake
+	halting bool                    // the stop, or the way to sleep, is under way and cannot be called off
+	doze    bool                    // draining ends in sleep
+	used    time.Time               // when a request last began or ended, or it was asked for
+	abort   context.CancelCauseFunc // ends the launch or wake; nil before the first
+	held    bool                    // an operator stopped it: no window starts it again until it is asked for
 }
 
 // managed tells whether the backend is ours to launch or to wake.
@@ -73,8 +77,13 @@ func (b *Backend) pass(e event, reason string) bool {
 		if from == Starting {
 			b.booted(now.Sub(b.life.begun))
 		}
-	case Starting, Failed:
+	case Starting:
 		b.life.begun = now
+	case Failed:
+		b.life.begun = now
+		if b.life.abort != nil {
+			b.life.abort(errBootFailed)
+		}
 	case Stopped, Asleep, Draining, Unreachable:
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
@@ -109,19 +118,30 @@ func (b *Backend) want(reason string) {
 		b.begin("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
-	b.begin("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start) })
+	b.begin("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isUp) })
 }
 
-// begin does what brings a backend up; what brings it to ready is the probe. b.mu is held.
+// begin does what brings a backend up; what brings it to ready is the probe. A command that does not return may be the
+// model itself: it is ended only where the boot fails. b.mu is held.
 func (b *Backend) begin(what string, do func(context.Context) error) {
 	b.crew.run(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, b.bootTimeout())
-		defer cancel()
+		ctx, abort := context.WithCancelCause(ctx)
+		defer abort(nil)
+		b.mu.Lock()
+		b.life.abort = abort
+		b.mu.Unlock()
+		b.probeSoon() // and often, while it starts
 		if err := do(ctx); err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
 			b.happen(spoiled, fmt.Sprintf("%s: %v", what, err))
 		}
 		b.probeSoon()
 	})
+}
+
+// isUp tells whether the backend has come up, and nobody has stopped it since.
+func (b *Backend) isUp() bool {
+	state, _ := b.State()
+	return state == Ready
 }
 
 func (b *Backend) bootTimeout() time.Duration {
@@ -174,7 +194,7 @@ func (b *Backend) halt(ctx context.Context, doze bool) (event, error) {
 	if doze {
 		return dozed, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.policy().Sleep.Level))
 	}
-	return halted, b.execute(ctx, b.policy().Launch.Stop)
+	return halted, b.execute(ctx, b.policy().Launch.Stop, func() bool { return false })
 }
 
 // tend does what time brings: a boot that takes too long, and a backend that nobody uses. keep says that a warm window
