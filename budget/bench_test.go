@@ -68,8 +68,7 @@ func BenchmarkDecide(b *testing.B) {
 	for b.Loop() {
 		r, err := l.Reserve(b.Context(), p, budget.Request{ID: "req"}, exactly(100, 100), nil)
 		must(b, err)
-		_ = r.Wait(b.Context())                          // fails at once
-		must(b, r.Settle(b.Context(), budget.Outcome{})) // a row that could not be opened is not closed
+		_ = r.Settle(b.Context(), budget.Outcome{}) // the database is closed
 	}
 }
 

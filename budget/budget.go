@@ -54,7 +54,6 @@ type Ledger struct {
 	settings Settings
 	metrics  *metrics
 	submit   submitter // nil before Start
-	failed   failure   // nil before Start
 	clock    func() time.Time
 
 	mu       sync.Mutex // guards what follows, parties and periods included; never held while anything is waited for
@@ -73,9 +72,6 @@ type Ledger struct {
 
 // submitter hands a write to the database's writer, with a context that does not end.
 type submitter func(apply func(context.Context, *sql.Tx) error) *database.Pending
-
-// failure is why a write has failed; nil when it has not, or not yet.
-type failure func(*database.Pending) error
 
 // New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
@@ -99,14 +95,6 @@ func (l *Ledger) Start(ctx context.Context) error {
 	l.mu.Lock()
 	l.submit = func(apply func(context.Context, *sql.Tx) error) *database.Pending {
 		return l.db.Submit(func(tx *sql.Tx) error { return apply(writing, tx) })
-	}
-	l.failed = func(p *database.Pending) error {
-		select {
-		case <-p.Done():
-			return p.Wait(writing)
-		default:
-			return nil
-		}
 	}
 	l.closed = false
 	l.mu.Unlock()

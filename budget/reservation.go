@@ -74,7 +74,7 @@ type Reservation struct {
 	once    sync.Once
 	instead sync.Once // see unwritten
 	ended   atomic.Bool
-	closing *closing          // nil where there was nothing to write
+	closing *closing
 	commit  *database.Pending // the first attempt at it; the closing's own may be a later one
 }
 
@@ -159,9 +159,6 @@ func (r *Reservation) insert(ctx context.Context, tx *sql.Tx, one row) error {
 // stands in memory, as o or as its Unwritten, and the ledger goes on trying to write it.
 func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(Settled, o)
-	if r.closing == nil {
-		return nil
-	}
 	began := time.Now()
 	if err := r.commit.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
@@ -204,9 +201,8 @@ func (r *Reservation) Release() {
 		known := r.latest()
 		o.Prompt, o.Completion = known.prompt, known.completion
 	}
-	if r.end(Interrupted, o); r.closing != nil {
-		r.ledger.adopt(r.closing)
-	}
+	r.end(Interrupted, o)
+	r.ledger.adopt(r.closing)
 }
 
 // end charges and submits the row's end, once. Who comes second finds the first's.
@@ -228,9 +224,6 @@ func (r *Reservation) end(state State, o Outcome) {
 			l.log.Warn("a request took more than was reserved for it", zap.String("request_id", r.request.ID),
 				zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
 				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
-		}
-		if o.Prompt+o.Completion == 0 && r.opened != nil && l.failed(r.opened) != nil {
-			return // a request that was refused because it could not be written down
 		}
 		r.closing = &closing{of: r, row: row{request: r.request, state: state, outcome: o}}
 		l.write(r.closing)

@@ -123,7 +123,9 @@ func (db *DB) applyAll(ctx context.Context, tx *sql.Tx, batch []*Pending) error 
 		if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 			return unavailable("begin", err)
 		}
-		db.apply(p, tx)
+		if db.apply(p, tx) {
+			return p.err
+		}
 		end := "RELEASE one"
 		if p.err != nil {
 			end = "ROLLBACK TO one; RELEASE one"
