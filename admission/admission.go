@@ -35,7 +35,7 @@ type Stats struct {
 	Keys          int   // that have requests
 	Running       int   // requests that have a slot
 	Waiting       int   // requests that wait for one
-	BufferedBytes int64 // of the requests that wait
+	BufferedBytes int64 // of the requests that wait, for a slot or for what Hold is told of
 	Refused       int64 // with ErrFull, ever
 }
 
@@ -85,6 +85,24 @@ func (q *Queue) Enter(ctx context.Context, key string, limit int, bytes int64) (
 		s.Leave()
 		return nil, context.Cause(ctx)
 	}
+}
+
+// Hold counts the bytes of a request that waits for something else than its turn, until release is called, once. The
+// error is ErrFull.
+func (q *Queue) Hold(bytes int64) (release func(), err error) {
+	bytes = max(bytes, 0)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if bytes > q.settings.MaxBufferedBytes-q.totals.BufferedBytes {
+		q.totals.Refused++
+		return nil, ErrFull
+	}
+	q.totals.BufferedBytes += bytes
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.totals.BufferedBytes -= bytes
+	}, nil
 }
 
 // join gives out a slot, or a place in the queue, whose turn is then not nil.

@@ -286,6 +286,24 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 	})
 }
 
+func TestWhatWaitsForSomethingElseCountsToo(t *testing.T) {
+	q := admission.New(admission.Settings{MaxBufferedBytes: 25})
+	release, err := q.Hold(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Hold(6); !errors.Is(err, admission.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+	first := enter(t, q, "a", 1)
+	if _, err := q.Enter(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
+		t.Errorf("a place in the queue: got %v", err)
+	}
+	release()
+	first.Leave()
+	wantStats(t, q, admission.Stats{Refused: 2})
+}
+
 func TestLeavingTwiceFreesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()

@@ -170,7 +170,7 @@ func TestOpenBreakersAreToldWithTheTimeLeft(t *testing.T) {
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.Servable(t.Context()) == nil || m.Status() != fleet.Unavailable {
+	if m.Servable() == nil || m.Status() != fleet.Unavailable {
 		t.Error("it is said to be servable")
 	}
 }

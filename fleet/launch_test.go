@@ -129,7 +129,7 @@ func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
-			err := m.Servable(t.Context())
+			err := m.Servable()
 			booting, ok := errors.AsType[*fleet.BootingError](err)
 			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
 				t.Errorf("got %v %+v", err, booting)
@@ -144,7 +144,7 @@ func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
 		t.Errorf("meanwhile: %s", m.Status())
 	}
 	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
-	if err := m.Servable(t.Context()); err != nil {
+	if err := m.Servable(); err != nil {
 		t.Error(err)
 	}
 	acquire(t, m).Release()
@@ -170,7 +170,7 @@ func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
 	boot := func() (estimated, took time.Duration) {
 		m := find(t, startedOn(t, db, zap.NewNop(), b.model(nil)), "m")
 		began := time.Now()
-		booting, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context()))
+		booting, ok := errors.AsType[*fleet.BootingError](m.Servable())
 		if !ok {
 			t.Fatal("it does not boot")
 		}
@@ -193,17 +193,14 @@ func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
 
 func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
 	b := newBox(t, 0)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) {
-		m.Backends[0].Launch.IdleAfter = time.Millisecond
-		m.ColdWait = 10 * time.Second
-	})), "m")
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = time.Millisecond })), "m")
 	deadline := time.Now().Add(3 * time.Second)
 	var all sync.WaitGroup
 	var served atomic.Int64
 	for range 4 {
 		all.Go(func() {
 			for time.Now().Before(deadline) {
-				if err := m.Servable(t.Context()); err != nil {
+				if err := m.AwaitBoot(t.Context()); err != nil {
 					t.Errorf("it is not started again: %v", err)
 					return
 				}
@@ -233,8 +230,8 @@ func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
 
 func TestAStopWaitsForTheRequestsUnderWay(t *testing.T) {
 	b := newBox(t, 0)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.ColdWait = 10 * time.Second })), "m")
-	if err := m.Servable(t.Context()); err != nil {
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if err := m.AwaitBoot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	running := acquire(t, m)
@@ -261,12 +258,12 @@ func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
 	b.script("start", "echo starting; echo 'no such image: vllm' >&2; echo started >> $0.log; exit 3")
 	core, logged := observer.New(zap.InfoLevel)
 	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
-	if err := m.Servable(t.Context()); err == nil {
+	if err := m.Servable(); err == nil {
 		t.Error("it is servable")
 	}
 	wantState(t, m.Backends()[0], fleet.Failed)
 	for range 3 {
-		err := m.Servable(t.Context())
+		err := m.Servable()
 		failed, ok := errors.AsType[*fleet.FailedError](err)
 		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn <= 20*time.Second {
 			t.Errorf("got %v", err)
@@ -280,17 +277,25 @@ func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
 	}
 }
 
-func TestColdWaitHoldsARequestUntilTheModelIsThere(t *testing.T) {
+func TestWhoWaitsForABootIsToldWhenItIsOver(t *testing.T) {
 	b := newBox(t, 300*time.Millisecond)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.ColdWait = 10 * time.Second })), "m")
-	if err := m.Servable(t.Context()); err != nil || m.Status() != fleet.Warm {
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.Warm {
 		t.Errorf("%v, %s", err, m.Status())
 	}
 	ill := newBox(t, 0)
 	ill.ill.Store(true)
-	m = find(t, startedOn(t, nil, zap.NewNop(), ill.model(func(m *config.Model) { m.ColdWait = 50 * time.Millisecond })), "m")
-	if _, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context())); !ok {
+	m = find(t, startedOn(t, nil, zap.NewNop(), ill.model(nil)), "m")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, ok := errors.AsType[*fleet.BootingError](m.AwaitBoot(ctx)); !ok {
 		t.Error("it waits for ever, or not at all")
+	}
+	failing := newBox(t, 0)
+	failing.script("start", "exit 1")
+	m = find(t, startedOn(t, nil, zap.NewNop(), failing.model(nil)), "m")
+	if _, ok := errors.AsType[*fleet.FailedError](m.AwaitBoot(t.Context())); !ok {
+		t.Error("a boot that has failed is waited for")
 	}
 }
 
@@ -314,7 +319,7 @@ func TestAnIdleBackendSleepsAndWakes(t *testing.T) {
 	if m.Status() != fleet.Cold {
 		t.Errorf("asleep it is %s", m.Status())
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.Servable(t.Context())); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
 		t.Error("who asks is not told of the wake")
 	}
 	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })

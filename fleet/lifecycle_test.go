@@ -40,7 +40,7 @@ func TestAnOpenBreakerStaysOpenOverAReload(t *testing.T) {
 	if got := m.Backends()[0].Breaker(); got != breaker.Open {
 		t.Errorf("it is %s", got)
 	}
-	if err := m.Servable(t.Context()); err != nil {
+	if err := m.Servable(); err != nil {
 		t.Errorf("there is another backend, but: %v", err)
 	}
 	l = acquire(t, m)
@@ -62,7 +62,7 @@ func TestAReloadWithOtherBreakersMakesThemAnew(t *testing.T) {
 	l = acquire(t, find(t, f, "m"))
 	l.Report(breaker.ServerError)
 	l.Release()
-	if err := find(t, f, "m").Servable(t.Context()); err == nil {
+	if err := find(t, f, "m").Servable(); err == nil {
 		t.Error("one failure opens the new breaker, but it is closed")
 	}
 }

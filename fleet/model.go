@@ -124,30 +124,9 @@ func (m *Model) BootEstimate() time.Duration {
 	return 0
 }
 
-// Servable tells whether an attempt could be made now, and has the model started where that takes a start. It waits for
-// a boot as long as the model's cold_wait allows. The error is a *BootingError, a *FailedError, or an *OpenError when
-// every backend is being left alone.
-func (m *Model) Servable(ctx context.Context) error {
-	err := m.servable()
-	if _, booting := errors.AsType[*BootingError](err); !booting || m.config.ColdWait == 0 {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.config.ColdWait)
-	defer cancel()
-	for {
-		news := m.moves.news()
-		if err = m.servable(); err == nil {
-			return nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-func (m *Model) servable() error {
+// Servable tells whether an attempt could be made now, and has the model started where that takes a start. The error is a
+// *BootingError, a *FailedError, or an *OpenError when every backend is being left alone.
+func (m *Model) Servable() error {
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
 			return nil
@@ -157,6 +136,25 @@ func (m *Model) servable() error {
 		return err
 	}
 	return m.open()
+}
+
+// ColdWait is how long a request may wait for a boot; 0: not at all.
+func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
+
+// AwaitBoot waits until the model is servable, or will not be by this boot, or ctx ends. The error is Servable's.
+func (m *Model) AwaitBoot(ctx context.Context) error {
+	for {
+		news := m.moves.news()
+		err := m.Servable()
+		if _, booting := errors.AsType[*BootingError](err); !booting {
+			return err
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // start has one backend started, unless one is starting already, and tells how that stands; nil where none can be.

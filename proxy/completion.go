@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -28,8 +29,8 @@ func (s *Server) completion(x *exchange) error {
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := x.model.Servable(x.r.Context()); err != nil {
-		return x.unservable(err)
+	if err := s.awaitModel(x, int64(len(body))); err != nil {
+		return err
 	}
 	if err := s.refuseSpent(x); err != nil {
 		return err
@@ -103,6 +104,26 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 		suggestion = m.ID()
 	}
 	return nil, apierr.UnknownModel(id, available, suggestion)
+}
+
+// awaitModel has the model started where it does not run, and waits for that as long as its cold_wait allows. Who waits
+// counts with those who wait for a slot, since both keep their bodies in memory.
+func (s *Server) awaitModel(x *exchange, bytes int64) error {
+	err := x.model.Servable()
+	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
+		release, full := s.queue.Hold(bytes)
+		if full != nil {
+			return tooMuchWaits(full)
+		}
+		defer release()
+		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
+		defer cancel()
+		err = x.model.AwaitBoot(ctx)
+	}
+	if err != nil {
+		return x.unservable(err)
+	}
+	return nil
 }
 
 // unservable is the answer for a model that no attempt can be made at.

@@ -67,7 +67,7 @@ func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 	x.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):
-		return apierr.Overload("too much is waiting here already", busyRetry, err)
+		return tooMuchWaits(err)
 	case err != nil:
 		return x.ending()
 	}
@@ -80,6 +80,10 @@ func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 		return err
 	}
 	return nil
+}
+
+func tooMuchWaits(cause error) error {
+	return apierr.Overload("too much is waiting here already", busyRetry, cause)
 }
 
 // lookAgain is how long a request must have waited for its key to be looked at again.
