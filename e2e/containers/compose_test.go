@@ -234,7 +234,7 @@ func TestComposeShowsItselfToPrometheus(t *testing.T) {
 		})
 	}
 	rules := gjson.Get(get("/api/v1/rules"), "data.groups.#.rules.#.health|@flatten").Array()
-	if len(rules) != 11 {
+	if len(rules) != 12 {
 		t.Errorf("%d alerts are known", len(rules))
 	}
 }
