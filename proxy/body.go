@@ -37,6 +37,14 @@ func (x *exchange) readBody() ([]byte, error) {
 	var source io.Reader = arriving
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
+		if n := x.r.ContentLength; n >= 0 && n <= min(limit, firstBuffer) {
+			body := make([]byte, n) // not a byte more: many may wait for their turn
+			if _, err := io.ReadFull(source, body); err != nil {
+				return nil, arriving.unreadable()
+			}
+			x.bodyRead = true
+			return body, nil
+		}
 	case "gzip", "x-gzip":
 		unpacked, err := gzip.NewReader(source)
 		if err != nil {
