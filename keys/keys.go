@@ -81,6 +81,7 @@ type snapshot struct {
 	revision int64
 	source   *sql.DB // where it was read; another database may have the same revision
 	byHash   map[hash]entry
+	byID     map[string]entry
 }
 
 // hash is the SHA-256 of a secret.
@@ -143,6 +144,17 @@ func (d *Directory) Authenticate(secret string) (Identity, error) {
 	return found.identity, found.refusal
 }
 
+// Identify says who an account is that asks with one of its keys, for whom the account has signed in and no secret is
+// needed. A key that is not the account's is as good as none. The error is ErrUnknown, or one of Authenticate's for a key
+// that may not be used.
+func (d *Directory) Identify(account, key string) (Identity, error) {
+	found, ok := d.snapshot.Load().byID[key]
+	if !ok || found.identity.AccountID != account {
+		return Identity{}, ErrUnknown
+	}
+	return found.identity, found.refusal
+}
+
 // follow polls until ctx ends.
 func (d *Directory) follow(ctx context.Context) {
 	defer close(d.done)
@@ -191,6 +203,10 @@ func readSnapshot(ctx context.Context, source *sql.DB) (*snapshot, error) {
 	}
 	if s.byHash, err = selectEntries(ctx, tx); err != nil {
 		return nil, err
+	}
+	s.byID = make(map[string]entry, len(s.byHash))
+	for _, e := range s.byHash {
+		s.byID[e.identity.KeyID] = e
 	}
 	return s, nil
 }

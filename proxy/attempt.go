@@ -95,7 +95,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (breaker.Verdict, erro
 
 	x.sent, x.asked = time.Now(), true
 	x.reservation.Attempt(lease.Name)
-	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, lease.Backend)}
+	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, lease.Backend), TokenIDs: x.guest != nil}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}

@@ -11,6 +11,7 @@ import (
 	"basegate/breaker"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/keys"
 	"basegate/validate"
 )
 
@@ -66,22 +67,30 @@ func (s *Server) chat(x *exchange) error {
 
 var errNoKey = errors.New("no bearer token")
 
-// authenticate takes the key from the one Authorization header.
+// authenticate finds out who asks, and who pays.
 func (s *Server) authenticate(x *exchange) error {
-	values := x.r.Header.Values("Authorization")
-	if len(values) != 1 {
-		return apierr.BadKey(errNoKey)
-	}
-	scheme, secret, _ := strings.Cut(values[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return apierr.BadKey(errNoKey)
-	}
-	identity, err := s.keys.Authenticate(strings.TrimSpace(secret))
+	identity, err := s.identify(x)
 	x.identity, x.payer = identity, payerOf(&identity)
 	if err != nil {
 		return apierr.BadKey(err)
 	}
 	return nil
+}
+
+// identify takes the key from the one Authorization header, but for a guest, who has none.
+func (s *Server) identify(x *exchange) (keys.Identity, error) {
+	if x.guest != nil {
+		return s.keys.Identify(x.guest.account, x.guest.key)
+	}
+	values := x.r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return keys.Identity{}, errNoKey
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return keys.Identity{}, errNoKey
+	}
+	return s.keys.Authenticate(strings.TrimSpace(secret))
 }
 
 func (s *Server) maxLogprobs(model string) int {

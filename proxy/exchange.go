@@ -30,6 +30,7 @@ type exchange struct {
 	settings *Settings
 	bodyRead bool // whole, so that none of it is still on its way
 
+	guest        *guest // who asks from within; nil: whoever has the key
 	identity     keys.Identity
 	payer        budget.Payer // who is charged, with the caps in force
 	request      *validate.Request
@@ -82,27 +83,35 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 		if !isAPI(c.Request().URL.Path) {
 			return next(c)
 		}
-		x := &exchange{
-			w: c.Response().Writer, r: c.Request(), id: newRequestID(), arrived: time.Now(),
-			settings: s.settings.Load(),
-		}
-		x.address = x.settings.ClientAddress(x.r)
-		x.w.Header().Set("X-Request-Id", x.id)
+		x := s.begin(c.Response().Writer, c.Request())
 		c.Set(exchangeKey, x)
-		defer s.finish(x)
-		defer x.freeWrites()
-		if !s.enter() {
-			x.w.Header().Set("Connection", "close")
-			return s.fail(x, apierr.Overload("the gateway is shutting down", time.Second, nil))
-		}
-		defer s.leave()
-		return s.fail(x, s.guarded(next, c, x))
+		return s.run(x, func() error { return RoutingError(c, next(c)) })
 	}
+}
+
+// begin makes the exchange of a request that has just come.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{w: w, r: r, id: newRequestID(), arrived: time.Now(), settings: s.settings.Load()}
+	x.address = x.settings.ClientAddress(x.r)
+	x.w.Header().Set("X-Request-Id", x.id)
+	return x
+}
+
+// run has the request handled, and brings it to its end.
+func (s *Server) run(x *exchange, handle func() error) error {
+	defer s.finish(x)
+	defer x.freeWrites()
+	if !s.enter() {
+		x.w.Header().Set("Connection", "close")
+		return s.fail(x, apierr.Overload("the gateway is shutting down", time.Second, nil))
+	}
+	defer s.leave()
+	return s.fail(x, s.guarded(x, handle))
 }
 
 // guarded turns a panic of the handler into an error. It keeps the frames of this goroutine and not the panic's
 // value, which may hold a prompt.
-func (s *Server) guarded(next echo.HandlerFunc, c echo.Context, x *exchange) (err error) {
+func (s *Server) guarded(x *exchange, handle func() error) (err error) {
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -114,7 +123,7 @@ func (s *Server) guarded(next echo.HandlerFunc, c echo.Context, x *exchange) (er
 		s.log.Error("panic", zap.String("request_id", x.id), zap.Strings("frames", frames()))
 		err = apierr.Unexpected(errPanic)
 	}()
-	return RoutingError(c, next(c))
+	return handle()
 }
 
 var errPanic = errors.New("panic, see the log line of its own")
@@ -182,7 +191,7 @@ func (x *exchange) failStream(e *apierr.Error) {
 // send writes to the client and flushes, so that nothing waits in a buffer.
 func (x *exchange) send(b []byte) error {
 	x.boundWrites()
-	if _, err := x.w.Write(b); err != nil {
+	if _, err := x.w.Write(b); err != nil { //nolint:gosec // JSON or events by its content type, which no browser takes for a page
 		return errClientGone
 	}
 	if err := http.NewResponseController(x.w).Flush(); err != nil {

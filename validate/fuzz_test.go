@@ -396,7 +396,7 @@ func FuzzUpstream(f *testing.F) {
 		if err != nil || !utf8.ValidString(model) {
 			return
 		}
-		e := validate.Edits{Model: model, MaxTokens: max(0, maxTokens), BestOf: validate.BestOf(bestOf % 3)}
+		e := validate.Edits{Model: model, MaxTokens: max(0, maxTokens), BestOf: validate.BestOf(bestOf % 3), TokenIDs: bestOf > 127}
 		if r.BestOf == 0 && e.BestOf == validate.EmulateBestOf {
 			e.BestOf = validate.KeepBestOf // there is nothing to emulate
 		}
@@ -436,6 +436,8 @@ func expected(all []one, r *validate.Request, e validate.Edits) []one {
 		{"n", strconv.FormatInt(r.BestOf, 10), emulate},
 		{"logprobs", "0", emulate && r.Logprobs == validate.Absent},
 		{"stream_options", `{"include_usage":true}`, r.Stream && !r.IncludeUsage},
+		{"return_tokens_as_token_ids", "true", e.TokenIDs},
+		{"return_token_ids", "true", e.TokenIDs && !r.Echo},
 	}
 	var left []one
 	done := map[string]bool{}

@@ -24,6 +24,7 @@ type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: as it came
 	BestOf    BestOf
+	TokenIDs  bool // ask for the ids of tokens, which no client can
 }
 
 // Upstream is the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes, so
@@ -48,13 +49,26 @@ func (r *Request) Upstream(e Edits) Body {
 	if r.Stream && !r.IncludeUsage {
 		s.askForUsage()
 	}
+	if e.TokenIDs {
+		s.extra = askForTokenIDs(r)
+	}
 	return s.run()
+}
+
+// askForTokenIDs has vLLM name tokens by their ids among log-probabilities, and list the ids of prompt and completion
+// where its version can; not with echo, whose text vLLM leaves out where it lists ids.
+func askForTokenIDs(r *Request) string {
+	if r.Echo {
+		return `,"return_tokens_as_token_ids":true`
+	}
+	return `,"return_tokens_as_token_ids":true,"return_token_ids":true`
 }
 
 // splicer cuts and pastes at the offsets of the members.
 type splicer struct {
 	request *Request
 	drop    fieldID // a field to leave out; 0 (model, which is never dropped) for none
+	extra   string  // members for the end, that are no fields
 	edits   [5]edit
 	count   int
 	out     Body
@@ -151,6 +165,7 @@ func (s *splicer) append(lastKept int) {
 		added = append(added, `":`...)
 		added = append(added, e.value...)
 	}
+	added = append(added, s.extra...)
 	if added != nil {
 		at := max(lastKept, s.copied)
 		s.paste(span{at, at}, added)
