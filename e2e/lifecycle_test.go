@@ -4,9 +4,11 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,10 +37,7 @@ type launched struct {
 func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
 	t.Helper()
 	l := &launched{dir: t.TempDir()}
-	socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	address := socket.Addr().String()
-	must(t, socket.Close())
+	address := freeAddress(t)
 	l.url = "http://" + address
 	script := func(name, text string) {
 		must(t, os.WriteFile(filepath.Join(l.dir, name), []byte("#!/bin/sh\ncd "+l.dir+"\n"+text+"\n"), 0o700))
@@ -46,6 +46,9 @@ func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
 		bootDelay.Seconds(), binary, address, checkpoint))
 	script("stop", "echo stopped >> log; kill $(cat pid) && while kill -0 $(cat pid) 2>/dev/null; do sleep 0.02; done")
 	t.Cleanup(func() {
+		if said, err := os.ReadFile(filepath.Join(l.dir, "mock.log")); t.Failed() && err == nil {
+			t.Logf("the launched mock at %s: %s", address, said)
+		}
 		if pid, err := os.ReadFile(filepath.Join(l.dir, "pid")); err == nil {
 			if n, err := strconv.Atoi(strings.TrimSpace(string(pid))); err == nil {
 				if p, err := os.FindProcess(n); err == nil {
@@ -55,6 +58,22 @@ func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
 		}
 	})
 	return l
+}
+
+// freeAddress is where nobody listens. It is below the ports that the kernel gives to connections and to whoever wants
+// any, so that none of them takes it meanwhile.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		must(t, err)
+		must(t, socket.Close())
+		return address
+	}
 }
 
 // commands are those that were run, in order.
@@ -180,10 +199,7 @@ func TestALaunchThatFailsIsTold(t *testing.T) {
 
 func TestCommandsReachTheRunningGateway(t *testing.T) {
 	l := newLaunched(t, 0)
-	admin, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, admin.Close())
-	place := newSite(t, settings{admin: admin.Addr().String(), models: l.model("m", "", "")})
+	place := newSite(t, settings{admin: freeAddress(t), models: l.model("m", "", "")})
 	place.serve()
 	state := func() string { return gjson.Get(place.run("model", "list", "--json"), "0.backends.0.state").Str }
 	if got := state(); got != "stopped" {
