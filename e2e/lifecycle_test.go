@@ -114,7 +114,7 @@ func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
 	g := place.serve()
 	stop := func() {
 		place.run("model", "stop", "m")
-		eventually(t, "it has stopped", func() bool { return strings.HasSuffix(strings.Join(l.commands(), " "), "stopped") })
+		eventually(t, "it has stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
 	}
 	for range 2 { // two boots are measured
 		if got, _ := g.retrying(small); got.status != http.StatusOK {
