@@ -22,7 +22,7 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "config", "docs", "mockvllm"},
-	{"validate", "breaker", "database"},
+	{"validate", "breaker", "database", "upstream"},
 	{"keys", "admission", "budget", "fleet"},
 	{"proxy", "console"},
 	{"gateway"},

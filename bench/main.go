@@ -2,7 +2,7 @@
 // of their own, in turns, and CPU time by the kernel's account. It asserts no figure, since machines differ, but it
 // exits with 1 when the gateway cut a stream or failed a request.
 //
-//	go run ./bench [-short] [-rounds N] [-markdown docs/benchmarks.md]
+//	go run ./bench [-short] [-rounds N] [-work REGEXP] [-markdown docs/benchmarks.md]
 package main
 
 import (
@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -23,6 +25,7 @@ type options struct {
 	rounds   int
 	measured time.Duration // each work, target and round
 	limit    time.Duration // everything
+	works    []work
 }
 
 var errUnsound = errors.New("the gateway cut a stream or failed a request, see the table")
@@ -34,7 +37,10 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == bareCommand {
 		err = serveBare(ctx, os.Args[2:])
 	} else {
-		err = bench(ctx, readOptions())
+		var o options
+		if o, err = readOptions(); err == nil {
+			err = bench(ctx, o)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -43,17 +49,23 @@ func main() {
 	}
 }
 
-func readOptions() options {
+func readOptions() (options, error) {
 	o := options{measured: 3 * time.Second, limit: 5 * time.Minute}
 	short := flag.Bool("short", false, "one short round, to see that everything works")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; 1 with -short")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table to this file, as Markdown")
 	flag.StringVar(&o.basegate, "basegate", "bin/basegate", "the gateway's binary")
+	only := flag.String("work", "", "only the works whose name matches this regular expression, such as '^1 KB'")
 	flag.Parse()
 	if *short {
 		o.rounds, o.measured, o.limit = 1, 1500*time.Millisecond, 90*time.Second
 	}
-	return o
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		return o, fmt.Errorf("-work: %w", err)
+	}
+	o.works = slices.DeleteFunc(works(), func(w work) bool { return !wanted.MatchString(w.name) })
+	return o, nil
 }
 
 // bench starts the processes, measures, and reports.
@@ -93,7 +105,7 @@ func bench(ctx context.Context, o options) (err error) {
 func measureAll(ctx context.Context, s *stage, o options) (*report, error) {
 	r := newReport(o)
 	for round := range o.rounds {
-		for i, w := range works() {
+		for i, w := range o.works {
 			for _, t := range s.targets() {
 				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, o.rounds, w.name, t.name)
 				m, err := measure(ctx, t, w, o.measured)

@@ -19,7 +19,7 @@ type report struct {
 }
 
 func newReport(o options) *report {
-	r := &report{options: o, works: works()}
+	r := &report{options: o, works: o.works}
 	for range r.works {
 		r.results = append(r.results, map[string][]*measurement{})
 	}

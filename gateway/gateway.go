@@ -24,6 +24,7 @@ import (
 	"basegate/fleet"
 	"basegate/keys"
 	"basegate/proxy"
+	"basegate/upstream"
 )
 
 // Gateway is one running gateway.
@@ -70,7 +71,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	}
 	g.onStop("database", func(context.Context) error { return g.db.Close() })
 
-	transport := newTransport(cfg.Upstream)
+	transport := newTransport(cfg)
+	outside := &http.Transport{DisableKeepAlives: true} // to others than backends, now and then
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
 	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{})
 	g.queue = admission.New(queueSettings(cfg))
@@ -82,7 +84,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
 	g.console = console.New(consoleSettings(cfg), console.Parts{
-		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: transport, Log: log.Named("console"), Warm: g.warm,
+		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: outside, Log: log.Named("console"), Warm: g.warm,
 	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -191,19 +193,13 @@ func (g *Gateway) takeDown(ctx context.Context) error {
 
 // NewFleet makes a fleet of the configured models on connections of its own, for commands that only look.
 func NewFleet(cfg *config.Config, log *zap.Logger) *fleet.Fleet {
-	return fleet.New(cfg.Models, fleetSettings(cfg), newTransport(cfg.Upstream), nil, log)
+	return fleet.New(cfg.Models, fleetSettings(cfg), newTransport(cfg), nil, log)
 }
 
-// newTransport makes the connections to backends. Idle ones close before vLLM closes them from its side, which it
-// does after 5 s: a request on a connection that is being closed is lost.
-func newTransport(u config.Upstream) *http.Transport {
-	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: u.ConnectTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout: u.ConnectTimeout,
-		DisableCompression:  true,
-		MaxIdleConnsPerHost: 4096,
-		IdleConnTimeout:     4 * time.Second,
-		ReadBufferSize:      4 << 10,
-		WriteBufferSize:     4 << 10,
-	}
+// idleUpstream is how long an unused connection to a backend is kept. It is closed before vLLM closes it from its side,
+// which it does after 5 s: a request on a connection that is being closed is lost.
+const idleUpstream = 4 * time.Second
+
+func newTransport(cfg *config.Config) *upstream.Transport {
+	return upstream.New(upstream.Settings{ConnectTimeout: cfg.Upstream.ConnectTimeout, IdleTimeout: idleUpstream})
 }

@@ -31,6 +31,7 @@ import (
 	"basegate/fleet"
 	"basegate/keys"
 	"basegate/proxy"
+	connections "basegate/upstream"
 )
 
 func TestMain(m *testing.M) {
@@ -72,7 +73,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 		maxBuffered: 1 << 30,
 		breaker:     breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
-	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 512, IdleConnTimeout: 4 * time.Second}
+	transport := connections.New(connections.Settings{ConnectTimeout: 10 * time.Second, IdleTimeout: 4 * time.Second})
 	t.Cleanup(transport.CloseIdleConnections)
 	o.transport = transport
 	if change != nil {
