@@ -2,7 +2,6 @@ package budget
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 
@@ -25,7 +24,7 @@ type closing struct {
 func (l *Ledger) write(c *closing) {
 	whole := c.of.opened == nil && !c.tried
 	c.tried = true
-	c.pending = l.submit(func(ctx context.Context, tx *sql.Tx) error {
+	c.pending = l.submit(func(ctx context.Context, tx database.Tx) error {
 		if c.of.foreign {
 			return ErrDuplicate
 		}

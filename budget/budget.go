@@ -20,7 +20,6 @@ package budget
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -71,7 +70,7 @@ type Ledger struct {
 }
 
 // submitter hands a write to the database's writer, with a context that does not end.
-type submitter func(apply func(context.Context, *sql.Tx) error) *database.Pending
+type submitter func(apply func(context.Context, database.Tx) error) *database.Pending
 
 // New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
@@ -93,8 +92,8 @@ func (l *Ledger) Start(ctx context.Context) error {
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	writing := context.WithoutCancel(ctx)
 	l.mu.Lock()
-	l.submit = func(apply func(context.Context, *sql.Tx) error) *database.Pending {
-		return l.db.Submit(func(tx *sql.Tx) error { return apply(writing, tx) })
+	l.submit = func(apply func(context.Context, database.Tx) error) *database.Pending {
+		return l.db.Submit(func(tx database.Tx) error { return apply(writing, tx) })
 	}
 	l.closed = false
 	l.mu.Unlock()

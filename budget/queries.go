@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"basegate/database"
 )
 
 // querier is what queries run on.
@@ -32,7 +34,7 @@ type row struct {
 	outcome Outcome
 }
 
-func insertRequest(ctx context.Context, tx *sql.Tx, r row) error {
+func insertRequest(ctx context.Context, tx database.Tx, r row) error {
 	const text = `
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
@@ -46,7 +48,7 @@ func insertRequest(ctx context.Context, tx *sql.Tx, r row) error {
 }
 
 // updateRequest closes a row, if there is one.
-func updateRequest(ctx context.Context, tx *sql.Tx, r row) (found bool, err error) {
+func updateRequest(ctx context.Context, tx database.Tx, r row) (found bool, err error) {
 	const text = `
 		UPDATE requests SET backend = $2, status = $3, code = $4, state = $5, prompt_tokens = $6, completion_tokens = $7,
 			queue_us = $8, first_token_us = $9, total_us = $10
@@ -63,7 +65,7 @@ func updateRequest(ctx context.Context, tx *sql.Tx, r row) (found bool, err erro
 }
 
 // updateProgress writes a checkpoint, unless the request has ended meanwhile.
-func updateProgress(ctx context.Context, tx *sql.Tx, id string, p progress) error {
+func updateProgress(ctx context.Context, tx database.Tx, id string, p progress) error {
 	const text = `
 		UPDATE requests SET backend = $2, prompt_tokens = $3, completion_tokens = $4
 		WHERE request_id = $1 AND state = 'in_flight'`
@@ -72,7 +74,7 @@ func updateProgress(ctx context.Context, tx *sql.Tx, id string, p progress) erro
 }
 
 // interruptRequests closes all rows that are in flight.
-func interruptRequests(ctx context.Context, tx *sql.Tx) (rows int64, err error) {
+func interruptRequests(ctx context.Context, tx database.Tx) (rows int64, err error) {
 	const text = `UPDATE requests SET state = 'interrupted' WHERE state = 'in_flight'`
 	result, err := tx.ExecContext(ctx, text)
 	if err != nil {

@@ -2,15 +2,16 @@ package budget
 
 import (
 	"context"
-	"database/sql"
 
 	"go.uber.org/zap"
+
+	"basegate/database"
 )
 
 // recover closes what a crash has left and counts what has been used since the month began.
 func (l *Ledger) recover(ctx context.Context) error {
 	var left int64
-	err := l.db.Write(ctx, func(tx *sql.Tx) (err error) {
+	err := l.db.Write(ctx, func(tx database.Tx) (err error) {
 		left, err = interruptRequests(ctx, tx)
 		return err
 	})
@@ -60,7 +61,7 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 	for i, r := range some {
 		saved[i] = r.latest()
 	}
-	err := l.submit(func(ctx context.Context, tx *sql.Tx) error {
+	err := l.submit(func(ctx context.Context, tx database.Tx) error {
 		for i, r := range some {
 			if r.foreign {
 				continue

@@ -2,7 +2,6 @@ package budget
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -136,14 +135,14 @@ const openAfter = 20 * time.Millisecond
 // open submits the row, once, unless the request has ended.
 func (r *Reservation) open() {
 	r.opening.Do(func() {
-		r.opened = r.ledger.submit(func(ctx context.Context, tx *sql.Tx) error {
+		r.opened = r.ledger.submit(func(ctx context.Context, tx database.Tx) error {
 			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
 		})
 	})
 }
 
 // insert makes the row, or finds that another's has this id.
-func (r *Reservation) insert(ctx context.Context, tx *sql.Tx, one row) error {
+func (r *Reservation) insert(ctx context.Context, tx database.Tx, one row) error {
 	err := insertRequest(ctx, tx, one)
 	if database.IsUnique(err) {
 		r.foreign = true

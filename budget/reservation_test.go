@@ -2,7 +2,6 @@ package budget_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"io"
 	"os"
@@ -241,7 +240,7 @@ func full(tb testing.TB, db *database.DB, yes bool) {
 	if yes {
 		text = "PRAGMA max_page_count = 1"
 	}
-	must(tb, db.Write(tb.Context(), func(tx *sql.Tx) error {
+	must(tb, db.Write(tb.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text)
 		return err
 	}))

@@ -3,7 +3,6 @@ package cli_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -36,13 +35,13 @@ database: {path: %q}
 models: [{id: m, checkpoint: org/m, backends: [{url: "http://127.0.0.1:1"}]}]`, path), 0o600))
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
-	must(t, db.Write(t.Context(), func(tx *sql.Tx) error {
+	must(t, db.Write(t.Context(), func(tx database.Tx) error {
 		const text = `
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 			INSERT INTO requests SELECT printf('req_%06d', i), i * 1000000,
 				CASE WHEN i < 10 THEN 'key_ěšč_of_a_very_long_name' ELSE 'key' END, 'acc', 'm', 'gpu1', '/v1/completions', '', '', 0,
 				200, '', 'settled', 2, 1, 0, 0, 1000 FROM n`
-		_, err := tx.Exec(text, rows)
+		_, err := tx.ExecContext(t.Context(), text, rows)
 		return err
 	}))
 	must(t, db.Close())

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+
+	"basegate/database"
 )
 
 // The bounds of feedback, in characters.
@@ -81,7 +82,7 @@ func (f feedback) problem() string {
 
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
-	err := c.db.Batch(ctx, func(tx *sql.Tx) error {
+	err := c.db.Batch(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, text, "fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
 		return err
 	})

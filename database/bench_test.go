@@ -1,7 +1,6 @@
 package database_test
 
 import (
-	"database/sql"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -34,7 +33,7 @@ func benchmarkBatch(b *testing.B, db *database.DB, submitters int) {
 	must(b, db.Write(b.Context(), execute("INSERT INTO sums (id, n) VALUES (1, 0)")))
 	var next atomic.Int64
 	ctx := b.Context()
-	write := func(tx *sql.Tx) error {
+	write := func(tx database.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO notes (id, text) VALUES ($1, $2)", next.Add(1), "a row of the ledger"); err != nil {
 			return err
 		}

@@ -133,8 +133,8 @@ func TestAFileThatWasDeletedAndMadeAnewIsMigrated(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, nil, 0o600))
 	var revision int
-	must(t, db.Batch(t.Context(), func(tx *sql.Tx) error {
-		return tx.QueryRow("SELECT revision FROM keys_revision").Scan(&revision)
+	must(t, db.Batch(t.Context(), func(tx database.Tx) error {
+		return tx.QueryRowContext(t.Context(), "SELECT revision FROM keys_revision").Scan(&revision)
 	}))
 }
 

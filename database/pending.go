@@ -6,9 +6,16 @@ import (
 	"fmt"
 )
 
+// Tx runs the statements of a write. When it begins and how it ends is the writer's business.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // Pending is a write that has been submitted.
 type Pending struct {
-	apply func(*sql.Tx) error
+	apply func(Tx) error
 	alone bool // in a transaction of its own
 	done  chan struct{}
 	err   error // set before done is closed
@@ -50,17 +57,17 @@ func (p *Pending) finish(err error) {
 // context does.
 //
 // The error may be ErrClosed or ErrUnavailable, besides apply's own.
-func (db *DB) Submit(apply func(*sql.Tx) error) *Pending {
+func (db *DB) Submit(apply func(Tx) error) *Pending {
 	return db.submit(&Pending{apply: apply, done: make(chan struct{})})
 }
 
 // Batch is Submit and Wait.
-func (db *DB) Batch(ctx context.Context, apply func(*sql.Tx) error) error {
+func (db *DB) Batch(ctx context.Context, apply func(Tx) error) error {
 	return db.Submit(apply).Wait(ctx)
 }
 
 // Write is Batch in a transaction of its own.
-func (db *DB) Write(ctx context.Context, apply func(*sql.Tx) error) error {
+func (db *DB) Write(ctx context.Context, apply func(Tx) error) error {
 	return db.submit(&Pending{apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
 }
 

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime"
@@ -48,7 +49,7 @@ func (db *DB) look(ctx context.Context) {
 		db.report(db.ensure(ctx))
 		return
 	}
-	probe := &Pending{done: make(chan struct{}), apply: func(tx *sql.Tx) error {
+	probe := &Pending{done: make(chan struct{}), apply: func(tx Tx) error {
 		_, err := tx.ExecContext(ctx, "PRAGMA user_version = 0")
 		return err
 	}}
@@ -90,27 +91,54 @@ func (db *DB) commit(ctx context.Context, batch []*Pending) {
 }
 
 // transact applies the batch and commits it. Its error is the machine's, and everybody's; a write's own failure is
-// left in its Pending.
+// left in its Pending. The statements that begin and end the transaction are sent as such: database/sql's own
+// transactions each have a goroutine that waits for the end of a context, and here none ends.
 func (db *DB) transact(ctx context.Context, batch []*Pending) error {
-	tx, err := db.current.Load().writer.BeginTx(ctx, nil)
+	conn, err := db.current.Load().writer.Conn(ctx)
 	if err != nil {
 		return unavailable("begin", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back, and else nothing to save
+	defer conn.Close() // gives it back
+	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return unavailable("begin", err)
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			rollBack(ctx, conn)
+		}
+	}()
 	if len(batch) == 1 {
-		if db.apply(batch[0], tx) {
+		if db.apply(batch[0], conn) {
 			return batch[0].err
 		}
 		if batch[0].err != nil {
 			return nil
 		}
-	} else if err := db.applyAll(ctx, tx, batch); err != nil {
+	} else if err := db.applyAll(ctx, conn, batch); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
+	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
 		return unavailable("commit", err)
 	}
+	committed = true
 	return nil
+}
+
+// rollBack undoes the transaction, unless SQLite has given it up already. A connection that is still in it then is not
+// used again.
+func rollBack(ctx context.Context, conn *sql.Conn) {
+	//nolint:errcheck // the connection is sound, or closed
+	conn.Raw(func(under any) error {
+		c := under.(*connection) //nolint:errcheck // what connector opens
+		if c.AutoCommit() {
+			return nil
+		}
+		if _, err := c.ExecContext(ctx, "ROLLBACK", nil); err != nil && !c.AutoCommit() {
+			return driver.ErrBadConn
+		}
+		return nil
+	})
 }
 
 // applyAll applies each write within a savepoint, so that one which fails half way can be undone alone. That costs 2 µs
@@ -118,7 +146,7 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 // again without the one that failed, would call the functions twice.
 //
 // At some of the machine's failures SQLite gives up the whole transaction, and the savepoint with it.
-func (db *DB) applyAll(ctx context.Context, tx *sql.Tx, batch []*Pending) error {
+func (db *DB) applyAll(ctx context.Context, tx Tx, batch []*Pending) error {
 	for _, p := range batch {
 		if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 			return unavailable("begin", err)
@@ -138,7 +166,7 @@ func (db *DB) applyAll(ctx context.Context, tx *sql.Tx, batch []*Pending) error 
 }
 
 // apply applies one write, leaves its error with it, and tells whether that is the machine's.
-func (db *DB) apply(p *Pending, tx *sql.Tx) (fault bool) {
+func (db *DB) apply(p *Pending, tx Tx) (fault bool) {
 	p.err = db.call(p.apply, tx)
 	if fault = p.err != nil && isFault(p.err); fault {
 		p.err = unavailable("apply", p.err)
@@ -148,7 +176,7 @@ func (db *DB) apply(p *Pending, tx *sql.Tx) (fault bool) {
 
 // call calls apply and makes an error of a panic. What the panic said may be somebody's data, so it is shown only when
 // the runtime said it.
-func (db *DB) call(apply func(*sql.Tx) error, tx *sql.Tx) (err error) {
+func (db *DB) call(apply func(Tx) error, tx Tx) (err error) {
 	defer func() {
 		thrown := recover()
 		if thrown == nil {

@@ -2,7 +2,6 @@ package database_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 func block(t *testing.T, db *database.DB) (release func()) {
 	t.Helper()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	blocked := db.Submit(func(*sql.Tx) error {
+	blocked := db.Submit(func(database.Tx) error {
 		close(entered)
 		<-leave
 		return nil
@@ -41,8 +40,8 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 	failing := map[string]*database.Pending{}
 	var good []*database.Pending
 	var none map[string]func() error // so that its functions are nil
-	half := func(id int, then func() error) func(*sql.Tx) error {
-		return func(tx *sql.Tx) error {
+	half := func(id int, then func() error) func(database.Tx) error {
+		return func(tx database.Tx) error {
 			if err := note(id)(tx); err != nil {
 				return err
 			}
@@ -52,7 +51,7 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 	good = append(good, db.Submit(note(1)))
 	failing["own error"] = db.Submit(half(100, func() error { return errOwn }))
 	good = append(good, db.Submit(note(2)))
-	failing["unique"] = db.Submit(func(tx *sql.Tx) error { return errors.Join(note(101)(tx), note(1)(tx)) })
+	failing["unique"] = db.Submit(func(tx database.Tx) error { return errors.Join(note(101)(tx), note(1)(tx)) })
 	failing["panic"] = db.Submit(half(102, func() error { panic("a secret") }))
 	failing["nil function"] = db.Submit(half(103, func() error { return none["x"]() }))
 	good = append(good, db.Submit(note(3)))
@@ -91,12 +90,12 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 // Alone in a transaction there is no savepoint to go back to.
 func TestAFailureAloneIsUndone(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	for name, write := range map[string]func(context.Context, func(*sql.Tx) error) error{"write": db.Write, "batch": db.Batch} {
-		err := write(t.Context(), func(tx *sql.Tx) error { return errors.Join(note(1)(tx), errOwn) })
+	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{"write": db.Write, "batch": db.Batch} {
+		err := write(t.Context(), func(tx database.Tx) error { return errors.Join(note(1)(tx), errOwn) })
 		if !errors.Is(err, errOwn) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		err = write(t.Context(), func(tx *sql.Tx) error { _ = note(2)(tx); panic("a secret") })
+		err = write(t.Context(), func(tx database.Tx) error { _ = note(2)(tx); panic("a secret") })
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -110,7 +109,10 @@ func TestAFailureAloneIsUndone(t *testing.T) {
 func TestAFunctionThatEndsTheTransactionFailsTheBatch(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	release := block(t, db)
-	before, rogue, after := db.Submit(note(1)), db.Submit(func(tx *sql.Tx) error { return tx.Rollback() }), db.Submit(note(2))
+	before, rogue, after := db.Submit(note(1)), db.Submit(func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "ROLLBACK")
+		return err
+	}), db.Submit(note(2))
 	release()
 	for name, p := range map[string]*database.Pending{"before": before, "rogue": rogue, "after": after} {
 		if err := p.Wait(t.Context()); !errors.Is(err, database.ErrUnavailable) {
@@ -130,10 +132,10 @@ func TestWritesAreAppliedInOrder(t *testing.T) {
 	var all []*database.Pending
 	written := make(chan error, 1)
 	for i := range 1200 {
-		all = append(all, db.Submit(func(tx *sql.Tx) error { order = append(order, i); return note(i)(tx) }))
+		all = append(all, db.Submit(func(tx database.Tx) error { order = append(order, i); return note(i)(tx) }))
 	}
 	go func() {
-		written <- db.Write(t.Context(), func(*sql.Tx) error { order = append(order, 1200); return nil })
+		written <- db.Write(t.Context(), func(database.Tx) error { order = append(order, 1200); return nil })
 	}()
 	release()
 	for _, p := range all {
@@ -172,7 +174,7 @@ func TestAnEndedContextDoesNotHarmTheOthers(t *testing.T) {
 	release := block(t, db)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	inserting := make(chan struct{})
-	slow := db.Submit(func(tx *sql.Tx) error {
+	slow := db.Submit(func(tx database.Tx) error {
 		close(inserting)
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO notes (id, text)

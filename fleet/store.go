@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,7 +76,7 @@ func (b *Backend) booted(took time.Duration) {
 
 // addBoot is written when the database gets to it; one that is lost is only an estimate that is older.
 func (s *store) addBoot(model, backend string, at time.Time, took time.Duration) {
-	s.db.Submit(func(tx *sql.Tx) error {
+	s.db.Submit(func(tx database.Tx) error {
 		_, err := tx.ExecContext(s.writing,
 			`INSERT INTO boots (model, backend, ended_at, took_us) VALUES ($1, $2, $3, $4)`, model, backend, at.UnixMicro(), took.Microseconds())
 		return err
@@ -123,7 +122,7 @@ const (
 
 // Give leaves an order for the running gateway, which obeys within a second.
 func Give(ctx context.Context, db *database.DB, model string, o Order) error {
-	err := db.Write(ctx, func(tx *sql.Tx) error {
+	err := db.Write(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO model_orders (model, order_name, given_at) VALUES ($1, $2, $3)`, model, string(o), time.Now().UnixMicro())
 		return err
 	})
@@ -170,7 +169,7 @@ func Book(ctx context.Context, db *database.DB, b Booking) (Booking, error) {
 	if !b.To.After(b.From) || !b.To.After(time.Now()) {
 		return b, ErrEmptyWindow
 	}
-	err := db.Write(ctx, func(tx *sql.Tx) error {
+	err := db.Write(ctx, func(tx database.Tx) error {
 		const text = `INSERT INTO model_windows (model, begins_at, ends_at) VALUES ($1, $2, $3) RETURNING id`
 		return tx.QueryRowContext(ctx, text, b.Model, b.From.UnixMicro(), b.To.UnixMicro()).Scan(&b.ID)
 	})
@@ -182,7 +181,7 @@ func Book(ctx context.Context, db *database.DB, b Booking) (Booking, error) {
 
 // Unbook removes a booked window.
 func Unbook(ctx context.Context, db *database.DB, id int64) error {
-	err := db.Write(ctx, func(tx *sql.Tx) error {
+	err := db.Write(ctx, func(tx database.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM model_windows WHERE id = $1`, id)
 		if err != nil {
 			return err
@@ -228,7 +227,7 @@ func (f *Fleet) obey(ctx context.Context) {
 		}
 	}
 	last := orders[len(orders)-1].id
-	err = f.store.db.Write(ctx, func(tx *sql.Tx) error {
+	err = f.store.db.Write(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM model_orders WHERE id <= $1`, last)
 		return err
 	})

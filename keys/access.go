@@ -2,11 +2,12 @@ package keys
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
+
+	"basegate/database"
 )
 
 // What can be wrong with a request for access.
@@ -39,7 +40,7 @@ func (d *Directory) RequestAccess(ctx context.Context, email, name, purpose stri
 		return err
 	}
 	a := Account{ID: newID("acc"), Email: email, Name: name, State: AccountPending, CreatedAt: now()}
-	err := d.change(ctx, func(tx *sql.Tx) error {
+	err := d.change(ctx, func(tx database.Tx) error {
 		if _, err := selectAccount(ctx, tx, email); !errors.Is(err, ErrNoAccount) {
 			return errors.Join(errKnownAlready, err)
 		}
@@ -69,7 +70,7 @@ func (d *Directory) AccessRequests(ctx context.Context) ([]AccessRequest, error)
 // DeclineAccount removes a pending account; its owner may ask again. The error may be ErrNoAccount or ErrNotPending.
 // EnableAccount approves one.
 func (d *Directory) DeclineAccount(ctx context.Context, email string) error {
-	err := d.change(ctx, func(tx *sql.Tx) error {
+	err := d.change(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -103,7 +104,7 @@ func countAccessRequests(ctx context.Context, q querier) (n int, err error) {
 	return n, nil
 }
 
-func insertAccessRequest(ctx context.Context, tx *sql.Tx, a Account, purpose string) error {
+func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, purpose string) error {
 	const text = `INSERT INTO access_requests (account_id, purpose, created_at) VALUES ($1, $2, $3)`
 	_, err := tx.ExecContext(ctx, text, a.ID, purpose, a.CreatedAt.UnixMicro())
 	return err
@@ -111,7 +112,7 @@ func insertAccessRequest(ctx context.Context, tx *sql.Tx, a Account, purpose str
 
 // deletePendingAccount removes what a request for access has made. An account that has keys is never
 // pending: nothing makes one pending again.
-func deletePendingAccount(ctx context.Context, tx *sql.Tx, id string) error {
+func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error {
 	for _, text := range []string{
 		`DELETE FROM access_requests WHERE account_id = $1`,
 		`DELETE FROM invitations WHERE account_id = $1`,

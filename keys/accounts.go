@@ -2,7 +2,6 @@ package keys
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"net/mail"
@@ -87,7 +86,7 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps.clone(),
 		CreatedAt: now(),
 	}
-	err := d.change(ctx, func(tx *sql.Tx) error {
+	err := d.change(ctx, func(tx database.Tx) error {
 		if err := insertAccount(ctx, tx, a); err != nil {
 			return err
 		}
@@ -126,7 +125,7 @@ func (d *Directory) EnableAccount(ctx context.Context, email string) (Account, e
 
 func (d *Directory) setAccountState(ctx context.Context, email string, to AccountState) (Account, error) {
 	var a Account
-	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+	err := d.change(ctx, func(tx database.Tx) (err error) {
 		if a, err = selectAccount(ctx, tx, email); err != nil || a.State == to {
 			return err
 		}
@@ -174,7 +173,7 @@ func (f AccountFields) check() error {
 // approved.
 func (d *Directory) SetAccount(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
 	var a Account
-	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+	err := d.change(ctx, func(tx database.Tx) (err error) {
 		if a, err = selectAccount(ctx, tx, email); err != nil {
 			return err
 		}
@@ -203,7 +202,7 @@ func (d *Directory) SetAccount(ctx context.Context, email string, change func(*A
 }
 
 // change commits a change and takes it over.
-func (d *Directory) change(ctx context.Context, apply func(*sql.Tx) error) error {
+func (d *Directory) change(ctx context.Context, apply func(database.Tx) error) error {
 	if err := d.db.Batch(ctx, apply); err != nil {
 		return err
 	}

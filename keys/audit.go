@@ -2,9 +2,10 @@ package keys
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // Change is one line of the audit log: who changed what.
@@ -42,7 +43,7 @@ func (d *Directory) Changes(ctx context.Context, most int) ([]Change, error) {
 
 // Record writes a change that is not one of accounts and keys to the audit log.
 func (d *Directory) Record(ctx context.Context, action, subject, detail string) error {
-	err := d.db.Batch(ctx, func(tx *sql.Tx) error { return record(ctx, tx, action, subject, detail) })
+	err := d.db.Batch(ctx, func(tx database.Tx) error { return record(ctx, tx, action, subject, detail) })
 	if err != nil {
 		return fmt.Errorf("record change: %w", err)
 	}
@@ -50,7 +51,7 @@ func (d *Directory) Record(ctx context.Context, action, subject, detail string) 
 }
 
 // record writes a change to the audit log, in the transaction that makes it.
-func record(ctx context.Context, tx *sql.Tx, action, subject, detail string) error {
+func record(ctx context.Context, tx database.Tx, action, subject, detail string) error {
 	const text = `INSERT INTO audit (id, time, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)`
 	_, err := tx.ExecContext(ctx, text, newID("chg"), now().UnixMicro(), actor(ctx), action, subject, detail)
 	return err

@@ -2,7 +2,6 @@ package keys_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/database"
 	"basegate/keys"
 )
 
@@ -130,8 +130,8 @@ func TestInvitationsAndSessionsRunOut(t *testing.T) {
 			t.Errorf("%s last %d µs more than they should", table, got)
 		}
 	}
-	must(t, db.Batch(ctx, func(tx *sql.Tx) error {
-		_, err := tx.Exec("UPDATE invitations SET expires_at = 1; UPDATE sessions SET expires_at = 1")
+	must(t, db.Batch(ctx, func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "UPDATE invitations SET expires_at = 1; UPDATE sessions SET expires_at = 1")
 		return err
 	}))
 	if _, err := d.Invitation(ctx, token); !errors.Is(err, keys.ErrNoInvitation) {

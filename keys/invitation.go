@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // ErrNoInvitation says that a token is of no invitation, or of one that has been used, replaced or has expired.
@@ -20,7 +22,7 @@ const InvitationLife = 7 * 24 * time.Hour
 // The error may be ErrBadEmail, ErrAccountDisabled, or ErrAccountPending: who asked for access is approved first.
 func (d *Directory) Invite(ctx context.Context, email string) (a Account, token string, err error) {
 	token = newToken()
-	err = d.change(ctx, func(tx *sql.Tx) (err error) {
+	err = d.change(ctx, func(tx database.Tx) (err error) {
 		a, err = selectAccount(ctx, tx, email)
 		if errors.Is(err, ErrNoAccount) {
 			a, err = d.invitee(ctx, tx, email)
@@ -43,7 +45,7 @@ func (d *Directory) Invite(ctx context.Context, email string) (a Account, token 
 }
 
 // invitee makes the account of somebody who is invited and has none.
-func (*Directory) invitee(ctx context.Context, tx *sql.Tx, email string) (Account, error) {
+func (*Directory) invitee(ctx context.Context, tx database.Tx, email string) (Account, error) {
 	if err := checkEmail(email); err != nil {
 		return Account{}, err
 	}
@@ -74,7 +76,7 @@ func (d *Directory) Accept(ctx context.Context, token, password string) (a Accou
 	}
 	session = newToken()
 	ctx = ActingAs(ctx, a.Email)
-	err = d.db.Batch(ctx, func(tx *sql.Tx) error {
+	err = d.db.Batch(ctx, func(tx database.Tx) error {
 		if _, err := selectInvitation(ctx, tx, token); err != nil { // of two who use it at once, one comes late
 			return err
 		}
@@ -92,7 +94,7 @@ func (d *Directory) Accept(ctx context.Context, token, password string) (a Accou
 	return a, session, nil
 }
 
-func upsertInvitation(ctx context.Context, tx *sql.Tx, account, token string) error {
+func upsertInvitation(ctx context.Context, tx database.Tx, account, token string) error {
 	const text = `
 		INSERT INTO invitations (token_hash, account_id, expires_at) VALUES ($1, $2, $3)
 		ON CONFLICT (account_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at`
@@ -115,7 +117,7 @@ func selectInvitation(ctx context.Context, q querier, token string) (Account, er
 	return a, nil
 }
 
-func deleteInvitation(ctx context.Context, tx *sql.Tx, account string) error {
+func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
 	const text = `DELETE FROM invitations WHERE account_id = $1`
 	_, err := tx.ExecContext(ctx, text, account)
 	return err

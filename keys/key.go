@@ -2,13 +2,14 @@ package keys
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"basegate/database"
 )
 
 // What can be wrong with an operation on keys.
@@ -91,7 +92,7 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: Active,
 		Concurrency: n.Concurrency, Caps: n.Caps.clone(), CreatedAt: now(),
 	}
-	err = d.change(ctx, func(tx *sql.Tx) error {
+	err = d.change(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, n.Email)
 		if err != nil {
 			return err
@@ -139,7 +140,7 @@ func (f KeyFields) check() error {
 // Neither a pause nor the account's state matters: the key is as it was left when it works again.
 func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFields)) (Key, error) {
 	var key Key
-	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+	err := d.change(ctx, func(tx database.Tx) (err error) {
 		if key, err = findKey(ctx, tx, which); err != nil {
 			return err
 		}
@@ -206,7 +207,7 @@ func (d *Directory) RevokeKey(ctx context.Context, which string) (Key, error) {
 
 func (d *Directory) move(ctx context.Context, which string, to State) (Key, error) {
 	var key Key
-	err := d.change(ctx, func(tx *sql.Tx) (err error) {
+	err := d.change(ctx, func(tx database.Tx) (err error) {
 		if key, err = findKey(ctx, tx, which); err != nil || key.State == to {
 			return err
 		}

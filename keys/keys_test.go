@@ -2,7 +2,6 @@ package keys_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -228,15 +227,15 @@ func TestTheLastKeysStayInForceWhileTheDatabaseIsAway(t *testing.T) {
 	_, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada})
 	must(t, err)
 	_, secret := newKey(t, d, "laptop")
-	must(t, db.Write(t.Context(), func(tx *sql.Tx) error {
-		_, err := tx.Exec("ALTER TABLE keys_revision RENAME TO away")
+	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "ALTER TABLE keys_revision RENAME TO away")
 		return err
 	}))
 	eventually(t, time.Second, "it is noticed", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 	_, err = d.Authenticate(secret)
 	must(t, err)
-	must(t, db.Write(t.Context(), func(tx *sql.Tx) error {
-		_, err := tx.Exec("ALTER TABLE away RENAME TO keys_revision")
+	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "ALTER TABLE away RENAME TO keys_revision")
 		return err
 	}))
 	eventually(t, time.Second, "its end is noticed", func() bool { return logged.FilterMessage("keys can be read again").Len() > 0 })

@@ -3,7 +3,6 @@ package keys_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/database"
 	"basegate/keys"
 )
 
@@ -152,8 +152,8 @@ func TestAPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 	must(t, err)
 	one, _ := newKey(t, d, "one")
 	two, _ := newKey(t, d, "two")
-	must(t, db.Write(ctx, func(tx *sql.Tx) error {
-		_, err := tx.Exec("UPDATE keys SET prefix = 'acs-bm-abcdef'")
+	must(t, db.Write(ctx, func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "UPDATE keys SET prefix = 'acs-bm-abcdef'")
 		return err
 	}))
 	_, err = d.PauseKey(ctx, "acs-bm-abcdef")

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/crypto/argon2"
+
+	"basegate/database"
 )
 
 // What can be wrong with a password, or with signing in by it.
@@ -69,7 +71,7 @@ func (d *Directory) SetPassword(ctx context.Context, email, password string) err
 	if err != nil {
 		return err
 	}
-	err = d.db.Batch(ctx, func(tx *sql.Tx) error {
+	err = d.db.Batch(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -83,7 +85,7 @@ func (d *Directory) SetPassword(ctx context.Context, email, password string) err
 }
 
 // setPassword takes over a hash. Whoever knew the old password is signed out.
-func setPassword(ctx context.Context, tx *sql.Tx, a Account, hashed string) error {
+func setPassword(ctx context.Context, tx database.Tx, a Account, hashed string) error {
 	if err := upsertPassword(ctx, tx, a.ID, hashed); err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func raw64(b []byte) string { return base64.RawStdEncoding.EncodeToString(b) }
 // tell which addresses have one. It is of the standard cost; no password is known that it is of.
 const nobody = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
-func upsertPassword(ctx context.Context, tx *sql.Tx, account, hashed string) error {
+func upsertPassword(ctx context.Context, tx database.Tx, account, hashed string) error {
 	const text = `
 		INSERT INTO passwords (account_id, hash, changed_at) VALUES ($1, $2, $3)
 		ON CONFLICT (account_id) DO UPDATE SET hash = excluded.hash, changed_at = excluded.changed_at`

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // querier is what queries run on: the readers' pool, or the transaction that is about to write.
@@ -71,7 +73,7 @@ func selectEntries(ctx context.Context, q querier) (map[hash]entry, error) {
 	return entries, nil
 }
 
-func insertAccount(ctx context.Context, tx *sql.Tx, a Account) error {
+func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
 		INSERT INTO accounts (id, email, name, admin, state, created_at,
 		                      month_total, day_total, month_input, month_output)
@@ -102,13 +104,13 @@ func selectAccounts(ctx context.Context, q querier) ([]Account, error) {
 	return collect(ctx, q, scanAccount, text)
 }
 
-func updateAccountState(ctx context.Context, tx *sql.Tx, id string, to AccountState) error {
+func updateAccountState(ctx context.Context, tx database.Tx, id string, to AccountState) error {
 	const text = `UPDATE accounts SET state = $2 WHERE id = $1`
 	_, err := tx.ExecContext(ctx, text, id, to)
 	return err
 }
 
-func updateAccount(ctx context.Context, tx *sql.Tx, a Account) error {
+func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
 		UPDATE accounts SET name = $2, admin = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
 		WHERE id = $1`
@@ -117,7 +119,7 @@ func updateAccount(ctx context.Context, tx *sql.Tx, a Account) error {
 	return err
 }
 
-func insertKey(ctx context.Context, tx *sql.Tx, k Key, secret hash) error {
+func insertKey(ctx context.Context, tx database.Tx, k Key, secret hash) error {
 	const text = `
 		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
 		                  month_total, day_total, month_input, month_output)
@@ -180,13 +182,13 @@ func selectKeyByHash(ctx context.Context, q querier, secret hash) (Key, error) {
 	return k, nil
 }
 
-func updateKeyState(ctx context.Context, tx *sql.Tx, id string, to State) error {
+func updateKeyState(ctx context.Context, tx database.Tx, id string, to State) error {
 	const text = `UPDATE keys SET state = $2 WHERE id = $1`
 	_, err := tx.ExecContext(ctx, text, id, to)
 	return err
 }
 
-func updateKey(ctx context.Context, tx *sql.Tx, k Key) error {
+func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 	const text = `
 		UPDATE keys SET name = $2, concurrency = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
 		WHERE id = $1`

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // ErrNoSession says that a token is of no session, or of one that has ended.
@@ -90,7 +92,7 @@ func (d *Directory) knows(ctx context.Context, email, password, address string) 
 
 func (d *Directory) beginSession(ctx context.Context, account string) (token string, err error) {
 	token = newToken()
-	err = d.db.Batch(ctx, func(tx *sql.Tx) error { return insertSession(ctx, tx, token, account) })
+	err = d.db.Batch(ctx, func(tx database.Tx) error { return insertSession(ctx, tx, token, account) })
 	if err != nil {
 		return "", fmt.Errorf("begin session: %w", err)
 	}
@@ -115,7 +117,7 @@ func (d *Directory) Session(ctx context.Context, token string) (Account, error) 
 
 // SignOut ends one session. To end one that is none is no error.
 func (d *Directory) SignOut(ctx context.Context, token string) error {
-	err := d.db.Batch(ctx, func(tx *sql.Tx) error { return deleteSession(ctx, tx, token) })
+	err := d.db.Batch(ctx, func(tx database.Tx) error { return deleteSession(ctx, tx, token) })
 	if err != nil {
 		return fmt.Errorf("end session: %w", err)
 	}
@@ -124,7 +126,7 @@ func (d *Directory) SignOut(ctx context.Context, token string) error {
 
 // SignOutEverywhere ends all sessions of an account. The error may be ErrNoAccount.
 func (d *Directory) SignOutEverywhere(ctx context.Context, email string) error {
-	err := d.db.Batch(ctx, func(tx *sql.Tx) error {
+	err := d.db.Batch(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -141,7 +143,7 @@ func (d *Directory) SignOutEverywhere(ctx context.Context, email string) error {
 }
 
 // insertSession also clears away what has expired, so that nobody else need do so.
-func insertSession(ctx context.Context, tx *sql.Tx, token, account string) error {
+func insertSession(ctx context.Context, tx database.Tx, token, account string) error {
 	const (
 		clearing = `DELETE FROM sessions WHERE expires_at <= $1`
 		text     = `INSERT INTO sessions (token_hash, account_id, created_at, expires_at) VALUES ($1, $2, $3, $4)`
@@ -162,13 +164,13 @@ func selectSession(ctx context.Context, q querier, token string) (Account, error
 	return scanAccount(q.QueryRowContext(ctx, text, tokenHash(token), now().UnixMicro()))
 }
 
-func deleteSession(ctx context.Context, tx *sql.Tx, token string) error {
+func deleteSession(ctx context.Context, tx database.Tx, token string) error {
 	const text = `DELETE FROM sessions WHERE token_hash = $1`
 	_, err := tx.ExecContext(ctx, text, tokenHash(token))
 	return err
 }
 
-func deleteSessionsOf(ctx context.Context, tx *sql.Tx, account string) error {
+func deleteSessionsOf(ctx context.Context, tx database.Tx, account string) error {
 	const text = `DELETE FROM sessions WHERE account_id = $1`
 	_, err := tx.ExecContext(ctx, text, account)
 	return err
