@@ -20,11 +20,11 @@ type closing struct {
 	over    bool              // it is on disk, or never will be; the keeper's own
 }
 
-// write submits the row's end.
-func (l *Ledger) write(c *closing) {
+// write submits the row's end; waited says that somebody waits for it.
+func (l *Ledger) write(c *closing, waited bool) {
 	whole := c.of.opened == nil && !c.tried
 	c.tried = true
-	c.pending = l.submit(func(ctx context.Context, tx database.Tx) error {
+	c.pending = l.submit(waited, func(ctx context.Context, tx database.Tx) error {
 		if c.of.foreign {
 			return ErrDuplicate
 		}
@@ -79,7 +79,7 @@ func (l *Ledger) rewrite(ctx context.Context) {
 		some := failed[:min(n, len(failed))]
 		failed = failed[len(some):]
 		for _, c := range some {
-			l.write(c)
+			l.write(c, true)
 		}
 		if len(l.outcomes(ctx, some)) > 0 {
 			break

@@ -69,8 +69,9 @@ type Ledger struct {
 	done chan struct{}
 }
 
-// submitter hands a write to the database's writer, with a context that does not end.
-type submitter func(apply func(context.Context, database.Tx) error) *database.Pending
+// submitter hands a write to the database, with a context that does not end. Where somebody goes on to wait for it, it
+// need not be told to the writer.
+type submitter func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending
 
 // New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
@@ -92,8 +93,12 @@ func (l *Ledger) Start(ctx context.Context) error {
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	writing := context.WithoutCancel(ctx)
 	l.mu.Lock()
-	l.submit = func(apply func(context.Context, database.Tx) error) *database.Pending {
-		return l.db.Submit(func(tx database.Tx) error { return apply(writing, tx) })
+	l.submit = func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending {
+		write := func(tx database.Tx) error { return apply(writing, tx) }
+		if waited {
+			return l.db.Enqueue(write)
+		}
+		return l.db.Submit(write)
 	}
 	l.closed = false
 	l.mu.Unlock()

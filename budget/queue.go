@@ -57,7 +57,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exac
 	if err != nil {
 		return nil, err
 	}
-	w.reservation.later = time.AfterFunc(openAfter, w.reservation.open)
+	w.reservation.later = time.AfterFunc(openAfter, func() { w.reservation.open(false) })
 	return w.reservation, nil
 }
 

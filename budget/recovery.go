@@ -61,7 +61,7 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 	for i, r := range some {
 		saved[i] = r.latest()
 	}
-	err := l.submit(func(ctx context.Context, tx database.Tx) error {
+	err := l.submit(true, func(ctx context.Context, tx database.Tx) error {
 		for i, r := range some {
 			if r.foreign {
 				continue

@@ -93,7 +93,7 @@ func (r *Reservation) Clamped() bool { return r.clamped }
 // returned nil: when the error is database.ErrUnavailable the ledger cannot be written, and the request has to be
 // refused. A plain answer need not wait, as Settle does.
 func (r *Reservation) Wait(ctx context.Context) error {
-	r.open()
+	r.open(true)
 	if r.opened == nil {
 		return nil // it has ended
 	}
@@ -132,10 +132,10 @@ func (r *Reservation) latest() progress {
 // two; a crash before that forgets a request of which its client has seen nothing.
 const openAfter = 20 * time.Millisecond
 
-// open submits the row, once, unless the request has ended.
-func (r *Reservation) open() {
+// open submits the row, once, unless the request has ended; waited says that somebody waits for it.
+func (r *Reservation) open(waited bool) {
 	r.opening.Do(func() {
-		r.opened = r.ledger.submit(func(ctx context.Context, tx database.Tx) error {
+		r.opened = r.ledger.submit(waited, func(ctx context.Context, tx database.Tx) error {
 			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
 		})
 	})
@@ -225,7 +225,7 @@ func (r *Reservation) end(state State, o Outcome) {
 				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 		}
 		r.closing = &closing{of: r, row: row{request: r.request, state: state, outcome: o}}
-		l.write(r.closing)
+		l.write(r.closing, state == Settled)
 		r.commit = r.closing.pending
 	})
 }

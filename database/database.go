@@ -68,11 +68,14 @@ type DB struct {
 	current  atomic.Pointer[handles]
 	outage   atomic.Pointer[outage] // nil while the database can be written
 
-	mu     sync.Mutex // guards what follows
-	queue  []*Pending
-	closed bool
+	mu      sync.Mutex // guards what follows
+	queue   []*Pending
+	closed  bool
+	leading bool // somebody writes
 
-	reopened time.Time // when the writer last opened the file again; its own
+	// Who writes has these.
+	batch    []*Pending
+	reopened time.Time // when the file was last opened again
 
 	wake    chan struct{} // holds one token when there may be something in the queue
 	stopped chan struct{} // closed when the writer has ended

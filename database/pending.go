@@ -15,6 +15,7 @@ type Tx interface {
 
 // Pending is a write that has been submitted.
 type Pending struct {
+	db    *DB
 	apply func(Tx) error
 	alone bool // in a transaction of its own
 	done  chan struct{}
@@ -25,13 +26,15 @@ type Pending struct {
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
 // Wait waits until the write is on disk or has failed, and says which. When ctx ends earlier its cause is the error,
-// and the write may still happen.
+// and the write may still happen. Where the writer is idle the transaction is made here and now, with all that has been
+// submitted, since to wake another goroutine and to be woken by it costs more than a small write.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return p.err
 	default:
 	}
+	p.db.lead(context.WithoutCancel(ctx))
 	select {
 	case <-p.done:
 		return p.err
@@ -58,23 +61,30 @@ func (p *Pending) finish(err error) {
 //
 // The error may be ErrClosed or ErrUnavailable, besides apply's own.
 func (db *DB) Submit(apply func(Tx) error) *Pending {
-	return db.submit(&Pending{apply: apply, done: make(chan struct{})})
+	p := db.Enqueue(apply)
+	db.nudge()
+	return p
 }
 
-// Batch is Submit and Wait.
+// Enqueue is Submit for whoever goes on to Wait: nobody is told of the write before.
+func (db *DB) Enqueue(apply func(Tx) error) *Pending {
+	return db.enqueue(&Pending{db: db, apply: apply, done: make(chan struct{})})
+}
+
+// Batch is Enqueue and Wait.
 func (db *DB) Batch(ctx context.Context, apply func(Tx) error) error {
-	return db.Submit(apply).Wait(ctx)
+	return db.Enqueue(apply).Wait(ctx)
 }
 
 // Write is Batch in a transaction of its own.
 func (db *DB) Write(ctx context.Context, apply func(Tx) error) error {
-	return db.submit(&Pending{apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
+	return db.enqueue(&Pending{db: db, apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
 }
 
 // maxQueue bounds what a database that does not answer can pile up in memory.
 const maxQueue = 1 << 16
 
-func (db *DB) submit(p *Pending) *Pending {
+func (db *DB) enqueue(p *Pending) *Pending {
 	db.mu.Lock()
 	closed, overfull := db.closed, len(db.queue) >= maxQueue
 	if !closed && !overfull {
@@ -86,8 +96,6 @@ func (db *DB) submit(p *Pending) *Pending {
 		p.finish(ErrClosed)
 	case overfull:
 		p.finish(fmt.Errorf("%w: %d writes are waiting already", ErrUnavailable, maxQueue))
-	default:
-		db.nudge()
 	}
 	return p
 }

@@ -18,21 +18,16 @@ const (
 	checkInterval = time.Second // between looks at the file, and between attempts to open it again
 )
 
-// run is the writer. It ends when the DB has been closed and nothing is left to commit.
+// run is the writer: it does what nobody else has done. It ends when the DB has been closed and nothing is left to commit.
 func (db *DB) run(ctx context.Context) {
 	defer close(db.stopped)
 	look := time.NewTicker(checkInterval)
 	defer look.Stop()
-	batch := make([]*Pending, 0, maxBatch)
 	for {
-		var closing bool
-		batch, closing = db.take(batch[:0])
-		switch {
-		case len(batch) > 0:
-			db.commit(ctx, batch)
-			clear(batch)
+		if db.lead(ctx) {
 			continue
-		case closing:
+		}
+		if db.over() {
 			return
 		}
 		select {
@@ -43,8 +38,57 @@ func (db *DB) run(ctx context.Context) {
 	}
 }
 
+// lead commits one batch, unless there is none or somebody is at it: there is one transaction at a time, whoever makes it.
+// What is left in the queue then is the writer's.
+func (db *DB) lead(ctx context.Context) bool {
+	if !db.claim(true) {
+		return false
+	}
+	defer db.release()
+	db.commit(ctx, db.batch)
+	clear(db.batch)
+	return true
+}
+
+// claim makes the caller the one who writes. With a batch it also takes that out of the queue, and there must be one.
+func (db *DB) claim(batch bool) bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.leading || batch && len(db.queue) == 0 {
+		return false
+	}
+	db.leading = true
+	db.batch = db.batch[:0]
+	if batch {
+		db.take()
+	}
+	return true
+}
+
+// release lets the next one write.
+func (db *DB) release() {
+	db.mu.Lock()
+	db.leading = false
+	more := len(db.queue) > 0 || db.closed
+	db.mu.Unlock()
+	if more {
+		db.nudge()
+	}
+}
+
+// over tells whether the writer may end.
+func (db *DB) over() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.closed && !db.leading && len(db.queue) == 0
+}
+
 // look finds out what no write has come to tell: that the file was replaced, or that an outage is over.
 func (db *DB) look(ctx context.Context) {
+	if !db.claim(false) {
+		return
+	}
+	defer db.release()
 	if db.outage.Load() == nil {
 		db.report(db.ensure(ctx))
 		return
@@ -56,23 +100,20 @@ func (db *DB) look(ctx context.Context) {
 	db.commit(ctx, []*Pending{probe})
 }
 
-// take moves the next transaction's writes out of the queue.
-func (db *DB) take(batch []*Pending) (taken []*Pending, closing bool) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
+// take moves the next transaction's writes out of the queue; db.mu is held.
+func (db *DB) take() {
 	for _, p := range db.queue {
-		if len(batch) == maxBatch || p.alone && len(batch) > 0 {
+		if len(db.batch) == maxBatch || p.alone && len(db.batch) > 0 {
 			break
 		}
-		batch = append(batch, p)
+		db.batch = append(db.batch, p)
 		if p.alone {
 			break
 		}
 	}
-	left := copy(db.queue, db.queue[len(batch):])
+	left := copy(db.queue, db.queue[len(db.batch):])
 	clear(db.queue[left:])
 	db.queue = db.queue[:left]
-	return batch, db.closed
 }
 
 // commit makes one transaction of the batch and tells everybody how it went.
