@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// readSize is the room for one read from a backend; most events are well under it.
-	readSize = 4 << 10
+	// readSize is the room for one read from a backend; most events are well under it. A backend that sends faster than
+	// the events are passed on fills it, and gets burstSize, so that they go on in fewer and larger pieces.
+	readSize  = 4 << 10
+	burstSize = 32 << 10
 	// maxEvent bounds one event, in bytes. An echo of a long prompt with logprobs makes one line of many megabytes.
 	maxEvent = 256 << 20
-	// keepSize is the largest buffer that goes back to the pool.
-	keepSize = 64 << 10
 )
 
 var (
@@ -27,21 +27,33 @@ var (
 type events struct {
 	source  io.Reader
 	buffer  []byte
-	start   int // of what has not been given out
-	end     int // of what has been read
-	scanned int // up to where the end of an event was looked for in vain
+	start   int  // of what has not been given out
+	end     int  // of what has been read
+	scanned int  // up to where the end of an event was looked for in vain
+	burst   bool // the last read has filled the buffer
 }
 
-var eventBuffers = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
+// Buffers of either size that are at rest; one that a long event has made grow is not kept.
+var (
+	readBuffers  = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
+	burstBuffers = sync.Pool{New: func() any { b := make([]byte, burstSize); return &b }}
+)
+
+func bufferOf(pool *sync.Pool) []byte {
+	return *pool.Get().(*[]byte) //nolint:errcheck // the pools hold nothing else
+}
 
 func newEvents(source io.Reader) *events {
-	return &events{source: source, buffer: *eventBuffers.Get().(*[]byte)} //nolint:errcheck // the pool holds nothing else
+	return &events{source: source, buffer: bufferOf(&readBuffers)}
 }
 
 // release gives the buffer back. No batch may be used afterwards.
 func (e *events) release() {
-	if buffer := e.buffer; len(buffer) <= keepSize {
-		eventBuffers.Put(&buffer)
+	switch buffer := e.buffer; len(buffer) {
+	case readSize:
+		readBuffers.Put(&buffer)
+	case burstSize:
+		burstBuffers.Put(&buffer)
 	}
 	e.buffer = nil
 }
@@ -95,20 +107,15 @@ func blankLine(rest []byte) int {
 // fill reads once, making room first.
 func (e *events) fill() error {
 	if e.start > 0 {
-		n := copy(e.buffer, e.buffer[e.start:e.end])
-		e.scanned -= e.start
-		e.start, e.end = 0, n
+		e.move(e.buffer)
 	}
-	if e.end == len(e.buffer) {
-		if len(e.buffer) >= maxEvent {
-			return errEventTooLong
-		}
-		grown := make([]byte, 2*len(e.buffer))
-		copy(grown, e.buffer)
-		e.buffer = grown
+	if err := e.resize(); err != nil {
+		return err
 	}
+	room := len(e.buffer) - e.end
 	n, err := e.source.Read(e.buffer[e.end:])
 	e.end += n
+	e.burst = n == room
 	if n > 0 {
 		return nil // an error comes again at the next read
 	}
@@ -116,6 +123,45 @@ func (e *events) fill() error {
 		return errMidEvent
 	}
 	return err
+}
+
+// move puts what has not been given out at the beginning of a buffer.
+func (e *events) move(to []byte) {
+	n := copy(to, e.buffer[e.start:e.end])
+	e.scanned -= e.start
+	e.start, e.end = 0, n
+}
+
+// resize fits the buffer to how fast the backend sends: a stream that is held for long needs little. Where one event
+// fills it, it doubles.
+func (e *events) resize() error {
+	size := len(e.buffer)
+	switch {
+	case e.burst && size < burstSize:
+		size = burstSize
+	case !e.burst && e.end == 0 && size > readSize:
+		size = readSize
+	case e.end == size && size >= maxEvent:
+		return errEventTooLong
+	case e.end == size:
+		size *= 2
+	default:
+		return nil
+	}
+	var next []byte
+	switch size {
+	case readSize:
+		next = bufferOf(&readBuffers)
+	case burstSize:
+		next = bufferOf(&burstBuffers)
+	default:
+		next = make([]byte, size)
+	}
+	before := *e
+	e.move(next)
+	before.release()
+	e.buffer = next
+	return nil
 }
 
 // cut takes the first event off a batch, its terminator included.

@@ -67,6 +67,9 @@ func (t *transcript) take(batch []byte) ([]byte, ending) {
 // without is batch less the bytes from start to end. The batch belongs to the reader of events, so the bytes behind
 // are moved in a copy.
 func (t *transcript) without(batch []byte, start, end int) []byte {
+	if end == len(batch) {
+		return batch[:start]
+	}
 	t.scratch = append(append(t.scratch[:0], batch[:start]...), batch[end:]...)
 	return t.scratch
 }

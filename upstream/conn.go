@@ -44,6 +44,7 @@ type conn struct {
 	stop   func() bool // ends watch
 	since  time.Time   // idle since
 	socket net.Conn    // beneath TLS
+	loose  bool        // it has sent more than it was asked for
 }
 
 func newConn(o origin, socket net.Conn) *conn {
@@ -196,7 +197,7 @@ func (b *body) Close() error {
 	}
 	b.closed = true
 	quiet := b.conn.stop()
-	if quiet && b.whole && !b.last && b.conn.reader.Buffered() == 0 {
+	if quiet && b.whole && !b.last && !b.conn.loose && b.conn.reader.Buffered() == 0 {
 		b.transport.keep(b.conn)
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -52,6 +53,8 @@ func New(s Settings) *Transport {
 	}
 }
 
+var chunkedOnly = []string{"chunked"}
+
 // RoundTrip implements http.RoundTripper. When the request's context ends, so does the connection; what failed then fails
 // with the context's cause.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -71,7 +74,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.drop()
 		return nil, caused(req.Context(), err)
 	}
-	answer.Body = &body{from: answer.Body, transport: t, conn: c, ctx: req.Context(), last: answer.Close}
+	b := &body{from: answer.Body, transport: t, conn: c, ctx: req.Context(), last: answer.Close}
+	if answer.Body != http.NoBody && slices.Equal(answer.TransferEncoding, chunkedOnly) {
+		b.from = &chunked{conn: c}
+	}
+	answer.Body = b
 	return answer, nil
 }
 

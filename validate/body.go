@@ -42,3 +42,17 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// WriteTo writes the rest segment by segment, without a buffer between.
+func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
+	for len(r.rest) > 0 {
+		n, err := w.Write(r.rest[0][r.at:])
+		written += int64(n)
+		if err != nil {
+			r.at += n
+			return written, err //nolint:wrapcheck // the writer's own
+		}
+		r.rest, r.at = r.rest[1:], 0
+	}
+	return written, nil
+}
