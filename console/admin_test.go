@@ -153,6 +153,7 @@ func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
 	s.account("eve@example.org", false)
 	k, secret := s.key("ada@example.org", "secret-project")
 	s.use(k, budget.Request{ID: "req_ADA", User: "ada-tag", Workload: "batch"}, 4321, 1, "")
+	saved := s.as("ada@example.org").savePrompt("secret-study", `{"text":"secret-words"}`)
 	before := s.state()
 	for who, b := range map[string]*browser{"eve": s.as("eve@example.org"), "a stranger": s.browser()} {
 		for _, r := range console.Routes() {
@@ -160,19 +161,22 @@ func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
 			if path == "/sign-out" || path == "/account/sign-out-everywhere" {
 				continue
 			}
-			path = strings.NewReplacer("{key}", k.ID, "{account}", ada.ID, "{change}", "revoke", "{model}", "llama-8b").Replace(path)
+			path = strings.NewReplacer("{key}", k.ID, "{account}", ada.ID, "{change}", "revoke", "{model}", "llama-8b", "{id}", saved).Replace(path)
 			path = filled(path) + "?account=" + ada.ID + "&key=" + k.ID + "&by=request&month=" + time.Now().UTC().Format("2006-01")
 			var got answer
-			if method == http.MethodGet {
+			switch {
+			case method == http.MethodGet:
 				got = b.get(path)
-			} else {
+			case strings.HasPrefix(path, "/console/api/"):
+				got = b.script(method, path, `{"name":"mine now","model":"llama-8b","version":1,"document":{}}`)
+			default:
 				got = b.post(path, "email", "ada@example.org", "name", "mine now", "month", "1", "password", "a guess at it", "account", ada.ID)
 			}
 			if strings.HasPrefix(path, "/admin") && got.status == http.StatusOK {
 				t.Errorf("%s %s by %s: %d", method, path, who, got.status)
 			}
 			if page, _, _ := strings.Cut(path, "?"); page != "/sign-in" && page != "/request-access" {
-				for _, private := range []string{"secret-project", k.Prefix, secret, "req_ADA", "ada-tag", "4\u202f321", "4321"} {
+				for _, private := range []string{"secret-project", "secret-study", "secret-words", k.Prefix, secret, "req_ADA", "ada-tag", "4\u202f321", "4321"} {
 					if strings.Contains(got.body, private) {
 						t.Errorf("%s %s tells %s %q", method, path, who, private)
 					}
@@ -185,14 +189,17 @@ func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
 	}
 }
 
-// state is ada's account and keys.
+// state is ada's account, keys and prompts.
 func (s *site) state() string {
 	s.t.Helper()
 	a, err := s.keys.Account(s.t.Context(), "ada@example.org")
 	must(s.t, err)
 	owned, err := s.keys.KeysOf(s.t.Context(), a.ID)
 	must(s.t, err)
-	return fmt.Sprintf("%+v %+v", a, owned)
+	var prompts string
+	must(s.t, s.db.Read().QueryRowContext(s.t.Context(),
+		"SELECT coalesce(group_concat(name || version || document), '') FROM prompts WHERE account_id = $1", a.ID).Scan(&prompts))
+	return fmt.Sprintf("%+v %+v %s", a, owned, prompts)
 }
 
 // content is everything that the database holds, but what reading pages must be allowed to do.

@@ -38,6 +38,7 @@ type Parts struct {
 	Transport http.RoundTripper // to the feedback's webhook
 	Log       *zap.Logger
 	Warm      Warmer // nil: models cannot be warmed from here
+	Completer Completer
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -48,6 +49,8 @@ type Console struct {
 	fleet    *fleet.Fleet
 	db       *database.DB
 	warm     Warmer
+	complete Completer
+	texts    tokenTexts
 	log      *zap.Logger
 	clock    func() time.Time
 	client   *http.Client
@@ -60,7 +63,7 @@ type Console struct {
 // New makes a Console.
 func New(s Settings, p Parts) *Console {
 	c := &Console{
-		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, log: p.Log,
+		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
 		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),
 	}
 	c.settings.Store(&s)

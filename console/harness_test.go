@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
@@ -33,6 +35,7 @@ type site struct {
 	*console.Console
 	t      *testing.T
 	url    string
+	path   string // of the database
 	db     *database.DB
 	keys   *keys.Directory
 	ledger *budget.Ledger
@@ -41,11 +44,12 @@ type site struct {
 
 func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *site {
 	t.Helper()
-	db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(t.TempDir(), "console.db")}, zap.NewNop())
+	path := filepath.Join(t.TempDir(), "console.db")
+	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
 	s := &site{
-		t: t, db: db, keys: keys.New(db, zap.NewNop(), keys.Settings{}),
+		t: t, path: path, db: db, keys: keys.New(db, zap.NewNop(), keys.Settings{}),
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
 	must(t, s.keys.Start(t.Context()))
@@ -63,6 +67,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *s
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
 	parts := console.Parts{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
+	parts.Completer = refuser{}
 	for _, c := range change {
 		c(&settings, &parts)
 	}
@@ -154,6 +159,38 @@ func (b *browser) send(method, path string, form url.Values, header ...string) a
 	body, err := io.ReadAll(resp.Body)
 	must(b.t, err)
 	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+// script sends JSON, as the workbench's scripts do.
+func (b *browser) script(method, path, body string) answer {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(body))
+	must(b.t, err)
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := b.client.Do(req)
+	must(b.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(b.t, err)
+	return answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+// savePrompt saves one in the workbench and returns its id.
+func (b *browser) savePrompt(name, document string) string {
+	b.t.Helper()
+	got := b.script(http.MethodPost, "/console/api/prompts", fmt.Sprintf(`{"name":%q,"model":"llama-8b","document":%s}`, name, document))
+	if got.status != http.StatusCreated {
+		b.t.Fatalf("save: %d %s", got.status, got.body)
+	}
+	return gjson.Get(got.body, "id").Str
+}
+
+// refuser stands where no test asks for completions: it knows no key.
+type refuser struct{}
+
+func (refuser) ServeAs(_, _ string, w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusUnauthorized)
 }
 
 func must(t *testing.T, err error) {

@@ -109,7 +109,8 @@ func (c *Console) failAPI(v *visit, err error) {
 	} else {
 		p := c.explain(v, err)
 		v.w.WriteHeader(p.status)
-		err = json.NewEncoder(v.w).Encode(map[string]any{"error": map[string]string{"message": p.text}})
+		code := strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_")
+		err = json.NewEncoder(v.w).Encode(map[string]any{"error": map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}})
 	}
 	if err != nil {
 		c.log.Debug("send error", zap.Error(err))

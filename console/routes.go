@@ -41,6 +41,16 @@ var routes = []route{
 	{pattern: "GET /usage", access: signedIn, handler: (*Console).usage},
 	{pattern: "GET /usage/requests", access: signedIn, handler: (*Console).requests},
 	{pattern: "GET /usage/csv", access: signedIn, handler: (*Console).usageCSV},
+	{pattern: "GET /workbench", access: signedIn, handler: (*Console).workbench},
+	{pattern: "GET /console/api/workbench", access: signedIn, handler: (*Console).workbenchOffer},
+	{pattern: "POST /console/api/completions", access: signedIn, handler: (*Console).completeHere, body: maxCompletion},
+	{pattern: "POST /console/api/tokenize", access: signedIn, handler: (*Console).tokenize, body: maxQuestion},
+	{pattern: "POST /console/api/detokenize", access: signedIn, handler: (*Console).detokenize, body: maxQuestion},
+	{pattern: "GET /console/api/prompts", access: signedIn, handler: (*Console).savedPrompts},
+	{pattern: "POST /console/api/prompts", access: signedIn, handler: (*Console).savePrompt, body: maxSaved},
+	{pattern: "GET /console/api/prompts/{id}", access: signedIn, handler: (*Console).savedPrompt},
+	{pattern: "PUT /console/api/prompts/{id}", access: signedIn, handler: (*Console).changePrompt, body: maxSaved},
+	{pattern: "DELETE /console/api/prompts/{id}", access: signedIn, handler: (*Console).deletePrompt},
 	{pattern: "POST /models/{model}/warm", access: signedIn, handler: (*Console).warmModel},
 	{pattern: "GET /feedback", access: anyone, handler: (*Console).feedbackPage},
 	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
@@ -71,5 +81,6 @@ type destination struct {
 var destinations = []destination{
 	{"Dashboard", "/dashboard", signedIn},
 	{"Usage", "/usage", signedIn},
+	{"Workbench", "/workbench", signedIn},
 	{"Administration", "/admin", admins},
 }

@@ -98,6 +98,7 @@ func writerDSN(path string, s Settings) string {
 		"_txlock":          {"immediate"},
 		"_busy_timeout":    {milliseconds(s.LockWait)},
 		"_foreign_keys":    {"1"},
+		"_secure_delete":   {"1"}, // a saved prompt that is deleted is not to be found in the file
 		"_stmt_cache_size": {statementCache},
 	})
 }

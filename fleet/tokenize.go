@@ -11,29 +11,95 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-var errNoCount = errors.New("the answer of /tokenize has no count")
+var (
+	errNoCount  = errors.New("the answer of /tokenize has no count")
+	errNoTokens = errors.New("the answer of /tokenize has no tokens")
+	errNoText   = errors.New("the answer of /detokenize has no text")
+)
 
 // Tokenize asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
 // The path asks for no key in any version.
 func (b *Backend) Tokenize(ctx context.Context, text string, special bool) (int64, error) {
-	question, err := json.Marshal(struct {
-		Model   string `json:"model"`
-		Prompt  string `json:"prompt"`
-		Special bool   `json:"add_special_tokens"`
-	}{b.checkpoint, text, special})
-	if err != nil {
-		return 0, fmt.Errorf("ask /tokenize: %w", err)
-	}
-	answer, err := b.ask(ctx, http.MethodPost, "/tokenize", bytes.NewReader(question))
+	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, text, special})
 	if err != nil {
 		return 0, err
 	}
-	if answer.Status != http.StatusOK {
-		return 0, fmt.Errorf("/tokenize answered %d", answer.Status)
-	}
-	count := gjson.GetBytes(answer.Body, "count")
+	count := answer.Get("count")
 	if count.Type != gjson.Number {
 		return 0, errNoCount
 	}
 	return count.Int(), nil
+}
+
+type tokenizeQuestion struct {
+	Model   string `json:"model"`
+	Prompt  string `json:"prompt"`
+	Special bool   `json:"add_special_tokens"`
+}
+
+// Tokens asks for the ids of a prompt's tokens, the special ones included.
+func (b *Backend) Tokens(ctx context.Context, prompt string) ([]int64, error) {
+	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, prompt, true})
+	if err != nil {
+		return nil, err
+	}
+	tokens := answer.Get("tokens")
+	if !tokens.IsArray() {
+		return nil, errNoTokens
+	}
+	ids := make([]int64, 0, int(answer.Get("count").Int()))
+	for _, id := range tokens.Array() {
+		ids = append(ids, id.Int())
+	}
+	if int64(len(ids)) != answer.Get("count").Int() {
+		return nil, errNoTokens // the answer was cut: it is too long
+	}
+	return ids, nil
+}
+
+// Text asks for the text of tokens. What is no whole character comes as U+FFFD.
+func (b *Backend) Text(ctx context.Context, ids []int64) (string, error) {
+	answer, err := b.question(ctx, "/detokenize", struct {
+		Model  string  `json:"model"`
+		Tokens []int64 `json:"tokens"`
+	}{b.checkpoint, ids})
+	if err != nil {
+		return "", err
+	}
+	text := answer.Get("prompt")
+	if text.Type != gjson.String {
+		return "", errNoText
+	}
+	return text.Str, nil
+}
+
+// question puts a question in JSON, and takes the answer of status 200.
+func (b *Backend) question(ctx context.Context, path string, question any) (gjson.Result, error) {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return gjson.Result{}, fmt.Errorf("ask %s: %w", path, err)
+	}
+	answer, err := b.ask(ctx, http.MethodPost, path, bytes.NewReader(body))
+	if err != nil {
+		return gjson.Result{}, err
+	}
+	if answer.Status != http.StatusOK {
+		return gjson.Result{}, fmt.Errorf("%s answered %d", path, answer.Status)
+	}
+	return gjson.ParseBytes(answer.Body), nil
+}
+
+// AskReady puts a question to one ready backend after the other until one answers. The error is the last one's, or
+// ErrNoOther where none is ready.
+func (m *Model) AskReady(ask func(*Backend) error) error {
+	err := ErrNoOther
+	for _, b := range m.Backends() {
+		if state, _ := b.State(); state != Ready {
+			continue
+		}
+		if err = ask(b); err == nil {
+			return nil
+		}
+	}
+	return err
 }

@@ -85,6 +85,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	})
 	g.console = console.New(consoleSettings(cfg), console.Parts{
 		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: outside, Log: log.Named("console"), Warm: g.warm,
+		Completer: g.proxy,
 	})
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))

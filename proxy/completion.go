@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -137,24 +136,10 @@ func (s *Server) awaitModel(x *exchange, bytes int64) error {
 
 // unservable is the answer for a model that no attempt can be made at.
 func (x *exchange) unservable(err error) error {
-	var (
-		booting *fleet.BootingError
-		failed  *fleet.FailedError
-		open    *fleet.OpenError
-	)
-	switch {
-	case x.over():
+	if x.over() {
 		return x.ending()
-	case errors.As(err, &booting):
-		return apierr.Booting(x.model.ID(), booting.RetryIn, booting.Elapsed, booting.Estimate)
-	case errors.As(err, &failed):
-		what := fmt.Sprintf("%s could not be started (%s) and is tried again in %d seconds", x.model.ID(), failed.Reason, int(failed.RetryIn.Seconds())+1)
-		return apierr.Unreachable(what, 0, err)
-	case errors.As(err, &open):
-		return apierr.BreakerOpen(x.model.ID(), open.RetryIn)
-	default:
-		return err
 	}
+	return x.model.Refusal(err)
 }
 
 // bestOf decides what a backend gets of best_of. Only the engine of versions before 0.8 honours it; later ones

@@ -208,16 +208,10 @@ func countTexts(ctx context.Context, m *fleet.Model, texts []string, special boo
 	return counts, nil
 }
 
-func countText(ctx context.Context, m *fleet.Model, text string, special bool) (int64, error) {
-	err := fleet.ErrNoOther
-	for _, b := range m.Backends() {
-		if state, _ := b.State(); state != fleet.Ready {
-			continue
-		}
-		var tokens int64
-		if tokens, err = b.Tokenize(ctx, text, special); err == nil {
-			return tokens, nil
-		}
-	}
-	return 0, err
+func countText(ctx context.Context, m *fleet.Model, text string, special bool) (tokens int64, err error) {
+	err = m.AskReady(func(b *fleet.Backend) error {
+		tokens, err = b.Tokenize(ctx, text, special)
+		return err
+	})
+	return tokens, err
 }

@@ -1,6 +1,7 @@
 import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
+  testMatch: "*.spec.js",
   testDir: ".",
   outputDir: process.env.OUTPUT,
   timeout: 30_000,

@@ -1,0 +1,167 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	apierr "basegate/errors"
+	"basegate/fleet"
+)
+
+const (
+	// maxQuestion is the longest text or list of ids that is asked about, in bytes.
+	maxQuestion = 16 << 20
+	// maxTexts is how many texts of tokens are kept for all models together; a model's vocabulary is 128,000 or so.
+	maxTexts = 1 << 20
+	// textsAtOnce is how many questions a backend gets at a time.
+	textsAtOnce = 8
+	// tokensTimeout bounds all the questions for one answer.
+	tokensTimeout = 30 * time.Second
+)
+
+func (c *Console) tokenize(v *visit) error {
+	var q struct {
+		Model   string `json:"model"`
+		Prompt  string `json:"prompt"`
+		Special *bool  `json:"add_special_tokens"` // as completions do, whatever it says
+	}
+	if err := v.read(&q); err != nil {
+		return err
+	}
+	m, err := c.awake(q.Model)
+	if err != nil {
+		return err
+	}
+	var ids []int64
+	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		ids, err = b.Tokens(ctx, q.Prompt)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return v.json(http.StatusOK, map[string]any{"tokens": ids, "max_model_len": m.MaxModelLen()})
+}
+
+// detokenize tells the text of tokens, of all together and of each: several can make one character.
+func (c *Console) detokenize(v *visit) error {
+	var q struct {
+		Model  string  `json:"model"`
+		Tokens []int64 `json:"tokens"`
+	}
+	if err := v.read(&q); err != nil {
+		return err
+	}
+	m, err := c.awake(q.Model)
+	if err != nil {
+		return err
+	}
+	var text string
+	var pieces []string
+	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		if text, err = b.Text(ctx, q.Tokens); err != nil {
+			return err
+		}
+		pieces, err = c.texts.of(ctx, b, m.Checkpoint(), q.Tokens)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return v.json(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
+}
+
+// awake finds a model that answers. One that does not is started, as by a completion, and the error says how long that
+// takes.
+func (c *Console) awake(id string) (*fleet.Model, error) {
+	m, ok := c.fleet.Model(id)
+	if !ok {
+		return nil, apierr.UnknownModel(id, nil, "")
+	}
+	if err := m.Servable(); err != nil {
+		return nil, m.Refusal(err)
+	}
+	return m, nil
+}
+
+func asked(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet.Backend) error) error {
+	ctx, cancel := context.WithTimeout(ctx, tokensTimeout)
+	defer cancel()
+	if err := m.AskReady(func(b *fleet.Backend) error { return ask(ctx, b) }); err != nil {
+		return apierr.Unreachable("the tokenizer of "+m.ID()+" does not answer", 1, err)
+	}
+	return nil
+}
+
+// tokenTexts remembers the texts of tokens, which do not change as long as a checkpoint has its name.
+type tokenTexts struct {
+	mu    sync.Mutex
+	known map[tokenOf]string
+}
+
+type tokenOf struct {
+	checkpoint string
+	id         int64
+}
+
+// of asks the backend for the texts that are not known yet.
+func (t *tokenTexts) of(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
+	texts := make([]string, len(ids))
+	missing := map[int64][]int{}
+	t.mu.Lock()
+	for i, id := range ids {
+		text, ok := t.known[tokenOf{checkpoint, id}]
+		if !ok {
+			missing[id] = append(missing[id], i)
+		}
+		texts[i] = text
+	}
+	t.mu.Unlock()
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(textsAtOnce)
+	for id, places := range missing {
+		asking.Go(func() error {
+			text, err := b.Text(ctx, []int64{id})
+			if err != nil {
+				return err
+			}
+			for _, i := range places {
+				texts[i] = text
+			}
+			t.keep(tokenOf{checkpoint, id}, text)
+			return nil
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, fmt.Errorf("read texts of tokens: %w", err)
+	}
+	return texts, nil
+}
+
+func (t *tokenTexts) keep(of tokenOf, text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil || len(t.known) >= maxTexts {
+		t.known = map[tokenOf]string{}
+	}
+	t.known[of] = text
+}
+
+// unread says what is wrong with what a script has sent.
+func unread(err error) error {
+	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return long
+	}
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return invalid("What was sent is not JSON.")
+	}
+	return invalid("What was sent is not understood: " + err.Error())
+}
