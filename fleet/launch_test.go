@@ -34,6 +34,9 @@ type box struct {
 	dir  string
 	boot time.Duration
 	ill  atomic.Bool // it does not come up
+
+	asked atomic.Int64           // how often it was probed
+	held  atomic.Pointer[func()] // called by the next answer to a probe, which it delays
 }
 
 func newBox(t *testing.T, boot time.Duration) *box {
@@ -42,10 +45,16 @@ func newBox(t *testing.T, boot time.Duration) *box {
 	b.script("start", "echo pulling the image; touch $0.up; echo started >> $0.log")
 	b.script("stop", "rm -f ${0%stop}start.up; echo stopped >> ${0%stop}start.log")
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			b.asked.Add(1)
+		}
 		if !b.up() {
 			panic(http.ErrAbortHandler) // as good as refused
 		}
 		if r.URL.Path == "/v1/models" {
+			if wait := b.held.Swap(nil); wait != nil {
+				(*wait)()
+			}
 			io.WriteString(w, `{"data":[{"id":"org/M","max_model_len":100}]}`)
 		}
 	}))
@@ -296,6 +305,30 @@ func TestWhoWaitsForABootIsToldWhenItIsOver(t *testing.T) {
 	m = find(t, startedOn(t, nil, zap.NewNop(), failing.model(nil)), "m")
 	if _, ok := errors.AsType[*fleet.FailedError](m.AwaitBoot(t.Context())); !ok {
 		t.Error("a boot that has failed is waited for")
+	}
+}
+
+func TestAProbeThatBeganBeforeAStopDoesNotUndoIt(t *testing.T) {
+	b := newBox(t, 0)
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	backend := m.Backends()[0]
+	if err := m.Warm("a test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, backend, fleet.Ready)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	wait := func() { close(arrived); <-release }
+	b.held.Store(&wait)
+	<-arrived
+	if err := m.Halt("a test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, backend, fleet.Stopped)
+	close(release) // it says that the backend answers, as it did when it was asked
+	before := b.asked.Load()
+	eventually(t, "it is probed again", func() bool { return b.asked.Load() > before+3 })
+	if state, _ := backend.State(); state != fleet.Stopped {
+		t.Errorf("it is %s", state)
 	}
 }
 

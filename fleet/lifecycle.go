@@ -48,6 +48,7 @@ type life struct {
 	state   State
 	reason  string // why it is not ready, in words
 	since   time.Time
+	changes int64                   // of the state, so far
 	begun   time.Time               // of the launch or wake, while starting; of the failure, when failed
 	waking  bool                    // starting is a wake
 	halting bool                    // the stop, or the way to sleep, is under way and cannot be called off
@@ -71,6 +72,7 @@ func (b *Backend) pass(e event, reason string) bool {
 	now := b.clock()
 	from := b.life.state
 	b.life.state, b.life.reason, b.life.since = next, reason, now
+	b.life.changes++
 	switch next {
 	case Ready:
 		b.life.used, b.life.held = now, false

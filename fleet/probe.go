@@ -50,12 +50,19 @@ func (b *Backend) probeSoon() {
 func (b *Backend) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
 	defer cancel()
+	b.mu.Lock()
+	before := b.life.changes
+	b.mu.Unlock()
 	e, reason := b.look(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // closing says nothing about the backend
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.life.changes != before {
+		b.probeSoon() // what was seen may have been before it was stopped, or started
+		return
+	}
 	if !b.pass(e, reason) && e == silent && b.life.state == Unreachable {
 		b.life.reason = reason
 	}
