@@ -46,7 +46,7 @@ fuzz: tools ## every fuzz target for FUZZTIME (30s)
 			echo "== $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
 		done; done
 
-sdk: build ## the official OpenAI SDKs (Python, Node) against the demo
+sdk: build ## the official OpenAI SDKs (Python, Node), and every snippet of the tutorial, against the demo
 	e2e/sdk/run
 
 browser: build ## the console in Chromium, against the demo

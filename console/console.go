@@ -18,6 +18,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/docs"
 	"basegate/fleet"
 	"basegate/keys"
 )
@@ -56,6 +57,7 @@ type Console struct {
 	client   *http.Client
 	asking   rate // of who is not signed in
 	pages    pages
+	tutorial []docs.Page
 	assets   assets
 	handler  http.Handler
 }
@@ -68,6 +70,7 @@ func New(s Settings, p Parts) *Console {
 	}
 	c.settings.Store(&s)
 	c.pages = readPages(c.assets)
+	c.tutorial = readTutorial()
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		mux.Handle(r.pattern, c.serve(r))

@@ -52,6 +52,9 @@ var routes = []route{
 	{pattern: "PUT /console/api/prompts/{id}", access: signedIn, handler: (*Console).changePrompt, body: maxSaved},
 	{pattern: "DELETE /console/api/prompts/{id}", access: signedIn, handler: (*Console).deletePrompt},
 	{pattern: "POST /models/{model}/warm", access: signedIn, handler: (*Console).warmModel},
+	{pattern: "GET /tutorial", access: anyone, handler: (*Console).tutorialSearch},
+	{pattern: "GET /tutorial/{page}", access: anyone, handler: (*Console).tutorialPage},
+	{pattern: "GET /llms.txt", access: anyone, handler: (*Console).llms},
 	{pattern: "GET /feedback", access: anyone, handler: (*Console).feedbackPage},
 	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
 
@@ -82,5 +85,6 @@ var destinations = []destination{
 	{"Dashboard", "/dashboard", signedIn},
 	{"Usage", "/usage", signedIn},
 	{"Workbench", "/workbench", signedIn},
+	{"Tutorial", "/tutorial", anyone},
 	{"Administration", "/admin", admins},
 }

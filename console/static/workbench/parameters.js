@@ -4,7 +4,7 @@ export const parameters = [
   { name: "max_tokens", label: "max_tokens", kind: "integer", min: 1, value: 64, hint: "how many tokens at the most" },
   { name: "temperature", kind: "number", min: 0, max: 2, step: 0.05, value: 1, hint: "0 takes the likeliest token every time" },
   { name: "top_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "only the likeliest tokens that make up this much; above 0" },
-  { name: "top_k", kind: "integer", min: -1, hint: "only so many of the likeliest; -1 or 0: all" },
+  { name: "top_k", kind: "integer", min: -1, hint: "only so many of the likeliest; -1: all" },
   { name: "min_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "only tokens at least this likely, as a part of the likeliest" },
   { name: "presence_penalty", kind: "number", min: -2, max: 2, step: 0.1 },
   { name: "frequency_penalty", kind: "number", min: -2, max: 2, step: 0.1 },

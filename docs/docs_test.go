@@ -1,0 +1,123 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+
+	"basegate/docs"
+)
+
+var reader = docs.Reader{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model"}
+
+func pages(t *testing.T) []docs.Page {
+	t.Helper()
+	all, err := docs.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func html(t *testing.T, p docs.Page) string {
+	t.Helper()
+	text, err := p.HTML(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestEveryFileIsAPage(t *testing.T) {
+	files, err := fs.Glob(os.DirFS("."), "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := fs.Glob(os.DirFS("."), "tutorial/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, p := range pages(t) {
+		known[p.Slug] = true
+	}
+	for _, file := range append(files, more...) {
+		if slug := strings.TrimSuffix(path.Base(file), ".md"); !known[slug] {
+			t.Errorf("%s is no page", file)
+		}
+	}
+	if n := len(files) + len(more); n != len(known) {
+		t.Errorf("%d files, %d pages", n, len(known))
+	}
+}
+
+func TestPagesAreFilledInForTheirReader(t *testing.T) {
+	text := html(t, pages(t)[0])
+	for _, part := range []string{"http://gate.example/v1", "acs-bm-abc…", "my-model", `<code class="language-sh">`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in %s", part, text)
+		}
+	}
+	for _, p := range pages(t) {
+		if text := html(t, p); strings.Contains(text, "{{") || strings.Contains(text, "prints:") || strings.Contains(text, "raw HTML") {
+			t.Errorf("%s: something is left over", p.Slug)
+		}
+	}
+}
+
+// What an address says must not become part of a page.
+func TestWhatIsFilledInIsNoHTML(t *testing.T) {
+	text, err := pages(t)[0].HTML(docs.Reader{Base: "<script>alert(1)</script>", Key: "k", Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "<script>") {
+		t.Errorf("got %s", text)
+	}
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	all := pages(t)
+	bodies := map[string]string{}
+	for _, p := range all {
+		bodies[p.Slug] = html(t, p)
+	}
+	link := regexp.MustCompile(`href="([^"]*)"`)
+	for slug, body := range bodies {
+		for _, m := range link.FindAllStringSubmatch(body, -1) {
+			page, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(page, "://") || strings.HasPrefix(page, "/") {
+				continue
+			}
+			if page == "" {
+				page = slug
+			}
+			target, ok := bodies[page]
+			if !ok || anchor != "" && !strings.Contains(target, `id="`+anchor+`"`) {
+				t.Errorf("%s links to %s, which is not there", slug, m[1])
+			}
+		}
+	}
+}
+
+func TestSearchFindsPartsByAllTheirWords(t *testing.T) {
+	all := pages(t)
+	for query, want := range map[string]string{"token ids": "prompts#token-ids", "SCORING a text": "logprobs#scoring-a-text", "cold boot max_retries": "models#", "": "", "xyzzy plugh": ""} {
+		got := ""
+		if found := docs.Search(all, query, reader); len(found) > 0 {
+			got = found[0].Page.Slug + "#" + found[0].Anchor
+		}
+		if got != want {
+			t.Errorf("%q finds %q, want %q", query, got, want)
+		}
+	}
+	for _, f := range docs.Search(all, "the", reader) {
+		body := html(t, f.Page)
+		if f.Anchor != "" && !strings.Contains(body, `id="`+f.Anchor+`"`) {
+			t.Errorf("%s has no place %q", f.Page.Slug, f.Anchor)
+		}
+	}
+}

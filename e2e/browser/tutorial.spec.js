@@ -1,0 +1,31 @@
+import { expect, look, signIn, test } from "./console.js";
+
+test("every page of the tutorial is for everybody, and lists the next", async ({ page }) => {
+  test.setTimeout(120_000);
+  await page.goto("/tutorial");
+  await expect(page).toHaveURL(/\/tutorial\/overview$/);
+  for (let n = 0; ; n++) {
+    await expect(page.locator("article h1")).toHaveCount(1);
+    await look(page, `tutorial-${n}`);
+    const next = page.locator("a[rel=next]");
+    if ((await next.count()) === 0) break;
+    await next.click();
+    await page.waitForLoadState();
+    expect(n).toBeLessThan(30);
+  }
+});
+
+test("it is filled in for who is signed in, searched, and copied", async ({ page, context }) => {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await signIn(page);
+  await page.getByRole("link", { name: "Tutorial" }).click();
+  await expect(page.locator("article")).toContainText(`${process.env.CONSOLE.replace(/\/$/, "")}/v1`);
+  await expect(page.locator("article pre").first()).toContainText(process.env.API_KEY.slice(0, 10));
+  await page.getByRole("button", { name: "Copy" }).nth(1).click();
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toContain('"model": "llama-8b"');
+
+  await page.getByLabel("Search").fill("token ids");
+  await page.keyboard.press("Enter");
+  await page.getByRole("link", { name: /Token ids/ }).first().click();
+  await expect(page).toHaveURL(/\/tutorial\/prompts#token-ids/);
+});
