@@ -55,6 +55,7 @@ var routes = []route{
 	{pattern: "GET /tutorial", access: anyone, handler: (*Console).tutorialSearch},
 	{pattern: "GET /tutorial/{page}", access: anyone, handler: (*Console).tutorialPage},
 	{pattern: "GET /llms.txt", access: anyone, handler: (*Console).llms},
+	{pattern: "GET /openapi.json", access: anyone, handler: (*Console).openAPI},
 	{pattern: "GET /feedback", access: anyone, handler: (*Console).feedbackPage},
 	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
 

@@ -123,9 +123,12 @@ func (c *Console) llms(v *visit) error {
 	for _, p := range c.tutorial {
 		list.WriteString("- [" + p.Title + "](" + r.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(r) + "\n")
 	}
-	list.WriteString("\n## Optional\n\n- [Everything on one page](" + r.Base + "/tutorial/all.md)\n")
+	list.WriteString("\n## Optional\n\n- [Everything on one page](" + r.Base + "/tutorial/all.md)\n- [OpenAPI 3.1](" + r.Base + "/openapi.json)\n")
 	return v.text("text/plain", list.String())
 }
+
+// openAPI is the description of the API for programs.
+func (*Console) openAPI(v *visit) error { return v.text("application/json", docs.OpenAPI) }
 
 // text answers with a text as it is.
 func (v *visit) text(kind, text string) error {

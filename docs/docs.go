@@ -18,6 +18,11 @@ import (
 //go:embed *.md tutorial/*.md
 var files embed.FS
 
+// OpenAPI is the API's description, in JSON, by OpenAPI 3.1.
+//
+//go:embed openapi.json
+var OpenAPI string
+
 // Page is one page of the tutorial.
 type Page struct {
 	Slug  string // its name in addresses

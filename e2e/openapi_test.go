@@ -1,0 +1,160 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/tidwall/gjson"
+
+	"basegate/mockvllm"
+)
+
+// described is the document that the gateway itself serves.
+func described(t *testing.T, g *gateway) *openapi3.T {
+	t.Helper()
+	got := g.get(g.url, "/openapi.json")
+	if got.status != http.StatusOK || got.header.Get("Content-Type") != "application/json; charset=utf-8" {
+		t.Fatalf("got %d %s", got.status, got.header.Get("Content-Type"))
+	}
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(got.body))
+	must(t, err)
+	must(t, doc.Validate(t.Context()))
+	return doc
+}
+
+// fits tells why a value is not what the schema says.
+func fits(t *testing.T, schema *openapi3.SchemaRef, text string) error {
+	t.Helper()
+	var value any
+	must(t, json.Unmarshal([]byte(text), &value))
+	return schema.Value.VisitJSON(value, openapi3.EnableJSONSchema2020())
+}
+
+// samples are values of each field, good ones and bad ones. Whether a value is good is for the gateway to say; the
+// document has to say the same.
+var samples = map[string][]string{
+	"model":              {`""`, `1`, `null`, `["m"]`},
+	"prompt":             {`"a"`, `["a","b"]`, `["a",""]`, `[1,2]`, `[[1],[2,3]]`, `[]`, `[[]]`, `[1,"a"]`, `[-1]`, `[1.5]`, `null`, `7`, `{}`},
+	"max_tokens":         {`1`, `0`, `-1`, `1.5`, `"1"`, `true`, `null`, `[1]`},
+	"temperature":        {`0`, `2`, `0.7`, `2.01`, `-0.1`, `"1"`, `true`, `null`},
+	"top_p":              {`1`, `0.01`, `0`, `1.1`, `-1`, `"1"`, `null`},
+	"top_k":              {`-1`, `1`, `50`, `0`, `-2`, `1.5`, `null`, `"1"`},
+	"min_p":              {`0`, `1`, `0.5`, `1.5`, `-0.5`, `null`, `false`},
+	"presence_penalty":   {`-2`, `2`, `2.5`, `-3`, `null`, `"0"`},
+	"frequency_penalty":  {`-2`, `2`, `2.5`, `-3`, `null`, `"0"`},
+	"repetition_penalty": {`1`, `2`, `0.1`, `0`, `2.1`, `null`, `"1"`},
+	"seed":               {`0`, `-5`, `4294967296`, `1.5`, `"1"`, `null`},
+	"n":                  {`1`, `16`, `0`, `17`, `1.5`, `null`, `"2"`},
+	"best_of":            {`1`, `16`, `0`, `17`, `null`, `"2"`},
+	"stop":               {`"x"`, `""`, `["x"]`, `["a","b","c","d"]`, `["a","b","c","d","e"]`, `[]`, `[""]`, `[1]`, `1`, `null`},
+	"logprobs":           {`0`, `20`, `21`, `-1`, `true`, `null`, `"1"`},
+	"prompt_logprobs":    {`0`, `20`, `21`, `-1`, `true`, `null`, `"1"`},
+	"echo":               {`true`, `false`, `0`, `"true"`, `null`},
+	"stream":             {`true`, `false`, `0`, `"true"`, `null`},
+	"stream_options":     {`null`, `[]`, `true`, `"x"`},
+	"logit_bias":         {`{}`, `{"1":100}`, `{"1":-100.5}`, `{"a":1}`, `{"-1":1}`, `{"1":"1"}`, `[]`, `null`},
+	"user":               {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 512) + `"`, `"` + strings.Repeat("x", 513) + `"`},
+	"no_such_field":      {`1`, `null`},
+}
+
+func TestTheOpenAPIDocumentSaysWhatTheGatewayDoes(t *testing.T) {
+	g := newSite(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	doc := described(t, g)
+	schemas := doc.Components.Schemas
+	id := g.list()
+	for name := range schemas["CompletionRequest"].Value.Properties {
+		if samples[name] == nil {
+			t.Errorf("%s is in the document and has no samples", name)
+		}
+	}
+	for name, values := range samples {
+		for _, value := range values {
+			members := map[string]string{"model": fmt.Sprintf("%q", id), "prompt": `"a"`, "max_tokens": "1", name: value}
+			body := object(members)
+			got := g.complete(body)
+			says := fits(t, schemas["CompletionRequest"], body)
+			if (got.status == http.StatusOK) != (says == nil) {
+				t.Errorf("%s: %s: the gateway answers %d %.300s, the document says %v", name, value, got.status, got.body, says)
+			}
+			schema := schemas["Completion"]
+			if got.status != http.StatusOK {
+				schema = schemas["Error"]
+			} else if strings.HasPrefix(got.header.Get("Content-Type"), "text/event-stream") {
+				continue
+			}
+			if err := fits(t, schema, got.body); err != nil {
+				t.Errorf("%s: %s: the answer is not as described: %v", name, value, err)
+			}
+		}
+	}
+}
+
+// object is a JSON object of members.
+func object(members map[string]string) string {
+	var all []string
+	for name, value := range members {
+		all = append(all, fmt.Sprintf("%q:%s", name, value))
+	}
+	slices.Sort(all)
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// list fetches the models, and returns the first one's id.
+func (g *gateway) list() string {
+	g.t.Helper()
+	return gjson.Get(g.do(g.request(g.t.Context(), http.MethodGet, g.url+"/v1/models", "")).body, "data.0.id").Str
+}
+
+func TestTheOpenAPIDocumentDescribesEveryAnswer(t *testing.T) {
+	g := newSite(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	doc := described(t, g)
+	schemas, id := doc.Components.Schemas, g.list()
+	for _, c := range []struct{ method, path, body, schema string }{
+		{http.MethodPost, "/v1/completions", `{"model":"` + id + `","prompt":["a b","c"],"n":2,"max_tokens":3,"logprobs":2,"prompt_logprobs":1,"user":"u"}`, "Completion"},
+		{http.MethodPost, "/v1/completions", `{"model":"` + id + `","prompt":"a b","max_tokens":3,"echo":true,"logprobs":0}`, "Completion"},
+		{http.MethodPost, "/v1/completions", `{"model":"other","prompt":"a"}`, "Error"},
+		{http.MethodPost, "/v1/completions", `{"model":"` + id + `","prompt":"a","max_tokens":100000000}`, "Error"},
+		{http.MethodPost, "/v1/completions", `{"model":`, "Error"},
+		{http.MethodPost, "/v1/chat/completions", `{}`, "Error"},
+		{http.MethodGet, "/v1/models/" + id, "", "Model"},
+		{http.MethodGet, "/v1/models/other", "", "Error"},
+		{http.MethodDelete, "/v1/completions", "", "Error"},
+		{http.MethodGet, "/v1/nothing", "", "Error"},
+	} {
+		got := g.do(g.request(t.Context(), c.method, g.url+c.path, c.body))
+		if err := fits(t, schemas[c.schema], got.body); err != nil {
+			t.Errorf("%s %s: %d %s: %v", c.method, c.path, got.status, got.body, err)
+		}
+		if item := doc.Paths.Find(c.path); item != nil && item.GetOperation(c.method) != nil {
+			if item.GetOperation(c.method).Responses.Status(got.status) == nil {
+				t.Errorf("%s %s: the status %d is not described", c.method, c.path, got.status)
+			}
+		}
+	}
+	for _, m := range gjson.Get(g.do(g.request(t.Context(), http.MethodGet, g.url+"/v1/models", "")).body, "data").Array() {
+		if err := fits(t, schemas["Model"], m.Raw); err != nil {
+			t.Errorf("%s: %v", m.Raw, err)
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if got := g.get(g.url, path); doc.Paths.Find(path).Get.Responses.Status(got.status) == nil {
+			t.Errorf("%s: %d", path, got.status)
+		}
+	}
+	for line := range strings.SplitSeq(g.complete(`{"model":"`+id+`","prompt":"a","max_tokens":3,"stream":true,"logprobs":1,"stream_options":{"include_usage":true}}`).body, "\n\n") {
+		data, ok := strings.CutPrefix(line, "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		if err := fits(t, schemas["Completion"], data); err != nil {
+			t.Errorf("the event %s: %v", data, err)
+		}
+	}
+}
