@@ -1,5 +1,5 @@
 // Package docs holds the tutorial and the reference: Markdown files within the program, their order, and how they become
-// HTML. Who reads them, and on what page, is for others.
+// HTML. Who reads them, and on what page, is for others. What only operators need stays in the folder beside.
 package docs
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/yuin/goldmark/parser"
 )
 
-//go:embed *.md tutorial/*.md
+//go:embed api.md tutorial/*.md
 var files embed.FS
 
 // OpenAPI is the API's description, in JSON, by OpenAPI 3.1.
@@ -50,10 +50,6 @@ var order = [][2]string{
 	{"errors", "tutorial/errors.md"},
 	{"workbench", "tutorial/workbench.md"},
 	{"api", "api.md"},
-	{"operations", "operations.md"},
-	{"gpu-box", "gpu-box.md"},
-	{"benchmarks", "benchmarks.md"},
-	{"mockvllm", "mockvllm.md"},
 }
 
 var (
@@ -62,7 +58,7 @@ var (
 	// sibling is a link to another file of this folder, which is a page of its own.
 	sibling = regexp.MustCompile(`\]\(([a-z-]+)\.md(#[a-z0-9-]*)?\)`)
 	// elsewhere is a link to a file of the project that is no page.
-	elsewhere = regexp.MustCompile(`\[([^\]]+)\]\(\.\./[^)]*\)`)
+	elsewhere = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations\.md)[^)]*\)`)
 )
 
 // Pages lists all pages in their order.
@@ -74,7 +70,7 @@ func Pages() ([]Page, error) {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
 		text := expected.ReplaceAllString(string(content), "")
-		text = elsewhere.ReplaceAllString(sibling.ReplaceAllString(text, "]($1$2)"), "$1")
+		text = sibling.ReplaceAllString(elsewhere.ReplaceAllString(text, "$1"), "]($1$2)")
 		heading, _, _ := strings.Cut(text, "\n")
 		title, ok := strings.CutPrefix(heading, "# ")
 		if !ok {

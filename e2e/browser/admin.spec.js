@@ -70,7 +70,7 @@ test("feedback is written in a dialog over any page", async ({ page }) => {
 
 test("pages are small and answer soon, by the keyboard too", async ({ page }) => {
   await signIn(page);
-  for (const path of ["/dashboard", "/usage", "/usage/requests", "/keys/new", "/account", "/admin/accounts", "/admin/models", "/admin/audit", "/workbench", "/tutorial/overview", "/tutorial/operations", "/tutorial?q=budget", "/sign-in"]) {
+  for (const path of ["/dashboard", "/usage", "/usage/requests", "/keys/new", "/account", "/admin/accounts", "/admin/models", "/admin/audit", "/workbench", "/tutorial/overview", "/tutorial/api", "/tutorial?q=budget", "/sign-in"]) {
     let bytes = 0;
     const count = async (response) => { bytes += (await response.body().catch(() => "")).length; };
     page.on("response", count);
