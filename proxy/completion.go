@@ -174,7 +174,6 @@ func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
 	}
 	h["Content-Type"] = []string{"application/json"}
 	h["X-Request-Id"] = []string{x.id + "-" + string(rune('0'+x.attempts%10))}
-	h["User-Agent"] = nil // net/http would add its own
 	b.Authorize(h)
 	return h
 }
