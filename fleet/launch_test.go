@@ -42,7 +42,7 @@ type box struct {
 func newBox(t *testing.T, boot time.Duration) *box {
 	t.Helper()
 	b := &box{t: t, dir: t.TempDir(), boot: boot}
-	b.script("start", "echo pulling the image; touch $0.up; echo started >> $0.log")
+	b.script("start", "echo pulling the image; echo started >> $0.log; touch $0.up")
 	b.script("stop", "rm -f ${0%stop}start.up; echo stopped >> ${0%stop}start.log")
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
