@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -150,6 +151,15 @@ func shortened(text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxQuoted], "") + "…"
+}
+
+// shownKey is a key as a complaint names it: as it stands, or in quotes where that would not be one readable line.
+func shownKey(name string) string {
+	name = shortened(name)
+	if strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 func quoted(text string) string { return fmt.Sprintf("%q", shortened(text)) }

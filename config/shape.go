@@ -68,7 +68,7 @@ func (v value) complainOfUnknown(entry *ast.MappingValueNode, name string, field
 	if near := nearest(name, names); near != "" {
 		hint = fmt.Sprintf("did you mean %s?", near)
 	}
-	v.doc.complain(line(entry.Key), v.below(shortened(name)), "unknown key; %s", hint)
+	v.doc.complain(line(entry.Key), v.below(shownKey(name)), "unknown key; %s", hint)
 }
 
 // list reads a sequence, each item by the reader that item makes for its place in to.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -100,6 +102,7 @@ func (v *visit) isAPI() bool { return strings.HasPrefix(v.r.URL.Path, "/console/
 // failAPI answers a script with the error object of the public API, where the error is one of it, or the same shape
 // with words alone.
 func (c *Console) failAPI(v *visit, err error) {
+	v.readOn()
 	h := v.w.Header()
 	h.Set("Content-Type", "application/json")
 	if public, ok := errors.AsType[*apierr.Error](err); ok {
@@ -115,4 +118,15 @@ func (c *Console) failAPI(v *visit, err error) {
 	if err != nil {
 		c.log.Debug("send error", zap.Error(err))
 	}
+}
+
+// readOn reads what a script is still sending, up to a megabyte and for five seconds: it would see its connection reset
+// in place of the answer.
+func (v *visit) readOn() {
+	control := http.NewResponseController(v.w)
+	if control.SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
+		return
+	}
+	io.CopyN(io.Discard, v.r.Body, 1<<20) //nolint:errcheck // best effort
+	control.SetReadDeadline(time.Time{})  //nolint:errcheck // it could be set before
 }
