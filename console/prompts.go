@@ -12,6 +12,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tidwall/gjson"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+
 	"basegate/database"
 )
 
@@ -19,7 +23,9 @@ const (
 	maxSaved      = 4 << 20 // bytes of one, with its branches
 	maxPrompts    = 1000    // of one account
 	maxPromptName = 200     // characters
-	maxListed     = 200
+	maxModelName  = 200     // characters
+	maxListed     = 100
+	maxWords      = 20 // of a search
 )
 
 // prompt is what somebody has saved in the workbench: a text with its branches, the only text that the gateway keeps.
@@ -48,28 +54,50 @@ func (p *sentPrompt) problem() error {
 		return invalid("It needs a name.")
 	case utf8.RuneCountInString(p.Name) > maxPromptName:
 		return invalid("The name is too long: up to " + number(maxPromptName) + " characters are taken.")
+	case utf8.RuneCountInString(p.Model) > maxModelName:
+		return invalid("The model's name is too long: up to " + number(maxModelName) + " characters are taken.")
 	case len(p.Document) == 0 || p.Document[0] != '{':
 		return invalid("There is no document to save.")
 	}
 	return nil
 }
 
+// words is what a search finds: the name, the prompts and the texts of all branches, and no word of the JSON around them.
+func (p *sentPrompt) words() string {
+	var all strings.Builder
+	all.WriteString(p.Name)
+	gjson.GetBytes(p.Document, "tree.nodes").ForEach(func(_, node gjson.Result) bool {
+		all.WriteString("\n" + node.Get("text").Str + "\n")
+		node.Get("tokens.#.text").ForEach(func(_, text gjson.Result) bool { all.WriteString(text.Str); return true })
+		return true
+	})
+	return folded(all.String())
+}
+
+// folded is a text as it is searched for: É is é, whatever it was written with.
+func folded(text string) string { return cases.Fold().String(norm.NFC.String(text)) }
+
 var (
-	errNoPrompt = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
-	errConflict = &problem{http.StatusConflict, "It was changed elsewhere", "It was changed elsewhere since it was opened here. Nothing was saved."}
-	errFull     = invalid("There are " + number(maxPrompts) + " saved prompts already, which is as many as an account may have. Delete some.")
+	errNoPrompt  = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
+	errConflict  = &problem{http.StatusConflict, "It was changed elsewhere", "It was changed elsewhere since it was opened here. Nothing was saved."}
+	errManyWords = invalid("A search takes up to " + number(maxWords) + " words.")
+	errFull      = invalid("There are " + number(maxPrompts) + " saved prompts already, which is as many as an account may have. Delete some.")
 )
 
 func (c *Console) savedPrompts(v *visit) error {
-	all, err := c.findPrompts(v.r.Context(), v.account.ID, strings.Fields(v.query("q")))
+	words := strings.Fields(folded(v.query("q")))
+	if len(words) > maxWords {
+		return errManyWords
+	}
+	all, err := c.findPrompts(v.r.Context(), v.account.ID, words)
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"prompts": all})
+	return v.json(http.StatusOK, map[string]any{"prompts": all[:min(len(all), maxListed)], "more": len(all) > maxListed})
 }
 
 func (c *Console) savedPrompt(v *visit) error {
-	const text = `SELECT id, name, model, updated_at, version, length(document), document FROM prompts WHERE account_id = $1 AND id = $2`
+	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document FROM prompts WHERE account_id = $1 AND id = $2`
 	row := c.db.Read().QueryRowContext(v.r.Context(), text, v.account.ID, v.r.PathValue("id"))
 	var document string
 	p, err := scanPrompt(row, &document)
@@ -91,7 +119,7 @@ func (c *Console) savePrompt(v *visit) error {
 	if err := p.problem(); err != nil {
 		return err
 	}
-	id := "pr_" + rand.Text()
+	id, words := "pr_"+rand.Text(), p.words()
 	err := c.db.Batch(v.r.Context(), func(tx database.Tx) error {
 		ctx := context.WithoutCancel(v.r.Context())
 		var there int
@@ -101,8 +129,8 @@ func (c *Console) savePrompt(v *visit) error {
 		if there >= maxPrompts {
 			return errFull
 		}
-		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, document) VALUES ($1, $2, $3, $4, 1, $5, $6)`
-		_, err := tx.ExecContext(ctx, text, id, v.account.ID, p.Name, p.Model, c.clock().UnixMicro(), string(p.Document))
+		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document) VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
+		_, err := tx.ExecContext(ctx, text, id, v.account.ID, p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
 		return err
 	})
 	if err != nil {
@@ -120,6 +148,7 @@ func (c *Console) changePrompt(v *visit) error {
 	if err := p.problem(); err != nil {
 		return err
 	}
+	words := p.words()
 	err := c.db.Batch(v.r.Context(), func(tx database.Tx) error {
 		ctx := context.WithoutCancel(v.r.Context())
 		var version int64
@@ -132,8 +161,8 @@ func (c *Console) changePrompt(v *visit) error {
 		case version != p.Version:
 			return errConflict
 		}
-		const text = `UPDATE prompts SET name = $2, model = $3, version = version + 1, updated_at = $4, document = $5 WHERE id = $1`
-		_, err = tx.ExecContext(ctx, text, v.r.PathValue("id"), p.Name, p.Model, c.clock().UnixMicro(), string(p.Document))
+		const text = `UPDATE prompts SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
+		_, err = tx.ExecContext(ctx, text, v.r.PathValue("id"), p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
 		return err
 	})
 	if err != nil {
@@ -162,16 +191,17 @@ func (c *Console) deletePrompt(v *visit) error {
 	return nil
 }
 
-// findPrompts lists an account's prompts that have all the words in name or text, the last changed first.
+// findPrompts lists an account's prompts that have all the words in name or text, the last changed first: one more than
+// are shown, where there are so many.
 func (c *Console) findPrompts(ctx context.Context, account string, words []string) ([]prompt, error) {
 	var text strings.Builder
-	text.WriteString("SELECT id, name, model, updated_at, version, length(document) FROM prompts WHERE account_id = $1")
+	text.WriteString("SELECT id, name, model, updated_at, version, octet_length(document) FROM prompts WHERE account_id = $1")
 	args := []any{account}
 	for _, w := range words {
-		args = append(args, "%"+escapeLike.Replace(strings.ToLower(w))+"%")
-		fmt.Fprintf(&text, ` AND (lower(name) LIKE $%[1]d ESCAPE '\' OR lower(document) LIKE $%[1]d ESCAPE '\')`, len(args))
+		args = append(args, "%"+escapeLike.Replace(w)+"%")
+		fmt.Fprintf(&text, ` AND words LIKE $%d ESCAPE '\'`, len(args))
 	}
-	fmt.Fprintf(&text, " ORDER BY updated_at DESC, id LIMIT %d", maxListed)
+	fmt.Fprintf(&text, " ORDER BY updated_at DESC, id LIMIT %d", maxListed+1)
 	rows, err := c.db.Read().QueryContext(ctx, text.String(), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list prompts: %w", err)

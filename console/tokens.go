@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 const (
 	// maxQuestion is the longest text or list of ids that is asked about, in bytes.
 	maxQuestion = 16 << 20
+	// maxTokens is how many tokens are asked about at once.
+	maxTokens = 1 << 18
 	// maxTexts is how many texts of tokens are kept for all models together; a model's vocabulary is 128,000 or so.
 	maxTexts = 1 << 20
 	// textsAtOnce is how many questions a backend gets at a time.
@@ -27,11 +30,11 @@ const (
 	tokensTimeout = 30 * time.Second
 )
 
+// tokenize tells the tokens of a prompt, the special ones included, as a completion has them.
 func (c *Console) tokenize(v *visit) error {
 	var q struct {
-		Model   string `json:"model"`
-		Prompt  string `json:"prompt"`
-		Special *bool  `json:"add_special_tokens"` // as completions do, whatever it says
+		Model  string `json:"model"`
+		Prompt string `json:"prompt"`
 	}
 	if err := v.read(&q); err != nil {
 		return err
@@ -48,7 +51,7 @@ func (c *Console) tokenize(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"tokens": ids, "max_model_len": m.MaxModelLen()})
+	return v.json(http.StatusOK, map[string]any{"tokens": ids})
 }
 
 // detokenize tells the text of tokens, of all together and of each: several can make one character.
@@ -59,6 +62,12 @@ func (c *Console) detokenize(v *visit) error {
 	}
 	if err := v.read(&q); err != nil {
 		return err
+	}
+	if len(q.Tokens) > maxTokens {
+		return invalid("These are too many tokens at once: up to " + number(maxTokens) + " are taken.")
+	}
+	if slices.ContainsFunc(q.Tokens, func(id int64) bool { return id < 0 }) {
+		return errNoToken
 	}
 	m, err := c.awake(q.Model)
 	if err != nil {
@@ -79,6 +88,8 @@ func (c *Console) detokenize(v *visit) error {
 	return v.json(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
 }
 
+var errNoToken = invalid("One of these ids is no token of the model.")
+
 // awake finds a model that answers. One that does not is started, as by a completion, and the error says how long that
 // takes.
 func (c *Console) awake(id string) (*fleet.Model, error) {
@@ -95,7 +106,11 @@ func (c *Console) awake(id string) (*fleet.Model, error) {
 func asked(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet.Backend) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tokensTimeout)
 	defer cancel()
-	if err := m.AskReady(func(b *fleet.Backend) error { return ask(ctx, b) }); err != nil {
+	err := m.AskReady(func(b *fleet.Backend) error { return ask(ctx, b) })
+	if errors.Is(err, fleet.ErrNoToken) {
+		return errNoToken
+	}
+	if err != nil {
 		return apierr.Unreachable("the tokenizer of "+m.ID()+" does not answer", 1, err)
 	}
 	return nil

@@ -2,6 +2,8 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"math"
 	"net/http"
 
@@ -87,6 +89,9 @@ func (v *visit) read(into any) error {
 	from.DisallowUnknownFields()
 	if err := from.Decode(into); err != nil {
 		return unread(err)
+	}
+	if _, err := from.Token(); !errors.Is(err, io.EOF) {
+		return invalid("What was sent is more than one JSON value.")
 	}
 	return nil
 }

@@ -94,11 +94,17 @@ func TestTokensOfATextAreThoseOfTheModel(t *testing.T) {
 			t.Errorf("%d pieces for %d tokens", n, len(ids.Array()))
 		}
 	}
+	for _, id := range []string{"-1", "99999999"} {
+		if got := b.script(http.MethodPost, "/console/api/detokenize", `{"model":"llama-8b","tokens":[1,`+id+`]}`); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "no token of the model") {
+			t.Errorf("%s: %d %s", id, got.status, got.body)
+		}
+	}
 	for body, part := range map[string]string{
 		`{"model":"llama-9b","prompt":"x"}`: "llama-9b",
 		`{"model":"llama-8b","prompt":3}`:   "not understood",
 		`{"model":"llama-8b","words":"x"}`:  "words",
 		`{"model":`:                         "JSON",
+		`{"model":"llama-8b"} {}`:           "more than one",
 	} {
 		if got := b.script(http.MethodPost, "/console/api/tokenize", body); got.status < 400 || got.status >= 500 || !strings.Contains(got.body, part) {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
@@ -119,8 +125,8 @@ func TestPromptsAreSavedFoundChangedAndDeleted(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	b := s.as("ada@example.org")
-	first := b.savePrompt("A study", `{"text":"50% of_it"}`)
-	second := b.savePrompt("Another", `{"text":"Étude"}`)
+	first := b.savePrompt("A study", `{"tree":{"nodes":[{"text":"50% of_it","tokens":[{"id":1,"text":"50% of_it"}]},{"text":"","tokens":[{"id":7,"text":" \"a"},{"id":8,"text":"llegro\""}]}]}}`)
+	second := b.savePrompt("Another", `{"tree":{"nodes":[{"text":"Étude","tokens":[{"id":3,"text":null}]}]}}`)
 	names := func(q string) string {
 		var all []string
 		for _, p := range gjson.Get(b.get("/console/api/prompts?q="+url.QueryEscape(q)).body, "prompts.#.name").Array() {
@@ -130,13 +136,14 @@ func TestPromptsAreSavedFoundChangedAndDeleted(t *testing.T) {
 	}
 	for q, want := range map[string]string{
 		"": "Another, A study", "study": "A study", "STUDY 50%": "A study", "% of": "A study", "of_it": "A study", "ofXit": "", "study another": "", "tude": "Another",
+		"étude": "Another", "E\u0301TUDE": "Another", `"allegro"`: "A study", "tokens": "", "null": "",
 	} {
 		if got := names(q); got != want {
 			t.Errorf("%q finds %q, want %q", q, got, want)
 		}
 	}
 	got := b.get("/console/api/prompts/" + first).body
-	has(t, got, `"document":{"text":"50% of_it"}`, `"version":1`, `"name":"A study"`, `"model":"llama-8b"`)
+	has(t, got, `"document":{"tree":{"nodes":[{"text":"50% of_it"`, `"version":1`, `"name":"A study"`, `"model":"llama-8b"`)
 
 	change := func(version int, text string) answer {
 		return b.script(http.MethodPut, "/console/api/prompts/"+first, fmt.Sprintf(`{"name":"A study","model":"m","version":%d,"document":{"text":%q}}`, version, text))
@@ -168,6 +175,7 @@ func TestAPromptThatCannotBeSavedIsToldWhy(t *testing.T) {
 	for body, part := range map[string]string{
 		`{"name":" ","model":"m","document":{}}`:                                            "name",
 		`{"name":"` + strings.Repeat("n", 201) + `","model":"m","document":{}}`:             "200",
+		`{"name":"n","model":"` + strings.Repeat("m", 201) + `","document":{}}`:             "model",
 		`{"name":"n","model":"m"}`:                                                          "document",
 		`{"name":"n","model":"m","document":[]}`:                                            "document",
 		`{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`: "more than",
@@ -180,6 +188,13 @@ func TestAPromptThatCannotBeSavedIsToldWhy(t *testing.T) {
 	}
 	for i := range 1000 {
 		b.savePrompt(fmt.Sprint("prompt ", i), `{}`)
+	}
+	if list := b.get("/console/api/prompts").body; len(gjson.Get(list, "prompts").Array()) != 100 || !gjson.Get(list, "more").Bool() {
+		t.Errorf("a long list is not cut, or does not say so: %.300s", list)
+	}
+	many := strings.Repeat("a ", 2000)
+	if got := b.get("/console/api/prompts?q=" + url.QueryEscape(many)); got.status != http.StatusUnprocessableEntity {
+		t.Errorf("a search for 2,000 words: %d %.300s", got.status, got.body)
 	}
 	got := b.script(http.MethodPost, "/console/api/prompts", `{"name":"n","model":"m","document":{}}`)
 	if got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "Delete some") {

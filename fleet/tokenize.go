@@ -15,6 +15,9 @@ var (
 	errNoCount  = errors.New("the answer of /tokenize has no count")
 	errNoTokens = errors.New("the answer of /tokenize has no tokens")
 	errNoText   = errors.New("the answer of /detokenize has no text")
+
+	// ErrNoToken is of ids that the model has no token for.
+	ErrNoToken = errors.New("the model has no such token")
 )
 
 // Tokenize asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
@@ -83,6 +86,9 @@ func (b *Backend) question(ctx context.Context, path string, question any) (gjso
 	if err != nil {
 		return gjson.Result{}, err
 	}
+	if path == "/detokenize" && answer.Status == http.StatusBadRequest {
+		return gjson.Result{}, ErrNoToken
+	}
 	if answer.Status != http.StatusOK {
 		return gjson.Result{}, fmt.Errorf("%s answered %d", path, answer.Status)
 	}
@@ -97,8 +103,8 @@ func (m *Model) AskReady(ask func(*Backend) error) error {
 		if state, _ := b.State(); state != Ready {
 			continue
 		}
-		if err = ask(b); err == nil {
-			return nil
+		if err = ask(b); err == nil || errors.Is(err, ErrNoToken) {
+			return err
 		}
 	}
 	return err

@@ -8,7 +8,8 @@ CREATE TABLE prompts (
     model      TEXT NOT NULL,
     version    BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
-    document   TEXT NOT NULL -- JSON, the workbench's own
+    words      TEXT NOT NULL, -- what a search finds: name and texts, case folded
+    document   TEXT NOT NULL  -- JSON, the workbench's own
 );
 
 CREATE INDEX prompts_account ON prompts (account_id, updated_at);

@@ -101,6 +101,63 @@ test("several continuations, and two models, stand side by side", async ({ page 
   await accessible(page);
 });
 
+test("another prompt or model leaves the branches there are, and a comparison goes on with each model's own ids", async ({ page }) => {
+  const bodies = sent(page);
+  await open(page);
+  await write(page, "The first prompt", { max_tokens: 5 });
+  await page.getByText("Compare with").click();
+  await page.getByLabel("Compare", { exact: true }).check();
+  await page.locator("#second-model").selectOption("trinity-base");
+  await page.locator("#q-max_tokens").fill("5");
+  await page.getByRole("button", { name: "Generate" }).click();
+  await expect(column(page)).toHaveCount(2);
+  await done(page);
+  await page.getByLabel("Compare", { exact: true }).uncheck();
+
+  const second = column(page).filter({ hasText: "trinity-base" });
+  await second.getByRole("button", { name: "Go on from its end" }).click();
+  await expect.poll(() => bodies.length).toBe(3);
+  const asked = bodies.find((one) => one.model === "trinity-base");
+  expect(bodies[2].model).toBe("trinity-base");
+  expect(bodies[2].prompt.slice(0, asked.prompt.length)).toEqual(asked.prompt);
+  expect(bodies[2].prompt).toHaveLength(asked.prompt.length + 5);
+  await expect(page.locator("#model")).toHaveValue("trinity-base");
+  await expect(page.locator("#tree li")).toHaveCount(5);
+
+  await page.locator("#model").selectOption("llama-8b");
+  await write(page, "A second prompt");
+  await page.getByRole("button", { name: "Generate" }).click();
+  await expect(page.locator("#tree li")).toHaveCount(7);
+  await done(page);
+  await write(page, "A third, only written");
+  await page.locator("#tree button").first().click();
+  await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("The first prompt");
+  await page.getByRole("button", { name: /A third, only written/ }).first().click();
+  await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("A third, only written");
+});
+
+test("of two models that are compared a cold one alone is asked again", async ({ page }) => {
+  const asked = { "llama-8b": 0, "trinity-base": 0 };
+  await page.route("**/console/api/completions*", (route) => {
+    const { model } = route.request().postDataJSON();
+    if (asked[model]++ > 0 || model === "llama-8b") return route.continue();
+    return route.fulfill({
+      status: 503, headers: { "Retry-After": "1", "Content-Type": "application/json" },
+      body: JSON.stringify({ error: { code: "modal_cold_boot", message: "trinity-base is starting", type: "service_unavailable", param: null } }),
+    });
+  });
+  await open(page);
+  await write(page, "One of us sleeps", { max_tokens: 4 });
+  await page.getByText("Compare with").click();
+  await page.getByLabel("Compare", { exact: true }).check();
+  await page.locator("#second-model").selectOption("trinity-base");
+  await page.getByRole("button", { name: "Generate" }).click();
+  await expect.poll(() => asked["trinity-base"]).toBe(2);
+  await expect(page.getByRole("button", { name: "Generate" })).toBeEnabled();
+  expect(asked).toEqual({ "llama-8b": 1, "trinity-base": 2 });
+  await expect(column(page)).toHaveCount(2);
+});
+
 test("a score is the sum of the API's log-probabilities", async ({ page }) => {
   await open(page);
   const text = "It was the best of times, it was the worst of times.";
@@ -130,6 +187,7 @@ test("a saved prompt opens in a second browser with its branches, and is deleted
   await page.getByRole("button", { name: "Generate" }).click();
   await done(page);
   const text = await column(page).getByRole("option").allTextContents();
+  page.on("dialog", (dialog) => dialog.accept());
   await page.getByLabel("Name").fill("A study");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
@@ -150,6 +208,11 @@ test("a saved prompt opens in a second browser with its branches, and is deleted
   await expect(second.locator("#saved-status")).toHaveText("Saved.");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toContainText("changed elsewhere");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved").getByRole("button", { name: "A study", exact: true })).toHaveCount(2);
+  await page.getByRole("button", { name: "Delete A study" }).first().click();
+  await expect(page.locator("#saved-status")).toContainText("is deleted");
 
   second.on("dialog", (dialog) => dialog.accept());
   await second.getByRole("button", { name: "Delete A study" }).click();

@@ -26,7 +26,7 @@ async function ask(method, path, body, signal) {
 const json = async (...args) => (await ask(...args)).json();
 
 export const overview = () => json("GET", "/workbench");
-export const tokenize = (model, prompt, signal) => json("POST", "/tokenize", { model, prompt, add_special_tokens: true }, signal);
+export const tokenize = (model, prompt, signal) => json("POST", "/tokenize", { model, prompt }, signal);
 export const detokenize = (model, tokens) => json("POST", "/detokenize", { model, tokens });
 export const prompts = (words) => json("GET", `/prompts?q=${encodeURIComponent(words)}`);
 export const prompt = (id) => json("GET", `/prompts/${encodeURIComponent(id)}`);
@@ -60,14 +60,19 @@ export async function stream(key, body, signal, take) {
   if (!whole) throw new Refusal(200, { code: "stream_ended", message: "The stream ended before it was whole. What had come is kept." }, 0);
 }
 
-// tokensOf reads the tokens of one choice of an answer or an event. Their names are ids there: "token_id:17".
-export function tokensOf(choice) {
+// tokensOf reads the tokens of one choice of an answer or an event. Their names are ids there: "token_id:17". A token
+// that was not among the k likeliest comes behind them, and its rank is not its place there: only they are kept.
+export function tokensOf(choice, k) {
   const l = choice.logprobs;
   if (!l) return [];
-  return l.tokens.map((name, i) => ({
-    id: idOf(name), text: l.tokens.length === 1 ? choice.text : null, logprob: l.token_logprobs[i],
-    top: Object.entries(l.top_logprobs?.[i] ?? {}).map(([other, logprob]) => ({ id: idOf(other), logprob })).sort((a, b) => b.logprob - a.logprob),
-  }));
+  return l.tokens.map((name, i) => {
+    const id = idOf(name);
+    const top = Object.entries(l.top_logprobs?.[i] ?? {}).map(([other, logprob]) => ({ id: idOf(other), logprob })).sort((a, b) => b.logprob - a.logprob);
+    return {
+      id, text: l.tokens.length === 1 ? choice.text : null, logprob: l.token_logprobs[i],
+      top: top.length > k ? top.filter((one) => one.id !== id) : top,
+    };
+  });
 }
 
 function idOf(name) {

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import * as tree from "./tree.js";
 import * as copying from "./copying.js";
-import { blame, fields, read } from "./parameters.js";
+import { blame, fields, read, write } from "./parameters.js";
 import { Saved } from "./saved.js";
 import { score } from "./measures.js";
 import { TokenView, details, visible } from "./tokens.js";
@@ -19,7 +19,8 @@ const views = new Map(); // TokenViews of the columns, by node
 // --- what is shown
 
 const model = () => $("model").value;
-const piece = (id) => pieces.get(`${model()} ${id}`);
+const modelOf = (id) => tree.rootOf(doc, id).model;
+const piecesOf = (of) => (id) => pieces.get(`${of} ${id}`);
 
 function show() {
   const columns = leaves();
@@ -29,28 +30,31 @@ function show() {
   columns.forEach((id, i) => {
     const el = $(`column-${id}`) ?? column(id);
     if (box.children[i] !== el) box.insertBefore(el, box.children[i] ?? null);
-    views.get(el.id).draw(tree.line(doc, id).map(told), $("measure").value);
+    views.get(el.id).draw(tree.line(doc, id).map(told(modelOf(id))), $("measure").value);
     const node = doc.nodes[id];
-    el.querySelector("small").textContent = node.made ? `${node.made.model}${node.finish ? ` · ${node.finish}` : ""}` : "the prompt";
+    const what = node.parent === null ? "the prompt" : node.finish;
+    el.querySelector("small").textContent = [modelOf(id), what].filter(Boolean).join(" · ");
     el.classList.toggle("chosen", id === doc.selected);
   });
   box.hidden = columns.length === 0;
   drawTree();
+  drawScores();
 }
 
-// told gives a token the text that the model's tokenizer has told since.
-function told(place) {
+// told gives a token the text that its model's tokenizer has told since.
+const shown = new WeakMap();
+const told = (of) => (place) => {
   if (place.token.text !== null) return place;
-  const text = piece(place.token.id);
+  const text = piecesOf(of)(place.token.id);
   if (text === undefined) return place;
-  if (place.token.shown?.text !== text) place.token.shown = { ...place.token, text };
-  return { ...place, token: place.token.shown };
-}
+  if (!shown.has(place.token)) shown.set(place.token, { ...place.token, text });
+  return { ...place, token: shown.get(place.token) };
+};
 
 // leaves are the nodes that stand side by side: the selected one, with those that were made together with it.
 function leaves() {
   const node = doc.nodes[doc.selected];
-  if (node.parent === null) return node.tokens.length ? ["root"] : [];
+  if (node.parent === null) return node.tokens.length ? [node.id] : [];
   const batch = node.made?.batch;
   return batch ? doc.order.filter((id) => doc.nodes[id].made?.batch === batch) : [doc.selected];
 }
@@ -59,7 +63,8 @@ function column(id) {
   const el = document.createElement("section");
   el.id = `column-${id}`;
   el.className = "column";
-  el.setAttribute("aria-label", id === "root" ? "The prompt's tokens" : "A continuation");
+  const prompt = doc.nodes[id].parent === null;
+  el.setAttribute("aria-label", prompt ? "The prompt's tokens" : "A continuation");
   const head = document.createElement("div");
   head.className = "line";
   const what = document.createElement("small");
@@ -67,8 +72,8 @@ function column(id) {
   on.type = "button";
   on.className = "quiet";
   on.textContent = "Go on from its end";
-  on.hidden = id === "root";
-  on.addEventListener("click", () => { change(tree.select(doc, id)); generate(id); });
+  on.hidden = prompt;
+  on.addEventListener("click", () => { if (!running) { select(id); goOn(id); } });
   head.append(what, on);
   const text = document.createElement("div");
   text.id = `tokens-${id}`;
@@ -81,18 +86,21 @@ function column(id) {
 }
 
 function drawTree() {
+  const several = tree.roots(doc).length > 1;
   $("tree").replaceChildren(...tree.walk(doc).map(([node, depth]) => {
     const item = document.createElement("li");
     item.style.paddingInlineStart = `${Math.min(depth, 12) * 0.9}rem`;
     const button = document.createElement("button");
     button.type = "button";
     button.className = "quiet";
-    const text = node.parent === null ? $("prompt").value : node.tokens.map((t) => visible(told({ token: t }).token)).join("");
-    button.textContent = (node.parent === null ? "Prompt: " : "") + (text.replaceAll(/\s+/g, " ").slice(0, 60) || "(empty)");
+    const prompt = node.parent === null;
+    const text = prompt ? (several ? node.text : $("prompt").value) : node.tokens.slice(0, 60).map((t) => visible(told(modelOf(node.id))({ token: t }).token)).join("");
+    const label = prompt ? `Prompt${several && node.model ? ` at ${node.model}` : ""}: ` : "";
+    button.textContent = label + (text.replaceAll(/\s+/g, " ").slice(0, 60) || "(empty)");
     if (node.id === doc.selected) button.setAttribute("aria-current", "true");
-    button.addEventListener("click", () => { change(tree.select(doc, node.id)); });
+    button.addEventListener("click", () => select(node.id));
     item.append(button);
-    if (node.parent !== null) {
+    if (!prompt || several) {
       const remove = document.createElement("button");
       remove.type = "button";
       remove.className = "quiet";
@@ -111,6 +119,26 @@ function change(next, keeps = false) {
   show();
 }
 
+// keepPrompt gives what is written as the prompt a place in the document, so that going elsewhere does not lose it.
+function keepPrompt() {
+  const text = $("prompt").value;
+  if (!text || tree.roots(doc).some((id) => doc.nodes[id].text === text)) return;
+  [doc] = tree.plant(doc, text, null);
+}
+
+// select goes to a node, with its prompt and its model.
+function select(id) {
+  keepPrompt();
+  adopt(tree.rootOf(doc, id));
+  change(tree.select(doc, id));
+}
+
+function adopt(root) {
+  $("prompt").value = root.text;
+  if ([...$("model").options].some((o) => o.value === root.model)) $("model").value = root.model;
+  state();
+}
+
 // --- tokens
 
 let looked = null;
@@ -118,9 +146,13 @@ let asking = 0;
 
 function look(place) {
   looked = place;
-  details($("token"), place, piece, (one) => goOtherWay(place, one));
+  tell(place);
   clearTimeout(asking);
-  asking = setTimeout(() => learn([place.token.id, ...(place.token.top ?? []).map((t) => t.id)]), 60);
+  asking = setTimeout(() => learn(modelOf(place.node), [place.token.id, ...(place.token.top ?? []).map((t) => t.id)]), 60);
+}
+
+function tell(place) {
+  if (doc.nodes[place.node]) details($("token"), place, piecesOf(modelOf(place.node)), (one) => goOtherWay(place, one));
 }
 
 function open(place) {
@@ -128,9 +160,8 @@ function open(place) {
   $("token").querySelector("button:enabled")?.focus();
 }
 
-// learn asks the tokenizer for the texts of ids that nobody has told yet.
-async function learn(ids) {
-  const of = model();
+// learn asks a model's tokenizer for the texts of ids that nobody has told yet.
+async function learn(of, ids) {
   const missing = [...new Set(ids)].filter((id) => !pieces.has(`${of} ${id}`));
   if (!missing.length) return;
   try {
@@ -139,82 +170,95 @@ async function learn(ids) {
   } catch {
     return; // the ids stay what is shown
   }
-  if (looked) details($("token"), looked, piece, (one) => goOtherWay(looked, one));
+  if (looked) tell(looked);
   show();
 }
 
 function goOtherWay(place, one) {
-  const token = { ...one, text: piece(one.id) ?? null, top: place.token.top };
+  if (running) return;
+  const token = { ...one, text: piecesOf(modelOf(place.node))(one.id) ?? null, top: place.token.top };
   const [next, id] = tree.branch(doc, place.node, place.index, token);
-  change(tree.select(next, id));
-  generate(id);
+  change(next);
+  select(id);
+  goOn(id);
 }
 
 // --- asking
 
 function settings(form = $("settings")) { return read(form); }
 
-// ready makes the prompt's text its tokens: whatever follows is asked for by ids, so that it goes on from exactly them.
-async function ready(signal) {
-  const text = $("prompt").value;
-  const root = doc.nodes.root;
-  if (root.tokens.length && root.text === text && root.model === model()) return;
-  const { tokens, strings } = await api.tokenize(model(), text, signal);
-  const said = (await api.detokenize(model(), tokens)).pieces;
-  tokens.forEach((id, i) => pieces.set(`${model()} ${id}`, said[i] ?? strings?.[i]));
-  // Branches of another prompt do not follow from this one.
-  const fresh = tree.newTree(text);
-  doc = tree.change(fresh, "root", { model: model(), tokens: tokens.map((id, i) => ({ id, text: said[i] ?? null, logprob: null, top: [] })) });
+// root gives the prompt's node at a model, with its tokens: whatever follows is asked for by ids, so that it goes on from
+// exactly them.
+async function root(of, signal) {
+  let id;
+  [doc, id] = tree.plant(doc, $("prompt").value, of);
+  if (doc.nodes[id].tokens.length) return id;
+  const text = doc.nodes[id].text;
+  const { tokens } = await patiently(of, signal, () => api.tokenize(of, text, signal));
+  const said = (await api.detokenize(of, tokens)).pieces;
+  tokens.forEach((token, i) => pieces.set(`${of} ${token}`, said[i]));
+  doc = tree.change(doc, id, { tokens: tokens.map((token, i) => ({ id: token, text: said[i], logprob: null, top: [] })) });
   unsaved = true;
+  return id;
 }
 
-// generate goes on from the end of a node, once for every choice, and at two models where they are compared.
-async function generate(from) {
-  await busy(async (signal) => {
-    if (from === "root" || from === undefined) await ready(signal);
-    const start = doc.nodes[from] ? from : "root";
-    const batch = `b${doc.next}`;
-    const jobs = [{ model: model(), settings: settings() }];
-    if ($("compare").checked && start === "root") jobs.push({ model: $("second-model").value, settings: settings($("second-settings")), form: $("second-settings") });
-    const alone = doc.nodes[start].parent !== null && doc.nodes[start].tokens.length === 1 && !doc.nodes[start].finish && (jobs[0].settings.n ?? 1) === 1;
-    await Promise.all(jobs.map((job) => one(job, start, batch, alone, signal)));
-  });
+// generate goes on from the prompt, once for every choice, and at two models where they are compared.
+async function generate() {
+  const batch = `b${Date.now()}`;
+  const jobs = [{ model: model(), settings: settings(), form: $("settings"), batch }];
+  if ($("compare").checked) jobs.push({ model: $("second-model").value, settings: settings($("second-settings")), form: $("second-settings"), batch });
+  await busy((signal) => all(jobs.map(async (job) => run(job, await root(job.model, signal), signal))));
 }
 
-// one runs a job: its choices become nodes, or, where a single token was put in place, the rest of that node.
-async function one(job, start, batch, alone, signal) {
-  let prompt = tree.prefix(doc, start);
-  if (job.model !== model()) prompt = $("prompt").value; // another tokenizer has other ids
-  const ids = [];
+// goOn goes on from the end of a node, at the model whose ids it has.
+async function goOn(from) {
+  const job = { model: modelOf(from), settings: settings(), form: $("settings"), batch: `b${Date.now()}` };
+  await busy((signal) => run(job, from, signal));
+}
+
+// all waits for every one, and throws what the first to fail has thrown.
+async function all(promises) {
+  const failed = (await Promise.allSettled(promises)).find((one) => one.status === "rejected");
+  if (failed) throw failed.reason;
+}
+
+// run does a job: its choices become nodes, or, where a single token was put in place, the rest of that node.
+async function run(job, from, signal) {
+  const { batch } = job;
+  const asked = { logprobs: 1, ...job.settings }; // without them there are no tokens to show
+  const prompt = tree.prefix(doc, from);
   const made = { model: job.model, settings: job.settings, batch };
-  for (let i = 0; i < (job.settings.n ?? 1); i++) {
-    if (alone) {
-      doc = tree.change(doc, start, { made });
-      ids.push(start);
-      break;
-    }
+  const start = doc.nodes[from];
+  const single = start.parent !== null && start.tokens.length === 1 && !start.made && (asked.n ?? 1) === 1;
+  const ids = [];
+  if (single) {
+    doc = tree.change(doc, from, { made });
+    ids.push(from);
+  }
+  while (ids.length < (asked.n ?? 1)) {
     let id;
-    [doc, id] = tree.add(doc, start, { made });
+    [doc, id] = tree.add(doc, from, { made });
     ids.push(id);
   }
-  doc = tree.select(doc, ids[0]);
+  if (doc.nodes[doc.selected].made?.batch !== batch) doc = tree.select(doc, ids[0]);
   try {
-    await api.stream($("key").value, { model: job.model, prompt, ...job.settings }, signal, (said) => {
+    await patiently(job.model, signal, () => api.stream($("key").value, { model: job.model, prompt, ...asked }, signal, (said) => {
       if (said.usage) $("progress").textContent = `${said.usage.prompt_tokens} + ${said.usage.completion_tokens} tokens`;
       for (const choice of said.choices ?? []) {
-        const id = ids[choice.index] ?? ids[0];
-        const tokens = api.tokensOf(choice);
-        doc = tree.change(doc, id, { tokens: [...doc.nodes[id].tokens, ...tokens], finish: choice.finish_reason ?? doc.nodes[id].finish });
+        const node = doc.nodes[ids[choice.index] ?? ids[0]];
+        if (!node) continue; // it was removed meanwhile
+        doc = tree.change(doc, node.id, { tokens: [...node.tokens, ...api.tokensOf(choice, asked.logprobs)], finish: choice.finish_reason ?? node.finish });
       }
       soon();
-    });
-    learn(ids.flatMap((id) => doc.nodes[id].tokens).filter((t) => t.text === null).map((t) => t.id));
+    }));
   } catch (error) {
-    for (const id of ids) if (id !== start && !doc.nodes[id].tokens.length) doc = tree.remove(doc, id);
-    error.form = job.form ?? $("settings");
+    if (single) doc = tree.change(doc, from, { made: doc.nodes[from]?.tokens.length > 1 ? made : null });
+    for (const id of ids) if (id !== from && !doc.nodes[id]?.tokens.length) doc = tree.remove(doc, id);
+    error.form = job.form;
     throw error;
   } finally {
     unsaved = true;
+    learn(job.model, ids.flatMap((id) => doc.nodes[id]?.tokens ?? []).filter((t) => t.text === null).map((t) => t.id));
     show();
   }
 }
@@ -225,19 +269,19 @@ function soon() {
 }
 
 async function scorePrompt() {
+  const of = model();
   await busy(async (signal) => {
-    await ready(signal);
-    const answer = await api.complete($("key").value, {
-      model: model(), prompt: tree.prefix(doc, "root"), max_tokens: 1, temperature: 0, prompt_logprobs: settings().logprobs ?? 5,
-    }, signal);
-    const root = doc.nodes.root;
-    change(tree.select(tree.change(doc, "root", { tokens: api.scored(root.tokens, answer) }), "root"));
-    drawScores();
+    const id = await root(of, signal);
+    const answer = await patiently(of, signal, () => api.complete($("key").value, {
+      model: of, prompt: tree.prefix(doc, id), max_tokens: 1, temperature: 0, prompt_logprobs: settings().logprobs ?? 5,
+    }, signal));
+    change(tree.select(tree.change(doc, id, { tokens: api.scored(doc.nodes[id].tokens, answer) }), id));
   });
 }
 
 function drawScores() {
-  const s = score(doc.nodes.root.tokens, new TextEncoder().encode(doc.nodes.root.text).length);
+  const { tokens, text } = tree.rootOf(doc, doc.selected);
+  const s = score(tokens, new TextEncoder().encode(text).length);
   $("scores").hidden = s.tokens === 0;
   const rows = [
     ["Log-likelihood", `${s.total.toFixed(3)} nats`], ["in bits", `${s.bits.toFixed(2)}`], ["per token", `${s.perToken?.toFixed(3)} nats`],
@@ -257,7 +301,7 @@ function drawScores() {
 
 // --- what goes wrong, and what takes long
 
-// busy does one thing at a time, and brings a cold model's boot to its end: it counts down and asks again by itself.
+// busy does one thing at a time.
 async function busy(what) {
   if (running) return;
   running = new AbortController();
@@ -266,15 +310,7 @@ async function busy(what) {
   trouble(null);
   $("progress").textContent = "Asking…";
   try {
-    for (;;) {
-      try {
-        await what(running.signal);
-        break;
-      } catch (error) {
-        if (error.code !== "modal_cold_boot") throw error;
-        await countdown(Math.max(error.retryAfter, 1), running.signal);
-      }
-    }
+    await what(running.signal);
     if ($("progress").textContent === "Asking…") $("progress").textContent = "";
   } catch (error) {
     $("progress").textContent = error.name === "AbortError" ? "Stopped. What had come is kept, and is charged." : "";
@@ -286,9 +322,22 @@ async function busy(what) {
   }
 }
 
-async function countdown(seconds, signal) {
+// patiently brings a cold model's boot to its end: it counts down and asks again by itself.
+async function patiently(of, signal, ask) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.code !== "modal_cold_boot") throw error;
+      await countdown(of, Math.max(error.retryAfter, 1), signal);
+    }
+  }
+}
+
+async function countdown(of, seconds, signal) {
+  signal.throwIfAborted();
   for (let left = seconds; left > 0; left--) {
-    $("progress").textContent = `${model()} is starting: about ${left} s more. It goes on by itself.`;
+    $("progress").textContent = `${of} is starting: about ${left} s more. It goes on by itself.`;
     await new Promise((resolve, reject) => {
       const timer = setTimeout(resolve, 1000);
       signal.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
@@ -354,14 +403,15 @@ function state() {
 }
 
 function copyAs(kind) {
-  const node = doc.nodes[doc.selected];
-  const prompt = node.parent === null ? $("prompt").value : tree.prefix(doc, doc.selected);
-  const request = copying.body(model(), prompt, settings());
+  const prompt = doc.nodes[doc.selected].parent === null;
+  const request = copying.body(prompt ? model() : modelOf(doc.selected), prompt ? $("prompt").value : tree.prefix(doc, doc.selected), settings());
   const text = { curl: () => copying.asCurl(bench.dataset.base, request), python: () => copying.asPython(bench.dataset.base, request), json: () => copying.asJSON(request) }[kind]();
   $("copied").textContent = text;
   $("copied").hidden = false;
   navigator.clipboard?.writeText(text).catch(() => { /* it stands there to be copied by hand */ });
 }
+
+const busyWords = "A request is under way. Wait for it, or stop it first.";
 
 const saved = new Saved({
   list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"),
@@ -370,16 +420,15 @@ const saved = new Saved({
 });
 
 async function openSaved(id) {
+  if (running) { saved.say(busyWords); return; }
   if (unsaved && !confirm("What is here is not saved. Open the other one all the same?")) return;
   try {
     const one = await saved.load(id);
     const next = tree.unpack(one.document.tree);
-    if ([...$("model").options].some((o) => o.value === one.model)) $("model").value = one.model;
-    $("prompt").value = next.nodes.root.text;
+    adopt(tree.rootOf(next, next.selected));
+    if (one.document.settings) write($("settings"), one.document.settings);
     change(next, true);
     unsaved = false;
-    state();
-    drawScores();
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(id)}`);
   } catch (error) {
     trouble(error);
@@ -387,38 +436,38 @@ async function openSaved(id) {
 }
 
 async function save() {
-  if (doc.nodes.root.text !== $("prompt").value) doc = tree.newTree($("prompt").value);
+  keepPrompt();
   try {
     await saved.save(model(), { tree: tree.pack(doc), settings: settings() });
     unsaved = false;
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
   } catch (error) {
-    saved.say(error.code === "conflict" ? "It was changed elsewhere since you opened it. Save it under another name, by New, or open it again." : error.message);
+    saved.say(error.code === "conflict" ? "It was changed elsewhere since you opened it. Nothing was saved: save once more to keep yours beside it, as another one." : error.message);
   }
 }
 
 $("settings").append(...fields("p"));
 $("second-settings").append(...fields("q"));
 for (const form of [$("settings"), $("second-settings")]) form.addEventListener("submit", (event) => event.preventDefault());
-$("generate").addEventListener("click", () => generate("root"));
+$("generate").addEventListener("click", () => generate());
 $("score").addEventListener("click", scorePrompt);
 $("stop").addEventListener("click", () => running?.abort());
 $("measure").addEventListener("change", show);
 $("model").addEventListener("change", state);
 $("prompt").addEventListener("input", () => { unsaved = true; });
-$("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate("root"); });
+$("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 for (const button of document.querySelectorAll("[data-copy-as]")) button.addEventListener("click", () => copyAs(button.dataset.copyAs));
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", () => {
+  if (running) { saved.say(busyWords); return; }
   if (unsaved && !confirm("What is here is not saved. Begin anew all the same?")) return;
   saved.forget();
   $("prompt").value = "";
   change(tree.newTree(), true);
   unsaved = false;
-  $("scores").hidden = true;
   history.replaceState(null, "", "/workbench");
 });
-addEventListener("beforeunload", (event) => { if (unsaved && doc.nodes.root.tokens.length) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (unsaved && $("prompt").value) event.preventDefault(); });
 
 try {
   await offer();

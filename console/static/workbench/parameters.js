@@ -16,7 +16,7 @@ export const parameters = [
 ];
 
 // fields makes the form's fields. prefix keeps the ids of two forms on a page apart.
-export function fields(prefix, values = {}) {
+export function fields(prefix) {
   return parameters.map((p) => {
     const label = document.createElement("label");
     const name = document.createElement("code");
@@ -31,8 +31,7 @@ export function fields(prefix, values = {}) {
     } else {
       input.rows = 2;
     }
-    const value = values[p.name] ?? p.value;
-    input.value = Array.isArray(value) ? value.join("\n") : value ?? "";
+    input.value = p.value ?? "";
     label.append(name, input);
     if (p.hint) {
       const hint = document.createElement("small");
@@ -61,6 +60,14 @@ export function read(form) {
       : Number(text);
   }
   return all;
+}
+
+// write puts into a form what read has taken from one.
+export function write(form, settings) {
+  for (const p of parameters) {
+    const value = settings[p.name];
+    form.elements[p.name].value = Array.isArray(value) ? value.map((one) => one.replaceAll("\n", "\\n")).join("\n") : value ?? "";
+  }
 }
 
 // blame marks the field that an error is about, and tells whether there is one.

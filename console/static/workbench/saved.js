@@ -13,20 +13,20 @@ export class Saved {
 
   async refresh() {
     try {
-      this.draw((await api.prompts(this.search.value)).prompts);
+      const { prompts, more } = await api.prompts(this.search.value);
+      this.draw(prompts, more);
     } catch (error) {
       this.say(error.message);
     }
   }
 
-  draw(all) {
+  draw(all, more) {
     this.list.replaceChildren(...all.map((one) => this.row(one)));
-    if (!all.length) {
-      const none = document.createElement("li");
-      none.className = "soft";
-      none.textContent = this.search.value ? "Nothing that is saved has these words." : "Nothing is saved yet.";
-      this.list.append(none);
-    }
+    const last = document.createElement("li");
+    last.className = "soft";
+    if (!all.length) last.textContent = this.search.value ? "Nothing that is saved has these words." : "Nothing is saved yet.";
+    if (more) last.textContent = "There are older ones: search for them.";
+    if (last.textContent) this.list.append(last);
   }
 
   row(one) {
@@ -58,11 +58,17 @@ export class Saved {
     return one;
   }
 
-  // save keeps the document under the name. Somebody else's newer version is not written over.
+  // save keeps the document under the name. Somebody else's newer version is not written over: after such a refusal the
+  // next save makes another one beside it.
   async save(model, document_) {
     const fields = { name: this.name.value.trim(), model, document: document_ };
     if (this.id) {
-      this.version = (await api.update(this.id, { ...fields, version: this.version })).version;
+      try {
+        this.version = (await api.update(this.id, { ...fields, version: this.version })).version;
+      } catch (error) {
+        if (error.status === 409 || error.status === 404) this.id = null;
+        throw error;
+      }
     } else {
       const made = await api.create(fields);
       Object.assign(this, { id: made.id, version: made.version });

@@ -1,19 +1,41 @@
-// The document: a tree of runs of tokens. The root is the prompt; every other node goes on behind a token of its parent,
-// the last or any before it, and was generated, or begins with a token that somebody chose. Nodes are never changed in
-// place: each function returns a new tree, so that a stream can be drawn at any moment.
+// The document: trees of runs of tokens. A root is a prompt as one model's tokenizer sees it; every other node goes on
+// behind a token of its parent, the last or any before it, and was generated, or begins with a token that somebody chose.
+// Nodes are never changed in place: each function returns a new document, so that a stream can be drawn at any moment.
 //
 // A token is {id, text, logprob, top}: text is what it looks like by itself, null as long as nobody has asked; logprob is
 // natural, null where it is not known; top is [{id, logprob}], the likeliest first. The ids are the truth: the text of a
-// token can be a part of a character, and only ids make a prefix exact.
+// token can be a part of a character, and only ids make a prefix exact. They are ids of the root's model alone.
 
-export function newTree(text = "") {
-  return { nodes: { root: { id: "root", parent: null, at: 0, text, tokens: [], made: null, finish: null } }, order: ["root"], selected: "root", next: 1 };
+const bare = { parent: null, at: 0, text: "", model: null, tokens: [], made: null, finish: null };
+
+export function newTree(text = "", model = null) {
+  return { nodes: { root: { ...bare, id: "root", text, model } }, order: ["root"], selected: "root", next: 1 };
+}
+
+export const roots = (tree) => tree.order.filter((id) => tree.nodes[id].parent === null);
+
+export function rootOf(tree, id) {
+  let node = tree.nodes[id];
+  while (node.parent !== null) node = tree.nodes[node.parent];
+  return node;
+}
+
+// plant gives the root of a prompt at a model: the one there is, one that is no model's yet, or a new one.
+export function plant(tree, text, model) {
+  const all = roots(tree).map((id) => tree.nodes[id]);
+  const same = all.find((node) => node.text === text && node.model === model);
+  if (same) return [tree, same.id];
+  const free = all.find((node) => node.model === null && (node.text === "" || node.text === text));
+  return free ? [change(tree, free.id, { text, model }), free.id] : put(tree, { text, model });
+}
+
+function put(tree, fields) {
+  const id = `n${tree.next}`;
+  return [{ ...tree, nodes: { ...tree.nodes, [id]: { ...bare, ...fields, id } }, order: [...tree.order, id], next: tree.next + 1 }, id];
 }
 
 export function add(tree, parent, fields = {}) {
-  const id = `n${tree.next}`;
-  const node = { id, parent, at: tree.nodes[parent].tokens.length, text: "", tokens: [], made: null, finish: null, ...fields };
-  return [{ ...tree, nodes: { ...tree.nodes, [id]: node }, order: [...tree.order, id], next: tree.next + 1 }, id];
+  return put(tree, { parent, at: tree.nodes[parent].tokens.length, ...fields });
 }
 
 export function change(tree, id, fields) {
@@ -25,16 +47,14 @@ export function select(tree, id) {
   return tree.nodes[id] ? { ...tree, selected: id } : tree;
 }
 
-// remove takes a node out with all that stands behind it. The root stays.
+// remove takes a node out with all that stands behind it. The last root stays.
 export function remove(tree, id) {
-  if (id === "root" || !tree.nodes[id]) return tree;
+  if (!tree.nodes[id] || (tree.nodes[id].parent === null && roots(tree).length === 1)) return tree;
   const gone = new Set([id]);
   for (const other of tree.order) if (gone.has(tree.nodes[other].parent)) gone.add(other);
   const nodes = Object.fromEntries(Object.entries(tree.nodes).filter(([key]) => !gone.has(key)));
-  return {
-    ...tree, nodes, order: tree.order.filter((key) => !gone.has(key)),
-    selected: gone.has(tree.selected) ? tree.nodes[id].parent : tree.selected,
-  };
+  const left = { ...tree, nodes, order: tree.order.filter((key) => !gone.has(key)) };
+  return gone.has(tree.selected) ? { ...left, selected: tree.nodes[id].parent ?? roots(left)[0] } : left;
 }
 
 export function children(tree, id) {
@@ -42,8 +62,9 @@ export function children(tree, id) {
 }
 
 // walk lists all nodes as they are drawn, parents first, with how deep each is.
-export function walk(tree, id = "root", depth = 0) {
-  return [[tree.nodes[id], depth], ...children(tree, id).flatMap((child) => walk(tree, child, depth + 1))];
+export function walk(tree) {
+  const from = (id, depth) => [[tree.nodes[id], depth], ...children(tree, id).flatMap((child) => from(child, depth + 1))];
+  return roots(tree).flatMap((id) => from(id, 0));
 }
 
 // line is the tokens from the beginning of the prompt to the end of a node, each with whose it is.
@@ -76,9 +97,9 @@ export function pack(tree) {
 }
 
 export function unpack(saved) {
-  if (saved?.format !== 1 || !Array.isArray(saved.nodes) || saved.nodes[0]?.id !== "root") {
+  if (saved?.format !== 1 || !Array.isArray(saved.nodes) || saved.nodes[0]?.parent !== null) {
     throw new Error("This was saved by another version of the workbench, which this one cannot read.");
   }
   const nodes = Object.fromEntries(saved.nodes.map((n) => [n.id, n]));
-  return { nodes, order: saved.nodes.map((n) => n.id), selected: nodes[saved.selected] ? saved.selected : "root", next: saved.next };
+  return { nodes, order: saved.nodes.map((n) => n.id), selected: nodes[saved.selected] ? saved.selected : saved.nodes[0].id, next: saved.next };
 }

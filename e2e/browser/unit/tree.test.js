@@ -62,3 +62,33 @@ test("nodes are listed parents first", () => {
   const { doc, first, second } = grown();
   assert.deepEqual(tree.walk(doc).map(([n, depth]) => [n.id, depth]), [["root", 0], [first, 1], [second, 2]]);
 });
+
+test("each prompt at each model has a root of its own, and only one", () => {
+  const text = "prompt";
+  let doc = tree.newTree();
+  let a, b, c, again;
+  [doc, a] = tree.plant(doc, text, "m");
+  assert.equal(a, "root"); // which was nobody's
+  [doc, b] = tree.plant(doc, text, "other");
+  [doc, c] = tree.plant(doc, "another prompt", "m");
+  assert.equal(new Set([a, b, c]).size, 3);
+  [doc, again] = tree.plant(doc, text, "other");
+  assert.equal(again, b);
+  assert.deepEqual(tree.roots(doc), [a, b, c]);
+
+  let leaf;
+  [doc, leaf] = tree.add(tree.change(doc, b, { tokens: tokens(7) }), b, { tokens: tokens(8) });
+  assert.equal(tree.rootOf(doc, leaf).model, "other");
+  assert.deepEqual(tree.prefix(doc, leaf), [7, 8]);
+  const left = tree.remove(tree.select(doc, leaf), b);
+  assert.deepEqual(left.order, [a, c]);
+  assert.equal(left.selected, a);
+});
+
+test("a prompt that is only written becomes that of the model that is asked first", () => {
+  let doc, written, asked;
+  [doc, written] = tree.plant(tree.newTree(), "draft", null);
+  [doc, asked] = tree.plant(doc, "draft", "m");
+  assert.equal(asked, written);
+  assert.equal(doc.nodes[asked].model, "m");
+});
