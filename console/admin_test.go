@@ -210,6 +210,7 @@ func (s *site) content() string {
 		"SELECT id || state || name || admin || coalesce(month_total, '') FROM accounts", "SELECT id || state || name FROM keys",
 		"SELECT hash FROM passwords", "SELECT hex(token_hash) FROM invitations", "SELECT hex(token_hash) FROM sessions",
 		"SELECT account_id FROM access_requests", "SELECT id FROM audit", "SELECT id FROM feedback", "SELECT request_id FROM requests",
+		"SELECT id || version || updated_at FROM prompts",
 	} {
 		rows, err := s.db.Read().Query(query + " ORDER BY 1")
 		must(s.t, err)
@@ -231,10 +232,11 @@ func TestToLookAtPagesChangesNothing(t *testing.T) {
 	_, token, err := s.keys.Invite(t.Context(), "ada@example.org")
 	must(t, err)
 	b := s.as("root@example.org")
+	prompt := b.savePrompt("A study", `{}`)
 	before := s.content()
 	for _, r := range console.Routes() {
 		_, path, _ := strings.Cut(r, " ") // those of POST too, which GET must not reach
-		path = strings.NewReplacer("{key}", k.ID, "{account}", root.ID, "{change}", "revoke", "{token}", token, "{model}", "llama-8b").Replace(path)
+		path = strings.NewReplacer("{key}", k.ID, "{account}", root.ID, "{change}", "revoke", "{token}", token, "{model}", "llama-8b", "{id}", prompt).Replace(path)
 		got := b.get(filled(path) + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
 		if got.status >= http.StatusInternalServerError {
 			t.Errorf("%s: %d", path, got.status)
