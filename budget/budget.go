@@ -96,9 +96,9 @@ func (l *Ledger) Start(ctx context.Context) error {
 	l.submit = func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending {
 		write := func(tx database.Tx) error { return apply(writing, tx) }
 		if waited {
-			return l.db.Enqueue(write)
+			return l.db.EnqueueOne(write)
 		}
-		return l.db.Submit(write)
+		return l.db.SubmitOne(write)
 	}
 	l.closed = false
 	l.mu.Unlock()

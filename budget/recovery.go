@@ -61,7 +61,8 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 	for i, r := range some {
 		saved[i] = r.latest()
 	}
-	err := l.submit(true, func(ctx context.Context, tx database.Tx) error {
+	err := l.db.Batch(ctx, func(tx database.Tx) error {
+		ctx := context.WithoutCancel(ctx)
 		for i, r := range some {
 			if r.foreign {
 				continue
@@ -71,7 +72,7 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 			}
 		}
 		return nil
-	}).Wait(ctx)
+	})
 	if err != nil {
 		return err
 	}

@@ -62,8 +62,8 @@ func (h *handles) prepare(ctx context.Context, s Settings) error {
 // verify makes sure that a commit is as durable as promised, and that one can be made at all. The driver's own default
 // for synchronous is NORMAL, which may lose commits when the power fails, so the setting is read back.
 func (h *handles) verify(ctx context.Context, s Settings) error {
-	var journal string
-	if err := h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
+	journal, err := h.journal(ctx, s.LockWait)
+	if err != nil {
 		return fmt.Errorf("open for writing: %w", err)
 	}
 	if journal != "wal" {
@@ -84,6 +84,28 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 		return fmt.Errorf("open for writing: %w", err)
 	}
 	return nil
+}
+
+// journalPause is how often a file is looked at again that another process makes a database of.
+const journalPause = 10 * time.Millisecond
+
+// journal opens the first connection and tells its journal mode. To give a new file its write-ahead log takes a lock for
+// which SQLite does not wait, whatever the timeout: of processes that start together all but one would fail.
+func (h *handles) journal(ctx context.Context, wait time.Duration) (mode string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	again := time.NewTicker(journalPause)
+	defer again.Stop()
+	for {
+		if err = h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); !IsBusy(err) {
+			return mode, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
 }
 
 func (h *handles) close() error { return errors.Join(h.reader.Close(), h.writer.Close()) }

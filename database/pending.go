@@ -18,6 +18,7 @@ type Pending struct {
 	db    *DB
 	apply func(Tx) error
 	alone bool // in a transaction of its own
+	one   bool // one statement, which is undone with its own failure
 	done  chan struct{}
 	err   error // set before done is closed
 }
@@ -69,6 +70,19 @@ func (db *DB) Submit(apply func(Tx) error) *Pending {
 // Enqueue is Submit for whoever goes on to Wait: nobody is told of the write before.
 func (db *DB) Enqueue(apply func(Tx) error) *Pending {
 	return db.enqueue(&Pending{db: db, apply: apply, done: make(chan struct{})})
+}
+
+// EnqueueOne is Enqueue of a write of which at most one statement changes anything, and that the last: SQLite itself
+// undoes a statement that fails, so that the write needs no savepoint, which costs nearly as much as the statement.
+func (db *DB) EnqueueOne(apply func(Tx) error) *Pending {
+	return db.enqueue(&Pending{db: db, apply: apply, one: true, done: make(chan struct{})})
+}
+
+// SubmitOne is Submit of what EnqueueOne takes.
+func (db *DB) SubmitOne(apply func(Tx) error) *Pending {
+	p := db.EnqueueOne(apply)
+	db.nudge()
+	return p
 }
 
 // Batch is Enqueue and Wait.
