@@ -57,6 +57,46 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
+// An event says the same whatever was read before it.
+func FuzzRecurring(f *testing.F) {
+	const before, behind = `{"id":"cmpl-1","choices":[{"index":0,"text":`, `,"logprobs":null,"finish_reason":null}],"usage":null}`
+	first := before + `" Paris"` + behind
+	for _, second := range []string{
+		first, before + `""` + behind, before + `" \"x\u00e9"` + behind, before + `"a","text":"b"` + behind, before + `null` + behind,
+		before + `"a\"` + behind, before + ` "a"` + behind, before + `"a" ` + behind, before + behind, before + `"` + behind, behind, before,
+		strings.Replace(first, `"finish_reason":null`, `"finish_reason":"stop"`, 1), strings.Replace(first, `"index":0`, `"index":1`, 1),
+		strings.Replace(first, `"usage":null`, `"usage":{"prompt_tokens":1}`, 1), `{"error":{"message":"x"}}`, first + "x", "\"" + first,
+	} {
+		f.Add([]byte(first), []byte(second))
+		f.Add([]byte(second), []byte(first))
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		var fresh told
+		var r recurring
+		_ = r.read(first)
+		for range 2 {
+			err, want := r.read(second), fresh.read(second)
+			if (err == nil) != (want == nil) {
+				t.Fatalf("%q behind %q: %v, want %v", second, first, err, want)
+			}
+			if err != nil {
+				return
+			}
+			if r.failed() != fresh.failed() || r.cost() != fresh.cost() || len(r.choices) != len(fresh.choices) {
+				t.Fatalf("%q behind %q: %+v, want %+v", second, first, r.told, fresh)
+			}
+			for i := range fresh.choices {
+				got, want := &r.choices[i], &fresh.choices[i]
+				if got.index != want.index || !bytes.Equal(got.text, want.text) || got.finished() != want.finished() ||
+					got.aborted() != want.aborted() || !bytes.Equal(got.logprobs, want.logprobs) && !(absent(got.logprobs) && absent(want.logprobs)) {
+					t.Fatalf("%q behind %q: %+v, want %+v", second, first, *got, *want)
+				}
+			}
+			first = second
+		}
+	})
+}
+
 func TestATextIsReadWhereverItsWordsLie(t *testing.T) {
 	for padding := range 20 {
 		for _, inside := range []string{``, `\"`, `\\`, `\u00e9`, `é`, strings.Repeat("x", 17) + `\n`} {
@@ -91,6 +131,18 @@ func BenchmarkReadEvent(b *testing.B) {
 	for b.Loop() {
 		t.choices[0].text = t.choices[0].text[:0]
 		t.read(event)
+	}
+}
+
+func BenchmarkReadOtherEvent(b *testing.B) { // than the one before
+	event := []byte(`data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" x","logprobs":null,"finish_reason":null}]}` + "\n\n")
+	other := bytes.Replace(event, []byte(`"index":0`), []byte(`"index":1`), 1)
+	b.ReportAllocs()
+	t := newTranscript(2, false)
+	for b.Loop() {
+		t.choices[0].text, t.choices[1].text = t.choices[0].text[:0], t.choices[1].text[:0]
+		t.read(event)
+		t.read(other)
 	}
 }
 

@@ -17,6 +17,7 @@ type told struct {
 type choice struct {
 	index                  int // -1 where it is none
 	text, logprobs, finish []byte
+	textAt                 int // where in the object the text begins
 }
 
 // read takes one object, in place of what was read before.
@@ -56,7 +57,7 @@ func readChoice(s *scanner) choice {
 		case "index":
 			c.index = small(value)
 		case "text":
-			c.text = value
+			c.text, c.textAt = value, s.at-len(value)
 		case "logprobs":
 			c.logprobs = value
 		case "finish_reason":

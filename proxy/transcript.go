@@ -36,7 +36,7 @@ type transcript struct {
 	tokens     int64 // that have gone to the client at the least
 	usage      usage
 	verdict    breaker.Verdict // of endFailed
-	event      told
+	event      recurring
 	scratch    []byte
 }
 
