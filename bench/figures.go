@@ -23,11 +23,12 @@ type figure struct {
 	some                bool // there was something to measure
 }
 
+// figureOf leaves out what is not a number.
 func figureOf(values []float64) figure {
-	if len(values) == 0 {
+	sorted := slices.DeleteFunc(slices.Sorted(slices.Values(values)), math.IsNaN)
+	if len(sorted) == 0 {
 		return figure{}
 	}
-	sorted := slices.Sorted(slices.Values(values))
 	middle := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 	return figure{sorted[0], middle, sorted[len(sorted)-1], true}
 }
@@ -62,7 +63,7 @@ func digitsOf(f figure) int {
 func ratios(values, bases []float64) []float64 {
 	var all []float64
 	for round, value := range values {
-		if round < len(bases) && bases[round] > 0 {
+		if round < len(bases) && bases[round] > 0 && !math.IsNaN(value) {
 			all = append(all, max(value, 0)/bases[round])
 		}
 	}

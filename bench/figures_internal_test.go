@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -25,6 +26,15 @@ func TestMedianOfAnOddNumberIsTheMiddleOne(t *testing.T) {
 func TestFigureOfNothingSaysSo(t *testing.T) {
 	if got := figureOf(nil); got.some || got.text(2) != "-" {
 		t.Errorf("got %v, %q", got, got.text(2))
+	}
+}
+
+func TestRoundThatSaysNothingIsLeftOut(t *testing.T) {
+	if got, want := figureOf([]float64{3, math.NaN(), 1}), (figure{1, 2, 3, true}); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if diff := cmp.Diff([]float64{2}, ratios([]float64{math.NaN(), 2}, []float64{1, 1})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,17 @@ func TestLatencyGoalTakesOneFlushOffTheGatewayAlone(t *testing.T) {
 	}
 	if got := r.ratio(plainOne, gateway, addedMedian).median; got != 1.5 {
 		t.Errorf("with it: got %v, want 1.5", got)
+	}
+}
+
+func TestFlushThatTakesLongerThanTheGatewayAddsSaysNothing(t *testing.T) {
+	r := measured(1)
+	r.flushes[0] = time.Second
+	if got := r.ratio(plainOne, gateway, addedLessFlush); got.some {
+		t.Errorf("got %v", got)
+	}
+	if got := missed(r.goals()); !slices.Contains(got, "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the goal is at most 1") {
+		t.Errorf("got %q", got)
 	}
 }
 

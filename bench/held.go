@@ -91,8 +91,7 @@ func measureHeld(ctx context.Context, p programs, name string, h hold) (m *held,
 		return nil, errors.Join(errNoStream, m.example)
 	}
 	m.memory = float64(during-before) / float64(begun)
-	m.failed += warming.failed
-	m.cut += warming.cut
+	m.failures(warming)
 	return m, nil
 }
 

@@ -47,9 +47,9 @@ func works(short bool) []work {
 		body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
 		return work{id: id, name: name, connections: connections, events: events, pace: pace, body: body}
 	}
-	readers := 200
+	readers, pacedEvents := 200, 100
 	if short {
-		readers = 20
+		readers, pacedEvents = 20, 50
 	}
 	return []work{
 		plain(plainOne, 1, 1<<10),
@@ -57,7 +57,7 @@ func works(short bool) []work {
 		plain(plainMany, 256, 1<<10),
 		plain(plainLong, 8, 100<<10),
 		stream(burstStreams, 16, 200, 0),
-		stream(pacedStreams, readers, 100, 20*time.Millisecond),
+		stream(pacedStreams, readers, pacedEvents, 20*time.Millisecond),
 	}
 }
 
@@ -103,8 +103,7 @@ func measure(ctx context.Context, t target, w work, span time.Duration) (*measur
 		return nil, err
 	}
 	m.cpu = after - before
-	m.cut += warming.cut
-	m.failed += warming.failed
+	m.failures(warming)
 	slices.Sort(m.latencies)
 	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
 	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
@@ -149,9 +148,14 @@ func (t *tally) count(took time.Duration, err error) {
 
 func (t *tally) add(o tally) {
 	t.whole += o.whole
+	t.latencies = append(t.latencies, o.latencies...)
+	t.failures(o)
+}
+
+// failures adds only what went wrong.
+func (t *tally) failures(o tally) {
 	t.failed += o.failed
 	t.cut += o.cut
-	t.latencies = append(t.latencies, o.latencies...)
 	if o.example != nil {
 		t.example = o.example
 	}

@@ -15,7 +15,7 @@ import (
 
 const (
 	readyWithin = 10 * time.Second // from its start until a process answers
-	endWithin   = 5 * time.Second  // from SIGTERM until a process is killed
+	endWithin   = 30 * time.Second // from SIGTERM until a process is killed
 )
 
 // process is one child, with what it has started itself; its output goes to a file.

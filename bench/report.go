@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"time"
 )
@@ -20,8 +21,8 @@ type report struct {
 	options options
 	loads   series[*measurement]
 	holds   series[*held]
-	flushes []time.Duration // see flushTime; of each round
-	waiting waiting
+	flushes []time.Duration // see measureFlushing; of each round
+	waiting *waiting        // nil: not measured
 }
 
 func newReport(o options) *report {
@@ -104,11 +105,14 @@ var (
 	addedMedian = line{"added latency, median", "µs", func(s sample) float64 {
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
-	// Only the gateway waits for the disk.
+	// Only the gateway waits for the disk. Where a flush took longer than all that the gateway adds, the disk was busy with
+	// something else, and the round says nothing.
 	addedLessFlush = line{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
 		if s.target == gateway {
-			added -= s.flush
+			if added -= s.flush; added <= 0 {
+				return math.NaN()
+			}
 		}
 		return float64(added.Microseconds())
 	}}
@@ -129,11 +133,15 @@ func (w work) lines() []line {
 	}
 }
 
-// values are one measure of one target, round by round.
+// values are one measure of one target, round by round; NaN where a round says nothing.
 func (r *report) values(id, target string, l line) []float64 {
 	var all []float64
 	for round, m := range r.loads[id][target] {
-		all = append(all, l.value(sample{r.workOf(id), target, m, r.loads[id][direct][round], r.flushes[round]}))
+		s := sample{work: r.workOf(id), target: target, m: m, direct: r.loads[id][direct][round]}
+		if round < len(r.flushes) {
+			s.flush = r.flushes[round]
+		}
+		all = append(all, l.value(s))
 	}
 	return all
 }

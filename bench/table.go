@@ -132,12 +132,16 @@ func (r *report) notes() []string {
 		took = append(took, float64(one.Microseconds()))
 	}
 	flush := figureOf(took)
-	all := []string{
-		fmt.Sprintf("One flush of the disk, which every answer waits for: %s µs, the median of %d in each round.", flush.text(digitsOf(flush)), flushes),
-		r.waiting.String() + ".",
-	}
+	var all []string
 	if settled := r.settled(); settled != "" {
-		all = append([]string{settled + "."}, all...)
+		all = append(all, settled+".")
+	}
+	if flush.some {
+		all = append(all, fmt.Sprintf("One flush of the disk, which every answer waits for: %s µs, the median of %d in each round.",
+			flush.text(digitsOf(flush)), flushes))
+	}
+	if r.waiting != nil {
+		all = append(all, r.waiting.String()+".")
 	}
 	return all
 }

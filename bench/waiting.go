@@ -33,7 +33,7 @@ func (w waiting) String() string {
 var errNotWaiting = errors.New("not all of them wait")
 
 // measureWaiting has so many requests wait behind one that a backend never answers.
-func measureWaiting(ctx context.Context, p programs) (w waiting, err error) {
+func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			io.Copy(io.Discard, r.Body) //nolint:errcheck // only then does net/http notice a client that leaves
@@ -43,42 +43,45 @@ func measureWaiting(ctx context.Context, p programs) (w waiting, err error) {
 	defer backend.Close()
 	s, err := newStage(p)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.upstream = backend.Listener.Addr().String()
 	g, admin, err := s.startGateway(ctx, 1)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	before, err := g.process.resident()
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(g.url, "http://"), "/v1/completions")
 	connections := make([]net.Conn, waiters)
 	for i := range connections {
 		if connections[i], err = used(ctx, address); err != nil {
-			return w, err
+			return nil, err
 		}
 		defer connections[i].Close() // all of them at the end
 	}
 	idle, err := g.process.resident()
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	body := fmt.Sprintf(`{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200))
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", g.key, len(body), body)
 	for _, conn := range connections {
 		if _, err := io.WriteString(conn, request); err != nil {
-			return w, fmt.Errorf("send: %w", err)
+			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
 	if err := awaitMetric(ctx, admin+"/metrics", "basegate_admission_waiting_requests "+strconv.Itoa(waiters-1)); err != nil {
-		return w, err
+		return nil, err
 	}
 	after, err := g.process.resident()
-	return waiting{idle - before, after - idle}, err
+	if err != nil {
+		return nil, err
+	}
+	return &waiting{idle - before, after - idle}, nil
 }
 
 // used is a connection that has served a request.
