@@ -13,7 +13,7 @@ export CGO_ENABLED := 1
 
 .PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak alerts image image-files e2e clean tools docker
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 tools: # what a user's machine must have
 	@command -v go >/dev/null || { echo "Go 1.26 or later is missing: https://go.dev/doc/install" >&2; exit 1; }

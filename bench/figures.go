@@ -23,12 +23,11 @@ type figure struct {
 	some                bool // there was something to measure
 }
 
-// figureOf leaves out what is not a number.
 func figureOf(values []float64) figure {
-	sorted := slices.DeleteFunc(slices.Sorted(slices.Values(values)), math.IsNaN)
-	if len(sorted) == 0 {
+	if len(values) == 0 {
 		return figure{}
 	}
+	sorted := slices.Sorted(slices.Values(values))
 	middle := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 	return figure{sorted[0], middle, sorted[len(sorted)-1], true}
 }
@@ -58,13 +57,12 @@ func digitsOf(f figure) int {
 }
 
 // ratios are those of each round, since what else the machine does differs more between rounds than within one. A round
-// in which the base came to nothing, or to less, has none; a value of less than nothing, as noise makes it of a small
-// latency, counts as nothing.
+// in which either came to nothing, or to less, as noise makes it of a small latency, has none.
 func ratios(values, bases []float64) []float64 {
 	var all []float64
 	for round, value := range values {
-		if round < len(bases) && bases[round] > 0 && !math.IsNaN(value) {
-			all = append(all, max(value, 0)/bases[round])
+		if round < len(bases) && bases[round] > 0 && value > 0 {
+			all = append(all, value/bases[round])
 		}
 	}
 	return all

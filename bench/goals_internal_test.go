@@ -112,7 +112,7 @@ func TestLatencyGoalTakesOneFlushOffTheGatewayAlone(t *testing.T) {
 	}
 }
 
-func TestFlushThatTakesLongerThanTheGatewayAddsSaysNothing(t *testing.T) {
+func TestFlushThatTakesLongerThanTheGatewayAddsMeetsNoGoal(t *testing.T) {
 	r := measured(1)
 	r.flushes[0] = time.Second
 	if got := r.ratio(plainOne, gateway, addedLessFlush); got.some {

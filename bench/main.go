@@ -58,7 +58,7 @@ func main() {
 }
 
 func readOptions(ctx context.Context) (options, error) {
-	o := options{measured: 3 * time.Second, limit: time.Hour}
+	o := options{limit: time.Hour}
 	short := flag.Bool("short", false, "one short round of less work, to see that everything works")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; 1 with -short")
 	flag.DurationVar(&o.measured, "span", 3*time.Second, "how long each work is measured each time; 500ms with -short")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"time"
 )
@@ -106,13 +105,11 @@ var (
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
 	// Only the gateway waits for the disk. Where a flush took longer than all that the gateway adds, the disk was busy with
-	// something else, and the round says nothing.
+	// something else, and the round has no ratio.
 	addedLessFlush = line{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
 		if s.target == gateway {
-			if added -= s.flush; added <= 0 {
-				return math.NaN()
-			}
+			added -= s.flush
 		}
 		return float64(added.Microseconds())
 	}}
@@ -133,7 +130,7 @@ func (w work) lines() []line {
 	}
 }
 
-// values are one measure of one target, round by round; NaN where a round says nothing.
+// values are one measure of one target, round by round.
 func (r *report) values(id, target string, l line) []float64 {
 	var all []float64
 	for round, m := range r.loads[id][target] {
