@@ -11,9 +11,9 @@ STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_exte
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk browser bench soak alerts image image-files e2e clean tools docker
+.PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak alerts image image-files e2e clean tools docker
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 tools: # what a user's machine must have
 	@command -v go >/dev/null || { echo "Go 1.26 or later is missing: https://go.dev/doc/install" >&2; exit 1; }
@@ -52,9 +52,12 @@ sdk: build ## the official OpenAI SDKs (Python, Node), and every snippet of the 
 browser: build ## the console in Chromium, against the demo
 	e2e/browser/run
 
-bench: build ## figures beside httputil.ReverseProxy, and of the ledger
+bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of the ledger
 	go test -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database
 	go run ./bench $(BENCH_FLAGS)
+
+bench-check: build ## the same figures, and a failure for each ratio that is over its goal
+	go run ./bench -check $(BENCH_FLAGS)
 
 soak: build ## an hour of load (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_SOAK=$(SOAK) go test -tags e2e -run TestSoak -v -timeout 2h ./e2e

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -45,12 +46,24 @@ func (f figure) text(digits int) string {
 
 // digitsOf is how many digits behind the point a figure of this size is worth.
 func digitsOf(f figure) int {
-	switch {
-	case f.median >= 100:
+	switch size := math.Abs(f.median); {
+	case size >= 100:
 		return 0
-	case f.median >= 10:
+	case size >= 10:
 		return 1
 	default:
 		return 2
 	}
+}
+
+// ratios are those of each round, since what else the machine does differs more between rounds than within one. A round
+// in which either came to nothing, or to less, as noise makes it of a small latency, has none.
+func ratios(values, bases []float64) []float64 {
+	var all []float64
+	for round, value := range values {
+		if round < len(bases) && bases[round] > 0 && value > 0 {
+			all = append(all, value/bases[round])
+		}
+	}
+	return all
 }

@@ -14,25 +14,50 @@ import (
 
 // work is one kind of request, sent over and over by so many connections at once.
 type work struct {
+	id          string
 	name        string
 	connections int
-	events      int // of the stream; 0: a plain answer
+	events      int           // of the stream; 0: a plain answer
+	pace        time.Duration // between two events; 0: all at once
 	body        []byte
 }
 
-const streamEvents = 200
+// The works and holds that goals are about. In a short run they are smaller.
+const (
+	plainOne     = "1 KB plain, 1 connection"
+	plainSome    = "1 KB plain, 32 connections"
+	plainMany    = "1 KB plain, 256 connections"
+	plainLong    = "100 KB plain, 8 connections"
+	burstStreams = "bursts"
+	pacedStreams = "paced streams"
+	heldSome     = "3000 held streams"
+	heldMany     = "10000 held streams"
+)
 
-func works() []work {
-	plain := func(size int) []byte {
-		return fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
+func works(short bool) []work {
+	plain := func(name string, connections, size int) work {
+		body := fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
+		return work{id: name, name: name, connections: connections, body: body}
 	}
-	stream := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, streamEvents)
+	stream := func(id string, connections, events int, pace time.Duration) work {
+		name := fmt.Sprintf("streams of %d events, %d connections", events, connections)
+		if pace > 0 {
+			name = fmt.Sprintf("streams of %d events at %v, %d connections", events, pace, connections)
+		}
+		body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
+		return work{id: id, name: name, connections: connections, events: events, pace: pace, body: body}
+	}
+	readers, pacedEvents := 200, 100
+	if short {
+		readers, pacedEvents = 20, 50
+	}
 	return []work{
-		{name: "1 KB plain, 1 connection", connections: 1, body: plain(1 << 10)},
-		{name: "1 KB plain, 32 connections", connections: 32, body: plain(1 << 10)},
-		{name: "1 KB plain, 256 connections", connections: 256, body: plain(1 << 10)},
-		{name: "100 KB plain, 8 connections", connections: 8, body: plain(100 << 10)},
-		{name: "streams of 200 events, 16 connections", connections: 16, events: streamEvents, body: stream},
+		plain(plainOne, 1, 1<<10),
+		plain(plainSome, 32, 1<<10),
+		plain(plainMany, 256, 1<<10),
+		plain(plainLong, 8, 100<<10),
+		stream(burstStreams, 16, 200, 0),
+		stream(pacedStreams, readers, pacedEvents, 20*time.Millisecond),
 	}
 }
 
@@ -53,7 +78,7 @@ type tally struct {
 const (
 	// warmUp comes before each measurement: connections, pools and caches.
 	warmUp = 300 * time.Millisecond
-	// requestWithin is how long one request may take before it counts as cut, or as failed.
+	// requestWithin is how long one request may take, beside the pace of its stream, before it counts as cut or failed.
 	requestWithin = 5 * time.Second
 )
 
@@ -63,7 +88,7 @@ func measure(ctx context.Context, t target, w work, span time.Duration) (*measur
 	for i := range clients {
 		transport := &http.Transport{DisableCompression: true, MaxConnsPerHost: 1}
 		defer transport.CloseIdleConnections()
-		clients[i] = &http.Client{Transport: transport, Timeout: requestWithin}
+		clients[i] = &http.Client{Transport: transport, Timeout: requestWithin + 2*time.Duration(w.events)*w.pace}
 	}
 	warming := load(ctx, clients, t, w, warmUp)
 	before, err := t.process.cpu()
@@ -78,8 +103,7 @@ func measure(ctx context.Context, t target, w work, span time.Duration) (*measur
 		return nil, err
 	}
 	m.cpu = after - before
-	m.cut += warming.cut
-	m.failed += warming.failed
+	m.failures(warming)
 	slices.Sort(m.latencies)
 	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
 	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
@@ -124,9 +148,14 @@ func (t *tally) count(took time.Duration, err error) {
 
 func (t *tally) add(o tally) {
 	t.whole += o.whole
+	t.latencies = append(t.latencies, o.latencies...)
+	t.failures(o)
+}
+
+// failures adds only what went wrong.
+func (t *tally) failures(o tally) {
 	t.failed += o.failed
 	t.cut += o.cut
-	t.latencies = append(t.latencies, o.latencies...)
 	if o.example != nil {
 		t.example = o.example
 	}

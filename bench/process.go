@@ -9,18 +9,16 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
 
 const (
 	readyWithin = 10 * time.Second // from its start until a process answers
-	endWithin   = 5 * time.Second  // from SIGTERM until a process is killed
+	endWithin   = 30 * time.Second // from SIGTERM until a process is killed
 )
 
-// process is one child; its output goes to a file.
+// process is one child, with what it has started itself; its output goes to a file.
 type process struct {
 	name    string
 	command *exec.Cmd
@@ -35,7 +33,8 @@ var (
 // startProcess starts a program and waits until the URL ready answers 200.
 func startProcess(ctx context.Context, name string, output io.Writer, ready, program string, args ...string) (*process, error) {
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // this binary or basegate
-	command.Stderr = output
+	command.Stdout, command.Stderr = output, output
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that workers can be killed with it
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -87,44 +86,22 @@ func (p *process) stop() error {
 	defer timer.Stop()
 	select {
 	case err := <-p.ended:
-		if err != nil {
+		if err != nil && !endedBySignal(p.command.ProcessState) {
 			return fmt.Errorf("end of %s: %w", p.name, err)
 		}
 		return nil
 	case <-timer.C:
-		err := errors.Join(errStuck, p.command.Process.Kill())
+		err := errors.Join(errStuck, syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL))
 		<-p.ended //nolint:errcheck // it was killed, whatever it says
 		return fmt.Errorf("end of %s: %w", p.name, err)
 	}
 }
 
-// tick is the unit of /proc/PID/stat, the same on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-var errStat = errors.New("not as proc(5) says")
-
-// cpu is the processor time that the process has used, of user and system.
-func (p *process) cpu() (time.Duration, error) {
-	path := fmt.Sprintf("/proc/%d/stat", p.command.Process.Pid)
-	text, err := os.ReadFile(path) //nolint:gosec // of a child
-	if err != nil {
-		return 0, fmt.Errorf("read CPU time (Linux alone tells it): %w", err)
-	}
-	// The second field is the program's name in brackets, which may hold spaces.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const user, system = 11, 12
-	if len(fields) <= system {
-		return 0, fmt.Errorf("read %s: %w", path, errStat)
-	}
-	total := int64(0)
-	for _, i := range []int{user, system} {
-		ticks, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", path, err)
-		}
-		total += ticks
-	}
-	return time.Duration(total) * tick, nil
+// endedBySignal tells whether SIGTERM was the end, by the kernel's account or, as HAProxy says it, by the status that a
+// shell would give.
+func endedBySignal(state *os.ProcessState) bool {
+	status, known := state.Sys().(syscall.WaitStatus)
+	return known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM))
 }
 
 // freeAddress is an address on loopback that nobody listens on.

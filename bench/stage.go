@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // The targets, by the names that stand in the report.
@@ -15,6 +17,8 @@ const (
 	direct  = "direct"
 	bare    = "ReverseProxy"
 	gateway = "basegate"
+	nginx   = "nginx"
+	haproxy = "HAProxy"
 )
 
 // model is the id and the checkpoint at once, so that all targets get the same bytes.
@@ -28,113 +32,163 @@ type target struct {
 	process *process
 }
 
-// stage is the upstream with both proxies before it, and the folder with their files.
+// noKey goes to the targets that ask for none: as many bytes as a key of the gateway has.
+var noKey = "acs-bm-" + strings.Repeat("0", 43)
+
+// stage is an upstream with proxies before it, and the folder with their files.
 type stage struct {
-	dir       string
-	basegate  string
-	addresses map[string]string // of every target, and of the gateway's admin listener
-	key       string
-	processes map[string]*process
+	dir      string
+	programs programs
+	upstream string   // its host:port
+	targets  []target // in the order in which they were added
 }
 
-const admin = "admin"
-
-func newStage(ctx context.Context, basegate string) (s *stage, err error) {
+func newStage(p programs) (*stage, error) {
 	dir, err := os.MkdirTemp("", "basegate-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
-	s = &stage{dir: dir, basegate: basegate, addresses: map[string]string{}, processes: map[string]*process{}}
+	return &stage{dir: dir, programs: p}, nil
+}
+
+// newLoadStage starts the mock, with so much time between the events of a stream, and every proxy before it.
+func newLoadStage(ctx context.Context, p programs, pace time.Duration) (s *stage, err error) {
+	if s, err = newStage(p); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	for _, name := range []string{direct, bare, gateway, admin} {
-		if s.addresses[name], err = freeAddress(ctx); err != nil {
+	if err := s.addUpstream(ctx, pace); err != nil {
+		return nil, err
+	}
+	for _, name := range p.proxies() {
+		if _, err := s.addProxy(ctx, name); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.startUpstream(ctx); err != nil {
-		return nil, err
-	}
-	if err := s.startBare(ctx); err != nil {
-		return nil, err
-	}
-	return s, s.startGateway(ctx)
+	return s, nil
 }
 
-func (s *stage) startUpstream(ctx context.Context) error {
-	return s.start(ctx, direct, "/health", s.basegate, "mockvllm", "--instant", "--model", model, "--listen", s.addresses[direct])
+// addUpstream makes the mock the stage's upstream, and a target.
+func (s *stage) addUpstream(ctx context.Context, pace time.Duration) (err error) {
+	if s.upstream, err = freeAddress(ctx); err != nil {
+		return err
+	}
+	_, err = s.start(ctx, direct, s.upstream, "/health", s.programs.basegate,
+		"mockvllm", "--instant", "--model", model, "--listen", s.upstream, "--token-delay", pace.String())
+	return err
 }
 
-func (s *stage) startBare(ctx context.Context) error {
+// addProxy starts one of the proxies before the upstream.
+func (s *stage) addProxy(ctx context.Context, name string) (target, error) {
+	switch name {
+	case gateway:
+		t, _, err := s.startGateway(ctx, plenty)
+		return t, err
+	case nginx:
+		return s.startNginx(ctx)
+	case haproxy:
+		return s.startHAProxy(ctx)
+	default:
+		return s.startBare(ctx)
+	}
+}
+
+func (s *stage) startBare(ctx context.Context) (target, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return target{}, fmt.Errorf("find this program: %w", err)
 	}
-	return s.start(ctx, bare, "/health", self, bareCommand, "-listen", s.addresses[bare], "-target", "http://"+s.addresses[direct])
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return target{}, err
+	}
+	return s.start(ctx, bare, address, "/health", self, bareCommand, "-listen", address, "-target", "http://"+s.upstream)
 }
 
+// plenty is a concurrency at which no request of a benchmark waits.
+const plenty = 100_000
+
+// budgetFlags are budgets that are looked at for each request, and that no benchmark uses up.
+var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-budget", "1_000_000_000_000"}
+
 // startGateway configures the gateway as it would be in use: every request is logged, to a file, by a key from the
-// database. The context is large, as today's models' are, so that no prompt here needs its tokens counted.
-func (s *stage) startGateway(ctx context.Context) error {
+// database, and held against budgets. The context is large, as today's models' are, so that no prompt here needs its
+// tokens counted. It also returns the URL of the gateway's admin listener.
+func (s *stage) startGateway(ctx context.Context, concurrency int) (target, string, error) {
+	listen, err := freeAddress(ctx)
+	if err != nil {
+		return target{}, "", err
+	}
+	admin, err := freeAddress(ctx)
+	if err != nil {
+		return target{}, "", err
+	}
 	path := filepath.Join(s.dir, "config.yaml")
-	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 2s}
+	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {path: %q}
 models:
   - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [{url: "http://%s"}]}
-`, s.addresses[gateway], s.addresses[admin], filepath.Join(s.dir, "basegate.db"), model, model, s.addresses[direct])
+`, listen, admin, filepath.Join(s.dir, "basegate.db"), model, model, s.upstream)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return fmt.Errorf("write configuration: %w", err)
+		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}
-	if _, err := s.command(ctx, path, "account", "create", "bench@example.org"); err != nil {
-		return err
+	account := append([]string{"account", "create", "bench@example.org"}, budgetFlags...)
+	if _, err := s.command(ctx, path, account...); err != nil {
+		return target{}, "", err
 	}
-	key, err := s.command(ctx, path, "key", "create", "--account", "bench@example.org", "--name", "bench", "--concurrency", "1000")
+	key, err := s.command(ctx, path, append([]string{
+		"key", "create", "--account", "bench@example.org", "--name", "bench",
+		"--concurrency", strconv.Itoa(concurrency),
+	}, budgetFlags...)...)
 	if err != nil {
-		return err
+		return target{}, "", err
 	}
-	s.key = key
-	return s.start(ctx, gateway, "/readyz", s.basegate, "serve", "--config", path)
+	t, err := s.start(ctx, gateway, listen, "/readyz", s.programs.basegate, "serve", "--config", path)
+	if err != nil {
+		return t, "", err
+	}
+	t.key = key
+	s.targets[len(s.targets)-1].key = key
+	return t, "http://" + admin, nil
 }
 
 // command runs one command of the gateway to its end and returns what it printed.
 func (s *stage) command(ctx context.Context, config string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, s.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
+	out, err := exec.CommandContext(ctx, s.programs.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", s.basegate, strings.Join(args, " "), err)
+		return "", fmt.Errorf("%s %s: %w", s.programs.basegate, strings.Join(args, " "), err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-func (s *stage) start(ctx context.Context, name, ready, program string, args ...string) error {
+// start adds a target that listens on address, once its path ready answers. Its output goes to a file.
+func (s *stage) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
 	output, err := os.Create(filepath.Join(s.dir, name+".log")) //nolint:gosec // in the folder just made
 	if err != nil {
-		return fmt.Errorf("make log: %w", err)
+		return target{}, fmt.Errorf("make log: %w", err)
 	}
 	defer output.Close() // the child has its own handle
-	s.processes[name], err = startProcess(ctx, name, output, "http://"+s.addresses[name]+ready, program, args...)
+	p, err := startProcess(ctx, name, output, "http://"+address+ready, program, args...)
 	if err != nil {
-		delete(s.processes, name)
+		said, _ := os.ReadFile(output.Name()) // the first error is the one to tell
+		return target{}, fmt.Errorf("%w: %.1000s", err, said)
 	}
-	return err
+	t := target{name, "http://" + address + "/v1/completions", noKey, p}
+	s.targets = append(s.targets, t)
+	return t, nil
 }
 
-// targets lists the ways to the upstream in the order in which they take turns.
-func (s *stage) targets() []target {
-	var all []target
-	for _, name := range []string{direct, bare, gateway} {
-		all = append(all, target{name, "http://" + s.addresses[name] + "/v1/completions", s.key, s.processes[name]})
-	}
-	return all
-}
-
-// close ends every process and removes the folder.
+// close ends every process, the upstream last, and removes the folder.
 func (s *stage) close() error {
 	var all error
-	for _, p := range s.processes {
-		all = errors.Join(all, p.stop())
+	for len(s.targets) > 0 {
+		last := len(s.targets) - 1
+		all = errors.Join(all, s.targets[last].process.stop())
+		s.targets = s.targets[:last]
 	}
 	return errors.Join(all, os.RemoveAll(s.dir))
 }

@@ -4,185 +4,189 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
-// report holds every measurement, by work and target, in the order of the rounds.
-type report struct {
-	options options
-	works   []work
-	results []map[string][]*measurement
-	flush   time.Duration // see flushTime
-	waiting waiting
-}
+// columns are the targets of the table, and rated those whose ratio to the ReverseProxy is told.
+var (
+	columns = []string{bare, gateway, nginx, haproxy}
+	rated   = []string{gateway, nginx, haproxy}
+)
 
-func newReport(o options) *report {
-	r := &report{options: o, works: o.works}
-	for range r.works {
-		r.results = append(r.results, map[string][]*measurement{})
+const (
+	memoryName = "memory per held stream"
+	countsName = "cut, failed, whole"
+)
+
+func header() []string {
+	all := append([]string{"work", "measure"}, columns...)
+	for _, name := range rated {
+		all = append(all, name+" ratio")
 	}
-	return r
+	return all
 }
 
-func (r *report) add(work int, target string, m *measurement) {
-	r.results[work][target] = append(r.results[work][target], m)
-}
-
-// sound tells whether the gateway brought every request to its end.
-func (r *report) sound() bool {
-	for _, byTarget := range r.results {
-		for _, m := range byTarget[gateway] {
-			if m.cut > 0 || m.failed > 0 || m.whole == 0 {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// line is one line of the table for a work: a figure of a target's measurement, given the direct one of the same
-// round.
-type line struct {
-	name  string
-	value func(w work, m, direct *measurement) float64
-}
-
-var lines = []line{
-	{"CPU per request, µs", func(_ work, m, _ *measurement) float64 {
-		return float64(m.cpu.Microseconds()) / float64(max(m.whole, 1))
-	}},
-	{"requests per second", func(_ work, m, _ *measurement) float64 { return float64(m.whole) / m.wall.Seconds() }},
-	{"added latency, median, µs", func(_ work, m, direct *measurement) float64 {
-		return float64((m.median - direct.median).Microseconds())
-	}},
-	{"added latency, p99, µs", func(_ work, m, direct *measurement) float64 {
-		return float64((m.p99 - direct.p99).Microseconds())
-	}},
-}
-
-var perEvent = line{"CPU per event, µs", func(w work, m, _ *measurement) float64 {
-	return float64(m.cpu.Nanoseconds()) / 1000 / float64(max(m.whole*w.events, 1))
-}}
-
-// header and rows are the table.
-var header = []string{"work", "measure", bare, gateway, "ratio"}
-
+// rows are the table's.
 func (r *report) rows() [][]string {
 	var rows [][]string
-	for i, w := range r.works {
-		each := lines
-		if w.events > 0 {
-			each = append([]line{perEvent}, lines...)
-		}
+	for _, w := range r.options.works {
 		title := w.name
-		for _, l := range each {
-			rows = append(rows, r.row(i, title, l))
+		for _, l := range w.lines() {
+			rows = append(rows, row(title, l.title(),
+				func(target string) figure { return figureOf(r.values(w.id, target, l)) },
+				func(target string) figure { return r.ratio(w.id, target, l) }))
 			title = ""
 		}
-		rows = append(rows, []string{"", "cut, failed, whole", r.counts(i, bare), r.counts(i, gateway), ""})
+		rows = append(rows, r.counts(w.id))
+	}
+	for _, h := range r.options.holds {
+		rows = append(rows, row(h.name(), memoryName+", KB",
+			func(target string) figure { return figureOf(r.memory(h.id, target)) },
+			func(target string) figure { return r.memoryRatio(h.id, target) }), r.counts(h.id))
 	}
 	return rows
 }
 
-// row is one measure of one work. The ratios are those of each round, since what else the machine does differs more
-// between rounds than within one.
-func (r *report) row(i int, title string, l line) []string {
-	values := map[string][]float64{}
-	var ratios []float64
-	for round, base := range r.results[i][direct] {
-		b := l.value(r.works[i], r.results[i][bare][round], base)
-		g := l.value(r.works[i], r.results[i][gateway][round], base)
-		values[bare] = append(values[bare], b)
-		values[gateway] = append(values[gateway], g)
-		if b > 0 && g > 0 {
-			ratios = append(ratios, g/b)
+func row(title, name string, value, ratio func(target string) figure) []string {
+	cells := []string{title, name}
+	for _, target := range columns {
+		f := value(target)
+		cells = append(cells, f.text(digitsOf(f)))
+	}
+	for _, target := range rated {
+		cells = append(cells, ratio(target).text(2))
+	}
+	return cells
+}
+
+func (r *report) counts(id string) []string {
+	cells := []string{"", countsName}
+	for _, target := range columns {
+		if sum := r.count(id, target); sum.whole+sum.cut+sum.failed > 0 {
+			cells = append(cells, fmt.Sprintf("%d, %d, %d", sum.cut, sum.failed, sum.whole))
+		} else {
+			cells = append(cells, "-")
 		}
 	}
-	b, g := figureOf(values[bare]), figureOf(values[gateway])
-	return []string{title, l.name, b.text(digitsOf(b)), g.text(digitsOf(g)), figureOf(ratios).text(2)}
+	return append(cells, slices.Repeat([]string{""}, len(rated))...)
 }
 
-func (r *report) counts(i int, target string) string {
-	var sum tally
-	for _, m := range r.results[i][target] {
-		sum.whole += m.whole
-		sum.failed += m.failed
-		sum.cut += m.cut
+// goalRows are the table of goals, with its header.
+func (r *report) goalRows() [][]string {
+	rows := [][]string{{"goal", "basegate over ReverseProxy", "at most", ""}}
+	for _, j := range r.goals() {
+		rows = append(rows, []string{j.name, j.figure.text(j.digits), number(j.most), j.verdict()})
 	}
-	return fmt.Sprintf("%d, %d, %d", sum.cut, sum.failed, sum.whole)
+	return rows
 }
 
-// print writes the table as text, and an example of what failed.
+// print writes the tables as text, and an example of what failed.
 func (r *report) print(to io.Writer) error {
-	fmt.Fprintf(to, "%s\n\n", machine())
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, strings.Join(header, "\t"))
-	for _, row := range r.rows() {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
+	fmt.Fprintf(to, "%s\n%s\n", machine(), strings.Join(r.options.programs.versions(), ", "))
+	for _, rows := range [][][]string{append([][]string{header()}, r.rows()...), r.goalRows()} {
+		fmt.Fprintln(to)
+		table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+		for _, row := range rows {
+			fmt.Fprintln(table, strings.Join(row, "\t"))
+		}
+		if err := table.Flush(); err != nil {
+			return err //nolint:wrapcheck // the caller says what was under way
+		}
 	}
-	err := table.Flush()
-	for _, note := range r.notes() {
+	for _, note := range append(r.notes(), r.examples()...) {
 		fmt.Fprintf(to, "\n%s\n", note)
 	}
-	for i, byTarget := range r.results {
-		for _, name := range []string{direct, bare, gateway} {
-			for _, m := range byTarget[name] {
-				if m.example != nil {
-					fmt.Fprintf(to, "\n%s, %s: %v\n", r.works[i].name, name, m.example)
-				}
+	return nil
+}
+
+// examples are one failure of each work and target that had some.
+func (r *report) examples() []string {
+	var all []string
+	for _, id := range r.ids() {
+		for _, target := range append([]string{direct}, columns...) {
+			if sum := r.count(id, target); sum.example != nil {
+				all = append(all, fmt.Sprintf("%s, %s: %v", r.nameOf(id), target, sum.example))
 			}
 		}
 	}
-	return err //nolint:wrapcheck // the caller says what was under way
+	return all
+}
+
+func (r *report) ids() []string {
+	var all []string
+	for _, w := range r.options.works {
+		all = append(all, w.id)
+	}
+	for _, h := range r.options.holds {
+		all = append(all, h.id)
+	}
+	return all
 }
 
 // notes are figures of the gateway alone.
 func (r *report) notes() []string {
-	return []string{
-		r.settled() + ".",
-		fmt.Sprintf("One flush of the disk, which every answer waits for: %d µs at the median.", r.flush.Microseconds()),
-		r.waiting.String() + ".",
+	var took []float64
+	for _, one := range r.flushes {
+		took = append(took, float64(one.Microseconds()))
 	}
+	flush := figureOf(took)
+	var all []string
+	if settled := r.settled(); settled != "" {
+		all = append(all, settled+".")
+	}
+	if flush.some {
+		all = append(all, fmt.Sprintf("One flush of the disk, which every answer waits for: %s µs, the median of %d in each round.",
+			flush.text(digitsOf(flush)), flushes))
+	}
+	if r.waiting != nil {
+		all = append(all, r.waiting.String()+".")
+	}
+	return all
 }
 
 // settled is how many requests the gateway charges for, each on disk before its answer ends, where most come at once: as
 // measured beside the load and the upstream, and what its own CPU time would allow, which has not been measured.
 func (r *report) settled() string {
-	most := 0
-	for i, w := range r.works {
-		if w.events == 0 && w.connections > r.works[most].connections {
-			most = i
-		}
-	}
 	var rates, costs []float64
-	for _, m := range r.results[most][gateway] {
+	for _, m := range r.loads[plainMany][gateway] {
 		rates = append(rates, float64(m.whole)/m.wall.Seconds())
 		costs = append(costs, m.cpu.Seconds()/float64(max(m.whole, 1)))
 	}
+	if len(rates) == 0 {
+		return ""
+	}
 	rate, cost := figureOf(rates), figureOf(costs)
 	return fmt.Sprintf("Settled on disk, %s: %s a second, with the load and the upstream on the same processors; by its CPU time alone, two processors would allow %.0f",
-		r.works[most].name, rate.text(0), 2/cost.median)
+		r.nameOf(plainMany), rate.text(0), 2/cost.median)
 }
 
 const markdownHead = `# Benchmarks
 
 Written by ` + "`go run ./bench -markdown docs/benchmarks.md`" + `; do not edit it by hand.
 
-Machine: %s. Rounds: %d of %s for each work and target.
+Machine: %s.
+Proxies: %s.
+Rounds: %d of %s for each work and target.
 
 A figure is the median of the rounds, with the least and the most in brackets. The load generator, the upstream and the
 proxy share the machine, so requests per second and latencies say little about another one: read the ratios, which are
-basegate over ReverseProxy, taken within each round.
+to ReverseProxy, taken within each round.
 
-- The upstream is the mock with ` + "`--instant`" + `: a constant answer, and a stream's events in one burst.
+- The upstream is the mock with ` + "`--instant`" + `: a constant answer, and a stream's events in one burst, or each after its
+  pause. Held streams come from an upstream of the benchmark's own, which ends them when all have been measured.
 - ReverseProxy is ` + "`httputil.ReverseProxy`" + ` doing nothing of its own: no keys, no checks, no log.
-- basegate checks the key and every field, rewrites the model, follows every event, writes every request to its ledger
-  and waits until that is on disk, and logs one line a request.
-- CPU is the user and system time of the proxy's process, from ` + "`/proc/PID/stat`" + `.
+- basegate checks the key, its budgets and every field, rewrites the model, follows every event, writes every request to
+  its ledger and waits until that is on disk, and logs one line a request.
+- nginx and HAProxy have as many workers or threads as Go takes processors, keep their connections to the upstream, pass
+  every event on at once and log nothing.
+- CPU is the user and system time of the proxy's process and of its workers, from ` + "`/proc/PID/stat`" + `.
 - Added latency is the proxy's whole request less that of the same work sent to the upstream directly, in the same
-  round. At many connections it is mostly the wait for a processor.
+  round. At many connections it is mostly the wait for a processor. basegate's is also told less one flush of the disk,
+  the price of the ledger's promise.
+- Memory per held stream is what the process and its workers have grown by, resident, while they hold the streams, of a
+  process started for it. Where fewer than 3000 or 10000 streams are held, a process may not open more files here.
 - Cut requests began and broke off, or ended without ` + "`[DONE]`" + `; failed ones had a status other than 200 or no answer.
 
 `
@@ -190,13 +194,21 @@ basegate over ReverseProxy, taken within each round.
 // writeMarkdown writes the report to a file.
 func (r *report) writeMarkdown(path string) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, markdownHead, machine(), r.options.rounds, r.options.measured)
-	fmt.Fprintf(&text, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat("---|", len(header)))
-	for _, row := range r.rows() {
-		fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
-	}
+	fmt.Fprintf(&text, markdownHead, machine(), strings.Join(r.options.programs.versions(), ", "), r.options.rounds, r.options.measured)
+	markdownTable(&text, append([][]string{header()}, r.rows()...))
 	for _, note := range r.notes() {
 		fmt.Fprintf(&text, "\n%s\n", note)
 	}
+	text.WriteString("\n## Goals\n\n`make bench-check` fails when one is missed.\n\n")
+	markdownTable(&text, r.goalRows())
 	return os.WriteFile(path, []byte(text.String()), 0o644) //nolint:gosec,wrapcheck // a public page; the caller says what was under way
+}
+
+func markdownTable(to io.Writer, rows [][]string) {
+	for i, row := range rows {
+		fmt.Fprintf(to, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(to, "|%s\n", strings.Repeat("---|", len(row)))
+		}
+	}
 }

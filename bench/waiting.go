@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -35,7 +33,7 @@ func (w waiting) String() string {
 var errNotWaiting = errors.New("not all of them wait")
 
 // measureWaiting has so many requests wait behind one that a backend never answers.
-func measureWaiting(ctx context.Context, s *stage) (w waiting, err error) {
+func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			io.Copy(io.Discard, r.Body) //nolint:errcheck // only then does net/http notice a client that leaves
@@ -43,39 +41,47 @@ func measureWaiting(ctx context.Context, s *stage) (w waiting, err error) {
 		}
 	}))
 	defer backend.Close()
-	g, admin, err := s.startAlone(ctx, backend.URL)
+	s, err := newStage(p)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, g.process.stop()) }()
+	defer func() { err = errors.Join(err, s.close()) }()
+	s.upstream = backend.Listener.Addr().String()
+	g, admin, err := s.startGateway(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
 	before, err := g.process.resident()
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(g.url, "http://"), "/v1/completions")
 	connections := make([]net.Conn, waiters)
 	for i := range connections {
 		if connections[i], err = used(ctx, address); err != nil {
-			return w, err
+			return nil, err
 		}
 		defer connections[i].Close() // all of them at the end
 	}
 	idle, err := g.process.resident()
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	body := fmt.Sprintf(`{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200))
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", g.key, len(body), body)
 	for _, conn := range connections {
 		if _, err := io.WriteString(conn, request); err != nil {
-			return w, fmt.Errorf("send: %w", err)
+			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
 	if err := awaitMetric(ctx, admin+"/metrics", "basegate_admission_waiting_requests "+strconv.Itoa(waiters-1)); err != nil {
-		return w, err
+		return nil, err
 	}
 	after, err := g.process.resident()
-	return waiting{idle - before, after - idle}, err
+	if err != nil {
+		return nil, err
+	}
+	return &waiting{idle - before, after - idle}, nil
 }
 
 // used is a connection that has served a request.
@@ -91,41 +97,6 @@ func used(ctx context.Context, address string) (net.Conn, error) {
 		return conn, fmt.Errorf("read: %w", err)
 	}
 	return conn, nil
-}
-
-// startAlone starts a gateway whose one key has one request at a time, in front of a backend.
-func (s *stage) startAlone(ctx context.Context, backend string) (target, string, error) {
-	listen, err := freeAddress(ctx)
-	if err != nil {
-		return target{}, "", err
-	}
-	admin, err := freeAddress(ctx)
-	if err != nil {
-		return target{}, "", err
-	}
-	path := filepath.Join(s.dir, "alone.yaml")
-	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
-database: {path: %q}
-limits: {concurrency_per_key: 1}
-models: [{id: %s, checkpoint: %s, max_model_len: 1000000, backends: [{url: %q}]}]
-`, listen, admin, filepath.Join(s.dir, "alone.db"), model, model, backend)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return target{}, "", fmt.Errorf("write configuration: %w", err)
-	}
-	if _, err := s.command(ctx, path, "account", "create", "bench@example.org"); err != nil {
-		return target{}, "", err
-	}
-	key, err := s.command(ctx, path, "key", "create", "--account", "bench@example.org", "--name", "bench")
-	if err != nil {
-		return target{}, "", err
-	}
-	log, err := os.Create(filepath.Join(s.dir, "alone.log"))
-	if err != nil {
-		return target{}, "", fmt.Errorf("make log: %w", err)
-	}
-	defer log.Close() // the child has its own handle
-	p, err := startProcess(ctx, "alone", log, "http://"+listen+"/readyz", s.basegate, "serve", "--config", path)
-	return target{name: "alone", url: "http://" + listen + "/v1/completions", key: key, process: p}, "http://" + admin, err
 }
 
 // awaitMetric waits for a line of the metrics.
@@ -156,47 +127,4 @@ func awaitMetric(ctx context.Context, url, line string) error {
 			return fmt.Errorf("%w: no %q", errNotWaiting, line)
 		}
 	}
-}
-
-// resident is the process's memory, in bytes.
-func (p *process) resident() (int64, error) {
-	path := fmt.Sprintf("/proc/%d/statm", p.command.Process.Pid)
-	text, err := os.ReadFile(path) //nolint:gosec // of a child
-	if err != nil {
-		return 0, fmt.Errorf("read memory (Linux alone tells it): %w", err)
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("read %s: %w", path, errStat)
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
-	}
-	return pages * int64(os.Getpagesize()), nil
-}
-
-const (
-	flushes   = 200
-	flushSize = 4 << 10 // bytes, about what a row and its place in the index take
-)
-
-// flushTime is the median time that this machine takes to write a little and have it on disk, which is what the ledger
-// promises before an answer's last byte.
-func flushTime(dir string) (time.Duration, error) {
-	file, err := os.CreateTemp(dir, "flush")
-	if err != nil {
-		return 0, fmt.Errorf("time a flush: %w", err)
-	}
-	defer file.Close()
-	var took []time.Duration
-	for range flushes {
-		began := time.Now()
-		_, err := file.Write(make([]byte, flushSize))
-		if err := errors.Join(err, file.Sync()); err != nil {
-			return 0, fmt.Errorf("time a flush: %w", err)
-		}
-		took = append(took, time.Since(began))
-	}
-	return median(took), nil
 }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of /proc/PID/stat, the same on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+var errStat = errors.New("not as proc(5) says")
+
+// stat is what /proc/PID/stat tells of a process.
+type stat struct {
+	parent int
+	cpu    time.Duration // of user and system
+}
+
+// parseStat reads the text. Its second field is the program's name in brackets, which may hold spaces and brackets.
+func parseStat(text string) (s stat, err error) {
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	const parent, user, system = 1, 11, 12
+	if len(fields) <= system {
+		return s, errStat
+	}
+	if s.parent, err = strconv.Atoi(fields[parent]); err != nil {
+		return s, fmt.Errorf("%w: %w", errStat, err)
+	}
+	for _, i := range []int{user, system} {
+		ticks, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return s, fmt.Errorf("%w: %w", errStat, err)
+		}
+		s.cpu += time.Duration(ticks) * tick
+	}
+	return s, nil
+}
+
+// family is the process and all that it has started, by their ids. Those that end while it looks are not among them.
+func (p *process) family() (map[int]stat, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes (Linux alone tells them): %w", err)
+	}
+	all := map[int]stat{}
+	for _, entry := range entries {
+		id, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue // not a process
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id))
+		if err != nil {
+			continue // it has ended
+		}
+		if all[id], err = parseStat(string(text)); err != nil {
+			return nil, fmt.Errorf("read CPU time of %d: %w", id, err)
+		}
+	}
+	members := descendants(all, p.command.Process.Pid)
+	if len(members) == 0 {
+		return nil, fmt.Errorf("%s has ended: %w", p.name, os.ErrProcessDone)
+	}
+	return members, nil
+}
+
+// descendants are those of all that root has started, and those that they have, with root itself.
+func descendants(all map[int]stat, root int) map[int]stat {
+	members := map[int]stat{}
+	for id, s := range all {
+		for above, seen := id, []int(nil); above != 0 && !slices.Contains(seen, above); above = all[above].parent {
+			if above == root {
+				members[id] = s
+				break
+			}
+			seen = append(seen, above)
+		}
+	}
+	return members
+}
+
+// cpu is the processor time that the process and its workers have used.
+func (p *process) cpu() (time.Duration, error) {
+	members, err := p.family()
+	total := time.Duration(0)
+	for _, s := range members {
+		total += s.cpu
+	}
+	return total, err
+}
+
+// resident is the memory of the process and its workers, in bytes. Pages that they share count for each.
+func (p *process) resident() (int64, error) {
+	members, err := p.family()
+	if err != nil {
+		return 0, err
+	}
+	total := int64(0)
+	for id := range members {
+		path := fmt.Sprintf("/proc/%d/statm", id)
+		text, err := os.ReadFile(path) //nolint:gosec // of a child
+		if err != nil {
+			return 0, fmt.Errorf("read memory: %w", err)
+		}
+		fields := strings.Fields(string(text))
+		if len(fields) < 2 {
+			return 0, fmt.Errorf("read %s: %w", path, errStat)
+		}
+		pages, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", path, err)
+		}
+		total += pages * int64(os.Getpagesize())
+	}
+	return total, nil
+}
