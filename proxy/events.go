@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"sync"
+
+	"basegate/upstream"
 )
 
 const (
@@ -26,35 +28,58 @@ var (
 // an event stays back until its end has come.
 type events struct {
 	source  io.Reader
-	buffer  []byte
-	start   int  // of what has not been given out
-	end     int  // of what has been read
-	scanned int  // up to where the end of an event was looked for in vain
-	burst   bool // the last read has filled the buffer
+	buffer  []byte // nil while nothing is held back
+	start   int    // of what has not been given out
+	end     int    // of what has been read
+	scanned int    // up to where the end of an event was looked for in vain
+	burst   bool   // the last read has nearly filled the buffer
+	take    func() []byte
 }
 
 // Buffers of either size that are at rest; one that a long event has made grow is not kept.
 var (
-	readBuffers  = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
-	burstBuffers = sync.Pool{New: func() any { b := make([]byte, burstSize); return &b }}
+	readBuffers  = sync.Pool{New: func() any { return new([readSize]byte) }}
+	burstBuffers = sync.Pool{New: func() any { return new([burstSize]byte) }}
 )
 
-func bufferOf(pool *sync.Pool) []byte {
-	return *pool.Get().(*[]byte) //nolint:errcheck // the pools hold nothing else
+func newEvents(source io.Reader) *events {
+	e := &events{source: source}
+	e.take = func() []byte { return takeBuffer(e.size()) }
+	return e
 }
 
-func newEvents(source io.Reader) *events {
-	return &events{source: source, buffer: bufferOf(&readBuffers)}
+// size is that of a buffer with nothing in it.
+func (e *events) size() int {
+	if e.burst {
+		return burstSize
+	}
+	return readSize
+}
+
+//nolint:errcheck // each pool holds one type
+func takeBuffer(size int) []byte {
+	switch size {
+	case readSize:
+		return readBuffers.Get().(*[readSize]byte)[:]
+	case burstSize:
+		return burstBuffers.Get().(*[burstSize]byte)[:]
+	default:
+		return make([]byte, size)
+	}
+}
+
+func giveBuffer(buffer []byte) {
+	switch len(buffer) {
+	case readSize:
+		readBuffers.Put((*[readSize]byte)(buffer))
+	case burstSize:
+		burstBuffers.Put((*[burstSize]byte)(buffer))
+	}
 }
 
 // release gives the buffer back. No batch may be used afterwards.
 func (e *events) release() {
-	switch buffer := e.buffer; len(buffer) {
-	case readSize:
-		readBuffers.Put(&buffer)
-	case burstSize:
-		burstBuffers.Put(&buffer)
-	}
+	giveBuffer(e.buffer)
 	e.buffer = nil
 }
 
@@ -109,13 +134,9 @@ func (e *events) fill() error {
 	if e.start > 0 {
 		e.move(e.buffer)
 	}
-	if err := e.resize(); err != nil {
-		return err
-	}
-	room := len(e.buffer) - e.end
-	n, err := e.source.Read(e.buffer[e.end:])
+	n, err := e.read()
 	e.end += n
-	e.burst = n == room
+	e.burst = n > 0 && e.end >= len(e.buffer)-len(e.buffer)/8 // not quite: the chunks are taken off
 	if n > 0 {
 		return nil // an error comes again at the next read
 	}
@@ -125,6 +146,23 @@ func (e *events) fill() error {
 	return err
 }
 
+// read reads behind what is held back. Where nothing is, no buffer is held while nothing comes.
+func (e *events) read() (int, error) {
+	if e.end == 0 {
+		e.release()
+		if lender, ok := e.source.(upstream.Lender); ok {
+			buffer, n, err := lender.ReadLent(e.take, giveBuffer)
+			e.buffer = buffer
+			return n, err //nolint:wrapcheck // the source's own
+		}
+		e.buffer = e.take()
+	}
+	if err := e.grow(); err != nil {
+		return 0, err
+	}
+	return e.source.Read(e.buffer[e.end:]) //nolint:wrapcheck // the source's own
+}
+
 // move puts what has not been given out at the beginning of a buffer.
 func (e *events) move(to []byte) {
 	n := copy(to, e.buffer[e.start:e.end])
@@ -132,34 +170,24 @@ func (e *events) move(to []byte) {
 	e.start, e.end = 0, n
 }
 
-// resize fits the buffer to how fast the backend sends: a stream that is held for long needs little. Where one event
-// fills it, it doubles.
-func (e *events) resize() error {
+// grow makes room where the buffer is full: one event fills it, or the backend sends faster than the events are passed
+// on.
+func (e *events) grow() error {
 	size := len(e.buffer)
 	switch {
 	case e.burst && size < burstSize:
 		size = burstSize
-	case !e.burst && e.end == 0 && size > readSize:
-		size = readSize
-	case e.end == size && size >= maxEvent:
-		return errEventTooLong
-	case e.end == size:
-		size *= 2
-	default:
+	case e.end < size:
 		return nil
-	}
-	var next []byte
-	switch size {
-	case readSize:
-		next = bufferOf(&readBuffers)
-	case burstSize:
-		next = bufferOf(&burstBuffers)
+	case size >= maxEvent:
+		return errEventTooLong
 	default:
-		next = make([]byte, size)
+		size *= 2
 	}
-	before := *e
+	next := takeBuffer(size)
+	before := e.buffer
 	e.move(next)
-	before.release()
+	giveBuffer(before)
 	e.buffer = next
 	return nil
 }

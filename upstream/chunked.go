@@ -46,22 +46,41 @@ const (
 // Read implements io.Reader.
 func (c *chunked) Read(p []byte) (int, error) {
 	for c.err == nil && len(p) > 0 {
-		n, err := c.conn.reader.Read(p)
-		out := c.unwrap(p[:n])
-		switch {
-		case c.err != nil:
-		case c.at == chunksOver:
-			c.err = io.EOF
-		case errors.Is(err, io.EOF):
-			c.err = io.ErrUnexpectedEOF
-		default:
-			c.err = err
-		}
-		if out > 0 {
+		n, err := c.conn.Read(p)
+		if out := c.took(p[:n], err); out > 0 {
 			return out, nil
 		}
 	}
 	return 0, c.err
+}
+
+// readLent is Lender's.
+func (c *chunked) readLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+	for c.err == nil {
+		buffer, n, err := c.conn.readLent(take, give)
+		if out := c.took(buffer[:n], err); out > 0 {
+			return buffer, out, nil
+		}
+		if buffer != nil {
+			give(buffer)
+		}
+	}
+	return nil, 0, c.err
+}
+
+// took makes of what was read the data in it, and keeps what ends the body.
+func (c *chunked) took(p []byte, err error) (out int) {
+	out = c.unwrap(p)
+	switch {
+	case c.err != nil:
+	case c.at == chunksOver:
+		c.err = io.EOF
+	case errors.Is(err, io.EOF):
+		c.err = io.ErrUnexpectedEOF
+	default:
+		c.err = err
+	}
+	return out
 }
 
 // unwrap moves the data among the bytes to their front, and returns how many there are.

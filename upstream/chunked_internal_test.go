@@ -1,26 +1,34 @@
 package upstream
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http/httputil"
 	"strings"
 	"testing"
 	"testing/iotest"
 )
 
+// socket is a connection of which only the one side is there.
+type socket struct {
+	net.Conn
+	source io.Reader
+}
+
+func (s socket) Read(p []byte) (int, error) { return s.source.Read(p) }
+
 // read takes the chunks off text, given out by the source as it likes.
 func read(source io.Reader, size int) (data []byte, loose bool, err error) {
-	c := &chunked{conn: &conn{}}
-	c.conn.reader = bufio.NewReaderSize(source, 16)
+	c := &chunked{conn: &conn{Conn: socket{source: source}}}
 	p := make([]byte, size)
 	for {
 		n, err := c.Read(p)
 		data = append(data, p[:n]...)
 		if errors.Is(err, io.EOF) {
-			return data, c.conn.loose || c.conn.reader.Buffered() > 0, nil
+			left, err := io.ReadAll(source)
+			return data, c.conn.loose || len(left) > 0, err
 		}
 		if err != nil {
 			return data, false, err

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// readSize is the buffer of a connection, in bytes: it lasts as long as the connection, and a held stream needs little.
+	// readSize is the buffer for the head of an answer, in bytes.
 	readSize = 4 << 10
 	// writeSize is how much of a request goes out in one write with its head, in bytes.
 	writeSize = 16 << 10
@@ -39,7 +39,8 @@ var longAgo = time.Unix(1, 0)
 type conn struct {
 	net.Conn
 	origin origin
-	reader *bufio.Reader
+	reader *bufio.Reader // of the head, and of what has come with it; nil between answers, and once it has been read to its end
+	lent   lent
 	head   int64       // bytes that the head of the answer may still have
 	stop   func() bool // ends watch
 	since  time.Time   // idle since
@@ -48,9 +49,40 @@ type conn struct {
 }
 
 func newConn(o origin, socket net.Conn) *conn {
-	c := &conn{Conn: socket, socket: socket, origin: o}
-	c.reader = bufio.NewReaderSize(headLimit{c}, readSize)
-	return c
+	return &conn{Conn: socket, socket: socket, origin: o}
+}
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
+
+// takeReader gets the buffer for a head.
+func (c *conn) takeReader() {
+	c.reader = readers.Get().(*bufio.Reader) //nolint:errcheck // the pool holds nothing else
+	c.reader.Reset(headLimit{c})
+}
+
+// giveReader gives the buffer back: a connection that waits needs none.
+func (c *conn) giveReader() {
+	if c.reader != nil {
+		c.reader.Reset(nil)
+		readers.Put(c.reader)
+		c.reader = nil
+	}
+}
+
+// buffered is how much has come that nobody has read.
+func (c *conn) buffered() int {
+	if c.reader == nil {
+		return 0
+	}
+	return c.reader.Buffered()
+}
+
+// Read reads what has come with the head, and then from the connection itself.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.buffered() > 0 {
+		return c.reader.Read(p) //nolint:wrapcheck // nothing but what is there
+	}
+	return c.Conn.Read(p) //nolint:wrapcheck // classified by who asked
 }
 
 // headLimit reads from the connection, and no more than the head may have while that is read.
@@ -73,6 +105,7 @@ func (c *conn) watch(ctx context.Context) {
 // drop ends a connection that nothing more is to be had from.
 func (c *conn) drop() {
 	c.stop()
+	c.giveReader()
 	c.Close()
 }
 
@@ -151,6 +184,7 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 
 // receive reads the head of the answer that counts.
 func (c *conn) receive(req *http.Request) (*http.Response, error) {
+	c.takeReader()
 	c.head = maxHead
 	defer func() { c.head = math.MaxInt64 }()
 	for range maxInterim {
@@ -163,6 +197,13 @@ func (c *conn) receive(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return nil, errInterim
+}
+
+// Lender is a body from which can be read without a buffer to wait with.
+type Lender interface {
+	// ReadLent is io.Reader's Read into a buffer from take that is taken only where there is something to put into it;
+	// what is taken in vain goes back by give. The buffer is nil where nothing has been read.
+	ReadLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error)
 }
 
 // body is an answer's body. When it has been read to its end and is closed, the connection may serve again.
@@ -178,6 +219,9 @@ type body struct {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
+	if b.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	n, err := b.from.Read(p)
 	switch {
 	case err == nil:
@@ -190,6 +234,26 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
+// ReadLent implements Lender.
+func (b *body) ReadLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+	if b.closed {
+		return nil, 0, http.ErrBodyReadAfterClose
+	}
+	if from, ok := b.from.(*chunked); ok {
+		buffer, n, err = from.readLent(take, give)
+	} else {
+		buffer = take()
+		n, err = b.from.Read(buffer)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		b.whole = true
+	case err != nil:
+		err = caused(b.ctx, err)
+	}
+	return buffer, n, err
+}
+
 // Close implements io.Closer.
 func (b *body) Close() error {
 	if b.closed {
@@ -197,7 +261,9 @@ func (b *body) Close() error {
 	}
 	b.closed = true
 	quiet := b.conn.stop()
-	if quiet && b.whole && !b.last && !b.conn.loose && b.conn.reader.Buffered() == 0 {
+	clean := b.conn.buffered() == 0
+	b.conn.giveReader()
+	if quiet && b.whole && !b.last && !b.conn.loose && clean {
 		b.transport.keep(b.conn)
 		return nil
 	}

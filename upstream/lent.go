@@ -1,0 +1,78 @@
+package upstream
+
+import (
+	"io"
+	"os"
+	"syscall"
+)
+
+// lent is a read with a buffer that is only held while there is something to read. A stream waits for its next event
+// nearly all its life, and ten thousand of them would hold ten thousand buffers.
+type lent struct {
+	socket syscall.RawConn // nil where there is none beneath, as under TLS
+	look   func(descriptor uintptr) bool
+	take   func() []byte
+	give   func([]byte)
+	buffer []byte
+	n      int
+	err    error
+}
+
+// readLent is Lender's, for the connection.
+func (c *conn) readLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+	l := &c.lent
+	if c.buffered() > 0 || !c.bare() {
+		buffer = take()
+		n, err = c.Read(buffer)
+		return buffer, n, err
+	}
+	c.giveReader()
+	l.take, l.give, l.buffer, l.n, l.err = take, give, nil, 0, nil
+	if err := l.socket.Read(l.look); err != nil {
+		return l.buffer, 0, err //nolint:wrapcheck // classified by who asked
+	}
+	if l.err == nil && l.n == 0 {
+		l.err = io.EOF
+	}
+	return l.buffer, l.n, l.err
+}
+
+// bare tells whether the connection's bytes are those of its socket, and gets hold of that.
+func (c *conn) bare() bool {
+	l := &c.lent
+	if l.socket != nil {
+		return true
+	}
+	socket, ok := c.Conn.(syscall.Conn) // a TLS connection is none
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	l.socket, l.look = raw, l.try
+	return true
+}
+
+// try reads if there is something to read. False makes the runtime wait until there is.
+func (l *lent) try(descriptor uintptr) bool {
+	l.buffer = l.take()
+	for {
+		l.n, l.err = syscall.Read(int(descriptor), l.buffer)
+		if l.err != syscall.EINTR { //nolint:errorlint // an Errno as it is
+			break
+		}
+	}
+	switch l.err { //nolint:errorlint // an Errno as it is
+	case nil:
+		return true
+	case syscall.EAGAIN:
+		l.give(l.buffer)
+		l.buffer = nil
+		return false
+	default:
+		l.n, l.err = 0, os.NewSyscallError("read", l.err)
+		return true
+	}
+}
