@@ -25,7 +25,7 @@ const (
 	faultSettings = `upstream: {connect_timeout: 2s, first_byte_timeout: 3s, idle_timeout: 2s}
 breaker: {consecutive_failures: 5, open_for: 500ms}`
 	// capGrowth is what the account's cap grows by with each start of the gateway, in tokens.
-	capGrowth = 1500
+	capGrowth = 1000
 )
 
 // ordeal is a gateway between two faulty networks, with all that is asked of it meanwhile.
@@ -148,7 +148,7 @@ func (o *ordeal) killBackend(i int) {
 func (o *ordeal) reviveGateway() {
 	o.t.Helper()
 	m := meters[len(o.lives)%len(meters)]
-	capped := limit{meter: m, most: m.limit / 8}
+	capped := limit{meter: m, most: m.limit / 20}
 	capped.secrets = []string{strings.TrimSpace(o.place.run("key", "create", "--account", o.place.email, "--name", fmt.Sprint("capped ", len(o.lives)), m.flag, fmt.Sprint(capped.most)))}
 	o.caps[0].most += capGrowth
 	o.place.run("account", "set", "bob@example.org", o.caps[0].meter.flag, fmt.Sprint(o.caps[0].most))

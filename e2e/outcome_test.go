@@ -172,7 +172,7 @@ func (o *ordeal) judge(rows []ledgerRow) {
 			o.t.Logf("%6d %s", count[name], name)
 		}
 	}
-	for _, name := range []string{wholeAnswer, wholeStream, leaving, cutOff, refusal, "clamped", refusal + ": budget_exceeded"} {
+	for _, name := range []string{wholeAnswer, wholeStream, leaving, cutOff, refusal + ": budget_exceeded"} {
 		if count[name] == 0 {
 			o.t.Errorf("%s: there was none, so this has shown too little", name)
 		}

@@ -38,6 +38,7 @@ var mishaps = []mishap{
 	{name: "half-closed towards the client", most: briefly, strike: func(l *line) { l.finish(0) }},
 }
 
+// upTo is as long as the dice say.
 func upTo(dice *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(dice.Int64N(int64(most) + 1))
 }
