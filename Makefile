@@ -5,13 +5,14 @@ LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
 FUZZTIME    ?= 30s
 SOAK        ?= 1h
+FAULTS      ?= 10m
 
 # A static binary: SQLite and libc linked in, names and users resolved by Go, time zones within.
 STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_extension'
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak alerts image image-files e2e clean tools docker
+.PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak faults alerts image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -61,6 +62,9 @@ bench-check: build ## the same figures, and a failure for each ratio that is ove
 
 soak: build ## an hour of load (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_SOAK=$(SOAK) go test -tags e2e -run TestSoak -v -timeout 2h ./e2e
+
+faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
+	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }

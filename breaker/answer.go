@@ -17,7 +17,7 @@ type Verdict struct {
 	Class   Class
 	Status  int    // the backend's HTTP status, or the one that its error names; 0 without an answer
 	Message string // vLLM's own words; they may quote the prompt, so they go to the client alone
-	Cause   error  // for the log; of no answer at all
+	Cause   error  // for the log, where the answer did not say itself what is wrong
 }
 
 // Err is the verdict as the client's error, after so many attempts at the model.
@@ -29,7 +29,7 @@ func (v Verdict) Err(model string, attempts int) error {
 	case row.code == apierr.UpstreamUnreachable:
 		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, v.logged())
 	default:
-		return apierr.UpstreamFailed(row.code, v.explanation(), v.Status, attempts)
+		return apierr.UpstreamFailed(row.code, v.explanation(), v.Status, attempts, v.logged())
 	}
 }
 
@@ -41,10 +41,10 @@ func (v Verdict) explanation() string {
 	return fmt.Sprintf("%s (it said: %s)", v.Class.row().advice, v.Message)
 }
 
-// logged is what the log may hold: the class, and a cause that is about the connection.
+// logged is what the log may hold: the class, and either the status or what broke, which quotes nothing.
 func (v Verdict) logged() error {
 	if v.Cause == nil {
-		return fmt.Errorf("%s", v.Class)
+		return fmt.Errorf("%s, status %d", v.Class, v.Status)
 	}
 	return fmt.Errorf("%s: %w", v.Class, v.Cause)
 }

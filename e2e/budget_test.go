@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,7 +30,7 @@ func (s *site) onDisk(ctx context.Context) (rows []ledgerRow, err error) {
 		return nil, err
 	}
 	defer db.Close()
-	found, err := db.QueryContext(ctx, `SELECT r.request_id, k.prefix, r.state, r.status, r.code, r.prompt_tokens, r.completion_tokens
+	found, err := db.QueryContext(ctx, `SELECT r.request_id, k.prefix, r.state, r.status, r.code, r.user_tag, r.prompt_tokens, r.completion_tokens
 		FROM requests r JOIN keys k ON k.id = r.key_id`)
 	if err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func (s *site) onDisk(ctx context.Context) (rows []ledgerRow, err error) {
 	defer found.Close()
 	for found.Next() {
 		var r ledgerRow
-		if err := found.Scan(&r.ID, &r.Key, &r.State, &r.Status, &r.Code, &r.Prompt, &r.Completion); err != nil {
+		if err := found.Scan(&r.ID, &r.Key, &r.State, &r.Status, &r.Code, &r.User, &r.Prompt, &r.Completion); err != nil {
 			return nil, err
 		}
 		rows = append(rows, r)
@@ -79,6 +80,7 @@ type order struct {
 	prompt    int64 // tokens
 	n         int64
 	maxTokens int64
+	via       *http.Client // nil: one that keeps no connection
 }
 
 // texts are prompts of one to three bytes a character; what they take in tokens only the tokenizer knows.
@@ -152,7 +154,7 @@ func (o order) place(ctx context.Context, url, secret string) (r receipt, err er
 		return r, err
 	}
 	req.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := client.Do(req)
+	resp, err := cmp.Or(o.via, client).Do(req)
 	if err != nil {
 		return r, err
 	}

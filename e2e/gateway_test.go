@@ -103,6 +103,7 @@ type ledgerRow struct {
 	State      string `json:"state"`
 	Status     int    `json:"status"`
 	Code       string `json:"code"`
+	User       string `json:"user"`
 	Prompt     int64  `json:"prompt_tokens"`
 	Completion int64  `json:"completion_tokens"`
 }

@@ -48,6 +48,13 @@ func (o *output) String() string {
 	return text
 }
 
+// tail is the last of what has been written.
+func (o *output) tail() string {
+	const most = 64 << 10
+	text := o.String()
+	return text[max(0, len(text)-most):]
+}
+
 // process is a running basegate.
 type process struct {
 	t      *testing.T
@@ -78,7 +85,7 @@ func start(t *testing.T, args ...string) *process {
 			t.Errorf("basegate %s: data race", args[0])
 		}
 		if t.Failed() {
-			t.Logf("basegate %s\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), p.stdout, p.stderr)
+			t.Logf("basegate %s\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), p.stdout.tail(), p.stderr.tail())
 		}
 	})
 	return p

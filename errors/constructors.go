@@ -157,12 +157,13 @@ func Unreachable(what string, attempts int, cause error) error {
 }
 
 // UpstreamFailed is a failure that a backend answered with. code is one of the codes of type upstream_error, status
-// the backend's HTTP status, message what to tell the client.
-func UpstreamFailed(code Code, message string, status, attempts int) error {
+// the backend's HTTP status, message what to tell the client, cause for the log.
+func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
 	return &Error{
 		Code:    code,
 		Message: valid(message),
 		Extras:  []Extra{{"upstream_status", status}, {"attempts", attempts}},
+		cause:   cause,
 	}
 }
 
