@@ -158,20 +158,20 @@ func (s *soak) load(span time.Duration) {
 	s.pool.CloseIdleConnections()
 }
 
-// rest waits until nothing of the load is held any more, and returns the memory in use.
-func (s *soak) rest() (heap float64) {
+// rest waits until nothing of a load is held any more, and returns the memory in use.
+func (g *gateway) rest() (heap float64) {
 	for _, name := range []string{
 		"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",
 		"basegate_admission_running_requests", "basegate_admission_waiting_requests", "basegate_admission_buffered_bytes", "basegate_admission_keys",
 	} {
-		eventually(s.t, name+" is 0", func() bool { return s.metric(name) == 0 })
+		eventually(g.t, name+" is 0", func() bool { return g.metric(name) == 0 })
 	}
 	// An idle connection to the backend lasts four seconds.
-	eventually(s.t, "the goroutines and files are as few as before", func() bool {
-		return s.metric("go_goroutines") < 40 && s.metric("process_open_fds") < 40
+	eventually(g.t, "the goroutines and files are as few as before", func() bool {
+		return g.metric("go_goroutines") < 40 && g.metric("process_open_fds") < 40
 	})
-	s.get(s.admin, "/debug/pprof/heap?gc=1")
-	return s.metric("go_memstats_heap_alloc_bytes")
+	g.get(g.admin, "/debug/pprof/heap?gc=1")
+	return g.metric("go_memstats_heap_alloc_bytes")
 }
 
 // After the load nothing is left of it: no slot, reservation, goroutine, connection or byte.
