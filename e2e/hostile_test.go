@@ -256,18 +256,23 @@ func (s *siege) slowBodies(t *testing.T, n int) (closed []<-chan struct{}) {
 	})}
 }
 
+// endOfText is the token that ends a text, which a stream that is to last must not have.
+func (s *siege) endOfText() int {
+	s.t.Helper()
+	var special struct{ Tokens []int }
+	question := s.request(s.t.Context(), http.MethodPost, s.backend+"/tokenize", `{"model": "`+checkpoint+`", "prompt": "<|end_of_text|>"}`)
+	question.Header.Set("Content-Type", "application/json")
+	if err := json.Unmarshal([]byte(s.do(question).body), &special); err != nil || len(special.Tokens) == 0 {
+		s.t.Fatal("the mock does not tell which token ends a text: ", err)
+	}
+	return special.Tokens[len(special.Tokens)-1]
+}
+
 // slowReaders ask for a fast stream of megabytes and read no more than its beginning until the siege is over. What they
 // read then must not look whole.
 func (s *siege) slowReaders(t *testing.T, n int) {
 	t.Helper()
-	var special struct{ Tokens []int }
-	question := s.request(t.Context(), http.MethodPost, s.backend+"/tokenize", `{"model": "`+checkpoint+`", "prompt": "<|end_of_text|>"}`)
-	question.Header.Set("Content-Type", "application/json")
-	if err := json.Unmarshal([]byte(s.do(question).body), &special); err != nil || len(special.Tokens) == 0 {
-		t.Fatal("the mock does not tell which token ends a text: ", err)
-	}
-	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`,
-		special.Tokens[len(special.Tokens)-1])
+	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`, s.endOfText())
 	for range n {
 		s.all.Go(func() {
 			conn, err := s.dial()
