@@ -2,6 +2,8 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"math"
 	"net/http"
 
@@ -88,5 +90,11 @@ func (v *visit) read(into any) error {
 	if err := from.Decode(into); err != nil {
 		return unread(err)
 	}
-	return nil
+	switch _, err := from.Token(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return unread(err)
+	}
+	return invalid("What was sent goes on behind its end.")
 }
