@@ -146,7 +146,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	backend := separateMock(t, "--token-delay", "2s")
 	quick := separateMock(t)
 	place := newSite(t, settings{
-		server: ", read_header_timeout: 20s", rest: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 100000}",
+		server: ", read_header_timeout: 10s", rest: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 100000}",
 		models: model("m", backend) + ", " + model("q", quick),
 	})
 	t.Setenv("GOMEMLIMIT", memoryGiven)

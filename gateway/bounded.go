@@ -24,7 +24,7 @@ func bounded(next http.Handler) http.Handler {
 		}
 		if !proxy.IsAPI(r.URL.Path) {
 			control := http.NewResponseController(w)
-			control.SetWriteDeadline(time.Now().Add(pageTimeout)) //nolint:errcheck // a connection that has no deadlines cannot be waited for either
+			control.SetWriteDeadline(time.Now().Add(pageTimeout)) //nolint:errcheck // a connection of net/http has deadlines
 			if r.Body != http.NoBody {
 				control.SetReadDeadline(time.Now().Add(formTimeout)) //nolint:errcheck // as above
 			}
