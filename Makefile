@@ -75,7 +75,7 @@ vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=f
 
 sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
 	mkdir -p bin
-	go run $(CYCLONEDX) app -json -licenses -std -main . -output bin/basegate.cdx.json .
+	go run $(CYCLONEDX) app -json -licenses -std -output bin/basegate.cdx.json .
 
 image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
 	docker build -q --target compose -t basegate:compose .
