@@ -6,13 +6,16 @@ LINT_VERSION := v2.15.0
 FUZZTIME    ?= 30s
 SOAK        ?= 1h
 FAULTS      ?= 10m
+VULNDB      ?= https://vuln.go.dev
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 
 # A static binary: SQLite and libc linked in, names and users resolved by Go, time zones within.
 STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_extension'
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
 
-.PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak faults alerts image image-files e2e clean tools docker
+.PHONY: help build demo test check lint fuzz sdk browser bench bench-check soak faults memory alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -66,10 +69,20 @@ soak: build ## an hour of load (SOAK=10m for less), then looks for what has leak
 faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
 	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
 
+memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; needs 20,000 files (ulimit -n)
+	BASEGATE_MEMORY=10000 go test -count=1 -tags e2e -run TestMemoryHasACeiling -v ./e2e
+
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
 	promtool check config observability/prometheus.yaml
 	promtool test rules observability/alerts_test.yaml
+
+vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
+	go run $(GOVULNCHECK) -db $(VULNDB) ./...
+
+sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
+	mkdir -p bin
+	go run $(CYCLONEDX) app -json -licenses -std -output bin/basegate.cdx.json .
 
 image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
 	docker build -q --target compose -t basegate:compose .

@@ -90,8 +90,11 @@ func (v *visit) read(into any) error {
 	if err := from.Decode(into); err != nil {
 		return unread(err)
 	}
-	if _, err := from.Token(); !errors.Is(err, io.EOF) {
-		return invalid("What was sent is more than one JSON value.")
+	switch _, err := from.Token(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return unread(err)
 	}
-	return nil
+	return invalid("What was sent goes on behind its end.")
 }

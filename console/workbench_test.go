@@ -104,7 +104,7 @@ func TestTokensOfATextAreThoseOfTheModel(t *testing.T) {
 		`{"model":"llama-8b","prompt":3}`:   "not understood",
 		`{"model":"llama-8b","words":"x"}`:  "words",
 		`{"model":`:                         "JSON",
-		`{"model":"llama-8b"} {}`:           "more than one",
+		`{"model":"llama-8b"} {}`:           "goes on behind its end",
 	} {
 		if got := b.script(http.MethodPost, "/console/api/tokenize", body); got.status < 400 || got.status >= 500 || !strings.Contains(got.body, part) {
 			t.Errorf("%s: %d %s", body, got.status, got.body)

@@ -158,7 +158,7 @@ func (s *soak) load(span time.Duration) {
 	s.pool.CloseIdleConnections()
 }
 
-// rest waits until nothing of the load is held any more, and returns the memory in use.
+// rest waits until nothing of a load is held any more, and returns the memory in use.
 func (g *gateway) rest() (heap float64) {
 	for _, name := range []string{
 		"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",

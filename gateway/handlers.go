@@ -20,7 +20,7 @@ func (g *Gateway) publicHandler() http.Handler {
 	g.proxy.Mount(e)
 	g.console.Mount(e)
 	g.mountHealth(e)
-	return e
+	return bounded(e)
 }
 
 // adminHandler is what the operator reaches: health, how the models are, metrics and profiles. It asks for no key, so it listens on

@@ -3,6 +3,7 @@ package gateway
 import (
 	"net"
 	"net/netip"
+	"runtime/debug"
 
 	"github.com/labstack/echo/v4"
 
@@ -45,8 +46,10 @@ func consoleSettings(c *config.Config) console.Settings {
 	}
 }
 
+// queueSettings let no more wait than the process has memory for: at most a quarter of GOMEMLIMIT, where one is set.
 func queueSettings(c *config.Config) admission.Settings {
-	return admission.Settings{MaxBufferedBytes: c.Server.MaxBufferedBytes}
+	const share = 4
+	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/share)}
 }
 
 // clientAddress believes X-Forwarded-For as far as its hops are trusted proxies.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -10,21 +9,22 @@ import (
 	"strings"
 	"time"
 
+	"basegate/admission"
 	apierr "basegate/errors"
 )
 
 const (
 	// bodyTimeout is how long a client may take to send its body.
 	bodyTimeout = 2 * time.Minute
-	// firstBuffer is the most that is reserved for a body before any of it has come, in bytes: a client's word on the
-	// length alone must not cost much memory.
-	firstBuffer = 1 << 20
-	// unknownBuffer is reserved for a body whose length the client did not give.
-	unknownBuffer = 16 << 10
+	// firstBuffer is what a body gets before any of it has come, in bytes: a client's word on the length alone must not
+	// cost much memory. What goes beyond it counts with what waits.
+	firstBuffer = 16 << 10
+	// unpackerSize is what it takes to unpack a body, in bytes.
+	unpackerSize = 48 << 10
 )
 
 // readBody takes the whole body into memory, decompressed, within the size limit.
-func (x *exchange) readBody() ([]byte, error) {
+func (s *Server) readBody(x *exchange) ([]byte, error) {
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
 		return nil, apierr.BodyTooLarge(limit)
@@ -34,39 +34,88 @@ func (x *exchange) readBody() ([]byte, error) {
 		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
 	}
 	arriving := &arrival{body: x.r.Body}
-	var source io.Reader = arriving
+	in := intake{source: arriving, size: x.r.ContentLength, queue: s.queue}
+	defer in.release()
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
-		if n := x.r.ContentLength; n >= 0 && n <= min(limit, firstBuffer) {
-			body := make([]byte, n) // not a byte more: many may wait for their turn
-			if _, err := io.ReadFull(source, body); err != nil {
-				return nil, arriving.unreadable()
-			}
-			x.bodyRead = true
-			return body, nil
-		}
 	case "gzip", "x-gzip":
-		unpacked, err := gzip.NewReader(source)
+		if err := in.take(unpackerSize); err != nil {
+			return nil, tooMuchWaits(err)
+		}
+		unpacked, err := gzip.NewReader(arriving)
 		if err != nil {
 			return nil, arriving.unreadable()
 		}
-		source = unpacked
+		in.source, in.size = unpacked, unknownSize
 	default:
 		return nil, apierr.UnknownEncoding(encoding)
 	}
-	size := min(x.r.ContentLength, firstBuffer)
-	if size < 0 {
-		size = unknownBuffer
-	}
-	buffer := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	if _, err := buffer.ReadFrom(io.LimitReader(source, limit+1)); err != nil {
+	body, err := in.all(limit)
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return nil, tooMuchWaits(err)
+	case err != nil:
 		return nil, arriving.unreadable()
-	}
-	if int64(buffer.Len()) > limit {
+	case int64(len(body)) > limit:
 		return nil, apierr.BodyTooLarge(limit)
 	}
 	x.bodyRead = true
-	return buffer.Bytes(), nil
+	return body, nil
+}
+
+// unknownSize is that of a body whose length nobody has said.
+const unknownSize = -1
+
+// intake is the memory that a body takes while it comes.
+type intake struct {
+	source   io.Reader
+	size     int64 // of the whole body; unknownSize where nobody has said
+	queue    *admission.Queue
+	releases []func()
+}
+
+// take counts bytes with what waits.
+func (in *intake) take(bytes int64) error {
+	release, err := in.queue.Hold(bytes)
+	if err == nil {
+		in.releases = append(in.releases, release)
+	}
+	return err
+}
+
+// release counts the body no more: the next that it waits for counts it by itself.
+func (in *intake) release() {
+	for _, release := range in.releases {
+		release()
+	}
+}
+
+// all reads to the end, or one byte over the limit. A body of known size takes not a byte more in the end: many may wait
+// for their turn.
+func (in *intake) all(limit int64) ([]byte, error) {
+	most := limit + 1
+	if in.size >= 0 {
+		most = in.size
+	}
+	body := make([]byte, 0, min(most, firstBuffer))
+	for int64(len(body)) < most {
+		if len(body) == cap(body) {
+			size := min(most, 2*int64(cap(body)))
+			if err := in.take(size - int64(cap(body))); err != nil {
+				return nil, err
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		n, err := in.source.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case errors.Is(err, io.EOF) && (in.size < 0 || int64(len(body)) == in.size):
+			return body, nil
+		case err != nil && int64(len(body)) < most:
+			return nil, err
+		}
+	}
+	return body, nil
 }
 
 // arrival is a body on its way, and what broke it. That is not to be asked for afterwards: once it has broken off,
@@ -106,7 +155,8 @@ const (
 )
 
 // discardBody reads on in a body that nobody wants, before the answer that says so: a client that is still sending
-// would see its connection reset in place of the answer.
+// would see its connection reset in place of the answer. The deadline stays behind, since net/http too reads on in a body
+// before it sends an answer, for as long as that takes.
 func (x *exchange) discardBody() {
 	if x.bodyRead || x.r.Body == http.NoBody || x.r.Header.Get("Expect") != "" {
 		return // nothing is coming, or it waits for leave to come
@@ -120,5 +170,4 @@ func (x *exchange) discardBody() {
 		return
 	}
 	io.CopyN(io.Discard, x.r.Body, most) //nolint:errcheck // best effort
-	control.SetReadDeadline(time.Time{}) //nolint:errcheck // it could be set before
 }

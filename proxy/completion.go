@@ -19,7 +19,7 @@ func (s *Server) completion(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	body, err := x.readBody()
+	body, err := s.readBody(x)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func newRequestID() string { return "req_" + rand.Text() }
 // and writes the one log line.
 func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if !isAPI(c.Request().URL.Path) {
+		if !IsAPI(c.Request().URL.Path) {
 			return next(c)
 		}
 		x := s.begin(c.Response().Writer, c.Request())
@@ -100,7 +100,6 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *exchange {
 // run has the request handled, and brings it to its end.
 func (s *Server) run(x *exchange, handle func() error) error {
 	defer s.finish(x)
-	defer x.freeWrites()
 	if !s.enter() {
 		x.w.Header().Set("Connection", "close")
 		return s.fail(x, apierr.Overload("the gateway is shutting down", time.Second, nil))
@@ -172,6 +171,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	h.Set("Content-Type", "application/json")
 	body := append(e.AppendJSON(nil, x.id), '\n')
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.boundWrites()
 	x.w.WriteHeader(x.status)
 	if _, err := x.w.Write(body); err != nil {
 		x.code = codeClientGone
@@ -254,7 +254,7 @@ func (x *exchange) ending() error {
 // boundWrites limits how long a client that does not read can hold the request. Often called, it moves the deadline
 // once a second, which costs an event nothing. The deadline is later by writeSlack: it must not pass while the stream
 // waits for the backend, which ends a stream of HTTP/2, and the error event that tells of the backend's silence is to
-// arrive.
+// arrive. net/http lifts it once the answer is out, its end included.
 func (x *exchange) boundWrites() {
 	now := time.Now()
 	if now.Sub(x.writesBound) < time.Second {
@@ -267,10 +267,3 @@ func (x *exchange) boundWrites() {
 
 // writeSlack is more than the second within which the deadline for writes is not moved.
 const writeSlack = 3 * time.Second
-
-// freeWrites lifts the limit, since the connection may serve another request.
-func (x *exchange) freeWrites() {
-	if !x.writesBound.IsZero() {
-		http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) //nolint:errcheck // it could be set before
-	}
-}

@@ -80,7 +80,9 @@ func (s *Server) json(x *exchange, v any) error {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	s.setHeaders(x, "")
+	x.discardBody()
 	x.status = http.StatusOK
+	x.boundWrites()
 	x.w.WriteHeader(x.status)
 	if _, err := x.w.Write(body); err != nil {
 		return errClientGone

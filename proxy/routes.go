@@ -42,8 +42,8 @@ func (s *Server) serve(r route) echo.HandlerFunc {
 	}
 }
 
-// isAPI tells whether a path is under /v1.
-func isAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
+// IsAPI tells whether a path is under /v1.
+func IsAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // RoutingError turns echo's own errors, for a path or a method that it does not know, into those of the contract.
 func RoutingError(c echo.Context, err error) error {

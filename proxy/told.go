@@ -67,17 +67,17 @@ func readChoice(s *scanner) choice {
 	return c
 }
 
-// small reads an index; -1 where it is none.
-func small(raw []byte) int {
+// small reads an index, or a count of tokens; -1 where it is none.
+func small[T string | []byte](raw T) int {
 	if len(raw) == 0 || len(raw) > 9 {
 		return -1
 	}
 	n := 0
-	for _, c := range raw {
-		if !isDigit(c) {
+	for i := range len(raw) {
+		if !isDigit(raw[i]) {
 			return -1
 		}
-		n = 10*n + int(c-'0')
+		n = 10*n + int(raw[i]-'0')
 	}
 	return n
 }
@@ -85,13 +85,26 @@ func small(raw []byte) int {
 // failed tells whether it is one of vLLM's errors.
 func (t *told) failed() bool { return breaker.FoundError(t.failure, t.object) }
 
-// cost is what vLLM says that it has cost.
+// cost is what vLLM says that it has cost. What are no counts of tokens is not believed: the ledger adds them up.
 func (t *told) cost() usage {
 	if len(t.usage) == 0 || t.usage[0] != '{' {
 		return usage{}
 	}
 	u := gjson.ParseBytes(t.usage)
-	return usage{prompt: u.Get("prompt_tokens").Int(), completion: u.Get("completion_tokens").Int(), known: true}
+	prompt, completion := countOf(u, "prompt_tokens"), countOf(u, "completion_tokens")
+	if prompt < 0 || completion < 0 {
+		return usage{}
+	}
+	return usage{prompt: prompt, completion: completion, known: true}
+}
+
+// countOf is a count among others, 0 where it is not there; -1 where it is none.
+func countOf(u gjson.Result, name string) int64 {
+	count := u.Get(name)
+	if !count.Exists() {
+		return 0
+	}
+	return int64(small(count.Raw))
 }
 
 // finished tells whether vLLM is done with the choice; it aborted one that it gave up, under 200.

@@ -250,3 +250,26 @@ func TestAKeysOwnConcurrencyGoesBeforeTheConfigured(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// Bodies on their way count with what waits: each may unpack to the limit of its size, and many may come at once.
+func TestBodiesOnTheirWayAreBounded(t *testing.T) {
+	r := newRig(t, func(o *rigOptions) { o.maxBuffered = 256 << 10 }, upstream(t, answers(200, "application/json", plainAnswer)))
+	large := `{"model":"m","prompt":"` + strings.Repeat("x", 400<<10) + `"}`
+	for _, encoding := range []string{"", "gzip"} {
+		body := large
+		if encoding != "" {
+			body = gzipped(t, large)
+		}
+		req := r.request(t.Context(), http.MethodPost, "/v1/completions", body)
+		req.Header.Set("Content-Encoding", encoding)
+		if got := r.do(req); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"code":"overloaded"`) {
+			t.Errorf("%q: %d %s", encoding, got.status, got.body)
+		}
+	}
+	if s := r.queue.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
+		t.Errorf("%+v", s)
+	}
+	if got := r.do(r.request(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100<<10)+`"}`)); got.status != http.StatusOK {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}

@@ -29,7 +29,7 @@ const (
 var (
 	errHead    = errors.New("the head of the answer is longer than 1 MiB")
 	errInterim = errors.New("too many answers of 1xx")
-	errField   = errors.New("a header holds a line break")
+	errField   = errors.New("a header holds a control character")
 )
 
 // longAgo is a deadline that has passed.
@@ -157,6 +157,9 @@ func (c *conn) send(req *http.Request) error {
 	return nil
 }
 
+// control tells whether a character has no place in a header: after it a backend may read on as it likes.
+func control(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
+
 // appendHead appends the request line and the headers.
 func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.Method...)
@@ -166,7 +169,7 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.URL.Host...)
 	for name, values := range req.Header {
 		for _, v := range values {
-			if strings.ContainsAny(v, "\r\n\x00") {
+			if strings.ContainsFunc(v, control) {
 				return nil, fmt.Errorf("%s: %w", name, errField)
 			}
 			to = append(to, "\r\n"...)

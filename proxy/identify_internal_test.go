@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	"basegate/keys"
+)
+
+// Whatever stands in a request's headers, the key is found only in the one Authorization header that names it, and a
+// workload is one of those that there are.
+func FuzzHeaders(f *testing.F) {
+	db, err := database.Open(f.Context(), database.Settings{Path: filepath.Join(f.TempDir(), "test.db")}, zap.NewNop())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { db.Close() })
+	d := keys.New(db, zap.NewNop(), keys.Settings{})
+	if _, err := d.CreateAccount(f.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+		f.Fatal(err)
+	}
+	_, secret, err := d.CreateKey(f.Context(), keys.NewKey{Email: "ada@example.org", Name: "k"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := d.Start(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(d.Close)
+	s := &Server{keys: d}
+	for _, value := range []string{"Bearer SECRET", "bearer  SECRET ", "Bearer SECRET,Bearer SECRET", "Basic SECRET", "SECRET", "Bearer", "Bearer\tSECRET", "Bearer SECRET x", ""} {
+		f.Add(value, "", "batch")
+		f.Add(value, value, "Batch ")
+	}
+	f.Fuzz(func(t *testing.T, value, second, workload string) {
+		value = strings.ReplaceAll(value, "SECRET", secret)
+		r := &http.Request{Header: http.Header{"Authorization": {value}, "X-Acs-Workload": {workload}}}
+		if second != "" {
+			r.Header.Add("Authorization", second)
+		}
+		x := &exchange{r: r}
+		identity, err := s.identify(x)
+		fields := strings.SplitN(value, " ", 2)
+		want := second == "" && len(fields) == 2 && strings.EqualFold(fields[0], "Bearer") && strings.TrimSpace(fields[1]) == secret
+		if (err == nil) != want || (identity.KeyID != "") != want {
+			t.Errorf("%q, %q: %+v, %v", value, second, identity, err)
+		}
+		if got := x.workload(); got != "" && got != "interactive" && got != "batch" || got != "" && got != workload {
+			t.Errorf("workload %q is taken for %q", workload, got)
+		}
+	})
+}
