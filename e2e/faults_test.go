@@ -24,6 +24,8 @@ const (
 	// The gateway's patience with a backend is shorter than nothing may pass for.
 	faultSettings = `upstream: {connect_timeout: 2s, first_byte_timeout: 3s, idle_timeout: 2s}
 breaker: {consecutive_failures: 5, open_for: 500ms}`
+	// A stop does not wait for long, and a machine that stands still for seconds costs nobody a connection.
+	faultServer = ", drain_timeout: 1s, read_header_timeout: 1m"
 	// capGrowth is what the account's cap grows by with each start of the gateway, in tokens.
 	capGrowth = 1000
 )
@@ -107,7 +109,7 @@ func newOrdeal(t *testing.T) *ordeal {
 		o.back[i] = newRelay(t, o.dice(fmt.Sprint("luck of backend ", i)))
 		o.reviveBackend(i)
 	}
-	o.place = newSite(t, settings{server: ", drain_timeout: 1s", rest: faultSettings}, o.back[0].url(), o.back[1].url())
+	o.place = newSite(t, settings{server: faultServer, rest: faultSettings}, o.back[0].url(), o.back[1].url())
 	o.free = o.place.key("free")
 	o.place.run("account", "create", "bob@example.org")
 	bob := limit{meter: meters[0]}
