@@ -87,8 +87,8 @@ func FuzzRecurring(f *testing.F) {
 			}
 			for i := range fresh.choices {
 				got, want := &r.choices[i], &fresh.choices[i]
-				if got.index != want.index || !bytes.Equal(got.text, want.text) || got.finished() != want.finished() ||
-					got.aborted() != want.aborted() || !bytes.Equal(got.logprobs, want.logprobs) && !(absent(got.logprobs) && absent(want.logprobs)) {
+				scored := bytes.Equal(got.logprobs, want.logprobs) || absent(got.logprobs) && absent(want.logprobs)
+				if got.index != want.index || !bytes.Equal(got.text, want.text) || got.finished() != want.finished() || got.aborted() != want.aborted() || !scored {
 					t.Fatalf("%q behind %q: %+v, want %+v", second, first, *got, *want)
 				}
 			}

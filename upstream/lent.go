@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -58,16 +59,13 @@ func (c *conn) bare() bool {
 // try reads if there is something to read. False makes the runtime wait until there is.
 func (l *lent) try(descriptor uintptr) bool {
 	l.buffer = l.take()
-	for {
+	for again := true; again; again = errors.Is(l.err, syscall.EINTR) {
 		l.n, l.err = syscall.Read(int(descriptor), l.buffer)
-		if l.err != syscall.EINTR { //nolint:errorlint // an Errno as it is
-			break
-		}
 	}
-	switch l.err { //nolint:errorlint // an Errno as it is
-	case nil:
+	switch {
+	case l.err == nil:
 		return true
-	case syscall.EAGAIN:
+	case errors.Is(l.err, syscall.EAGAIN):
 		l.give(l.buffer)
 		l.buffer = nil
 		return false
