@@ -8,7 +8,6 @@ SOAK        ?= 1h
 FAULTS      ?= 10m
 VULNDB      ?= https://vuln.go.dev
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
-CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 
 # A static binary: SQLite and libc linked in, names and users resolved by Go, time zones within.
 STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_extension'
@@ -81,8 +80,8 @@ vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=f
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
 
 sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
-	mkdir -p bin
-	go run $(CYCLONEDX) app -json -licenses -std -output bin/basegate.cdx.json .
+	cd tools/sbom && go build -o ../../bin/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	bin/cyclonedx-gomod app -json -licenses -std -output bin/basegate.cdx.json .
 
 image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
 	docker build -q --target compose -t basegate:compose .
