@@ -69,7 +69,7 @@ func newSoak(t *testing.T) *soak {
 	for i := range soakKeys {
 		flags := []string{"--monthly-budget", "1_000_000_000_000"}
 		if i == 0 {
-			flags = []string{"--output-budget", "2000"} // is spent soon
+			flags = []string{"--output-budget", "200"} // is spent soon
 		}
 		name := fmt.Sprintf("key %d", i)
 		s.keys = append(s.keys, strings.TrimSpace(place.run(append([]string{"key", "create", "--account", place.email, "--name", name}, flags...)...)))

@@ -19,6 +19,8 @@ const (
 	// firstBuffer is what a body gets before any of it has come, in bytes: a client's word on the length alone must not
 	// cost much memory. What goes beyond it counts with what waits.
 	firstBuffer = 16 << 10
+	// likelySize is up to where a client is believed the length of its body once firstBuffer of it has come, in bytes.
+	likelySize = 1 << 20
 	// unpackerSize is what it takes to unpack a body, in bytes.
 	unpackerSize = 48 << 10
 )
@@ -101,6 +103,9 @@ func (in *intake) all(limit int64) ([]byte, error) {
 	for int64(len(body)) < most {
 		if len(body) == cap(body) {
 			size := min(most, 2*int64(cap(body)))
+			if most == in.size && most <= likelySize {
+				size = most
+			}
 			if err := in.take(size - int64(cap(body))); err != nil {
 				return nil, err
 			}
