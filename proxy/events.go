@@ -223,8 +223,9 @@ func withoutData(event []byte) bool {
 // data is the payload of an event: what stands behind its "data:", without line breaks. It is empty for an event
 // that has none, such as a comment.
 func data(event []byte) []byte {
-	if payload, ok := bytes.CutPrefix(event, []byte("data: ")); ok && bytes.IndexByte(payload, '\n') == len(payload)-2 {
-		return bytes.TrimRight(payload[:len(payload)-2], "\r") // one line, as vLLM writes it
+	line, whole := bytes.CutSuffix(event, []byte("\n\n"))
+	if line, ok := bytes.CutPrefix(line, []byte("data: ")); ok && whole && bytes.IndexByte(line, '\n') < 0 {
+		return bytes.TrimRight(line, "\r") // as vLLM writes it
 	}
 	var payload []byte
 	for line := range bytes.Lines(event) {
