@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -39,7 +40,8 @@ var longAgo = time.Unix(1, 0)
 type conn struct {
 	net.Conn
 	origin origin
-	reader *bufio.Reader // of the head, and of what has come with it; nil between answers, and once it has been read to its end
+	reader *bufio.Reader   // of the head, and of what has come with it; nil between answers, and once it has been read to its end
+	raw    syscall.RawConn // of the socket; nil where it has none
 	lent   lent
 	head   int64       // bytes that the head of the answer may still have
 	stop   func() bool // ends watch
@@ -49,7 +51,12 @@ type conn struct {
 }
 
 func newConn(o origin, socket net.Conn) *conn {
-	return &conn{Conn: socket, socket: socket, origin: o}
+	c := &conn{Conn: socket, socket: socket, origin: o}
+	if s, ok := socket.(syscall.Conn); ok {
+		c.raw, _ = s.SyscallConn() // fails on a closed one alone, which the first write tells
+	}
+	c.lent.look = c.lent.try
+	return c
 }
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}

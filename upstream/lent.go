@@ -10,8 +10,7 @@ import (
 // lent is a read with a buffer that is only held while there is something to read. A stream waits for its next event
 // nearly all its life, and ten thousand of them would hold ten thousand buffers.
 type lent struct {
-	socket syscall.RawConn // nil where there is none beneath, as under TLS
-	look   func(descriptor uintptr) bool
+	look   func(descriptor uintptr) bool // try, as a value that is made once
 	take   func() []byte
 	give   func([]byte)
 	buffer []byte
@@ -22,38 +21,20 @@ type lent struct {
 // readLent is Lender's, for the connection.
 func (c *conn) readLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
 	l := &c.lent
-	if c.buffered() > 0 || !c.bare() {
+	if c.buffered() > 0 || c.raw == nil || c.Conn != c.socket { // or what comes is not what the socket has, as under TLS
 		buffer = take()
 		n, err = c.Read(buffer)
 		return buffer, n, err
 	}
 	c.giveReader()
 	l.take, l.give, l.buffer, l.n, l.err = take, give, nil, 0, nil
-	if err := l.socket.Read(l.look); err != nil {
+	if err := c.raw.Read(l.look); err != nil {
 		return l.buffer, 0, err //nolint:wrapcheck // classified by who asked
 	}
 	if l.err == nil && l.n == 0 {
 		l.err = io.EOF
 	}
 	return l.buffer, l.n, l.err
-}
-
-// bare tells whether the connection's bytes are those of its socket, and gets hold of that.
-func (c *conn) bare() bool {
-	l := &c.lent
-	if l.socket != nil {
-		return true
-	}
-	socket, ok := c.Conn.(syscall.Conn) // a TLS connection is none
-	if !ok {
-		return false
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return false
-	}
-	l.socket, l.look = raw, l.try
-	return true
 }
 
 // try reads if there is something to read. False makes the runtime wait until there is.

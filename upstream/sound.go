@@ -5,17 +5,12 @@ import "syscall"
 // sound tells whether an idle connection is still open at the other end, and silent, as it must be between requests. It
 // looks without waiting, and takes nothing.
 func (c *conn) sound() bool {
-	socket, ok := c.socket.(syscall.Conn)
-	if !ok {
+	if c.raw == nil {
 		return true
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return false
 	}
 	var n int
 	var failed error
-	err = raw.Read(func(descriptor uintptr) bool {
+	err := c.raw.Read(func(descriptor uintptr) bool {
 		var one [1]byte
 		n, _, failed = syscall.Recvfrom(int(descriptor), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		return true
