@@ -69,7 +69,7 @@ type Ledger struct {
 	done chan struct{}
 }
 
-// submitter hands a write to the database, with a context that does not end. Where somebody goes on to wait for it, it
+// submitter hands a write of one statement to the database, with a context that does not end. Where somebody goes on to wait for it, it
 // need not be told to the writer.
 type submitter func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending
 

@@ -8,8 +8,8 @@
 
 const bare = { parent: null, at: 0, text: "", model: null, tokens: [], made: null, finish: null };
 
-export function newTree(text = "", model = null) {
-  return { nodes: { root: { ...bare, id: "root", text, model } }, order: ["root"], selected: "root", next: 1 };
+export function newTree(text = "") {
+  return { nodes: { root: { ...bare, id: "root", text } }, order: ["root"], selected: "root", next: 1 };
 }
 
 export const roots = (tree) => tree.order.filter((id) => tree.nodes[id].parent === null);
