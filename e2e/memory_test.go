@@ -130,7 +130,7 @@ func (s *siege) streams(ctx context.Context, t *testing.T, own, shared int) *hel
 }
 
 // The gateway keeps within the memory that it is given, with as many streams as BASEGATE_MEMORY says (10,000 by make
-// memory) and every kind of hostile client at once.
+// memory) and hostile clients at once: all kinds but those that are slow to read, which the siege has.
 func TestMemoryHasACeiling(t *testing.T) {
 	const spare = 300 // connections of the other clients, and files
 	streams := memoryStreams(t)
