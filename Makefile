@@ -3,7 +3,7 @@ SHELL       := bash
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
-FUZZTIME    ?= 30s
+FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
 VULNDB      ?= https://vuln.go.dev
@@ -43,7 +43,8 @@ lint: tools $(LINT) ## gofmt, go vet, golangci-lint
 $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-fuzz: tools ## every fuzz target for FUZZTIME (30s)
+# Inputs are counted, not seconds: at the end of a time Go 1.26 may fail a target that is sound (go.dev/issue/75804).
+fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
 		grep -oE '^func Fuzz[A-Za-z0-9]*' "$$file" | cut -d' ' -f2 | while read -r target; do \
 			echo "== $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
