@@ -44,6 +44,14 @@ test("a continuation streams, and each token shows what else could have stood th
   await page.keyboard.press("Enter");
   await expect(page.locator("#token button:focus")).toBeVisible();
 
+  const kept = await page.locator("#token h3").textContent();
+  await tokens.nth(6).hover();
+  await expect(page.locator("#token h3")).toHaveText(kept);
+  await page.keyboard.press("Escape");
+  await tokens.nth(6).hover();
+  await tokens.nth(7).hover();
+  await expect(page.locator("#token h3")).not.toHaveText(kept);
+
   for (const measure of ["probability", "rank", "entropy", "surprisal"]) await page.locator("#measure").selectOption(measure);
   await look(page, "workbench");
 });
@@ -60,16 +68,18 @@ test("a branch goes on from exactly the ids before it", async ({ page }) => {
   const doc = column(page).getByRole("option");
   const before = await doc.allTextContents();
   const at = bodies[0].prompt.length + 3;
-  await doc.nth(at).click();
-  const ids = async () => Number((await page.locator("#token p").textContent()).match(/id (\d+)/)[1]);
+  const ids = async () => Number((await page.locator("#token p").first().textContent()).match(/id (\d+)/)[1]);
   const expected = [...bodies[0].prompt];
   for (let i = bodies[0].prompt.length; i < at; i++) {
     await doc.nth(i).hover();
     expected.push(await ids());
   }
+  // What is opened stays, whatever the pointer passes on its way to what else could have stood there.
   await doc.nth(at).click();
-  const alternative = page.locator("#token").getByRole("button", { name: /^Continue with/ }).first();
-  await alternative.click();
+  const opened = await ids();
+  await doc.nth(at + 2).hover();
+  expect(await ids()).toBe(opened);
+  await page.locator("#token").getByRole("button", { name: /^Continue with/ }).first().click();
   await expect.poll(() => bodies.length).toBe(2);
   expect(bodies[1].prompt.slice(0, -1)).toEqual(expected);
   await expect(page.locator("#tree li")).toHaveCount(3);
@@ -104,11 +114,12 @@ test("several continuations, and two models, stand side by side", async ({ page 
 test("another prompt or model leaves the branches there are, and a comparison goes on with each model's own ids", async ({ page }) => {
   const bodies = sent(page);
   await open(page);
-  await write(page, "The first prompt", { max_tokens: 5 });
+  await write(page, "The first prompt", { max_tokens: 5, seed: 1 });
   await page.getByText("Compare with").click();
   await page.getByLabel("Compare", { exact: true }).check();
   await page.locator("#second-model").selectOption("trinity-base");
   await page.locator("#q-max_tokens").fill("5");
+  await page.locator("#q-seed").fill("1");
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(column(page)).toHaveCount(2);
   await done(page);

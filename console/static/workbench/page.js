@@ -81,7 +81,7 @@ function column(id) {
   text.setAttribute("aria-label", "Tokens; the arrow keys move, Enter opens one");
   el.append(head, text);
   $("columns").append(el);
-  views.set(el.id, new TokenView(text, { onMove: look, onPick: open }));
+  views.set(el.id, new TokenView(text, { onMove: look, onPick: open, follows: () => !held?.isConnected }));
   return el;
 }
 
@@ -141,23 +141,33 @@ function adopt(root) {
 
 // --- tokens
 
-let looked = null;
+let looked = null; // the token that is shown beside
+let held = null; // the box that it was opened in, if it was: the pointer does not change it on its way to the alternatives
 let asking = 0;
 
-function look(place) {
+function look(place, box = null) {
   looked = place;
+  held = box;
   tell(place);
   clearTimeout(asking);
   asking = setTimeout(() => learn(modelOf(place.node), [place.token.id, ...(place.token.top ?? []).map((t) => t.id)]), 60);
 }
 
 function tell(place) {
-  if (doc.nodes[place.node]) details($("token"), place, piecesOf(modelOf(place.node)), (one) => goOtherWay(place, one));
+  if (doc.nodes[place.node]) details($("token"), place, piecesOf(modelOf(place.node)), (one) => goOtherWay(place, one), held !== null);
 }
 
-function open(place) {
-  look(place);
-  $("token").querySelector("button:enabled")?.focus();
+// open holds a token, or lets go of the one that is held already.
+function open(place, box) {
+  const again = held && looked.node === place.node && looked.index === place.index;
+  look(place, again ? null : box);
+  if (held) $("token").querySelector("button:enabled")?.focus();
+}
+
+function letGo() {
+  if (!held) return;
+  if ($("token").contains(document.activeElement)) held.focus();
+  look(looked);
 }
 
 // learn asks a model's tokenizer for the texts of ids that nobody has told yet.
@@ -176,6 +186,7 @@ async function learn(of, ids) {
 
 function goOtherWay(place, one) {
   if (running) return;
+  held = null;
   const token = { ...one, text: piecesOf(modelOf(place.node))(one.id) ?? null, top: place.token.top };
   const [next, id] = tree.branch(doc, place.node, place.index, token);
   change(next);
@@ -455,6 +466,7 @@ $("stop").addEventListener("click", () => running?.abort());
 $("measure").addEventListener("change", show);
 $("model").addEventListener("change", state);
 $("prompt").addEventListener("input", () => { unsaved = true; });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 for (const button of document.querySelectorAll("[data-copy-as]")) button.addEventListener("click", () => copyAs(button.dataset.copyAs));
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });

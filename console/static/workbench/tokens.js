@@ -9,8 +9,9 @@ export function visible(token) {
 }
 
 export class TokenView {
-  // onPick is told the place of a token that is opened, onMove of one that is pointed at.
-  constructor(box, { onMove, onPick }) {
+  // onPick is told the place of a token that is opened, and the box it is in, onMove of one that is gone to. The pointer
+  // goes to a token only while follows says so.
+  constructor(box, { onMove, onPick, follows }) {
     this.box = box;
     this.places = [];
     this.current = -1;
@@ -18,8 +19,8 @@ export class TokenView {
     box.setAttribute("role", "listbox");
     box.tabIndex = 0;
     const of = (event) => event.target.closest?.("[data-i]");
-    box.addEventListener("pointerover", (event) => { const el = of(event); if (el) this.move(Number(el.dataset.i), false); });
-    box.addEventListener("click", (event) => { const el = of(event); if (el) { this.move(Number(el.dataset.i), false); onPick(this.places[this.current]); } });
+    box.addEventListener("pointerover", (event) => { const el = of(event); if (el && follows()) this.move(Number(el.dataset.i), false); });
+    box.addEventListener("click", (event) => { const el = of(event); if (el) { this.current = Number(el.dataset.i); this.mark(); onPick(this.places[this.current], box); } });
     box.addEventListener("focus", () => { if (this.current < 0 && this.places.length) this.move(0); });
     box.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10, Home: -Infinity, End: Infinity }[event.key];
@@ -28,7 +29,7 @@ export class TokenView {
         this.move(Math.max(0, Math.min(this.places.length - 1, this.current + step)));
       } else if (event.key === "Enter" && this.current >= 0) {
         event.preventDefault();
-        onPick(this.places[this.current]);
+        onPick(this.places[this.current], box);
       }
     });
   }
@@ -85,9 +86,11 @@ export class TokenView {
 
 const measured = (value, digits, unit) => (value === null ? "not known" : `${value.toFixed(digits)}${unit}`);
 
-// details says in words and a table what a token is and what it could have been. choose is called with an alternative.
-export function details(box, place, pieces, choose) {
+// details says in words and a table what a token is and what it could have been. choose is called with an alternative;
+// one that has the keyboard keeps it.
+export function details(box, place, pieces, choose, held) {
   const { token } = place;
+  const focused = box.contains(document.activeElement) ? document.activeElement.dataset.id : undefined;
   const heading = document.createElement("h3");
   heading.textContent = "Token ";
   const code = document.createElement("code");
@@ -100,6 +103,12 @@ export function details(box, place, pieces, choose) {
     ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${place_ ?? `below ${token.top?.length ?? 0}`} · entropy ${measured(entropy(token), 2, " bits or more")}`
     : `id ${token.id} · its probability is not known; Score finds it for a prompt`;
   box.replaceChildren(heading, facts);
+  if (held) {
+    const kept = document.createElement("p");
+    kept.className = "soft";
+    kept.textContent = "It stays here until Escape, or another click on it.";
+    box.append(kept);
+  }
   if (!token.top?.length) return;
   const list = document.createElement("ul");
   list.className = "alternatives";
@@ -107,6 +116,7 @@ export function details(box, place, pieces, choose) {
     const item = document.createElement("li");
     const button = document.createElement("button");
     button.type = "button";
+    button.dataset.id = one.id;
     const name = document.createElement("code");
     name.textContent = visible({ id: one.id, text: pieces(one.id) });
     const bar = document.createElement("meter");
@@ -126,4 +136,5 @@ export function details(box, place, pieces, choose) {
     list.append(item);
   }
   box.append(list);
+  if (focused !== undefined) box.querySelector(`[data-id="${focused}"]:enabled`)?.focus();
 }
