@@ -96,7 +96,7 @@ test("a branch goes on from exactly the ids before it", async ({ page }) => {
 
 test("several continuations, and two models, stand side by side", async ({ page }) => {
   await open(page);
-  await write(page, "Two roads diverged", { max_tokens: 6, n: 3 });
+  await write(page, "Two roads diverged", { max_tokens: 6, n: 3, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(column(page)).toHaveCount(3);
   await done(page);
@@ -184,7 +184,7 @@ test("a score is the sum of the API's log-probabilities", async ({ page }) => {
 
 test("a stream is stopped, and what had come is kept", async ({ page }) => {
   await open(page);
-  await write(page, "Count for ever: 1, 2, 3,", { max_tokens: 2000 });
+  await write(page, "Count for ever: 1, 2, 3,", { max_tokens: 2000, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
   await expect.poll(() => column(page).getByRole("option").count()).toBeGreaterThan(15);
   await page.getByRole("button", { name: "Stop" }).click();
@@ -194,7 +194,7 @@ test("a stream is stopped, and what had come is kept", async ({ page }) => {
 
 test("a saved prompt opens in a second browser with its branches, and is deleted", async ({ page, browser }) => {
   await open(page);
-  await write(page, "Saved for later", { max_tokens: 5 });
+  await write(page, "Saved for later", { max_tokens: 5, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
   await done(page);
   const text = await column(page).getByRole("option").allTextContents();
