@@ -46,8 +46,7 @@ type Request struct {
 
 	body            []byte
 	end             int // of the body's closing brace
-	members         [fieldCount]member
-	count           int
+	members         []member
 	longestPrompt   int64 // tokens of the longest token-id prompt
 	usageValue      span  // of include_usage's value, where stream_options has it
 	streamOptionsIn bool  // stream_options is there and not null
@@ -67,14 +66,8 @@ func newRequest(body []byte) *Request {
 	return &Request{body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
 }
 
-// add notes a member. The decoder refuses repeated names, so there is room for every field once.
-func (r *Request) add(m member) {
-	r.members[r.count] = m
-	r.count++
-}
-
 func (r *Request) find(id fieldID) *member {
-	for i := range r.count {
+	for i := range r.members {
 		if r.members[i].field == id {
 			return &r.members[i]
 		}

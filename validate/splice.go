@@ -107,7 +107,7 @@ func (s *splicer) askForUsage() {
 func (s *splicer) run() Body {
 	r := s.request
 	lastKept := -1 // the end of the last member that stays
-	for i := range r.count {
+	for i := range r.members {
 		m := &r.members[i]
 		e := s.editOf(m.field)
 		switch {
@@ -138,7 +138,7 @@ func (s *splicer) whole(i int, keptBefore bool) span {
 	if keptBefore {
 		return span{s.comma(r.members[i-1].end), m.end}
 	}
-	if i+1 < r.count {
+	if i+1 < len(r.members) {
 		return span{m.name, s.comma(m.end) + 1}
 	}
 	return span{m.name, m.end}

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -42,6 +43,7 @@ func Completion(body []byte, maxLogprobs func(model string) int) (*Request, erro
 	if p.failure != nil {
 		return nil, p.failure
 	}
+	p.request.members = slices.Clone(p.request.members) // only as many as there are: ten thousand requests may wait
 	return p.request, nil
 }
 
@@ -52,6 +54,7 @@ type pass struct {
 	body    []byte
 	scratch []byte // an unescaped name
 	request *Request
+	members [fieldCount]member // room for the request's, as the decoder refuses a name that stands twice
 
 	failure error // the first offending field
 	at      int   // the ordinal of the member being read
@@ -65,6 +68,7 @@ func (p *pass) begin(body []byte) {
 	p.source = *bytes.NewBuffer(body) // a *bytes.Buffer is read in place, without a copy
 	p.decoder.Reset(&p.source)
 	p.request = newRequest(body)
+	p.request.members = p.members[:0]
 	p.failure, p.at, p.failed = nil, 0, 0
 }
 
@@ -133,7 +137,7 @@ func (p *pass) member() error {
 		err = fields[id].read(p, &fields[id])
 	}
 	m.end = int(p.decoder.InputOffset())
-	p.request.add(m)
+	p.request.members = append(p.request.members, m)
 	return err
 }
 
@@ -264,7 +268,7 @@ func (p *pass) unquote(raw []byte) []byte {
 func (p *pass) modelLimits(maxLogprobs func(string) int) {
 	r := p.request
 	limit := maxLogprobs(r.Model)
-	for i := range r.count {
+	for i := range r.members {
 		m := &r.members[i]
 		if p.failure != nil && p.failed <= m.at {
 			return
