@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"time"
 )
@@ -226,8 +225,7 @@ type heldStream struct {
 
 // openStream connects, and is there when the first event is.
 func openStream(ctx context.Context, t target) (*heldStream, error) {
-	address := strings.TrimSuffix(strings.TrimPrefix(t.url, "http://"), "/v1/completions")
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -241,9 +239,8 @@ func openStream(ctx context.Context, t target) (*heldStream, error) {
 
 // begin sends the request and reads up to the first event.
 func (s *heldStream) begin(t target) error {
-	body := fmt.Sprintf(`{"model": %q, "prompt": "Once upon a time", "max_tokens": 4096, "stream": true}`, model)
-	if _, err := fmt.Fprintf(s.conn, "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n"+
-		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.key, len(body), body); err != nil {
+	body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": 4096, "stream": true}`, model)
+	if _, err := s.conn.Write(t.request(body)); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(s.conn, 1<<10), nil) //nolint:bodyclose // by close

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -84,19 +86,21 @@ const (
 
 // measure warms up and then takes the process's CPU time around the load. What goes wrong counts from the beginning.
 func measure(ctx context.Context, t target, w work, span time.Duration) (*measurement, error) {
-	clients := make([]*http.Client, w.connections)
+	clients := make([]*client, w.connections)
 	for i := range clients {
-		transport := &http.Transport{DisableCompression: true, MaxConnsPerHost: 1}
-		defer transport.CloseIdleConnections()
-		clients[i] = &http.Client{Transport: transport, Timeout: requestWithin + 2*time.Duration(w.events)*w.pace}
+		clients[i] = &client{
+			address: t.address, request: t.request(w.body), events: w.events,
+			within: requestWithin + 2*time.Duration(w.events)*w.pace,
+		}
+		defer clients[i].close()
 	}
-	warming := load(ctx, clients, t, w, warmUp)
+	warming := load(ctx, clients, warmUp)
 	before, err := t.process.cpu()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	m := &measurement{tally: load(ctx, clients, t, w, span)}
+	m := &measurement{tally: load(ctx, clients, span)}
 	m.wall = time.Since(began)
 	after, err := t.process.cpu()
 	if err != nil {
@@ -109,17 +113,16 @@ func measure(ctx context.Context, t target, w work, span time.Duration) (*measur
 	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
 }
 
-// load sends w with each client for the span; what is under way at its end is finished and counted.
-func load(ctx context.Context, clients []*http.Client, t target, w work, span time.Duration) tally {
+// load has each client send for the span; what is under way at its end is finished and counted.
+func load(ctx context.Context, clients []*client, span time.Duration) tally {
 	until := time.Now().Add(span)
 	each := make([]tally, len(clients))
 	var workers sync.WaitGroup
 	for i, client := range clients {
 		workers.Go(func() {
-			var answer bytes.Buffer
 			for time.Now().Before(until) && ctx.Err() == nil {
 				began := time.Now()
-				err := send(ctx, client, t, w, &answer)
+				err := client.send(ctx)
 				each[i].count(time.Since(began), err)
 			}
 		})
@@ -171,35 +174,79 @@ var (
 	endOfMessage = []byte("\n\n")
 )
 
-// send makes one request and looks at the answer: an error of status, or a body that is not whole.
-func send(ctx context.Context, client *http.Client, t target, w work, answer *bytes.Buffer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(w.body))
-	if err != nil {
-		return fmt.Errorf("make request: %w", err)
+// client sends one request over and over on one connection. An http.Client, which hands each request to two goroutines
+// of its own, would take as much of the processors as what is measured.
+type client struct {
+	address string
+	request []byte // as it goes over the connection
+	events  int    // of the answer; 0: a plain one
+	within  time.Duration
+
+	conn   net.Conn // nil before the first request, and after one that failed
+	reader *bufio.Reader
+	answer bytes.Buffer
+}
+
+func (c *client) close() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing is left to write
+		c.conn = nil
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+t.key)
-	resp, err := client.Do(req)
+}
+
+// send makes one request and looks at the answer: an error of status, or a body that is not whole. After an error the
+// next has another connection.
+func (c *client) send(ctx context.Context) error {
+	err := c.exchange(ctx)
 	if err != nil {
+		c.close()
+	}
+	return err
+}
+
+func (c *client) exchange(ctx context.Context) error {
+	if c.conn == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		c.conn, c.reader = conn, bufio.NewReader(conn)
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(c.within)); err != nil {
+		return fmt.Errorf("set deadline: %w", err)
+	}
+	if _, err := c.conn.Write(c.request); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
+	resp, err := http.ReadResponse(c.reader, nil)
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
 	defer resp.Body.Close()
-	answer.Reset()
-	if _, err := answer.ReadFrom(resp.Body); err != nil {
+	c.answer.Reset()
+	if _, err := c.answer.ReadFrom(resp.Body); err != nil {
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: %d %.300s", errStatus, resp.StatusCode, answer.Bytes())
+	if resp.Close {
+		c.close()
 	}
-	if w.events == 0 {
-		if !bytes.HasSuffix(bytes.TrimSpace(answer.Bytes()), []byte("}")) {
-			return fmt.Errorf("%w: a body of %d bytes", errCut, answer.Len())
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %d %.300s", errStatus, resp.StatusCode, c.answer.Bytes())
+	}
+	return c.judge(c.answer.Bytes())
+}
+
+// judge tells whether the answer is whole.
+func (c *client) judge(answer []byte) error {
+	if c.events == 0 {
+		if !bytes.HasSuffix(bytes.TrimSpace(answer), []byte("}")) {
+			return fmt.Errorf("%w: a body of %d bytes", errCut, len(answer))
 		}
 		return nil
 	}
-	events := bytes.Count(answer.Bytes(), endOfMessage) - 1
-	if events != w.events || !bytes.HasSuffix(answer.Bytes(), lastEvent) {
-		return fmt.Errorf("%w: %d events, the end is %.100q", errCut, events, answer.Bytes()[max(0, answer.Len()-100):])
+	events := bytes.Count(answer, endOfMessage) - 1
+	if events != c.events || !bytes.HasSuffix(answer, lastEvent) {
+		return fmt.Errorf("%w: %d events, the end is %.100q", errCut, events, answer[max(0, len(answer)-100):])
 	}
 	return nil
 }

@@ -27,9 +27,15 @@ const model = "bench"
 // target is one way to the upstream.
 type target struct {
 	name    string
-	url     string // of completions
+	address string // host:port
 	key     string
 	process *process
+}
+
+// request is a completion request to it as it goes over a connection.
+func (t *target) request(body []byte) []byte {
+	return fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.address, t.key, len(body), body)
 }
 
 // noKey goes to the targets that ask for none: as many bytes as a key of the gateway has.
@@ -177,7 +183,7 @@ func (s *stage) start(ctx context.Context, name, address, ready, program string,
 		said, _ := os.ReadFile(output.Name()) // the first error is the one to tell
 		return target{}, fmt.Errorf("%w: %.1000s", err, said)
 	}
-	t := target{name, "http://" + address + "/v1/completions", noKey, p}
+	t := target{name, address, noKey, p}
 	s.targets = append(s.targets, t)
 	return t, nil
 }

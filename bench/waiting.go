@@ -55,10 +55,9 @@ func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
 	if err != nil {
 		return nil, err
 	}
-	address := strings.TrimSuffix(strings.TrimPrefix(g.url, "http://"), "/v1/completions")
 	connections := make([]net.Conn, waiters)
 	for i := range connections {
-		if connections[i], err = used(ctx, address); err != nil {
+		if connections[i], err = used(ctx, g.address); err != nil {
 			return nil, err
 		}
 		defer connections[i].Close() // all of them at the end
@@ -67,10 +66,9 @@ func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
 	if err != nil {
 		return nil, err
 	}
-	body := fmt.Sprintf(`{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200))
-	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", g.key, len(body), body)
+	request := g.request(fmt.Appendf(nil, `{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200)))
 	for _, conn := range connections {
-		if _, err := io.WriteString(conn, request); err != nil {
+		if _, err := conn.Write(request); err != nil {
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
