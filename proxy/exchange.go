@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"errors"
 	"net/http"
 	"runtime"
@@ -73,8 +75,17 @@ func exchangeOf(c echo.Context) *exchange {
 	return c.Get(exchangeKey).(*exchange) //nolint:errcheck,forcetypeassert // the middleware of the group sets it
 }
 
-// newRequestID is 128 random bits in base32.
-func newRequestID() string { return "req_" + rand.Text() }
+// requestIDs are the alphabet of request ids, whose order is that of what they stand for.
+var requestIDs = base32.HexEncoding.WithPadding(base32.NoPadding)
+
+// newRequestID is the time in milliseconds and 80 random bits. The ledger's rows are found by their ids: as each is
+// greater than the ones before, the rows of a transaction lie together in that index, and not each on a page of its own.
+func newRequestID(now time.Time) string {
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:], uint64(now.UnixMilli())<<16)
+	rand.Read(id[6:]) // never fails
+	return "req_" + requestIDs.EncodeToString(id[:])
+}
 
 // exchange is the middleware around every path under /v1: it begins the exchange, renders what the handler returns,
 // and writes the one log line.
@@ -91,7 +102,8 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 
 // begin makes the exchange of a request that has just come.
 func (s *Server) begin(w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{w: w, r: r, id: newRequestID(), arrived: time.Now(), settings: s.settings.Load()}
+	now := time.Now()
+	x := &exchange{w: w, r: r, id: newRequestID(now), arrived: now, settings: s.settings.Load()}
 	x.address = x.settings.ClientAddress(x.r)
 	x.w.Header().Set("X-Request-Id", x.id)
 	return x
