@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,6 +83,7 @@ func (r *usageReport) filter(ctx context.Context, d *keys.Directory) (budget.Fil
 			return f, fmt.Errorf("find key: %w", err)
 		}
 		f.Key = k.ID
+		f.Account = cmp.Or(f.Account, k.AccountID) // by which its requests are found faster
 	}
 	return f, nil
 }
