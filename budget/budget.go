@@ -69,8 +69,8 @@ type Ledger struct {
 	done chan struct{}
 }
 
-// submitter hands a write of one statement to the database, with a context that does not end. Where somebody goes on to wait for it, it
-// need not be told to the writer.
+// submitter hands a write of one statement to the database, with a context that does not end. Where somebody goes on to
+// wait for it, it need not be told to the writer.
 type submitter func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending
 
 // New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
@@ -139,11 +139,13 @@ func (l *Ledger) keep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			l.rewrite(context.WithoutCancel(ctx))
+			l.writeUses(context.WithoutCancel(ctx))
 			return
 		case <-beat.C:
 			l.turn()
 			l.rewrite(ctx)
 			l.checkpoint(ctx)
+			l.writeUses(ctx)
 		}
 	}
 }

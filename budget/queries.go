@@ -88,6 +88,7 @@ type spent struct {
 	key, account       string
 	day                time.Time
 	prompt, completion int64
+	last               time.Time // when its last request came
 }
 
 // dayMicros is a day in the unit of the tables.
@@ -96,7 +97,7 @@ const dayMicros = int64(24 * time.Hour / time.Microsecond)
 // selectSpent reads what has been taken since a day began.
 func selectSpent(ctx context.Context, q querier, since time.Time, each func(spent)) error {
 	const text = `
-		SELECT key_id, account_id, time / $2, sum(prompt_tokens), sum(completion_tokens)
+		SELECT key_id, account_id, time / $2, sum(prompt_tokens), sum(completion_tokens), max(time)
 		FROM requests WHERE time >= $1
 		GROUP BY key_id, account_id, time / $2`
 	rows, err := q.QueryContext(ctx, text, since.UnixMicro(), dayMicros)
@@ -106,13 +107,13 @@ func selectSpent(ctx context.Context, q querier, since time.Time, each func(spen
 	defer rows.Close()
 	for rows.Next() {
 		var (
-			s   spent
-			day int64
+			s         spent
+			day, last int64
 		)
-		if err := rows.Scan(&s.key, &s.account, &day, &s.prompt, &s.completion); err != nil {
+		if err := rows.Scan(&s.key, &s.account, &day, &s.prompt, &s.completion, &last); err != nil {
 			return fmt.Errorf("read what is used: %w", err)
 		}
-		s.day = time.UnixMicro(day * dayMicros).UTC()
+		s.day, s.last = time.UnixMicro(day*dayMicros).UTC(), time.UnixMicro(last).UTC()
 		each(s)
 	}
 	if err := rows.Err(); err != nil {

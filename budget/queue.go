@@ -161,6 +161,7 @@ func (l *Ledger) take(w *waiter, v *verdict) {
 		r.request.Time = v.seat.at
 	}
 	r.request.Time = r.request.Time.UTC()
+	w.key.use(r.request.Time)
 	r.prompt.Store(unknown)
 	r.saved = r.latest()
 	r.seat.key.reserve(r.seat.now.day, r.input, r.output)

@@ -29,6 +29,7 @@ func (l *Ledger) recover(ctx context.Context) error {
 	return selectSpent(ctx, l.db.Read(), first.start(), func(s spent) {
 		at := momentOf(s.day)
 		key, account := l.parties(&Payer{Key: s.key, Account: s.account})
+		key.use(s.last)
 		for _, p := range []*party{key, account} {
 			found, _ := p.period(at.month)
 			found.charge(at.day, s.prompt, s.completion)

@@ -1,13 +1,5 @@
 package budget
 
-import (
-	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"time"
-)
-
 // Standing is what a key or an account has taken in the present windows, in tokens.
 type Standing struct {
 	MonthInput  int64
@@ -42,17 +34,4 @@ func (l *Ledger) standing(all map[string]*party, id string) Standing {
 		}
 	}
 	return Standing{}
-}
-
-// LastUse is when the last request of a key was admitted; zero where there is none.
-func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
-	const text = `SELECT time FROM requests WHERE key_id = $1 ORDER BY time DESC LIMIT 1`
-	var at int64
-	switch err := l.db.Read().QueryRowContext(ctx, text, key).Scan(&at); {
-	case errors.Is(err, sql.ErrNoRows):
-		return time.Time{}, nil
-	case err != nil:
-		return time.Time{}, fmt.Errorf("read last use: %w", err)
-	}
-	return time.UnixMicro(at).UTC(), nil
 }

@@ -36,17 +36,41 @@ func TestAStandingIsWhatIsTakenNow(t *testing.T) {
 
 func TestTheLastUseOfAKeyIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(t)
+		path := newPath(t)
+		want := func(when string, l *budget.Ledger, key string, want time.Time) {
+			t.Helper()
+			got, err := l.LastUse(t.Context(), key)
+			must(t, err)
+			if !got.Equal(want) {
+				t.Errorf("%s: %s was last used at %v, want %v", when, key, got, want)
+			}
+		}
+		db := openDatabase(t, path)
+		l := start(t, db)
 		spend(t, l, "k1", "a1", 1, 1)
 		time.Sleep(time.Hour)
 		last := time.Now()
 		spend(t, l, "k1", "a1", 1, 1)
-		for key, want := range map[string]time.Time{"k1": last.UTC(), "k2": {}} {
-			got, err := l.LastUse(t.Context(), key)
-			must(t, err)
-			if !got.Equal(want) {
-				t.Errorf("%s was last used at %v, want %v", key, got, want)
-			}
-		}
+		want("at once", l, "k1", last)
+		want("never used", l, "k2", time.Time{})
+		other := start(t, db)
+		want("by a start that finds its rows", other, "k1", last)
+		other.Close()
+		time.Sleep(2 * time.Second) // it is written down without a Close
+		must(t, db.Close())
+		l.Close()
+
+		time.Sleep(45 * 24 * time.Hour)
+		db = openDatabase(t, path)
+		l = start(t, db)
+		want("by a start in a later month", l, "k1", last)
+		last = time.Now()
+		spend(t, l, "k1", "a1", 1, 1)
+		want("used again", l, "k1", last)
+		l.Close()
+		must(t, db.Close())
+
+		time.Sleep(45 * 24 * time.Hour)
+		want("by a start after a close", start(t, openDatabase(t, path)), "k1", last)
 	})
 }

@@ -66,6 +66,8 @@ type party struct {
 	blocked bool      // whether reservations against this party's caps hold somebody up
 	queue   []*waiter // of an account: who waits, in order of arrival
 	turned  moment    // of an account: when the queue was last looked through
+	used    time.Time // of a key: when its last request came
+	noted   time.Time // of a key: what of that is in the table of uses
 }
 
 // period is the party's month. Making one may push the oldest out; dropped is that one's month, or -1.

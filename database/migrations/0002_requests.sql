@@ -40,3 +40,9 @@ CREATE INDEX requests_account ON requests (account_id, time);
 
 -- What is in flight, so that a start after a crash finds it without a search.
 CREATE INDEX requests_open ON requests (request_id) WHERE state = 'in_flight';
+
+-- When each key was last used, as far as it is not told by the requests of the present month.
+CREATE TABLE key_uses (
+    key_id TEXT PRIMARY KEY,
+    time   BIGINT NOT NULL
+);
