@@ -24,7 +24,7 @@ type closing struct {
 func (l *Ledger) write(c *closing, waited bool) {
 	whole := c.of.opened == nil && !c.tried
 	c.tried = true
-	c.pending = l.submit(waited, func(ctx context.Context, tx database.Tx) error {
+	c.pending = l.submit(waited, func(ctx context.Context, tx database.Execer) error {
 		if c.of.foreign {
 			return ErrDuplicate
 		}

@@ -71,7 +71,7 @@ type Ledger struct {
 
 // submitter hands a write of one statement to the database, with a context that does not end. Where somebody goes on to
 // wait for it, it need not be told to the writer.
-type submitter func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending
+type submitter func(waited bool, apply func(context.Context, database.Execer) error) *database.Pending
 
 // New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
@@ -93,8 +93,8 @@ func (l *Ledger) Start(ctx context.Context) error {
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	writing := context.WithoutCancel(ctx)
 	l.mu.Lock()
-	l.submit = func(waited bool, apply func(context.Context, database.Tx) error) *database.Pending {
-		write := func(tx database.Tx) error { return apply(writing, tx) }
+	l.submit = func(waited bool, apply func(context.Context, database.Execer) error) *database.Pending {
+		write := func(tx database.Execer) error { return apply(writing, tx) }
 		if waited {
 			return l.db.EnqueueOne(write)
 		}
@@ -233,7 +233,8 @@ func (l *Ledger) Tightest(p Payer) (h Headroom, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.seat(l.parties(&p))
-	for _, g := range s.gauges(&p).all() {
+	caps := s.gauges(&p)
+	for _, g := range caps.all() {
 		left := max(g.room(), 0)
 		if g.meter == Total && (!ok || left < h.Remaining) {
 			h, ok = Headroom{Limit: g.limit, Remaining: left, ResetsAt: s.now.resets(g.window)}, true

@@ -10,7 +10,8 @@ func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.seat(l.parties(&p))
-	for _, g := range s.gauges(&p).all() {
+	caps := s.gauges(&p)
+	for _, g := range caps.all() {
 		if g.tally.used+g.tally.reserved > g.limit {
 			return g.exceeded(s.now)
 		}

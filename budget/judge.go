@@ -118,8 +118,7 @@ type seat struct {
 	at           time.Time
 }
 
-func (s seat) gauges(p *Payer) *gauges {
-	g := &gauges{}
+func (s seat) gauges(p *Payer) (g gauges) {
 	if p.KeyCaps.any() {
 		g.add(Key, p.KeyCaps, s.key, s.now.day)
 	}

@@ -34,7 +34,7 @@ type row struct {
 	outcome Outcome
 }
 
-func insertRequest(ctx context.Context, tx database.Tx, r row) error {
+func insertRequest(ctx context.Context, tx database.Execer, r row) error {
 	const text = `
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
@@ -42,20 +42,20 @@ func insertRequest(ctx context.Context, tx database.Tx, r row) error {
 	q, o := &r.request, &r.outcome
 	_, err := tx.ExecContext(ctx, text,
 		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, o.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
-		o.Status, o.Code, string(r.state), o.Prompt, o.Completion,
+		int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
 		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds())
 	return err
 }
 
 // updateRequest closes a row, if there is one.
-func updateRequest(ctx context.Context, tx database.Tx, r row) (found bool, err error) {
+func updateRequest(ctx context.Context, tx database.Execer, r row) (found bool, err error) {
 	const text = `
 		UPDATE requests SET backend = $2, status = $3, code = $4, state = $5, prompt_tokens = $6, completion_tokens = $7,
 			queue_us = $8, first_token_us = $9, total_us = $10
 		WHERE request_id = $1`
 	o := &r.outcome
 	result, err := tx.ExecContext(ctx, text,
-		r.request.ID, o.Backend, o.Status, o.Code, string(r.state), o.Prompt, o.Completion,
+		r.request.ID, o.Backend, int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
 		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds())
 	if err != nil {
 		return false, err
@@ -65,7 +65,7 @@ func updateRequest(ctx context.Context, tx database.Tx, r row) (found bool, err 
 }
 
 // updateProgress writes a checkpoint, unless the request has ended meanwhile.
-func updateProgress(ctx context.Context, tx database.Tx, id string, p progress) error {
+func updateProgress(ctx context.Context, tx database.Execer, id string, p progress) error {
 	const text = `
 		UPDATE requests SET backend = $2, prompt_tokens = $3, completion_tokens = $4
 		WHERE request_id = $1 AND state = 'in_flight'`

@@ -135,14 +135,14 @@ const openAfter = 20 * time.Millisecond
 // open submits the row, once, unless the request has ended; waited says that somebody waits for it.
 func (r *Reservation) open(waited bool) {
 	r.opening.Do(func() {
-		r.opened = r.ledger.submit(waited, func(ctx context.Context, tx database.Tx) error {
+		r.opened = r.ledger.submit(waited, func(ctx context.Context, tx database.Execer) error {
 			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
 		})
 	})
 }
 
 // insert makes the row, or finds that another's has this id.
-func (r *Reservation) insert(ctx context.Context, tx database.Tx, one row) error {
+func (r *Reservation) insert(ctx context.Context, tx database.Execer, one row) error {
 	err := insertRequest(ctx, tx, one)
 	if database.IsUnique(err) {
 		r.foreign = true

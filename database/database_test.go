@@ -60,7 +60,12 @@ func makeNotes(tb testing.TB, db *database.DB) {
 }
 
 func execute(text string, args ...any) func(database.Tx) error {
-	return func(tx database.Tx) error {
+	return func(tx database.Tx) error { return executeOne(text, args...)(tx) }
+}
+
+// executeOne is for a write of one statement.
+func executeOne(text string, args ...any) func(database.Execer) error {
+	return func(tx database.Execer) error {
 		_, err := tx.ExecContext(context.Background(), text, args...)
 		return err
 	}

@@ -2,7 +2,10 @@ package database
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -58,7 +61,7 @@ func (c *connection) QueryContext(ctx context.Context, text string, args []drive
 }
 
 func (c *connection) shield(ctx context.Context) context.Context {
-	if c.connector.shielded {
+	if c.connector.shielded && ctx.Done() != nil {
 		return context.WithoutCancel(ctx)
 	}
 	return ctx
@@ -87,6 +90,25 @@ func (s *statement) ExecContext(ctx context.Context, args []driver.NamedValue) (
 // QueryContext implements driver.StmtQueryContext.
 func (s *statement) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return s.SQLiteStmt.QueryContext(s.connection.shield(ctx), args)
+}
+
+// direct runs statements on a connection without database/sql between.
+type direct struct {
+	connection *connection
+	values     []driver.NamedValue
+}
+
+// ExecContext implements Execer.
+func (d *direct) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	d.values = slices.Grow(d.values[:0], len(args))
+	for i, arg := range args {
+		value, err := driver.DefaultParameterConverter.ConvertValue(arg)
+		if err != nil {
+			return nil, fmt.Errorf("parameter %d: %w", i+1, err)
+		}
+		d.values = append(d.values, driver.NamedValue{Ordinal: i + 1, Value: value})
+	}
+	return d.connection.ExecContext(ctx, text, d.values)
 }
 
 // rebind turns $1 into ?1 outside of quotes and comments. To SQLite $1 is a name, and names are bound in the order in

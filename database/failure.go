@@ -19,6 +19,9 @@ var ErrNewer = errors.New("the database was made by a newer version of basegate;
 
 // IsUnique tells whether a row was refused because another has its key.
 func IsUnique(err error) bool {
+	if err == nil {
+		return false // without room for a failure on the heap
+	}
 	var failure sqlite3.Error
 	return errors.As(err, &failure) &&
 		(failure.ExtendedCode == sqlite3.ErrConstraintUnique || failure.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)

@@ -6,9 +6,14 @@ import (
 	"fmt"
 )
 
+// Execer runs a statement that answers with no more than how many rows it has changed.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
 // Tx runs the statements of a write. When it begins and how it ends is the writer's business.
 type Tx interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	Execer
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
@@ -17,8 +22,8 @@ type Tx interface {
 type Pending struct {
 	db    *DB
 	apply func(Tx) error
-	alone bool // in a transaction of its own
-	one   bool // one statement, which is undone with its own failure
+	one   func(Execer) error // in apply's place: one statement, which is undone with its own failure
+	alone bool               // in a transaction of its own
 	done  chan struct{}
 	err   error // set before done is closed
 }
@@ -74,13 +79,13 @@ func (db *DB) Enqueue(apply func(Tx) error) *Pending {
 
 // EnqueueOne is Enqueue of a write of which at most one statement changes anything, and that the last: SQLite itself
 // undoes a statement that fails, so that the write needs no savepoint, which costs nearly as much as the statement.
-func (db *DB) EnqueueOne(apply func(Tx) error) *Pending {
-	return db.enqueue(&Pending{db: db, apply: apply, one: true, done: make(chan struct{})})
+func (db *DB) EnqueueOne(one func(Execer) error) *Pending {
+	return db.enqueue(&Pending{db: db, one: one, done: make(chan struct{})})
 }
 
 // SubmitOne is Submit of what EnqueueOne takes.
-func (db *DB) SubmitOne(apply func(Tx) error) *Pending {
-	p := db.EnqueueOne(apply)
+func (db *DB) SubmitOne(one func(Execer) error) *Pending {
+	p := db.EnqueueOne(one)
 	db.nudge()
 	return p
 }
