@@ -87,12 +87,25 @@ func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Try) error {
 // means that nothing has gone to the client; an error that something may have.
 func (s *Server) attempt(x *exchange, lease *fleet.Lease) (breaker.Verdict, error) {
 	defer lease.Release()
-	x.backend = lease.Backend
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
 	watchdog := time.AfterFunc(x.settings.FirstByteTimeout, func() { cancel(errSilent) })
 	defer watchdog.Stop()
+	a, failed := s.ask(ctx, x, lease)
+	if a == nil {
+		return s.failedAttempt(x, lease, failed), nil
+	}
+	defer a.Body.Close()
+	a.watchdog = watchdog
+	if x.request.Stream {
+		return s.stream(x, a)
+	}
+	return s.plain(x, a)
+}
 
+// ask sends the request and waits for the head of an answer that can be delivered; nil and why where there is none.
+func (s *Server) ask(ctx context.Context, x *exchange, lease *fleet.Lease) (*answer, breaker.Verdict) {
+	x.backend = lease.Backend
 	x.sent, x.asked = time.Now(), true
 	x.reservation.Attempt(lease.Name)
 	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, lease.Backend), TokenIDs: x.guest != nil}
@@ -101,17 +114,14 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (breaker.Verdict, erro
 	}
 	response, err := s.roundTrip(ctx, x, lease.Backend, x.request.Upstream(edits))
 	if err != nil {
-		return s.failedAttempt(x, lease, noAnswer(ctx, x, err)), nil
+		return nil, noAnswer(ctx, x, err)
 	}
-	defer response.Body.Close()
-	a := &answer{Response: response, ctx: ctx, lease: lease, watchdog: watchdog, bestOf: edits.BestOf}
+	a := &answer{Response: response, ctx: ctx, lease: lease, bestOf: edits.BestOf}
 	if response.StatusCode != http.StatusOK {
-		return s.failedAttempt(x, lease, a.refusal(x)), nil
+		defer response.Body.Close()
+		return nil, a.refusal(x)
 	}
-	if x.request.Stream {
-		return s.stream(x, a)
-	}
-	return s.plain(x, a)
+	return a, breaker.Verdict{}
 }
 
 // answer is a backend's answer whose body is still to be read.
@@ -121,6 +131,9 @@ type answer struct {
 	lease    *fleet.Lease
 	watchdog *time.Timer // gives the attempt up when it fires
 	bestOf   validate.BestOf
+
+	events     *events     // of a stream
+	transcript *transcript // of a stream
 }
 
 func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {

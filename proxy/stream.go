@@ -19,45 +19,54 @@ func (s *Server) stream(x *exchange, a *answer) (breaker.Verdict, error) {
 	if kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return s.failedAttempt(x, a.lease, a.notStream(x)), nil
 	}
-	source := newEvents(a.Body)
-	defer source.release()
-	t := newTranscript(x.request.Choices(), x.request.IncludeUsage)
+	a.events = newEvents(a.Body)
+	defer a.events.release()
+	a.transcript = newTranscript(x.request.Choices(), x.request.IncludeUsage)
+	end, err := s.follow(x, a)
+	switch {
+	case err != nil:
+		return breaker.Verdict{}, err
+	case !x.streaming:
+		return s.failedAttempt(x, a.lease, a.transcript.early(end)), nil
+	case end == endDone:
+		return breaker.Verdict{}, s.endStream(x, a)
+	default:
+		return breaker.Verdict{}, s.breakStream(x, a, a.transcript.verdict)
+	}
+}
+
+// follow passes events on until the backend's stream has come to an end.
+func (s *Server) follow(x *exchange, a *answer) (ending, error) {
 	for {
-		out, end := a.next(x, source, t)
+		out, end := a.next(x)
 		if len(out) > 0 {
-			if err := s.pass(x, a, t, out); err != nil {
-				return breaker.Verdict{}, err
+			if err := s.pass(x, a, out); err != nil {
+				return end, err
 			}
 		}
-		if !x.streaming && end != endNone {
-			return s.failedAttempt(x, a.lease, t.early(end)), nil
+		if end != endNone {
+			return end, nil
 		}
-		switch end {
-		case endNone:
-			a.watchdog.Reset(x.settings.IdleTimeout)
-		case endDone:
-			return breaker.Verdict{}, s.endStream(x, a, t)
-		case endFailed:
-			return breaker.Verdict{}, s.breakStream(x, a, t.verdict)
-		}
+		a.watchdog.Reset(x.settings.IdleTimeout)
 	}
 }
 
 // pass sends events on, behind the status where they are the first.
-func (s *Server) pass(x *exchange, a *answer, t *transcript, out []byte) error {
+func (s *Server) pass(x *exchange, a *answer, out []byte) error {
 	if !x.streaming {
-		if err := s.beginStream(x, a, t); err != nil {
+		if err := s.beginStream(x, a); err != nil {
 			return err
 		}
 	}
-	x.reservation.Progress(t.tokens)
+	x.reservation.Progress(a.transcript.tokens)
 	return x.send(out)
 }
 
 // next waits for events and judges them.
-func (a *answer) next(x *exchange, source *events, t *transcript) ([]byte, ending) {
-	batch, err := source.batch()
+func (a *answer) next(x *exchange) ([]byte, ending) {
+	batch, err := a.events.batch()
 	a.watchdog.Stop() // what the gateway does with it, and a client that is slow to read, is not the backend's silence
+	t := a.transcript
 	switch {
 	case err == nil:
 		return t.take(batch)
@@ -91,7 +100,7 @@ func (a *answer) notStream(x *exchange) breaker.Verdict {
 
 // beginStream sends the status, once the request is on disk. The breaker learns of the success here, at the first event,
 // and not at the end: what is reported after its state has changed is dropped.
-func (s *Server) beginStream(x *exchange, a *answer, t *transcript) error {
+func (s *Server) beginStream(x *exchange, a *answer) error {
 	x.upstream = time.Since(x.sent)
 	x.firstToken = time.Since(x.arrived)
 	s.succeededAttempt(x, a.lease)
@@ -101,7 +110,7 @@ func (s *Server) beginStream(x *exchange, a *answer, t *transcript) error {
 		}
 		return ledgerFailed(err)
 	}
-	x.delivered = t.choices
+	x.delivered = a.transcript.choices
 	h := x.w.Header()
 	h.Set("Content-Type", a.Header.Get("Content-Type"))
 	h.Set("Cache-Control", "no-cache")
@@ -115,8 +124,8 @@ func (s *Server) beginStream(x *exchange, a *answer, t *transcript) error {
 
 // endStream closes a stream that is whole, once its charge is on disk, and reads the backend's answer to its end so that
 // the connection can serve again.
-func (s *Server) endStream(x *exchange, a *answer, t *transcript) error {
-	cost := t.usage
+func (s *Server) endStream(x *exchange, a *answer) error {
+	cost := a.transcript.usage
 	if !cost.known {
 		cost = s.measure(x)
 	}
