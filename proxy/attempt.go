@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -28,37 +29,38 @@ var (
 	errUnreadable = errors.New("what the backend sent is not HTTP")
 )
 
-// forward makes attempts until one brings an answer, none may follow, or the client leaves. Nothing has gone to the
-// client before an attempt succeeds.
-func (s *Server) forward(x *exchange) error {
+// forward makes attempts until one brings an answer, none may follow, or the client leaves. The answer is sound as far
+// as can be told before any of it goes to the client, and the caller closes it.
+func (s *Server) forward(x *exchange) (*answer, error) {
 	var tried []fleet.Try
 	var last breaker.Verdict
 	for x.attempts < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
 			if x.attempts == 0 {
-				return x.unservable(err)
+				return nil, x.unservable(err)
 			}
 			break
 		}
 		x.attempts++
 		if err := x.pause(lease, tried); err != nil {
 			lease.Release()
-			return err
+			return nil, err
 		}
-		last, err = s.attempt(x, lease)
-		if err != nil || last.Class == breaker.Success {
-			return err
+		a, failed := s.attempt(x, lease)
+		if a != nil {
+			return a, nil
 		}
+		last = failed
 		if last.Class == breaker.ClientGone {
-			return x.ending()
+			return nil, x.ending()
 		}
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
 		tried = append(tried, fleet.Try{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
 	}
-	return last.Err(x.model.ID(), x.attempts)
+	return nil, last.Err(x.model.ID(), x.attempts)
 }
 
 // pause waits before a backend is tried again: a random time up to a bound that doubles, so that those who failed
@@ -83,57 +85,86 @@ func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Try) error {
 	}
 }
 
-// attempt sends the request to one backend and, where an answer begins, delivers it. A Verdict other than Success
-// means that nothing has gone to the client; an error that something may have.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease) (breaker.Verdict, error) {
-	defer lease.Release()
-	ctx, cancel := context.WithCancelCause(x.r.Context())
-	defer cancel(nil)
-	watchdog := time.AfterFunc(x.settings.FirstByteTimeout, func() { cancel(errSilent) })
-	defer watchdog.Stop()
-	a, failed := s.ask(ctx, x, lease)
-	if a == nil {
-		return s.failedAttempt(x, lease, failed), nil
-	}
-	defer a.Body.Close()
-	a.watchdog = watchdog
-	if x.request.Stream {
-		return s.stream(x, a)
-	}
-	return s.plain(x, a)
-}
-
-// ask sends the request and waits for the head of an answer that can be delivered; nil and why where there is none.
-func (s *Server) ask(ctx context.Context, x *exchange, lease *fleet.Lease) (*answer, breaker.Verdict) {
+// attempt has one backend answer. There is an answer, or the verdict says why not; nothing has gone to the client.
+func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Verdict) {
+	a := &answer{lease: lease}
+	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
+	a.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { a.cancel(errSilent) })
+	sound := false
+	defer func() {
+		if !sound {
+			a.close()
+		}
+	}()
 	x.backend = lease.Backend
 	x.sent, x.asked = time.Now(), true
 	x.reservation.Attempt(lease.Name)
-	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, lease.Backend), TokenIDs: x.guest != nil}
+	v := s.ask(x, a)
+	if v.Class != breaker.Success {
+		return nil, s.failedAttempt(x, lease, v)
+	}
+	s.succeededAttempt(x, lease)
+	sound = true
+	return a, v
+}
+
+// ask sends the request, and takes of the answer what has to be known before any of it may go to the client: of a
+// stream its first events, of a plain answer all.
+func (s *Server) ask(x *exchange, a *answer) breaker.Verdict {
+	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, a.lease.Backend), TokenIDs: x.guest != nil}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}
-	response, err := s.roundTrip(ctx, x, lease.Backend, x.request.Upstream(edits))
-	if err != nil {
-		return nil, noAnswer(ctx, x, err)
+	a.bestOf = edits.BestOf
+	var err error
+	a.Response, err = s.roundTrip(a.ctx, x, a.lease.Backend, x.request.Upstream(edits)) //nolint:bodyclose // by close
+	switch {
+	case err != nil:
+		return noAnswer(a.ctx, x, err)
+	case a.StatusCode != http.StatusOK:
+		return a.refusal(x)
+	case x.request.Stream:
+		return a.begin(x)
+	default:
+		return a.whole(x)
 	}
-	a := &answer{Response: response, ctx: ctx, lease: lease, bestOf: edits.BestOf}
-	if response.StatusCode != http.StatusOK {
-		defer response.Body.Close()
-		return nil, a.refusal(x)
-	}
-	return a, breaker.Verdict{}
 }
 
-// answer is a backend's answer whose body is still to be read.
+// answer is a backend's answer on its way to the client.
 type answer struct {
-	*http.Response
-	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
+	*http.Response // nil while there is none
+
 	lease    *fleet.Lease
+	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
+	cancel   context.CancelCauseFunc
 	watchdog *time.Timer // gives the attempt up when it fires
 	bestOf   validate.BestOf
 
-	events     *events     // of a stream
-	transcript *transcript // of a stream
+	// Of a stream:
+	events     *events
+	transcript *transcript
+	first      []byte // what goes to the client first
+	firstEnd   ending // behind that
+
+	// Of a plain answer:
+	buffer *bytes.Buffer // the whole body
+	cost   usage
+}
+
+// close ends the attempt.
+func (a *answer) close() {
+	if a.events != nil {
+		a.events.release()
+	}
+	if a.buffer != nil {
+		releaseBuffer(a.buffer)
+	}
+	if a.Response != nil {
+		a.Body.Close()
+	}
+	a.watchdog.Stop()
+	a.cancel(nil)
+	a.lease.Release()
 }
 
 func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {

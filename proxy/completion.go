@@ -53,7 +53,15 @@ func (s *Server) completion(x *exchange) error {
 func (s *Server) answer(x *exchange) error {
 	x.countMeanwhile()
 	defer x.stopCounting()
-	return s.forward(x)
+	a, err := s.forward(x)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	if x.request.Stream {
+		return s.stream(x, a)
+	}
+	return s.plain(x, a)
 }
 
 // chat answers the chat endpoint, whatever the body.
@@ -187,6 +195,8 @@ func (s *Server) failedAttempt(x *exchange, lease *fleet.Lease, v breaker.Verdic
 	return v
 }
 
+// succeededAttempt tells the breaker of a success: at a stream's first event, and not at its end, since what is reported
+// after its state has changed is dropped.
 func (s *Server) succeededAttempt(x *exchange, lease *fleet.Lease) {
 	lease.Report(breaker.Success)
 	s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)

@@ -19,35 +19,35 @@ var errNoChoices = errors.New("the answer has not the choices that were asked fo
 // plainBuffers hold whole answers on their way.
 var plainBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// plain takes a whole answer in hand, makes sure that it is one, and delivers it. The status goes to the client only
-// then: vLLM sends errors under 200, and a body can break off.
-func (s *Server) plain(x *exchange, a *answer) (breaker.Verdict, error) {
-	buffer := plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
-	defer releaseBuffer(buffer)
-	buffer.Reset()
+// whole takes a whole answer in hand and makes sure that it is one, before its status goes to the client: vLLM sends
+// errors under 200, and a body can break off.
+func (a *answer) whole(x *exchange) (v breaker.Verdict) {
+	a.buffer = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
+	a.buffer.Reset()
 	if a.ContentLength > 0 {
-		buffer.Grow(int(min(a.ContentLength, maxEvent)) + bytes.MinRead)
+		a.buffer.Grow(int(min(a.ContentLength, maxEvent)) + bytes.MinRead)
 	}
-	if _, err := buffer.ReadFrom(a.Body); err != nil {
-		return s.failedAttempt(x, a.lease, a.broken(x, err)), nil
+	if _, err := a.buffer.ReadFrom(a.Body); err != nil {
+		return a.broken(x, err)
 	}
 	x.upstream = time.Since(x.sent)
-	body := buffer.Bytes()
-	cost, v := x.readPlain(body)
-	if v.Class != breaker.Success {
-		return s.failedAttempt(x, a.lease, v), nil
+	a.cost, v = x.readPlain(a.buffer.Bytes())
+	return v
+}
+
+// plain brings a whole answer to the client, once its charge is on disk.
+func (s *Server) plain(x *exchange, a *answer) error {
+	if !a.cost.known {
+		a.cost = s.measure(x)
 	}
-	s.succeededAttempt(x, a.lease)
-	if !cost.known {
-		cost = s.measure(x)
+	if err := x.settle(a.cost, http.StatusOK, ""); err != nil {
+		return err
 	}
-	if err := x.settle(cost, http.StatusOK, ""); err != nil {
-		return breaker.Verdict{}, err
-	}
+	body := a.buffer.Bytes()
 	if a.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)
 	}
-	return breaker.Verdict{}, s.deliver(x, a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
+	return s.deliver(x, a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
 }
 
 // keepAnswer is the largest buffer of an answer that goes back to the pool, in bytes.

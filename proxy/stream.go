@@ -13,53 +13,48 @@ import (
 // lastEvent closes a stream that is whole.
 const lastEvent = "data: [DONE]\n\n"
 
-// stream brings a stream of events to the client, each as soon as it is whole. Until the first has come nothing is
-// out, and another attempt may follow; from then on the stream ends with [DONE] or with one error event.
-func (s *Server) stream(x *exchange, a *answer) (breaker.Verdict, error) {
+// begin waits for the first events of a stream. Until they have come another attempt may follow.
+func (a *answer) begin(x *exchange) breaker.Verdict {
 	if kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
-		return s.failedAttempt(x, a.lease, a.notStream(x)), nil
+		return a.notStream(x)
 	}
 	a.events = newEvents(a.Body)
-	defer a.events.release()
 	a.transcript = newTranscript(x.request.Choices(), x.request.IncludeUsage)
-	end, err := s.follow(x, a)
-	switch {
-	case err != nil:
-		return breaker.Verdict{}, err
-	case !x.streaming:
-		return s.failedAttempt(x, a.lease, a.transcript.early(end)), nil
-	case end == endDone:
-		return breaker.Verdict{}, s.endStream(x, a)
-	default:
-		return breaker.Verdict{}, s.breakStream(x, a, a.transcript.verdict)
-	}
-}
-
-// follow passes events on until the backend's stream has come to an end.
-func (s *Server) follow(x *exchange, a *answer) (ending, error) {
 	for {
-		out, end := a.next(x)
-		if len(out) > 0 {
-			if err := s.pass(x, a, out); err != nil {
-				return end, err
-			}
+		a.first, a.firstEnd = a.next(x)
+		if len(a.first) > 0 {
+			x.upstream, x.firstToken = time.Since(x.sent), time.Since(x.arrived)
+			return breaker.Verdict{}
 		}
-		if end != endNone {
-			return end, nil
+		if a.firstEnd != endNone {
+			return a.transcript.early(a.firstEnd)
 		}
 		a.watchdog.Reset(x.settings.IdleTimeout)
 	}
 }
 
-// pass sends events on, behind the status where they are the first.
-func (s *Server) pass(x *exchange, a *answer, out []byte) error {
-	if !x.streaming {
-		if err := s.beginStream(x, a); err != nil {
-			return err
+// stream brings a stream of events to the client, each as soon as it is whole. It ends with [DONE] or with one error
+// event. Ten thousand may wait here for their next event: the less stack is in use, the less each holds.
+func (s *Server) stream(x *exchange, a *answer) error {
+	if err := s.beginStream(x, a); err != nil {
+		return err
+	}
+	for out, end := a.first, a.firstEnd; ; out, end = a.next(x) {
+		if len(out) > 0 {
+			x.reservation.Progress(a.transcript.tokens)
+			if err := x.send(out); err != nil {
+				return err
+			}
+		}
+		switch end {
+		case endNone:
+			a.watchdog.Reset(x.settings.IdleTimeout)
+		case endDone:
+			return s.endStream(x, a)
+		case endFailed:
+			return s.breakStream(x, a)
 		}
 	}
-	x.reservation.Progress(a.transcript.tokens)
-	return x.send(out)
 }
 
 // next waits for events and judges them.
@@ -98,12 +93,8 @@ func (a *answer) notStream(x *exchange) breaker.Verdict {
 	return v
 }
 
-// beginStream sends the status, once the request is on disk. The breaker learns of the success here, at the first event,
-// and not at the end: what is reported after its state has changed is dropped.
+// beginStream sends the status, once the request is on disk.
 func (s *Server) beginStream(x *exchange, a *answer) error {
-	x.upstream = time.Since(x.sent)
-	x.firstToken = time.Since(x.arrived)
-	s.succeededAttempt(x, a.lease)
 	if err := x.reservation.Wait(x.r.Context()); err != nil {
 		if x.over() {
 			return x.ending()
@@ -146,7 +137,8 @@ const drainGrace = 100 * time.Millisecond
 
 // breakStream ends a stream that failed under way: the breaker learns of it as a new outcome, the client by the
 // error event that the error becomes.
-func (s *Server) breakStream(x *exchange, a *answer, v breaker.Verdict) error {
+func (s *Server) breakStream(x *exchange, a *answer) error {
+	v := a.transcript.verdict
 	if v.Class == breaker.ClientGone {
 		return x.ending()
 	}
