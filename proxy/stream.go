@@ -39,7 +39,9 @@ func (s *Server) stream(x *exchange, a *answer) error {
 	if err := s.beginStream(x, a); err != nil {
 		return err
 	}
-	for out, end := a.first, a.firstEnd; ; out, end = a.next(x) {
+	out, end := a.first, a.firstEnd
+	a.first = nil // its buffer is not to be held while the stream waits
+	for ; ; out, end = a.next(x) {
 		if len(out) > 0 {
 			x.reservation.Progress(a.transcript.tokens)
 			if err := x.send(out); err != nil {
