@@ -68,3 +68,25 @@ func TestAnOlderDatabaseGetsCaps(t *testing.T) {
 		workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
 }
+
+func TestAnOlderDatabaseKeepsTheLastUseOfItsKeys(t *testing.T) {
+	path := t.TempDir() + "/base.db"
+	older(t, path, "0001_accounts_and_keys.sql", "0002_requests.sql", "0003_fleet.sql", "0004_console.sql", "0005_prompts.sql")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	for i, key := range []string{"k1", "k2", "k1"} {
+		_, err = raw.Exec(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
+			workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+			VALUES ($1, $2, $3, 'a', '', '', '', '', '', false, 200, '', 'settled', 0, 0, 0, 0, 0)`, i, 100+i, key)
+		must(t, err)
+	}
+	must(t, raw.Close())
+	db := open(t, path)
+	for key, want := range map[string]int64{"k1": 102, "k2": 101} {
+		var last int64
+		must(t, db.Read().QueryRow("SELECT time FROM key_uses WHERE key_id = $1", key).Scan(&last))
+		if last != want {
+			t.Errorf("%s was last used at %d, want %d", key, last, want)
+		}
+	}
+}
