@@ -40,8 +40,8 @@ func (p *party) use(at time.Time) {
 	}
 }
 
-// writeUses writes down which keys have been used since it last did. What fails is written with the next. Those of the
-// present month need not be on disk, since the next start sees them in their requests.
+// writeUses writes down which keys have been used since it last did. What fails is written with the next; what a crash
+// loses the next start finds in the requests of the month.
 func (l *Ledger) writeUses(ctx context.Context) {
 	used := map[string]time.Time{}
 	l.mu.Lock()

@@ -64,9 +64,9 @@ type soak struct {
 func newSoak(t *testing.T) *soak {
 	t.Helper()
 	s := &soak{mock: startMock(t, mockvllm.Options{}), pool: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}}
-	// The breaker would refuse everything else for as long as the backend's faults make it open.
 	// The second backend answers at once, or the mock would take more of the machine than the gateway.
 	quick := startMock(t, mockvllm.Options{Instant: true})
+	// The breaker would refuse everything else for as long as the backend's faults make it open.
 	place := newSite(t, settings{rest: "breaker: {consecutive_failures: 1000000}"}, s.mock.URL(), quick.URL())
 	for i := range soakKeys {
 		flags := []string{"--monthly-budget", "1_000_000_000_000"}

@@ -81,7 +81,7 @@ function column(id) {
   text.setAttribute("aria-label", "Tokens; the arrow keys move, Enter opens one");
   el.append(head, text);
   $("columns").append(el);
-  views.set(el.id, new TokenView(text, { onMove: look, onPick: open, follows: () => !held?.isConnected }));
+  views.set(el.id, new TokenView(text, { onMove: look, onPick: open, follows: () => !held() }));
   return el;
 }
 
@@ -142,31 +142,34 @@ function adopt(root) {
 // --- tokens
 
 let looked = null; // the token that is shown beside
-let held = null; // the box that it was opened in, if it was: the pointer does not change it on its way to the alternatives
+let opened = null; // the box that it was opened in, if it was
 let asking = 0;
+
+// held tells whether the pointer leaves it alone, on its way to the alternatives: as long as the box is on the page.
+const held = () => Boolean(opened?.isConnected);
 
 function look(place, box = null) {
   looked = place;
-  held = box;
+  opened = box;
   tell(place);
   clearTimeout(asking);
   asking = setTimeout(() => learn(modelOf(place.node), [place.token.id, ...(place.token.top ?? []).map((t) => t.id)]), 60);
 }
 
 function tell(place) {
-  if (doc.nodes[place.node]) details($("token"), place, piecesOf(modelOf(place.node)), (one) => goOtherWay(place, one), held !== null);
+  if (doc.nodes[place.node]) details($("token"), place, piecesOf(modelOf(place.node)), (one) => goOtherWay(place, one), held());
 }
 
 // open holds a token, or lets go of the one that is held already.
 function open(place, box) {
-  const again = held && looked.node === place.node && looked.index === place.index;
+  const again = held() && looked.node === place.node && looked.index === place.index;
   look(place, again ? null : box);
-  if (held) $("token").querySelector("button:enabled")?.focus();
+  if (held()) $("token").querySelector("button:enabled")?.focus();
 }
 
 function letGo() {
-  if (!held) return;
-  if ($("token").contains(document.activeElement)) held.focus();
+  if (!held()) return;
+  if ($("token").contains(document.activeElement)) opened.focus();
   look(looked);
 }
 
@@ -186,7 +189,7 @@ async function learn(of, ids) {
 
 function goOtherWay(place, one) {
   if (running) return;
-  held = null;
+  opened = null;
   const token = { ...one, text: piecesOf(modelOf(place.node))(one.id) ?? null, top: place.token.top };
   const [next, id] = tree.branch(doc, place.node, place.index, token);
   change(next);
