@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"runtime"
 )
 
 // Execer runs a statement that answers with no more than how many rows it has changed.
@@ -40,6 +41,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 		return p.err
 	default:
 	}
+	runtime.Gosched() // who is ready to run may be about to submit too, and the more share a transaction the less each pays
 	p.db.lead(context.WithoutCancel(ctx))
 	select {
 	case <-p.done:
@@ -54,6 +56,7 @@ func (p *Pending) finish(err error) {
 	if p.err == nil {
 		p.err = err
 	}
+	p.apply, p.one = nil, nil // whoever keeps the Pending need not keep what was written
 	close(p.done)
 }
 

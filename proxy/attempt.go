@@ -173,7 +173,12 @@ func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, b
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
-	return s.transport.RoundTrip(req.WithContext(ctx)) //nolint:wrapcheck // classified by noAnswer
+	answer, err := s.transport.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // classified by noAnswer
+	}
+	answer.Request = nil // a stream that is held would hold it too
+	return answer, nil
 }
 
 // noAnswer classifies an attempt that no answer came from.

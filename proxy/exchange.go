@@ -32,18 +32,18 @@ type exchange struct {
 	settings *Settings
 	bodyRead bool // whole, so that none of it is still on its way
 
-	guest        *guest // who asks from within; nil: whoever has the key
-	identity     keys.Identity
-	payer        budget.Payer // who is charged, with the caps in force
-	request      *validate.Request
-	model        *fleet.Model
-	slot         *admission.Slot
-	prompt       promptCount
-	stopCounting func() // see countMeanwhile
-	reservation  *budget.Reservation
-	backend      *fleet.Backend // of the last attempt
-	attempts     int
-	asked        bool // a backend is, or was when the client left, at work on the request
+	guest       *guest // who asks from within; nil: whoever has the key
+	identity    keys.Identity
+	payer       budget.Payer // who is charged, with the caps in force
+	request     *validate.Request
+	model       *fleet.Model
+	slot        *admission.Slot
+	prompt      promptCount
+	counting    counting
+	reservation *budget.Reservation
+	backend     *fleet.Backend // of the last attempt
+	attempts    int
+	asked       bool // a backend is, or was when the client left, at work on the request
 
 	streaming bool // the status line and the first event are out: an error is now an event
 	finished  bool // the answer is out whole
@@ -69,10 +69,14 @@ type usage struct {
 	known              bool
 }
 
-const exchangeKey = "exchange"
+// exchangeContext is echo's context of a request under /v1.
+type exchangeContext struct {
+	echo.Context
+	exchange *exchange
+}
 
 func exchangeOf(c echo.Context) *exchange {
-	return c.Get(exchangeKey).(*exchange) //nolint:errcheck,forcetypeassert // the middleware of the group sets it
+	return c.(*exchangeContext).exchange //nolint:errcheck,forcetypeassert // the middleware of the group makes it
 }
 
 // requestIDs are the alphabet of request ids, whose order is that of what they stand for.
@@ -95,8 +99,7 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		x := s.begin(c.Response().Writer, c.Request())
-		c.Set(exchangeKey, x)
-		return s.run(x, func() error { return RoutingError(c, next(c)) })
+		return s.run(x, func() error { return RoutingError(c, next(&exchangeContext{c, x})) })
 	}
 }
 

@@ -78,27 +78,62 @@ func (x *exchange) countPrompts(ctx context.Context) error {
 // countLater is how long a request must last for its prompt to be counted while it runs.
 const countLater = 500 * time.Millisecond
 
+// counting is a prompt's being counted while its request runs. Most requests are over before it begins, so that it takes
+// no context and no channel until then.
+type counting struct {
+	timer *time.Timer // begins it; nil where nothing is to be counted
+
+	mu      sync.Mutex
+	stopped bool
+	cancel  context.CancelFunc // nil before it has begun
+	done    chan struct{}      // closed when it has ended
+}
+
 // countMeanwhile has the prompt of a request that lasts counted, so that a crash charges what it takes and not its
-// bound. x.stopCounting ends that, as often as it is called; only then is x.prompt the caller's again.
+// bound. Only behind stopCounting is x.prompt the caller's again.
 func (x *exchange) countMeanwhile() {
-	if x.prompt.exact {
-		x.stopCounting = func() {}
+	if !x.prompt.exact {
+		x.counting.timer = time.AfterFunc(countLater, x.countNow)
+	}
+}
+
+func (x *exchange) countNow() {
+	ctx, done := x.counting.begin(x.r.Context())
+	if done == nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(x.r.Context())
-	done := make(chan struct{})
-	timer := time.AfterFunc(countLater, func() {
-		defer close(done)
-		if x.countPrompts(ctx) == nil {
-			x.reservation.CountPrompt(x.prompt.tokens)
-		}
-	})
-	x.stopCounting = sync.OnceFunc(func() {
+	defer close(done)
+	if x.countPrompts(ctx) == nil {
+		x.reservation.CountPrompt(x.prompt.tokens)
+	}
+}
+
+// begin returns what to close in the end, or nil where it has been stopped already.
+func (c *counting) begin(ctx context.Context) (context.Context, chan<- struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return ctx, nil
+	}
+	ctx, c.cancel = context.WithCancel(ctx)
+	c.done = make(chan struct{})
+	return ctx, c.done
+}
+
+// stopCounting ends what countMeanwhile began, and may be called again.
+func (x *exchange) stopCounting() {
+	c := &x.counting
+	if c.timer == nil || c.timer.Stop() {
+		return
+	}
+	c.mu.Lock()
+	c.stopped = true
+	cancel, done := c.cancel, c.done
+	c.mu.Unlock()
+	if cancel != nil {
 		cancel()
-		if !timer.Stop() {
-			<-done
-		}
-	})
+		<-done
+	}
 }
 
 // texts are the text prompts.

@@ -39,15 +39,16 @@ var longAgo = time.Unix(1, 0)
 // conn is a connection to a backend. One request at a time owns it.
 type conn struct {
 	net.Conn
-	origin origin
-	reader *bufio.Reader   // of the head, and of what has come with it; nil between answers, and once it has been read to its end
-	raw    syscall.RawConn // of the socket; nil where it has none
-	lent   lent
-	head   int64       // bytes that the head of the answer may still have
-	stop   func() bool // ends watch
-	since  time.Time   // idle since
-	socket net.Conn    // beneath TLS
-	loose  bool        // it has sent more than it was asked for
+	origin  origin
+	reader  *bufio.Reader   // of the head, and of what has come with it; nil between answers, and once it has been read to its end
+	raw     syscall.RawConn // of the socket; nil where it has none
+	lent    lent
+	silence silence
+	head    int64       // bytes that the head of the answer may still have
+	stop    func() bool // ends watch
+	since   time.Time   // idle since
+	socket  net.Conn    // beneath TLS
+	loose   bool        // it has sent more than it was asked for
 }
 
 func newConn(o origin, socket net.Conn) *conn {
@@ -55,7 +56,7 @@ func newConn(o origin, socket net.Conn) *conn {
 	if s, ok := socket.(syscall.Conn); ok {
 		c.raw, _ = s.SyscallConn() // fails on a closed one alone, which the first write tells
 	}
-	c.lent.look = c.lent.try
+	c.lent.look, c.silence.look = c.lent.try, c.silence.try
 	return c
 }
 
