@@ -42,9 +42,12 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
 	var err error
-	if len(os.Args) > 1 && os.Args[1] == bareCommand {
-		err = serveBare(ctx, os.Args[2:])
-	} else {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == bareCommand:
+		err = serveChild(ctx, os.Args[2:], serveBare)
+	case len(os.Args) > 1 && os.Args[1] == copyCommand:
+		err = serveChild(ctx, os.Args[2:], serveCopy)
+	default:
 		var o options
 		if o, err = readOptions(ctx); err == nil {
 			err = bench(ctx, o)
@@ -55,6 +58,17 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
+}
+
+// serveChild is what this program does when it has started itself, to have something to compare with.
+func serveChild(ctx context.Context, args []string, serve func(ctx context.Context, listen, target string) error) error {
+	flags := flag.NewFlagSet("child", flag.ExitOnError)
+	listen := flags.String("listen", "127.0.0.1:0", "host:port to listen on")
+	target := flags.String("target", "", "host:port to forward to")
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("read flags: %w", err)
+	}
+	return serve(ctx, *listen, *target)
 }
 
 func readOptions(ctx context.Context) (options, error) {

@@ -51,7 +51,7 @@ func versionOf(ctx context.Context, path string) string {
 
 // proxies are the targets that can be started here, in the order of the table's columns.
 func (p programs) proxies() []string {
-	all := []string{bare, gateway}
+	all := []string{bare, gateway, copier}
 	for _, name := range []string{nginx, haproxy} {
 		if _, found := p.rivals[name]; found {
 			all = append(all, name)

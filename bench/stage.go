@@ -17,6 +17,7 @@ const (
 	direct  = "direct"
 	bare    = "ReverseProxy"
 	gateway = "basegate"
+	copier  = "copy in Go"
 	nginx   = "nginx"
 	haproxy = "HAProxy"
 )
@@ -98,12 +99,15 @@ func (s *stage) addProxy(ctx context.Context, name string) (target, error) {
 		return s.startNginx(ctx)
 	case haproxy:
 		return s.startHAProxy(ctx)
+	case copier:
+		return s.startItself(ctx, copier, copyCommand)
 	default:
-		return s.startBare(ctx)
+		return s.startItself(ctx, bare, bareCommand)
 	}
 }
 
-func (s *stage) startBare(ctx context.Context) (target, error) {
+// startItself starts this program as one of its children.
+func (s *stage) startItself(ctx context.Context, name, command string) (target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return target{}, fmt.Errorf("find this program: %w", err)
@@ -112,7 +116,7 @@ func (s *stage) startBare(ctx context.Context) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return s.start(ctx, bare, address, "/health", self, bareCommand, "-listen", address, "-target", "http://"+s.upstream)
+	return s.start(ctx, name, address, "/health", self, command, "-listen", address, "-target", s.upstream)
 }
 
 // plenty is a concurrency at which no request of a benchmark waits.

@@ -11,8 +11,8 @@ import (
 
 // columns are the targets of the table, and rated those whose ratio to the ReverseProxy is told.
 var (
-	columns = []string{bare, gateway, nginx, haproxy}
-	rated   = []string{gateway, nginx, haproxy}
+	columns = []string{bare, gateway, copier, nginx, haproxy}
+	rated   = []string{gateway, copier, nginx, haproxy}
 )
 
 const (
@@ -179,6 +179,8 @@ to ReverseProxy, taken within each round.
 - ReverseProxy is ` + "`httputil.ReverseProxy`" + ` doing nothing of its own: no keys, no checks, no log.
 - basegate checks the key, its budgets and every field, rewrites the model, follows every event, writes every request to
   its ledger and waits until that is on disk, and logs one line a request.
+- A copy in Go passes bytes from socket to socket and understands none: what it costs, no proxy in Go that sees the bytes
+  can save. It has a connection to the upstream for each of its clients.
 - nginx and HAProxy have as many workers or threads as Go takes processors, keep their connections to the upstream, pass
   every event on at once and log nothing.
 - CPU is the user and system time of the proxy's process and of its workers, from ` + "`/proc/PID/stat`" + `.

@@ -1,6 +1,8 @@
 package budget_test
 
 import (
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,29 +31,30 @@ func BenchmarkReserveSettle(b *testing.B) {
 		at := c.at
 		b.Run(c.name, func(b *testing.B) {
 			l := newLedger(b)
-			slots := make(chan struct{}, at)
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var workers sync.WaitGroup
 			b.ReportAllocs()
 			b.ResetTimer()
 			began := cpu(b)
-			for range b.N {
-				slots <- struct{}{}
-				go func() {
-					r, err := l.Reserve(b.Context(), p, request(), exactly(100, 100), nil)
-					if err == nil && c.wait {
-						err = r.Wait(b.Context())
-					}
-					if err == nil {
-						err = r.Settle(b.Context(), budget.Outcome{Prompt: 100, Completion: 20, Status: 200})
-					}
-					if err != nil {
-						b.Error(err)
-					}
-					<-slots
-				}()
-			}
 			for range at {
-				slots <- struct{}{}
+				// One goroutine serves request after request, as that of a connection does.
+				workers.Go(func() {
+					for left.Add(-1) >= 0 {
+						r, err := l.Reserve(b.Context(), p, request(), exactly(100, 100), nil)
+						if err == nil && c.wait {
+							err = r.Wait(b.Context())
+						}
+						if err == nil {
+							err = r.Settle(b.Context(), budget.Outcome{Prompt: 100, Completion: 20, Status: 200})
+						}
+						if err != nil {
+							b.Error(err)
+						}
+					}
+				})
 			}
+			workers.Wait()
 			b.ReportMetric(float64((cpu(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
 		})
 	}
