@@ -42,7 +42,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	default:
 	}
 	runtime.Gosched() // who is ready to run may be about to submit too, and the more share a transaction the less each pays
-	p.db.lead(context.WithoutCancel(ctx))
+	p.db.lead(ctx)
 	select {
 	case <-p.done:
 		return p.err

@@ -46,7 +46,7 @@ func (db *DB) lead(ctx context.Context) bool {
 		return false
 	}
 	defer db.release()
-	db.commit(ctx, db.batch)
+	db.commit(context.WithoutCancel(ctx), db.batch) // it is others' work too
 	clear(db.batch)
 	return true
 }
