@@ -287,6 +287,52 @@ func TestAStreamThatOutlivesTheDrainEndsWithAnErrorEvent(t *testing.T) {
 	}
 }
 
+// What is charged as whole must be told as whole, even where the commit takes longer than the drain may.
+func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
+	finish := make(chan struct{})
+	c := configure(t, model("m", backend(t, finish)))
+	secret := newKey(t, c)
+	g := started(t, c)
+	running := stream(t, g, secret, "m")
+
+	other, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	locked, unlock := make(chan struct{}), make(chan struct{})
+	lock := other.Submit(func(database.Tx) error {
+		close(locked)
+		<-unlock
+		return nil
+	})
+	<-locked
+	close(finish)
+	told := make([]byte, len(last))
+	if _, err := io.ReadFull(running.Body, told); err != nil || string(told) != last {
+		t.Fatalf("%q, %v", told, err)
+	}
+
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.Stop(over) }()
+	eventually(t, "it listens no more", func() bool {
+		conn, err := net.Dial("tcp", g.Addr().String())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+	close(unlock)
+	if rest := whole(t, running); rest != done {
+		t.Errorf("the stream ended with %q", rest)
+	}
+	if err := errors.Join(<-stopped, lock.Wait(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
 // eventually polls until holds, for ten seconds at the most.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

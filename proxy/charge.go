@@ -31,7 +31,9 @@ func (x *exchange) settle(cost usage, status int, code apierr.Code) error {
 		end.Unwritten = &unwritten
 	}
 	x.usage, x.settled = cost, true
-	err := x.reservation.Settle(x.r.Context(), end)
+	// A commit ends by itself, soon. Were it given up where the gateway stops, an answer could be charged as whole and
+	// its client told that it failed.
+	err := x.reservation.Settle(context.WithoutCancel(x.r.Context()), end)
 	switch {
 	case err == nil:
 		return nil
