@@ -235,7 +235,7 @@ func TestInstantAnswersCount(t *testing.T) {
 	}
 }
 
-// What is asked first on a connection, and by a client that closes it, is answered by net/http.
+// A client that closes its connection, as send does, is answered by net/http.
 func TestInstantAnswersAreTheSameOverAKeptConnection(t *testing.T) {
 	p := start(t, mockvllm.Options{Instant: true})
 	keeping := &http.Client{}
