@@ -41,17 +41,16 @@ func join(ctx context.Context, client net.Conn, target string) {
 	if err != nil {
 		return // the client sees its connection close
 	}
-	defer upstream.Close()
 	closeBoth := func() { _, _ = client.Close(), upstream.Close() }
 	defer context.AfterFunc(ctx, closeBoth)()
 	var back sync.WaitGroup
-	defer back.Wait()
-	defer closeBoth()
 	back.Go(func() {
-		defer closeBoth()
 		pass(client, upstream)
+		closeBoth()
 	})
 	pass(upstream, client)
+	closeBoth()
+	back.Wait()
 }
 
 // pass copies through a buffer: left to themselves two sockets would let the kernel do it, and nobody see a byte.

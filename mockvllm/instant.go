@@ -25,15 +25,16 @@ type instantAnswer struct {
 	event  []byte // a token
 	last   []byte // the one with finish_reason
 	prefix []byte // of the usage event and the plain answer
+	limit  int    // of tokens
 }
 
-func newInstantAnswer(model string) *instantAnswer {
+func newInstantAnswer(model string, limit int) *instantAnswer {
 	head := appendString([]byte(`{"id":"cmpl-instant","object":"text_completion","created":1767225600,"model":`), model)
 	event := func(finish string) []byte {
 		return []byte("data: " + string(head) + `,"choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":` +
 			finish + `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n")
 	}
-	return &instantAnswer{event: event("null"), last: event(`"length"`), prefix: head}
+	return &instantAnswer{event: event("null"), last: event(`"length"`), prefix: head, limit: limit}
 }
 
 // instantDemand is what an instant answer heeds of a request.
@@ -42,10 +43,10 @@ type instantDemand struct {
 	tokens        int
 }
 
-func readInstantDemand(body []byte, limit int) instantDemand {
+func (a *instantAnswer) demand(body []byte) instantDemand {
 	wanted := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
 	d := instantDemand{stream: wanted[0].Bool(), tokens: int(wanted[1].Int()), usage: wanted[2].Bool()}
-	if d.tokens < 1 || d.tokens > limit {
+	if d.tokens < 1 || d.tokens > a.limit {
 		d.tokens = instantTokens
 	}
 	return d
@@ -57,13 +58,13 @@ func (a *instantAnswer) serve(x *exchange) {
 		x.hangUp()
 		return
 	}
-	d := readInstantDemand(x.body, x.server.limit)
+	d := a.demand(x.body)
 	delay := x.server.options.TokenDelay
 	if delay == 0 && x.r.ProtoAtLeast(1, 1) && !x.r.Close && x.r.ContentLength >= 0 {
 		if conn, buffered, err := http.NewResponseController(x.w).Hijack(); err == nil {
 			defer context.AfterFunc(x.r.Context(), func() { _ = conn.Close() })() // it is closed either way
 			defer conn.Close()
-			a.converse(conn, buffered.Reader, d, x.server.limit)
+			a.converse(conn, buffered.Reader, d)
 			return
 		}
 	}
@@ -84,8 +85,6 @@ func (a *instantAnswer) serve(x *exchange) {
 	_, _ = x.w.Write(a.end(nil, d)) // a client that left needs no answer
 }
 
-const eventStream = "text/event-stream; charset=utf-8"
-
 // nth is the event of a stream's i-th token.
 func (a *instantAnswer) nth(i, tokens int) []byte {
 	if i == tokens-1 {
@@ -105,7 +104,7 @@ func (a *instantAnswer) end(to []byte, d instantDemand) []byte {
 
 // converse answers request after request with as little work as can be: net/http would take more of the machine than the
 // proxy that is measured. A request for anything else, or of a length that nobody says, ends the connection.
-func (a *instantAnswer) converse(conn net.Conn, from *bufio.Reader, d instantDemand, limit int) {
+func (a *instantAnswer) converse(conn net.Conn, from *bufio.Reader, d instantDemand) {
 	var answer, body []byte
 	for {
 		if !d.stream {
@@ -114,14 +113,14 @@ func (a *instantAnswer) converse(conn net.Conn, from *bufio.Reader, d instantDem
 			if _, err := conn.Write(answer); err != nil {
 				return
 			}
-		} else if a.burst(conn, answer[:0], d) != nil {
+		} else if a.burst(conn, d) != nil {
 			return
 		}
 		var err error
 		if body, err = readInstantBody(from, body[:0]); err != nil {
 			return
 		}
-		d = readInstantDemand(body, limit)
+		d = a.demand(body)
 	}
 }
 
@@ -129,7 +128,8 @@ func (a *instantAnswer) converse(conn net.Conn, from *bufio.Reader, d instantDem
 const burstChunk = 4 << 10
 
 // burst sends a whole stream.
-func (a *instantAnswer) burst(conn net.Conn, events []byte, d instantDemand) error {
+func (a *instantAnswer) burst(conn net.Conn, d instantDemand) error {
+	var events []byte
 	for i := range d.tokens {
 		events = append(events, a.nth(i, d.tokens)...)
 	}

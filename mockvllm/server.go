@@ -86,7 +86,7 @@ func New(o Options) *Server {
 	s.longestPiece = s.model.longestPiece()
 	s.routes = s.buildRoutes()
 	if o.Instant {
-		s.instant = newInstantAnswer(s.models[0])
+		s.instant = newInstantAnswer(s.models[0], s.limit)
 	}
 	return s
 }

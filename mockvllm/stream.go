@@ -10,6 +10,9 @@ import (
 // errStruck ends a stream that a fault has ended.
 var errStruck = errors.New("fault struck")
 
+// eventStream is the Content-Type of every stream.
+const eventStream = "text/event-stream; charset=utf-8"
+
 // doneEvent ends every stream, after an error too.
 const doneEvent = "data: [DONE]\n\n"
 
@@ -25,7 +28,7 @@ type outlet struct {
 
 // begin sends the headers: vLLM does before it has a first token, or knows whether there will be one.
 func (x *exchange) begin() *outlet {
-	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	x.w.Header().Set("Content-Type", eventStream)
 	x.w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(x.w).Flush() // a client that has left is noticed at the first event
 	return &outlet{exchange: x}
