@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "mockvllm"},
+	{"errors", "config", "docs", "mockvllm", "socket"},
 	{"validate", "breaker", "database", "upstream"},
 	{"keys", "admission", "budget", "fleet"},
 	{"proxy", "console"},

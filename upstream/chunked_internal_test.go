@@ -11,17 +11,17 @@ import (
 	"testing/iotest"
 )
 
-// socket is a connection of which only the one side is there.
-type socket struct {
+// oneSided is a connection of which only the one side is there.
+type oneSided struct {
 	net.Conn
 	source io.Reader
 }
 
-func (s socket) Read(p []byte) (int, error) { return s.source.Read(p) }
+func (s oneSided) Read(p []byte) (int, error) { return s.source.Read(p) }
 
 // read takes the chunks off text, given out by the source as it likes.
 func read(source io.Reader, size int) (data []byte, loose bool, err error) {
-	c := &chunked{conn: &conn{Conn: socket{source: source}}}
+	c := &chunked{conn: &conn{Conn: oneSided{source: source}}}
 	p := make([]byte, size)
 	for {
 		n, err := c.Read(p)

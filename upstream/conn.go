@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"basegate/socket"
 )
 
 const (
@@ -42,21 +44,18 @@ type conn struct {
 	origin  origin
 	reader  *bufio.Reader   // of the head, and of what has come with it; nil between answers, and once it has been read to its end
 	raw     syscall.RawConn // of the socket; nil where it has none
-	lent    lent
+	lent    socket.Lent
 	silence silence
 	head    int64       // bytes that the head of the answer may still have
 	stop    func() bool // ends watch
 	since   time.Time   // idle since
-	socket  net.Conn    // beneath TLS
+	beneath net.Conn    // TLS
 	loose   bool        // it has sent more than it was asked for
 }
 
-func newConn(o origin, socket net.Conn) *conn {
-	c := &conn{Conn: socket, socket: socket, origin: o}
-	if s, ok := socket.(syscall.Conn); ok {
-		c.raw, _ = s.SyscallConn() // fails on a closed one alone, which the first write tells
-	}
-	c.lent.look, c.silence.look = c.lent.try, c.silence.try
+func newConn(o origin, connected net.Conn) *conn {
+	c := &conn{Conn: connected, beneath: connected, origin: o, raw: socket.Raw(connected)}
+	c.silence.look = c.silence.try
 	return c
 }
 
@@ -208,6 +207,17 @@ func (c *conn) receive(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return nil, errInterim
+}
+
+// readLent is Lender's, for the connection.
+func (c *conn) readLent(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+	if c.buffered() > 0 || c.raw == nil || c.Conn != c.beneath { // under TLS the socket has other bytes
+		buffer = take()
+		n, err = c.Read(buffer)
+		return buffer, n, err
+	}
+	c.giveReader()
+	return c.lent.Read(c.raw, take, give) //nolint:wrapcheck // classified by who asked
 }
 
 // Lender is a body from which can be read without a buffer to wait with.

@@ -103,14 +103,14 @@ func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error
 	case port == "":
 		port = o.scheme // which is the name of its port
 	}
-	socket, err := t.dialer.DialContext(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
+	connected, err := t.dialer.DialContext(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	c := newConn(o, socket)
+	c := newConn(o, connected)
 	if o.scheme == "https" {
 		if err := t.secure(ctx, c, address.Hostname()); err != nil {
-			socket.Close()
+			connected.Close()
 			return nil, fmt.Errorf("TLS handshake: %w", err)
 		}
 	}
