@@ -22,7 +22,7 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "config", "docs", "mockvllm", "socket"},
-	{"validate", "breaker", "database", "upstream"},
+	{"validate", "breaker", "database", "upstream", "downstream"},
 	{"keys", "admission", "budget", "fleet"},
 	{"proxy", "console"},
 	{"gateway"},

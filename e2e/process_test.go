@@ -3,8 +3,11 @@
 package e2e_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"io"
+	"math"
 	"os"
 	"os/exec"
 	"regexp"
@@ -18,14 +21,24 @@ import (
 // patience bounds every wait for something that should happen soon.
 const patience = 20 * time.Second
 
-// output is what a process has written so far, and a way to wait for more.
+// output is what a process has written so far, in a file, since a soak's log has gigabytes, and a way to wait for more.
 type output struct {
+	t    *testing.T
 	mu   sync.Mutex
-	text bytes.Buffer
+	file *os.File
+	size int64
 	more chan struct{} // closed and replaced by each write
 }
 
-func newOutput() *output { return &output{more: make(chan struct{})} }
+func newOutput(t *testing.T) *output {
+	t.Helper()
+	file, err := os.CreateTemp(t.TempDir(), "output")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return &output{t: t, file: file, more: make(chan struct{})}
+}
 
 // Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
@@ -33,26 +46,45 @@ func (o *output) Write(p []byte) (int, error) {
 	defer o.mu.Unlock()
 	close(o.more)
 	o.more = make(chan struct{})
-	return o.text.Write(p)
+	n, err := o.file.Write(p)
+	o.size += int64(n)
+	return n, err
 }
 
-func (o *output) read() (text string, more <-chan struct{}) {
+// read is all that has been written, or the last of it.
+func (o *output) read(most int64) (text string, more <-chan struct{}) {
+	o.t.Helper()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.String(), o.more
+	last := make([]byte, min(o.size, most))
+	if _, err := o.file.ReadAt(last, o.size-int64(len(last))); err != nil {
+		o.t.Errorf("read output: %v", err)
+	}
+	return string(last), o.more
 }
 
 // String is all that has been written.
 func (o *output) String() string {
-	text, _ := o.read()
+	text, _ := o.read(math.MaxInt64)
 	return text
 }
 
 // tail is the last of what has been written.
 func (o *output) tail() string {
-	const most = 64 << 10
-	text := o.String()
-	return text[max(0, len(text)-most):]
+	text, _ := o.read(64 << 10)
+	return text
+}
+
+// has looks for a line that contains the text.
+func (o *output) has(text string) bool {
+	lines := bufio.NewScanner(io.NewSectionReader(o.file, 0, math.MaxInt64))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), text) {
+			return true
+		}
+	}
+	return false
 }
 
 // process is a running basegate.
@@ -68,7 +100,7 @@ type process struct {
 // test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(t), stderr: newOutput(t), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	p.cmd.Dir = t.TempDir()
 	if err := p.cmd.Start(); err != nil {
@@ -81,7 +113,7 @@ func start(t *testing.T, args ...string) *process {
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
 		<-p.ended
-		if strings.Contains(p.stderr.String(), "WARNING: DATA RACE") {
+		if p.stderr.has("WARNING: DATA RACE") {
 			t.Errorf("basegate %s: data race", args[0])
 		}
 		if t.Failed() {
@@ -98,7 +130,7 @@ func (p *process) says(o *output, pattern string) []string {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
-		text, more := o.read()
+		text, more := o.read(math.MaxInt64)
 		if found := wanted.FindStringSubmatch(text); found != nil {
 			return found
 		}

@@ -11,40 +11,65 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/config"
+	"basegate/downstream"
 )
 
 // listener is one HTTP server on one address.
 type listener struct {
-	name    string
-	address string
-	tls     config.TLS // empty: plain HTTP
-	server  *http.Server
-	socket  net.Listener
-	failed  chan error // the server ended by itself
-	ended   chan struct{}
+	name     string
+	address  string
+	standard *http.Server
+	server   server // standard, or what is before it
+	socket   net.Listener
+	failed   chan error // the server ended by itself
+	ended    chan struct{}
 }
 
+// server is net/http's, or one before it.
+type server interface {
+	Serve(socket net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
+}
+
+// overTLS is net/http's server under TLS.
+type overTLS struct {
+	*http.Server
+	config.TLS
+}
+
+// Serve implements server.
+func (s overTLS) Serve(socket net.Listener) error { return s.ServeTLS(socket, s.Cert, s.Key) }
+
 // newListener makes a server whose requests end with the context requests.
-func newListener(requests context.Context, name, address string, tls config.TLS, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *listener {
+func newListener(requests context.Context, name, address string, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *listener {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	errorLog, _ := zap.NewStdLogAt(log.Named("http"), zap.DebugLevel) // the only error is an unknown level
+	standard := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       5 * time.Minute, // of a connection between two requests
+		MaxHeaderBytes:    64 << 10,
+		Protocols:         protocols,
+		ErrorLog:          errorLog,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+	}
 	return &listener{
-		name: name, address: address, tls: tls,
-		server: &http.Server{
-			Handler:           handler,
-			ReadHeaderTimeout: readHeaderTimeout,
-			IdleTimeout:       5 * time.Minute, // of a connection between two requests
-			MaxHeaderBytes:    64 << 10,
-			Protocols:         protocols,
-			ErrorLog:          errorLog,
-			BaseContext:       func(net.Listener) context.Context { return requests },
-		},
+		name: name, address: address, standard: standard, server: standard,
 		failed: make(chan error, 1),
 		ended:  make(chan struct{}),
 	}
+}
+
+// secure has the listener speak TLS.
+func (l *listener) secure(files config.TLS) { l.server = overTLS{l.standard, files} }
+
+// quicken has POST requests of path answered before net/http's server, as far as they are plain.
+func (l *listener) quicken(requests context.Context, path string) {
+	l.server = downstream.New(requests, path, l.standard)
 }
 
 func (l *listener) start(ctx context.Context) error {
@@ -59,13 +84,7 @@ func (l *listener) start(ctx context.Context) error {
 
 func (l *listener) serve() {
 	defer close(l.ended)
-	var err error
-	if l.tls.Cert != "" {
-		err = l.server.ServeTLS(l.socket, l.tls.Cert, l.tls.Key)
-	} else {
-		err = l.server.Serve(l.socket)
-	}
-	if !errors.Is(err, http.ErrServerClosed) {
+	if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
 		l.failed <- fmt.Errorf("serve %s: %w", l.name, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +29,7 @@ import (
 	"basegate/budget"
 	"basegate/config"
 	"basegate/database"
+	"basegate/downstream"
 	"basegate/fleet"
 	"basegate/keys"
 	"basegate/proxy"
@@ -131,10 +133,32 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	})
 	e := echo.New()
 	r.server.Mount(e)
-	front := httptest.NewServer(e)
-	t.Cleanup(front.Close)
-	r.url = front.URL
+	r.url = serve(t, e)
 	return r
+}
+
+// serve has h answer as it does in the gateway: completions before net/http's server, the rest by that.
+func serve(t *testing.T, h http.Handler) (address string) {
+	t.Helper()
+	socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := downstream.New(context.Background(), proxy.CompletionsPath, &http.Server{Handler: h})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		if err := server.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return "http://" + socket.Addr().String()
 }
 
 // lockedBuffer is a log that can be read while it is written.

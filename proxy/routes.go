@@ -10,6 +10,9 @@ import (
 	apierr "basegate/errors"
 )
 
+// CompletionsPath is where nearly all requests go.
+const CompletionsPath = "/v1/completions"
+
 // route is one path of the API. Echo would answer OPTIONS by itself, so every method comes in and the table decides.
 type route struct {
 	path    string
@@ -18,7 +21,7 @@ type route struct {
 }
 
 var routes = []route{
-	{"/v1/completions", http.MethodPost, (*Server).completion},
+	{CompletionsPath, http.MethodPost, (*Server).completion},
 	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
 	{"/v1/models", http.MethodGet, (*Server).listModels},
 	{"/v1/models/:id", http.MethodGet, (*Server).showModel},

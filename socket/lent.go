@@ -16,7 +16,7 @@ func Raw(c net.Conn) syscall.RawConn {
 	if !ok {
 		return nil
 	}
-	raw, _ := s.SyscallConn() //nolint:errcheck // fails on a closed one alone, which its first use tells
+	raw, _ := s.SyscallConn() // fails on a closed one alone, which its first use tells
 	return raw
 }
 
