@@ -41,8 +41,14 @@ func (p *Pending) Wait(ctx context.Context) error {
 		return p.err
 	default:
 	}
-	runtime.Gosched() // who is ready to run may be about to submit too, and the more share a transaction the less each pays
-	p.db.lead(ctx)
+	if !p.db.led() {
+		runtime.Gosched() // who is ready to run may be about to submit too, and the more share a transaction the less each pays
+		p.db.lead(ctx)
+	}
+	if ctx.Done() == nil { // it never ends
+		<-p.done
+		return p.err
+	}
 	select {
 	case <-p.done:
 		return p.err
@@ -128,4 +134,11 @@ func (db *DB) nudge() {
 	case db.wake <- struct{}{}:
 	default:
 	}
+}
+
+// led tells whether somebody writes, who then sees to it that what has been submitted by now is written too.
+func (db *DB) led() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.leading
 }
