@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
@@ -177,6 +178,29 @@ func TestAnswersAreThoseOfTheStandardServer(t *testing.T) {
 func TestALineBreakBetweenTwoRequestsIsSkipped(t *testing.T) {
 	p := startPair(t, echo)
 	p.compare(t, said{post("one"), 1}, said{"\r\n" + post("two"), 1}, said{"\r\n", 0}, said{post("three"), 1})
+	s := start(t, echo)
+	c := dial(t, s.address)
+	c.ask(post("one"))
+	for range 10 {
+		c.say("\r")
+		runtime.Gosched() // so that the server comes to see it alone, sometimes
+		c.say("\n")
+		if got := c.ask(post("two")); got.Line != "HTTP/1.1 200 OK" {
+			t.Fatalf("got %+v", got)
+		}
+	}
+}
+
+// A line break alone is no request: the connection may be idle for as long as it might have been without.
+func TestALineBreakDoesNotShortenTheIdleTime(t *testing.T) {
+	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour})
+	c := dial(t, s.address)
+	c.ask(post("one"))
+	c.say("\r\n")
+	<-time.NewTimer(200 * time.Millisecond).C
+	if got := c.ask(post("two")); got.Line != "HTTP/1.1 200 OK" {
+		t.Errorf("got %+v", got)
+	}
 }
 
 // Where the pieces end, nobody is to see.

@@ -19,15 +19,16 @@ import (
 // conn is a client's connection. One goroutine serves it, and lends a buffer where something has come.
 type conn struct {
 	net.Conn
-	server  *Server
-	front   *front
-	raw     syscall.RawConn
-	lent    socket.Lent
-	like    *http.Request      // what all requests of the connection have in common
-	leave   context.CancelFunc // ends their context: the client is gone
-	phase   atomic.Int32
-	number  uint64 // of its watch; 0: it has none yet
-	bounded bool   // a deadline for writes is set
+	server *Server
+	front  *front
+	raw    syscall.RawConn
+	lent   socket.Lent
+	like   *http.Request      // what all requests of the connection have in common
+	leave  context.CancelFunc // ends their context: the client is gone
+	phase  atomic.Int32
+	number uint64 // of its watch; 0: it has none yet
+
+	writesBound bool // a deadline for writes is set
 
 	buffer     []byte // nil: nothing has come that was not read
 	start, end int    // of what was not read
@@ -35,7 +36,7 @@ type conn struct {
 
 // The phases of a connection.
 const (
-	idle   int32 = iota // it may be closed
+	idle   int32 = iota // it waits for a request, or for the rest of its head, and may be closed
 	busy                // at a request
 	closed              // or about to be
 )
@@ -78,12 +79,16 @@ func (c *conn) serve() {
 	timeout := c.server.rest.ReadHeaderTimeout
 	for c.await(timeout) {
 		x, err := c.read()
-		switch {
-		case errors.Is(err, errOther):
+		other := errors.Is(err, errOther)
+		if err != nil && !other || !c.phase.CompareAndSwap(idle, busy) {
+			return
+		}
+		if other {
 			given = true
 			c.giveOver()
 			return
-		case err != nil || !c.answer(x):
+		}
+		if !c.answer(x) {
 			return
 		}
 		timeout = c.server.rest.IdleTimeout
@@ -117,11 +122,7 @@ func (c *conn) giveOver() {
 	if c.number != 0 {
 		c.server.watcher.unwatch(c.raw, c.number)
 	}
-	come := c.buffer[c.start:c.end]
-	if c.number != 0 {
-		come = bytes.TrimLeft(come, "\r\n") // what some clients send behind a body
-	}
-	given := &begun{Conn: c.Conn, read: bytes.Clone(come)}
+	given := &begun{Conn: c.Conn, read: bytes.Clone(c.buffer[c.start:c.end])}
 	c.release()
 	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed one alone, which net/http will see
 	c.front.give(given)
@@ -135,20 +136,39 @@ func deadline(timeout time.Duration) time.Time {
 	return time.Now().Add(timeout)
 }
 
+// straysMost is how much of the line breaks is passed over that some clients send behind a body, in bytes; as in net/http.
+const straysMost = 4
+
 // await waits for a request to begin, and holds no buffer meanwhile. False: none will.
 func (c *conn) await(timeout time.Duration) bool {
 	if c.server.closing.Load() || c.SetReadDeadline(deadline(timeout)) != nil {
 		return false
 	}
-	buffer, n, err := c.lent.Read(c.raw, takeBuffer, giveBuffer)
-	c.buffer, c.start, c.end = buffer, 0, n
-	return err == nil && c.phase.CompareAndSwap(idle, busy)
+	strays := 0
+	if c.number == 0 {
+		strays = straysMost // nothing has come before
+	}
+	for {
+		buffer, n, err := c.lent.Read(c.raw, takeBuffer, giveBuffer)
+		c.buffer, c.start, c.end = buffer, 0, n
+		if err != nil {
+			return false
+		}
+		for ; c.start < n && strays < straysMost && (buffer[c.start] == '\r' || buffer[c.start] == '\n'); c.start++ {
+			strays++
+		}
+		if c.start < n {
+			c.start, c.end = 0, copy(buffer, buffer[c.start:n])
+			return true
+		}
+		c.release()
+	}
 }
 
 // read reads the head of a request.
 func (c *conn) read() (*exchange, error) {
 	line := c.server.line
-	for bounded := c.number == 0; ; { // by await, for the first one
+	for timed := c.number == 0; ; { // by await, for the first one
 		come := c.buffer[:c.end]
 		if n := min(len(line), len(come)); string(come[:n]) != line[:n] {
 			return nil, errOther
@@ -163,8 +183,8 @@ func (c *conn) read() (*exchange, error) {
 		if c.end == len(c.buffer) {
 			return nil, errOther
 		}
-		if !bounded {
-			bounded = true
+		if !timed {
+			timed = true
 			c.SetReadDeadline(deadline(c.server.rest.ReadHeaderTimeout)) //nolint:errcheck // fails on a closed one alone, as the read will
 		}
 		n, err := c.Read(c.buffer[c.end:])

@@ -144,7 +144,7 @@ func TestAConnectionIsWatchedOnce(t *testing.T) {
 
 // What the kernel tells late of a connection is not to reach another one.
 func TestTheEndOfAForgottenConnectionReachesNobody(t *testing.T) {
-	w, err := newWatcher()
+	w, err := newWatcher(func(err error) { t.Error(err) })
 	if err != nil {
 		t.Skip(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// exchange is a request and its answer: the http.ResponseWriter, with what http.ResponseController asks for but
-// hijacking. Answers of 1xx, and those that have no body by their status, are not for it.
+// exchange is a request and its answer: the http.ResponseWriter, with the deadlines and the flush that
+// http.ResponseController asks for. Answers of 1xx, and those that have no body by their status, are not for it.
 type exchange struct {
 	conn    *conn
 	request http.Request
@@ -48,6 +48,7 @@ func (c *conn) answer(x *exchange) bool {
 // handle runs the handler. False: the connection is good for nothing more.
 func (c *conn) handle(x *exchange) (whole bool) {
 	defer func() {
+		x.body.closed = true
 		x.failed(errOver)
 		v := recover()
 		if v == nil {
@@ -62,7 +63,7 @@ func (c *conn) handle(x *exchange) (whole bool) {
 	return x.finish()
 }
 
-// errOver is what a goroutine gets that outlives its handler, and writes.
+// errOver is what a write behind the handler's end gets.
 var errOver = errors.New("the handler has returned")
 
 // Header implements http.ResponseWriter.
@@ -231,14 +232,14 @@ func (x *exchange) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline is asked for by http.ResponseController. It holds until the answer is out.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
-	x.bounded, x.conn.bounded = true, !t.IsZero()
+	x.bounded, x.conn.writesBound = true, !t.IsZero()
 	return x.conn.SetWriteDeadline(t) //nolint:wrapcheck // net's own
 }
 
 // bound lifts the deadline of the answer before, where the handler has not set another: that is later than at its end,
 // and most set one.
 func (x *exchange) bound() {
-	if !x.bounded && x.conn.bounded {
+	if !x.bounded && x.conn.writesBound {
 		x.failed(x.SetWriteDeadline(time.Time{}))
 	}
 }

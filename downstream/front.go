@@ -4,10 +4,10 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 )
 
-// front is the listener that net/http sees: of the connections that come it gets those that are given over to it, and
-// every error of accepting, since it knows which of them pass.
+// front is the listener that net/http sees: of the connections that come it gets those that are given over to it.
 type front struct {
 	net.Listener
 	given  chan net.Conn
@@ -25,19 +25,44 @@ func newFront(l net.Listener) *front {
 	return f
 }
 
-// acceptAll hands out connections until the front is closed.
-func (f *front) acceptAll(take func(net.Conn)) {
+// The pauses of a listener whose errors pass, as when too many files are open, are net/http's.
+const (
+	pauseFirst = 5 * time.Millisecond
+	pauseMost  = time.Second
+)
+
+// acceptAll hands out connections until the front is closed, or accepting fails for good.
+func (f *front) acceptAll(take func(net.Conn), passing func(error)) {
+	pause := pauseFirst
 	for {
 		c, err := f.Listener.Accept()
 		if err == nil {
+			pause = pauseFirst
 			take(c)
 			continue
 		}
-		select {
-		case f.failed <- err: // net/http comes for the next one when it has waited
-		case <-f.closed:
+		var known interface{ Temporary() bool }
+		if !errors.As(err, &known) || !known.Temporary() {
+			f.fail(err)
 			return
 		}
+		passing(err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			pause = min(2*pause, pauseMost)
+		case <-f.closed:
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// fail ends net/http's Serve, which ends this server's.
+func (f *front) fail(err error) {
+	select {
+	case f.failed <- err:
+	case <-f.closed:
 	}
 }
 

@@ -33,7 +33,7 @@ type Server struct {
 }
 
 // New makes a server that answers POST requests of path by itself, with the handler of rest and its ReadHeaderTimeout and
-// IdleTimeout; rest answers all others. The context of every request ends with requests.
+// IdleTimeout; rest answers all others. The contexts of what it answers by itself end with requests.
 func New(requests context.Context, path string, rest *http.Server) *Server {
 	return &Server{
 		requests: requests, path: path, line: requestLine(path), rest: rest,
@@ -44,7 +44,8 @@ func New(requests context.Context, path string, rest *http.Server) *Server {
 // Serve accepts connections until Shutdown or Close, which must follow, whatever ends it; its error is never nil, and
 // then http.ErrServerClosed. It closes the listener.
 func (s *Server) Serve(listener net.Listener) error {
-	w, err := newWatcher()
+	f := newFront(listener)
+	w, err := newWatcher(f.fail)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return s.rest.Serve(listener) //nolint:wrapcheck // net/http's own
 	}
@@ -58,9 +59,10 @@ func (s *Server) Serve(listener net.Listener) error {
 		listener.Close()
 		return http.ErrServerClosed
 	}
-	f := newFront(listener)
 	var acceptor sync.WaitGroup
-	acceptor.Go(func() { f.acceptAll(func(c net.Conn) { s.take(f, c) }) })
+	acceptor.Go(func() {
+		f.acceptAll(func(c net.Conn) { s.take(f, c) }, func(err error) { s.logf("http: accept: %v; again soon", err) })
+	})
 	err = s.rest.Serve(f)
 	acceptor.Wait()
 	return err //nolint:wrapcheck // net/http's own
@@ -152,7 +154,7 @@ func (s *Server) stop(end func(*conn)) {
 	s.endIfLast()
 }
 
-// logf says what went wrong with a handler, where net/http would say it.
+// logf says what went wrong, where rest has a log of its own.
 func (s *Server) logf(format string, values ...any) {
 	if l := s.rest.ErrorLog; l != nil {
 		l.Printf(format, values...)

@@ -50,6 +50,25 @@ func TestShutdownClosesWhatIsIdle(t *testing.T) {
 	}
 }
 
+// Who sends a part of a head and no more would else hold everybody up who waits for the gateway to stop.
+func TestShutdownDoesNotWaitForHalfAHead(t *testing.T) {
+	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: time.Hour})
+	fresh, kept := dial(t, s.address), dial(t, s.address)
+	kept.ask(post("hello"))
+	for _, c := range []*client{fresh, kept} {
+		c.say(post("hello")[:40])
+	}
+	dial(t, s.address).ask(post("later")) // so that the halves have been read, or nearly
+	if err := s.Shutdown(within(t)); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []*client{fresh, kept} {
+		if got := c.heard(); got != "" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
 // Of both kinds: those that are given over to net/http too.
 func TestShutdownWaitsForRunningRequests(t *testing.T) {
 	for name, request := range map[string]string{

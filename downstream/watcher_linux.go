@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,13 +16,15 @@ type watcher struct {
 	epoll   *os.File
 	raw     syscall.RawConn
 	running sync.WaitGroup
+	over    atomic.Bool
 
 	mu     sync.Mutex
 	leave  map[uint64]func()
 	number uint64 // of the last connection
 }
 
-func newWatcher() (*watcher, error) {
+// newWatcher makes a watcher; failed is told where it can watch no longer.
+func newWatcher(failed func(error)) (*watcher, error) {
 	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch connections: %w", os.NewSyscallError("epoll_create1", err))
@@ -35,14 +38,18 @@ func newWatcher() (*watcher, error) {
 		w.epoll.Close()
 		return nil, fmt.Errorf("watch connections: %w", err)
 	}
-	w.running.Go(w.run)
+	w.running.Go(func() {
+		if err := w.run(); !w.over.Load() {
+			failed(fmt.Errorf("watch connections: %w", err))
+		}
+	})
 	return w, nil
 }
 
 // run ends when the watcher is closed.
-func (w *watcher) run() {
+func (w *watcher) run() error {
 	events := make([]unix.EpollEvent, 128) //nolint:mnd // more come with the next look
-	_ = w.raw.Read(func(descriptor uintptr) bool {
+	return w.raw.Read(func(descriptor uintptr) bool {
 		for {
 			n, err := unix.EpollWait(int(descriptor), events, 0)
 			if errors.Is(err, unix.EINTR) {
@@ -55,7 +62,7 @@ func (w *watcher) run() {
 				w.tell(join(e.Fd, e.Pad))
 			}
 		}
-	})
+	}) //nolint:wrapcheck // by newWatcher
 }
 
 func (w *watcher) tell(number uint64) {
@@ -67,8 +74,8 @@ func (w *watcher) tell(number uint64) {
 	}
 }
 
-// watch has leave called when the client closes its connection, or only its side of it, as net/http does too. A number is
-// never used again, so that what is told late of a closed connection is not taken for the next one's.
+// watch has leave called when the client closes its connection, or only its side of it, which is leaving for net/http too.
+// A number is never used again, so that what is told late of a closed connection is not taken for the next one's.
 func (w *watcher) watch(c syscall.RawConn, leave func()) (number uint64, err error) {
 	w.mu.Lock()
 	w.number++
@@ -79,8 +86,9 @@ func (w *watcher) watch(c syscall.RawConn, leave func()) (number uint64, err err
 	event.Fd, event.Pad = split(number)
 	if err = w.control(c, unix.EPOLL_CTL_ADD, &event); err != nil {
 		w.forget(number)
+		return 0, err
 	}
-	return number, err
+	return number, nil
 }
 
 // unwatch is for a connection that lives on; closing one ends its watch by itself.
@@ -106,7 +114,10 @@ func (w *watcher) control(c syscall.RawConn, operation int, event *unix.EpollEve
 	return errors.Join(failed, err)
 }
 
-func (w *watcher) close() { w.epoll.Close() }
+func (w *watcher) close() {
+	w.over.Store(true)
+	w.epoll.Close()
+}
 
 // wait is until nothing more is told, after close.
 func (w *watcher) wait() { w.running.Wait() }

@@ -10,7 +10,7 @@ import (
 // watcher is there on Linux alone: elsewhere net/http answers everything.
 type watcher struct{}
 
-func newWatcher() (*watcher, error) { return nil, errors.ErrUnsupported }
+func newWatcher(func(error)) (*watcher, error) { return nil, errors.ErrUnsupported }
 
 func (*watcher) watch(syscall.RawConn, func()) (uint64, error) { return 0, errors.ErrUnsupported }
 func (*watcher) unwatch(syscall.RawConn, uint64)               {}

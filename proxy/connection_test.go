@@ -159,8 +159,8 @@ func TestABackendThatFallsSilentInAStreamEndsItWithAnErrorEvent(t *testing.T) {
 // A client that stops reading for a while holds its own stream up. The backend, which has sent all it had, is not to
 // blame, and must not have its breaker opened by that.
 func TestASlowClientIsNotTheBackendsSilence(t *testing.T) {
-	const pause = 1500 * time.Millisecond
-	long := event(0, strings.Repeat("word ", 4<<20), "null")
+	const pause = 2250 * time.Millisecond
+	long := event(0, strings.Repeat("word ", 3<<20), "null") // more than the sockets hold
 	sent, resume := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
 		streams(event(0, "a", "null"), long)(w, q)

@@ -164,7 +164,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	}
 	if errors.Is(err, errClientGone) {
 		x.status, x.code = statusClientGone, codeClientGone
-		panic(http.ErrAbortHandler) // or net/http would end the answer as if it were whole
+		panic(http.ErrAbortHandler) // or the server would end the answer as if it were whole
 	}
 	e := apierr.From(err)
 	x.code, x.failure = e.Code, e
@@ -269,7 +269,7 @@ func (x *exchange) ending() error {
 // boundWrites limits how long a client that does not read can hold the request. Often called, it moves the deadline
 // once a second, which costs an event nothing. The deadline is later by writeSlack: it must not pass while the stream
 // waits for the backend, which ends a stream of HTTP/2, and the error event that tells of the backend's silence is to
-// arrive. net/http lifts it once the answer is out, its end included.
+// arrive. The server lifts it before it writes the next answer.
 func (x *exchange) boundWrites() {
 	now := time.Now()
 	if now.Sub(x.writesBound) < time.Second {

@@ -32,7 +32,7 @@ type Lent struct {
 }
 
 // Read waits until there is something to read, and reads once, into a buffer from take. What is taken in vain goes back
-// by give. The buffer is nil where nothing has been read. The error is io.EOF at the end.
+// by give. A buffer that is returned is the caller's to give back, with an error too. The error is io.EOF at the end.
 func (l *Lent) Read(from syscall.RawConn, take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
 	if l.look == nil {
 		l.look = l.try
