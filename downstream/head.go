@@ -7,6 +7,8 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // errOther is a request that net/http is to answer.
@@ -77,7 +79,7 @@ func parseField(line string) (name, value string, ok bool) {
 		return "", "", false
 	}
 	value = strings.Trim(value, " \t")
-	return textproto.CanonicalMIMEHeaderKey(name), value, !strings.ContainsFunc(value, control)
+	return textproto.CanonicalMIMEHeaderKey(name), value, httpguts.ValidHeaderFieldValue(value)
 }
 
 // notInName tells what is not of RFC 9110's tokens. Those of its marks that nobody uses count in.
@@ -85,8 +87,6 @@ func notInName(r rune) bool {
 	letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 	return !letter && (r < '0' || r > '9') && r != '-' && r != '_'
 }
-
-func control(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
 
 // take heeds the fields that say how the request is to be read, and leaves it to net/http where one says more than this
 // server knows.

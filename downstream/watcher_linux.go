@@ -13,10 +13,10 @@ import (
 
 // watcher tells of clients that leave: one goroutine for all connections, which hears of nothing but their ends.
 type watcher struct {
-	epoll   *os.File
-	raw     syscall.RawConn
-	running sync.WaitGroup
-	over    atomic.Bool
+	descriptor int // of epoll
+	epoll      *os.File
+	running    sync.WaitGroup
+	over       atomic.Bool
 
 	mu     sync.Mutex
 	leave  map[uint64]func()
@@ -33,13 +33,14 @@ func newWatcher(failed func(error)) (*watcher, error) {
 		unix.Close(descriptor)
 		return nil, fmt.Errorf("watch connections: %w", os.NewSyscallError("fcntl", err))
 	}
-	w := &watcher{epoll: os.NewFile(uintptr(descriptor), "connections"), leave: map[uint64]func(){}}
-	if w.raw, err = w.epoll.SyscallConn(); err != nil {
+	w := &watcher{descriptor: descriptor, epoll: os.NewFile(uintptr(descriptor), "connections"), leave: map[uint64]func(){}}
+	raw, err := w.epoll.SyscallConn()
+	if err != nil {
 		w.epoll.Close()
 		return nil, fmt.Errorf("watch connections: %w", err)
 	}
 	w.running.Go(func() {
-		if err := w.run(); !w.over.Load() {
+		if err := w.run(raw); !w.over.Load() {
 			failed(fmt.Errorf("watch connections: %w", err))
 		}
 	})
@@ -47,9 +48,9 @@ func newWatcher(failed func(error)) (*watcher, error) {
 }
 
 // run ends when the watcher is closed.
-func (w *watcher) run() error {
+func (w *watcher) run(raw syscall.RawConn) error {
 	events := make([]unix.EpollEvent, 128) //nolint:mnd // more come with the next look
-	return w.raw.Read(func(descriptor uintptr) bool {
+	return raw.Read(func(descriptor uintptr) bool {
 		for {
 			n, err := unix.EpollWait(int(descriptor), events, 0)
 			if errors.Is(err, unix.EINTR) {
@@ -105,15 +106,13 @@ func (w *watcher) forget(number uint64) {
 
 func (w *watcher) control(c syscall.RawConn, operation int, event *unix.EpollEvent) error {
 	var failed error
-	err := w.raw.Control(func(epoll uintptr) {
-		err := c.Control(func(descriptor uintptr) {
-			failed = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(epoll), operation, int(descriptor), event))
-		})
-		failed = errors.Join(failed, err)
+	err := c.Control(func(descriptor uintptr) {
+		failed = os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.descriptor, operation, int(descriptor), event))
 	})
 	return errors.Join(failed, err)
 }
 
+// close is for when no connection is left: what is theirs to do needs the descriptor.
 func (w *watcher) close() {
 	w.over.Store(true)
 	w.epoll.Close()

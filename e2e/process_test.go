@@ -84,6 +84,9 @@ func (o *output) has(text string) bool {
 			return true
 		}
 	}
+	if err := lines.Err(); err != nil {
+		o.t.Errorf("search output: %v", err)
+	}
 	return false
 }
 

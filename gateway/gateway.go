@@ -90,13 +90,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 
 	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
-	g.public = newListener(requests, "public", cfg.Server.Listen, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	if tls := cfg.Server.TLS; tls.Cert != "" {
-		g.public.secure(tls)
-	} else {
-		g.public.quicken(requests, proxy.CompletionsPath)
-	}
-	g.admin = newListener(requests, "admin", cfg.Server.AdminListen, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	public := newServer(requests, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
+	g.public = newListener("public", cfg.Server.Listen, newPublicServer(requests, cfg.Server.TLS, public))
+	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(requests, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
 	return g, nil
 }
 

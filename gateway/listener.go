@@ -12,17 +12,17 @@ import (
 
 	"basegate/config"
 	"basegate/downstream"
+	"basegate/proxy"
 )
 
 // listener is one HTTP server on one address.
 type listener struct {
-	name     string
-	address  string
-	standard *http.Server
-	server   server // standard, or what is before it
-	socket   net.Listener
-	failed   chan error // the server ended by itself
-	ended    chan struct{}
+	name    string
+	address string
+	server  server
+	socket  net.Listener
+	failed  chan error // the server ended by itself
+	ended   chan struct{}
 }
 
 // server is net/http's, or one before it.
@@ -41,14 +41,14 @@ type overTLS struct {
 // Serve implements server.
 func (s overTLS) Serve(socket net.Listener) error { return s.ServeTLS(socket, s.Cert, s.Key) }
 
-// newListener makes a server whose requests end with the context requests.
-func newListener(requests context.Context, name, address string, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *listener {
+// newServer makes net/http's server, whose requests end with the context requests.
+func newServer(requests context.Context, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	errorLog, _ := zap.NewStdLogAt(log.Named("http"), zap.DebugLevel) // the only error is an unknown level
-	standard := &http.Server{
+	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       5 * time.Minute, // of a connection between two requests
@@ -57,19 +57,18 @@ func newListener(requests context.Context, name, address string, readHeaderTimeo
 		ErrorLog:          errorLog,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
-	return &listener{
-		name: name, address: address, standard: standard, server: standard,
-		failed: make(chan error, 1),
-		ended:  make(chan struct{}),
-	}
 }
 
-// secure has the listener speak TLS.
-func (l *listener) secure(files config.TLS) { l.server = overTLS{l.standard, files} }
+// newPublicServer is over TLS where there is a certificate; without, completions have a server before net/http's.
+func newPublicServer(requests context.Context, files config.TLS, standard *http.Server) server {
+	if files.Cert != "" {
+		return overTLS{standard, files}
+	}
+	return downstream.New(requests, proxy.CompletionsPath, standard)
+}
 
-// quicken has POST requests of path answered before net/http's server, as far as they are plain.
-func (l *listener) quicken(requests context.Context, path string) {
-	l.server = downstream.New(requests, path, l.standard)
+func newListener(name, address string, s server) *listener {
+	return &listener{name: name, address: address, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
 }
 
 func (l *listener) start(ctx context.Context) error {

@@ -10,10 +10,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"basegate/socket"
 )
@@ -164,9 +165,6 @@ func (c *conn) send(req *http.Request) error {
 	return nil
 }
 
-// control tells whether a character has no place in a header: after it a backend may read on as it likes.
-func control(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
-
 // appendHead appends the request line and the headers.
 func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.Method...)
@@ -176,7 +174,7 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.URL.Host...)
 	for name, values := range req.Header {
 		for _, v := range values {
-			if strings.ContainsFunc(v, control) {
+			if !httpguts.ValidHeaderFieldValue(v) { // behind a control character a backend may read on as it likes
 				return nil, fmt.Errorf("%s: %w", name, errField)
 			}
 			to = append(to, "\r\n"...)

@@ -133,6 +133,9 @@ func FuzzRequestHead(f *testing.F) {
 	})
 }
 
+// control tells whether a character has no place in a header.
+func control(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
+
 // recorded keeps what is sent.
 type recorded struct {
 	scripted
