@@ -28,6 +28,11 @@ type sampling struct {
 
 func (p *sampling) greedy() bool { return p.temperature < greedyBelow }
 
+// plain tells whether the probabilities are left as the model has them, but for the temperature.
+func (p *sampling) plain() bool {
+	return !p.penalises() && len(p.bias) == 0 && len(p.allowed) == 0
+}
+
 func (p *sampling) penalises() bool {
 	return p.presence != 0 || p.frequency != 0 || p.repetition != 1
 }
@@ -72,6 +77,9 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 
 // draw chooses the next token by its probabilities; banned tokens cannot be chosen.
 func (s *sampler) draw(probabilities []float64, banned []int) int {
+	if s.greedy() && s.plain() && len(banned) == 0 {
+		return slices.Index(probabilities, slices.Max(probabilities)) // the logarithms are in the same order
+	}
 	// The logarithms' zero is moved so that likely tokens have positive logits, as in a network: repetition_penalty
 	// divides positive ones and multiplies negative ones.
 	shift := math.Log(float64(len(probabilities)))
