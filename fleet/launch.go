@@ -28,8 +28,12 @@ const (
 // and folder. It has a process group of its own, so that a Ctrl-C at the gateway does not reach what it starts. Its
 // output goes to the log, and its last line into the error.
 //
-// When ctx ends the whole group is ended, unless spare says that the command is the model itself, which is up.
-func (b *Backend) execute(ctx context.Context, command []string, spare func() bool) error {
+// When ctx ends the whole group is ended, unless spare says that the command is the model itself, which is up. What the
+// model then says is not for the log: some versions of vLLM print prompts.
+func (b *Backend) execute(ctx context.Context, command []string, spare, heard func() bool) error {
+	if ctx.Err() != nil { // nothing is begun that is given up already
+		return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
+	}
 	read, write, err := os.Pipe() // not one of exec's, which would wait for whatever the command leaves running
 	if err != nil {
 		return fmt.Errorf("%s: %w", command[0], err)
@@ -43,7 +47,7 @@ func (b *Backend) execute(ctx context.Context, command []string, spare func() bo
 		read.Close()
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	out := &output{log: b.log, done: make(chan struct{})}
+	out := &output{log: b.log, heard: heard, done: make(chan struct{})}
 	b.crew.run(func(ctx context.Context) { out.follow(ctx, read) })
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -59,16 +63,27 @@ func (b *Backend) execute(ctx context.Context, command []string, spare func() bo
 	return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 }
 
-// endGroup ends a process and all that it has started, by force where they do not end by themselves.
+// endGroup ends a process and all that it has started, by force where they do not end by themselves. A shell may end before
+// what it runs.
 func endGroup(leader int, ended <-chan error) {
 	syscall.Kill(-leader, syscall.SIGTERM) //nolint:errcheck // it may have ended by itself
 	timer := time.NewTimer(endWithin)
 	defer timer.Stop()
-	select {
-	case <-ended: //nolint:errcheck // it was ended, whatever it says
-	case <-timer.C:
-		syscall.Kill(-leader, syscall.SIGKILL) //nolint:errcheck // as above
-		<-ended                                //nolint:errcheck // as above
+	look := time.NewTicker(endWithin / 100)
+	defer look.Stop()
+	for running := true; running; {
+		select {
+		case <-ended: //nolint:errcheck // it was ended, whatever it says
+			ended = nil
+		case <-look.C:
+			running = ended != nil || syscall.Kill(-leader, 0) == nil
+		case <-timer.C:
+			syscall.Kill(-leader, syscall.SIGKILL) //nolint:errcheck // as above
+			running = false
+		}
+	}
+	if ended != nil {
+		<-ended //nolint:errcheck // as above
 	}
 }
 
@@ -85,12 +100,13 @@ func (b *Backend) LaunchPrograms() []string {
 	return programs
 }
 
-// output logs what a command says, line by line, for as long as the command or what it has started says anything.
+// output reads what a command says, line by line, for as long as the command or what it has started says anything.
 type output struct {
-	log  *zap.Logger
-	done chan struct{} // closed when there is nothing more
-	mu   sync.Mutex
-	last string
+	log   *zap.Logger
+	heard func() bool   // whether it is logged
+	done  chan struct{} // closed when there is nothing more
+	mu    sync.Mutex
+	last  string
 }
 
 // follow reads to the end, or until ctx ends.
@@ -114,7 +130,7 @@ func (o *output) follow(ctx context.Context, source *os.File) {
 		o.mu.Lock()
 		o.last = text
 		o.mu.Unlock()
-		if count <= outputLines {
+		if count <= outputLines && o.heard() {
 			o.log.Info("command says", zap.String("line", text))
 		}
 	}

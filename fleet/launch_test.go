@@ -446,6 +446,33 @@ func TestACommandThatDoesNotReturnMayBeTheModel(t *testing.T) {
 	}
 }
 
+// Old versions of vLLM print every prompt.
+func TestWhatAModelSaysOnceItIsUpIsNotLogged(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("start", "echo loading; touch $0.up; while [ ! -e $0.asked ]; do sleep 0.01; done; echo 'prompt: a secret'; touch $0.said")
+	core, logged := observer.New(zap.InfoLevel)
+	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+	if err := os.WriteFile(filepath.Join(b.dir, "start.asked"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has said it", func() bool {
+		_, err := os.Stat(filepath.Join(b.dir, "start.said"))
+		return err == nil
+	})
+	if err := m.Halt("the test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Stopped)
+	said := logged.FilterMessage("command says")
+	if said.FilterField(zap.String("line", "loading")).Len() != 1 || said.FilterField(zap.String("line", "prompt: a secret")).Len() != 0 {
+		t.Errorf("the log: %v", said.All())
+	}
+}
+
 func TestABootThatTakesTooLongIsEnded(t *testing.T) {
 	b := newBox(t, 0)
 	b.ill.Store(true)

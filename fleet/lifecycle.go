@@ -20,8 +20,11 @@ const (
 	wakeTimeout = 5 * time.Minute
 )
 
-// errBootFailed is why a command that brings a backend up is ended.
-var errBootFailed = errors.New("the boot has failed")
+// Why a command that brings a backend up is ended.
+var (
+	errBootFailed  = errors.New("the boot has failed")
+	errBootStopped = errors.New("an operator has stopped the boot")
+)
 
 // BootingError says that the model is being started for whoever asked.
 type BootingError struct {
@@ -48,14 +51,30 @@ type life struct {
 	state   State
 	reason  string // why it is not ready, in words
 	since   time.Time
-	changes int64                   // of the state, so far
-	begun   time.Time               // of the launch or wake, while starting; of the failure, when failed
-	waking  bool                    // starting is a wake
-	halting bool                    // the stop, or the way to sleep, is under way and cannot be called off
-	doze    bool                    // draining ends in sleep
-	used    time.Time               // when a request last began or ended, or it was asked for
-	abort   context.CancelCauseFunc // ends the launch or wake; nil before the first
-	held    bool                    // an operator stopped it: no window starts it again until it is asked for
+	changes int64     // of the state, so far
+	begun   time.Time // of the launch or wake, while starting; of the failure, when failed
+	boot    *boot     // the last launch or wake; nil before the first
+	origin  State     // draining began in it
+	halting bool      // the stop, or the way to sleep, is under way and cannot be called off
+	doze    bool      // draining ends in sleep
+	used    time.Time // when a request last began or ended, or it was asked for
+	held    bool      // an operator stopped it: no window starts it again until it is asked for
+}
+
+// boot is one launch or wake. Its fields but ended change only under the backend's lock.
+type boot struct {
+	wake  bool
+	abort context.CancelCauseFunc // ends the command; nil until it runs
+	cause error                   // why it is ended; nil while it is not
+	ended chan struct{}           // closed when the command has ended
+}
+
+// end ends the command, or sees to it that it does not begin; b.mu is held.
+func (o *boot) end(cause error) {
+	o.cause = cause
+	if o.abort != nil {
+		o.abort(cause)
+	}
 }
 
 // managed tells whether the backend is ours to launch or to wake.
@@ -83,10 +102,10 @@ func (b *Backend) pass(e event, reason string) bool {
 		b.life.begun = now
 	case Failed:
 		b.life.begun = now
-		if b.life.abort != nil {
-			b.life.abort(errBootFailed)
-		}
-	case Stopped, Asleep, Draining, Unreachable:
+		b.life.boot.end(errBootFailed)
+	case Draining:
+		b.life.origin = from
+	case Stopped, Asleep, Unreachable:
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.moves.note(from, next)
@@ -100,50 +119,71 @@ func (b *Backend) happen(e event, reason string) {
 	b.pass(e, reason)
 }
 
-// want makes sure that the backend is on its way, however many ask. A drain that has stopped nothing yet is called off.
+// want makes sure that the backend is on its way, however many ask. A drain that has stopped nothing yet is called off,
+// unless it began at a backend that was not ready: there is nothing to go back to.
 func (b *Backend) want(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.life.used, b.life.held = b.clock(), false
-	if b.life.halting || b.life.state == Failed && b.clock().Sub(b.life.begun) < failedFor {
+	if b.life.halting || b.alone() > 0 || b.life.state == Draining && b.life.origin != Ready {
 		return
 	}
-	b.life.waking = b.life.state == Asleep
-	launch := b.policy().Launch
-	if !b.life.waking && launch == nil && b.life.state != Draining {
+	wake, launch := b.life.state == Asleep, b.policy().Launch
+	if !wake && launch == nil && b.life.state != Draining {
 		return // nobody here can start it
 	}
 	if !b.pass(wanted, reason) || b.life.state != Starting {
 		return
 	}
-	if b.life.waking {
+	b.life.boot = &boot{wake: wake, ended: make(chan struct{})}
+	if wake {
 		b.begin("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
-	b.begin("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isUp) })
+	b.begin("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isUp, b.isStarting) })
 }
 
 // begin does what brings a backend up; what brings it to ready is the probe. A command that does not return may be the
-// model itself: it is ended only where the boot fails. b.mu is held.
+// model itself: it is ended only where the boot fails or is stopped. b.mu is held.
 func (b *Backend) begin(what string, do func(context.Context) error) {
+	own := b.life.boot
 	b.crew.run(func(ctx context.Context) {
+		defer close(own.ended)
 		ctx, abort := context.WithCancelCause(ctx)
 		defer abort(nil)
 		b.mu.Lock()
-		b.life.abort = abort
+		own.abort = abort
+		if own.cause != nil {
+			abort(own.cause)
+		}
 		b.mu.Unlock()
 		b.probeSoon() // and often, while it starts
 		if err := do(ctx); err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-			b.happen(spoiled, fmt.Sprintf("%s: %v", what, err))
+			b.miscarry(own, fmt.Sprintf("%s: %v", what, err))
 		}
 		b.probeSoon()
 	})
+}
+
+// miscarry is the failure of a boot. It counts while that boot is under way: a command that was the model itself fails too
+// when it is stopped.
+func (b *Backend) miscarry(own *boot, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life.boot == own && b.life.state == Starting {
+		b.pass(spoiled, reason)
+	}
 }
 
 // isUp tells whether the backend has come up, and nobody has stopped it since.
 func (b *Backend) isUp() bool {
 	state, _ := b.State()
 	return state == Ready
+}
+
+func (b *Backend) isStarting() bool {
+	state, _ := b.State()
+	return state == Starting
 }
 
 func (b *Backend) bootTimeout() time.Duration {
@@ -153,19 +193,46 @@ func (b *Backend) bootTimeout() time.Duration {
 	return wakeTimeout
 }
 
-// retire begins the drain; it ends at once where nothing is under way. doze puts the backend to sleep, where it can be.
-// What cannot be stopped from here, or does not run, stays as it is.
+// retire drains a backend that nobody uses. One that is starting is left alone: somebody has asked for it since.
 func (b *Backend) retire(doze bool, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.life.state != Starting {
+		b.drain(doze, reason)
+	}
+}
+
+// stop is the operator's order: the backend is stopped, or put to sleep where it cannot be, and a boot is ended. It
+// returns false where neither can be done from here.
+func (b *Backend) stop(reason string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.stoppable() && b.policy().Sleep == nil {
+		return false
+	}
+	b.life.held = true
+	b.drain(!b.stoppable(), reason)
+	return true
+}
+
+// stoppable tells whether a command stops the backend.
+func (b *Backend) stoppable() bool {
+	launch := b.policy().Launch
+	return launch != nil && len(launch.Stop) > 0
+}
+
+// drain begins the drain; it ends at once where nothing is under way. doze puts the backend to sleep, where it can be.
+// What cannot be stopped from here, or does not run, stays as it is. b.mu is held.
+func (b *Backend) drain(doze bool, reason string) {
 	doze = doze && b.policy().Sleep != nil
-	if !doze && (b.policy().Launch == nil || len(b.policy().Launch.Stop) == 0) {
+	if !doze && !b.stoppable() || !b.pass(retiring, reason) {
 		return
 	}
-	if b.pass(retiring, reason) {
-		b.life.doze = doze
-		b.haltIfDrained()
+	b.life.doze = doze
+	if b.life.origin == Starting && (!doze || !b.life.boot.wake) { // vLLM would go on with a wake
+		b.life.boot.end(errBootStopped)
 	}
+	b.haltIfDrained()
 }
 
 // haltIfDrained stops a draining backend, or puts it to sleep, once nothing is under way at it; b.mu is held.
@@ -174,8 +241,12 @@ func (b *Backend) haltIfDrained() {
 		return
 	}
 	b.life.halting = true
-	doze := b.life.doze
+	doze, unfinished := b.life.doze, b.life.boot
+	if b.life.origin != Starting && b.life.origin != Failed {
+		unfinished = nil // a command that still runs is the model itself
+	}
 	b.crew.run(func(ctx context.Context) {
+		b.outlast(ctx, unfinished)
 		ctx, cancel := context.WithTimeout(ctx, b.bootTimeout())
 		defer cancel()
 		e, err := b.halt(ctx, doze)
@@ -191,12 +262,35 @@ func (b *Backend) haltIfDrained() {
 	})
 }
 
+// outlast waits until nothing brings the backend up any more, which could undo the stop, or the way to sleep, that follows.
+func (b *Backend) outlast(ctx context.Context, boot *boot) {
+	if boot == nil {
+		return
+	}
+	timer := time.NewTimer(b.bootTimeout()) // for a wake, which is not ended
+	defer timer.Stop()
+	select {
+	case <-boot.ended:
+		return
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	}
+	b.mu.Lock()
+	boot.end(errBootStopped)
+	b.mu.Unlock()
+	select {
+	case <-boot.ended:
+	case <-ctx.Done():
+	}
+}
+
 // halt stops the backend, or puts it to sleep.
 func (b *Backend) halt(ctx context.Context, doze bool) (event, error) {
 	if doze {
 		return dozed, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.policy().Sleep.Level))
 	}
-	return halted, b.execute(ctx, b.policy().Launch.Stop, func() bool { return false })
+	return halted, b.execute(ctx, b.policy().Launch.Stop, func() bool { return false }, func() bool { return true })
 }
 
 // tend does what time brings: a boot that takes too long, and a backend that nobody uses. keep says that a warm window
@@ -210,7 +304,7 @@ func (b *Backend) tend(keep bool) {
 	launch, sleep := b.policy().Launch, b.policy().Sleep
 	switch {
 	case l.state == Starting && now.Sub(l.begun) > b.bootTimeout():
-		b.happen(spoiled, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
+		b.miscarry(l.boot, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
 	case keep || busy:
 	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
 		b.retire(false, fmt.Sprintf("nobody has used it for %v", launch.IdleAfter))
@@ -219,13 +313,19 @@ func (b *Backend) tend(keep bool) {
 	}
 }
 
-// hold takes the backend for one attempt. A managed one is taken only when it is ready: between that look and the count
-// no drain can begin.
+// hold takes the backend for one attempt. One that is ours to launch is taken only when it is ready, and none while it
+// starts, sleeps or drains, or is left alone. Between that look and the count no drain can begin.
 func (b *Backend) hold() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.managed() && b.life.state != Ready {
+	switch b.life.state {
+	case Ready:
+	case Starting, Asleep, Draining:
 		return false
+	case Stopped, Unreachable, Failed:
+		if b.policy().Launch != nil || b.alone() > 0 {
+			return false
+		}
 	}
 	b.inFlight++
 	b.life.used = b.clock()
@@ -269,9 +369,17 @@ func (b *Backend) booting() *BootingError {
 func (b *Backend) refused() *FailedError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := failedFor - b.clock().Sub(b.life.begun)
-	if b.life.state != Failed || left <= 0 {
+	left := b.alone()
+	if left == 0 {
 		return nil
 	}
 	return &FailedError{Reason: b.life.reason, RetryIn: left}
+}
+
+// alone is how much longer a backend that has failed is left alone; b.mu is held.
+func (b *Backend) alone() time.Duration {
+	if b.life.state != Failed {
+		return 0
+	}
+	return max(failedFor-b.clock().Sub(b.life.begun), 0)
 }

@@ -1,8 +1,11 @@
 package fleet_test
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,4 +146,123 @@ func TestAProbeThatIsNotAnsweredMarksTheBackend(t *testing.T) {
 	l.Release()
 	s.ill.Store(false)
 	eventually(t, "it is found well", func() bool { return m.Status() == fleet.Warm })
+}
+
+// Nobody here can start it, so it is treated like one that is not managed at all.
+func TestABackendThatOnlySleepsIsAttemptedWhenItDoesNotAnswer(t *testing.T) {
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	c := model(t, "m", closed.URL)
+	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: time.Hour}
+	m := find(t, started(t, c), "m")
+	for range settings.Breaker.ConsecutiveFailures {
+		if err := m.Servable(); err != nil {
+			t.Error(err)
+		}
+		l := acquire(t, m)
+		if state, _ := l.State(); state != fleet.Unreachable {
+			t.Errorf("it is %s", state)
+		}
+		l.Report(breaker.Refused)
+		l.Release()
+	}
+	_, err := m.Acquire(nil)
+	if _, open := errors.AsType[*fleet.OpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
+		t.Errorf("got %v, the breaker is %s", err, m.Backends()[0].Breaker())
+	}
+}
+
+// The launch command has ended before the stop runs, or it could start what was just stopped.
+func TestAStopDuringABootEndsIt(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("start", "trap 'sleep 0.3; echo ended >> $0.log; exit 1' TERM; echo started >> $0.log; while :; do sleep 0.1; done; touch $0.up")
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	backend := m.Backends()[0]
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, backend, fleet.Starting)
+	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	if err := m.Halt("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := backend.State(); state != fleet.Draining {
+		t.Errorf("it is %s", state)
+	}
+	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
+		t.Error("who asks meanwhile is not told to come again")
+	}
+	wantState(t, backend, fleet.Stopped)
+	before := b.asked.Load()
+	eventually(t, "it is probed on", func() bool { return b.asked.Load() > before+10 })
+	if state, reason := backend.State(); state != fleet.Stopped || reason != "the operator stops it" {
+		t.Errorf("it is %s (%s)", state, reason)
+	}
+	if got := b.commands(); !slices.Equal(got, []string{"started", "ended", "stopped"}) {
+		t.Errorf("%q was run", got)
+	}
+	b.script("start", "echo started >> $0.log; touch $0.up")
+	if err := m.AwaitBoot(t.Context()); err != nil {
+		t.Errorf("it is not started again for who asks: %v", err)
+	}
+}
+
+// A shell ends at once when it is told to, and what it runs may take a while.
+func TestAStopDuringABootWaitsForWhatTheCommandHasStarted(t *testing.T) {
+	b := newBox(t, 0)
+	b.script("compose", "trap 'sleep 0.3; echo ended >> ${0%compose}start.log; exit 1' TERM; echo started >> ${0%compose}start.log; while :; do sleep 0.1; done")
+	b.script("start", "${0%start}compose; touch $0.up")
+	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	if err := m.Halt("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Stopped)
+	if got := b.commands(); !slices.Equal(got, []string{"started", "ended", "stopped"}) {
+		t.Errorf("%q was run", got)
+	}
+}
+
+func TestAStopDuringAWakePutsItBackToSleep(t *testing.T) {
+	var asleep atomic.Bool
+	asleep.Store(true)
+	waking, wake := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/is_sleeping":
+			fmt.Fprintf(w, `{"is_sleeping":%t}`, asleep.Load())
+		case "/wake_up":
+			close(waking)
+			<-wake
+			asleep.Store(false)
+		case "/sleep":
+			if asleep.Swap(true) {
+				t.Error("it is put to sleep before it has woken")
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	c := model(t, "m", s.URL)
+	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: time.Hour}
+	m := find(t, started(t, c), "m")
+	backend := m.Backends()[0]
+	wantState(t, backend, fleet.Asleep)
+	if err := m.Warm("the test"); err != nil {
+		t.Fatal(err)
+	}
+	<-waking
+	if err := m.Halt("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := backend.State(); state != fleet.Draining {
+		t.Errorf("it is %s", state)
+	}
+	close(wake)
+	wantState(t, backend, fleet.Asleep)
+	if !asleep.Load() {
+		t.Error("it is awake")
+	}
 }

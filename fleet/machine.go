@@ -46,6 +46,7 @@ var machine = map[State]map[event]State{
 	},
 	Starting: {
 		answered: Ready,
+		retiring: Draining, // an operator ends the boot
 		spoiled:  Failed,
 	},
 	Stopped: {

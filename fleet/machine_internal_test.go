@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/url"
 	"testing"
@@ -55,8 +56,8 @@ func driven(launch *config.Launch, sleep *config.Sleep, now *time.Time) *Backend
 }
 
 // A million things happen, in any order: the backend only moves along the table, nothing is routed to it unless it is
-// ready, and nothing is stopped under a request.
-func TestWhateverHappensNothingIsRoutedToABackendThatIsNotReady(t *testing.T) {
+// ready, or nobody here can start it and it is not being left alone, and nothing is stopped under a request.
+func TestWhateverHappensNothingIsRoutedToABackendThatIsOursToStart(t *testing.T) {
 	steps := 1_000_000
 	if testing.Short() {
 		steps = 100_000
@@ -74,10 +75,12 @@ func TestWhateverHappensNothingIsRoutedToABackendThatIsNotReady(t *testing.T) {
 			b := driven(kind.launch, kind.sleep, &now)
 			var leases int64
 			seen := map[State]int{}
+			var drained State // the state that the last drain began in
 			for step := range steps {
 				now = now.Add(time.Duration(rand.IntN(20)) * time.Second)
 				before := b.life.state
-				switch rand.IntN(9) {
+				alone := before == Failed && now.Sub(b.life.begun) < failedFor
+				switch rand.IntN(10) {
 				case 0:
 					b.happen(answered, "")
 				case 1:
@@ -91,11 +94,12 @@ func TestWhateverHappensNothingIsRoutedToABackendThatIsNotReady(t *testing.T) {
 				case 4:
 					b.retire(rand.IntN(2) == 0, "")
 				case 5:
-					if b.hold() {
+					routed := b.hold()
+					if routed {
 						leases++
-						if before != Ready {
-							t.Fatalf("step %d: routed while %s", step, before)
-						}
+					}
+					if want := before == Ready || kind.launch == nil && !alone && (before == Unreachable || before == Failed); routed != want {
+						t.Fatalf("step %d: routed %t while %s", step, routed, before)
 					}
 				case 6:
 					if leases > 0 {
@@ -107,10 +111,28 @@ func TestWhateverHappensNothingIsRoutedToABackendThatIsNotReady(t *testing.T) {
 				case 8:
 					if b.life.halting { // the command ends
 						b.life.halting = false
-						b.pass([]event{halted, dozed, spoiled}[rand.IntN(3)], "")
+						e := halted
+						if b.life.doze {
+							e = dozed
+						}
+						if rand.IntN(3) == 0 {
+							e = spoiled
+						}
+						b.pass(e, "")
 					} else if b.life.state == Starting && rand.IntN(4) == 0 {
-						b.happen(spoiled, "")
+						b.miscarry(b.life.boot, "")
 					}
+				case 9:
+					b.stop("")
+					if before == Starting && b.life.state != Draining {
+						t.Fatalf("step %d: a stop during a boot is lost", step)
+					}
+				}
+				if before != Draining && b.life.state == Draining {
+					drained = before
+				}
+				if before == Draining && b.life.state == Ready && drained != Ready {
+					t.Fatalf("step %d: back to ready though it was %s", step, drained)
 				}
 				seen[b.life.state]++
 				if b.life.halting && (leases > 0 || b.life.state != Draining) {
@@ -132,7 +154,7 @@ func TestWhateverHappensNothingIsRoutedToABackendThatIsNotReady(t *testing.T) {
 			for _, s := range states {
 				possible := s != Asleep || kind.sleep != nil
 				if s == Stopped {
-					possible = true // a command's end is the test's choice
+					possible = kind.launch != nil
 				}
 				if (seen[s] > 0) != possible && s != Asleep {
 					t.Errorf("%s: %d times", s, seen[s])
@@ -163,6 +185,56 @@ func TestAFailedLaunchIsLeftAloneForAWhile(t *testing.T) {
 	b.tend(false)
 	if state, reason := b.State(); state != Failed || reason != "it did not answer within 1m0s" {
 		t.Errorf("%s: %s", state, reason)
+	}
+}
+
+func TestAFailedWakeIsLeftAloneForAWhileAndThenAttempted(t *testing.T) {
+	now := time.Unix(0, 0)
+	b := driven(nil, &config.Sleep{Level: 1}, &now)
+	m := &Model{backends: []*Backend{b}, moves: b.moves}
+	b.happen(sleeping, "")
+	b.want("somebody")
+	b.miscarry(b.life.boot, "no wake today")
+	now = now.Add(failedFor - time.Second)
+	for range 2 {
+		_, err := m.Acquire(nil)
+		failed, ok := errors.AsType[*FailedError](err)
+		if !ok || failed.Reason != "no wake today" || failed.RetryIn != time.Second {
+			t.Errorf("got %v", err)
+		}
+	}
+	now = now.Add(time.Second)
+	if err := m.Servable(); err != nil {
+		t.Error(err)
+	}
+	l, err := m.Acquire(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+}
+
+// What a boot that is over has left running says nothing of the one that follows, or of a stop.
+func TestOnlyTheBootThatIsUnderWayCanFail(t *testing.T) {
+	now := time.Unix(0, 0)
+	b := driven(&config.Launch{Start: []string{"start"}, Stop: []string{"stop"}, BootTimeout: time.Minute}, nil, &now)
+	b.want("somebody")
+	first := b.life.boot
+	b.stop("the operator")
+	b.miscarry(first, "terminated")
+	if b.life.state != Draining || !b.life.halting || !b.life.held {
+		t.Errorf("it is %s: %+v", b.life.state, b.life)
+	}
+	b.life.halting = false
+	b.happen(halted, "")
+	b.want("somebody")
+	b.miscarry(first, "terminated")
+	if b.life.state != Starting {
+		t.Errorf("it is %s", b.life.state)
+	}
+	b.retire(false, "nobody has used it")
+	if b.life.state != Starting {
+		t.Errorf("idle while it boots, it is %s", b.life.state)
 	}
 }
 

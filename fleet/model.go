@@ -165,14 +165,11 @@ func (m *Model) start(reason string) error {
 		if state, _ := b.State(); state == Starting {
 			return b.booting()
 		}
-		if !b.startable() {
-			continue
-		}
 		if refused := b.refused(); refused != nil {
 			failed = refused
 			continue
 		}
-		if chosen == nil {
+		if chosen == nil && b.startable() {
 			chosen = b
 		}
 	}
@@ -227,21 +224,14 @@ func (m *Model) Warm(reason string) error {
 // ErrNotOurs says that no backend of a model can be started, or stopped, from here.
 var ErrNotOurs = errors.New("no backend of this model is ours to start and stop")
 
-// Halt stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep. No
-// window starts it again before it is asked for.
+// Halt stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep; a
+// boot is ended at once. No window starts it again before it is asked for.
 func (m *Model) Halt(reason string) error {
 	found := false
 	for _, b := range m.backends {
-		policy := b.policy()
-		stoppable := policy.Launch != nil && len(policy.Launch.Stop) > 0
-		if !stoppable && policy.Sleep == nil {
-			continue
+		if b.stop(reason) {
+			found = true
 		}
-		found = true
-		b.retire(!stoppable, reason)
-		b.mu.Lock()
-		b.life.held = true
-		b.mu.Unlock()
 	}
 	if !found {
 		return ErrNotOurs
@@ -259,7 +249,8 @@ type Try struct {
 // the fewest attempts under way. A backend that is not ready is still tried when there is no better, since the probe
 // may be behind the times.
 //
-// One that is ours to start is tried only when it is ready. Where none can be tried the model is started.
+// One that is ours to launch is tried only when it is ready, and one that sleeps is woken first. Where none can be tried
+// the model is started.
 //
 // The error is ErrNoOther, an *OpenError, a *BootingError or a *FailedError. The Lease must be released.
 func (m *Model) Acquire(tried []Try) (*Lease, error) {

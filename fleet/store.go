@@ -66,8 +66,8 @@ func (f *Fleet) bootsOf(model, backend string) *boots {
 
 // booted notes what a launch took. A wake is another matter, and much quicker.
 func (b *Backend) booted(took time.Duration) {
-	b.log.Info("backend has started", zap.Duration("took", took), zap.Bool("woken", b.life.waking))
-	if b.life.waking && b.policy().Launch != nil {
+	b.log.Info("backend has started", zap.Duration("took", took), zap.Bool("woken", b.life.boot.wake))
+	if b.life.boot.wake && b.policy().Launch != nil {
 		return
 	}
 	b.boots.add(took)
