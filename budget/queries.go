@@ -65,12 +65,16 @@ func updateRequest(ctx context.Context, tx database.Execer, r row) (found bool, 
 }
 
 // updateProgress writes a checkpoint, unless the request has ended meanwhile.
-func updateProgress(ctx context.Context, tx database.Execer, id string, p progress) error {
+func updateProgress(ctx context.Context, tx database.Execer, id string, p progress) (found bool, err error) {
 	const text = `
 		UPDATE requests SET backend = $2, prompt_tokens = $3, completion_tokens = $4
 		WHERE request_id = $1 AND state = 'in_flight'`
-	_, err := tx.ExecContext(ctx, text, id, p.backend, p.prompt, p.completion)
-	return err
+	result, err := tx.ExecContext(ctx, text, id, p.backend, p.prompt, p.completion)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
 
 // interruptRequests closes all rows that are in flight.

@@ -58,7 +58,7 @@ func (l *Ledger) checkpoint(ctx context.Context) {
 }
 
 func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
-	saved := make([]progress, len(some))
+	saved, found := make([]progress, len(some)), make([]bool, len(some))
 	for i, r := range some {
 		saved[i] = r.latest()
 	}
@@ -68,7 +68,8 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 			if r.foreign {
 				continue
 			}
-			if err := updateProgress(ctx, tx, r.request.ID, saved[i]); err != nil {
+			var err error
+			if found[i], err = updateProgress(ctx, tx, r.request.ID, saved[i]); err != nil {
 				return err
 			}
 		}
@@ -78,7 +79,9 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 		return err
 	}
 	for i, r := range some {
-		r.saved = saved[i]
+		if found[i] { // else its row is still to be made, or its end has been written
+			r.saved = saved[i]
+		}
 	}
 	return nil
 }
