@@ -33,6 +33,7 @@ const (
 var (
 	errHead    = errors.New("the head of the answer is longer than 1 MiB")
 	errInterim = errors.New("too many answers of 1xx")
+	errNoHTTP  = errors.New("the head of the answer is not HTTP")
 	errField   = errors.New("a header holds a control character")
 )
 
@@ -198,13 +199,23 @@ func (c *conn) receive(req *http.Request) (*http.Response, error) {
 	for range maxInterim {
 		answer, err := http.ReadResponse(c.reader, req)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // classified by who asked
+			return nil, unquoted(err)
 		}
 		if answer.StatusCode >= http.StatusOK {
 			return answer, nil
 		}
 	}
 	return nil, errInterim
+}
+
+// unquoted is an error without what net/http quotes of an answer that it cannot read: the prompt may be in it, and errors
+// go to the log.
+func unquoted(err error) error {
+	var lost net.Error
+	if errors.As(err, &lost) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errHead) {
+		return err //nolint:wrapcheck // classified by who asked
+	}
+	return errNoHTTP
 }
 
 // readLent is Lender's, for the connection.

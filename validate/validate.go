@@ -28,7 +28,8 @@ const DefaultMaxLogprobs = 20
 // prompt_logprobs by its short id, and DefaultMaxLogprobs for a model that it does not know.
 //
 // The error is bad_json or invalid_request: the first offending field in the order of the body, then a required
-// field that is missing, then two fields that contradict each other. The Request keeps hold of body.
+// field that is missing, then two fields that contradict each other. With invalid_request comes what was read of the
+// Request, for the tag that its answer bears. The Request keeps hold of body.
 func Completion(body []byte, maxLogprobs func(model string) int) (*Request, error) {
 	p := passes.Get().(*pass) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
@@ -40,11 +41,8 @@ func Completion(body []byte, maxLogprobs func(model string) int) (*Request, erro
 	if p.failure == nil {
 		p.failure = p.request.contradiction()
 	}
-	if p.failure != nil {
-		return nil, p.failure
-	}
 	p.request.members = slices.Clone(p.request.members) // only as many as there are: ten thousand requests may wait
-	return p.request, nil
+	return p.request, p.failure
 }
 
 // pass is one reading of one body.
