@@ -55,6 +55,16 @@ func (q *Queue) Reload(s Settings) {
 	q.settings = s
 }
 
+// Relimit takes over the limit of each key that has requests, for those who wait too.
+func (q *Queue) Relimit(limit func(key string) int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, l := range q.lanes {
+		l.limit = max(limit(key), 1)
+		q.admit(l)
+	}
+}
+
 // Stats tells the totals of this moment.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()

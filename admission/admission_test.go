@@ -195,6 +195,24 @@ func TestARaisedLimitLetsInAsManyAsFit(t *testing.T) {
 	})
 }
 
+func TestWhoWaitsIsHeldToANewLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		first := enter(t, q, "a", 1)
+		c := line(t, q, "a", 1, 3)
+		q.Relimit(func(key string) int { return map[string]int{"a": 3}[key] })
+		wantEntered(t, c, 0, 1)
+		q.Relimit(func(string) int { return 1 })
+		first.Leave()
+		c.slots[0].Leave()
+		wantEntered(t, c)
+		c.slots[1].Leave()
+		wantEntered(t, c, 2)
+		c.slots[2].Leave()
+		wantStats(t, q, admission.Stats{})
+	})
+}
+
 func TestWhoRaisesTheLimitEntersBehindThoseWhoWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()

@@ -33,8 +33,15 @@ import (
 // ErrClosed says that the ledger is closed, or not yet open, and admits nothing.
 var ErrClosed = errors.New("the ledger is closed")
 
-// Settings say how much a Ledger may pile up.
+// ErrBarred says that a key may not ask any more that could when its request came.
+var ErrBarred = errors.New("the key may not be used any more")
+
+// Settings say what a Ledger goes by.
 type Settings struct {
+	// Payer says which caps of a key and its account are in force, or why the key may not be used. It is asked under the
+	// ledger's lock whenever a request is judged, and so must not wait. Nil: those that a request came with stay in force.
+	Payer func(key string) (Payer, error)
+
 	// Backlog is how many rows may wait for a database that cannot be written; 0: DefaultBacklog. What ends when so many
 	// wait is charged in memory, and its row stays open until the next start closes it as interrupted.
 	Backlog int
@@ -176,6 +183,31 @@ func (l *Ledger) now() (moment, time.Time) {
 	return now, at
 }
 
+// Revise judges everybody who waits again, since caps have changed, or keys may not be used any more.
+func (l *Ledger) Revise() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting == 0 {
+		return
+	}
+	for _, account := range l.accounts {
+		l.pump(account)
+	}
+}
+
+// inForce brings a payer's caps up to the present. The error is ErrBarred.
+func (l *Ledger) inForce(p *Payer) error {
+	if l.settings.Payer == nil {
+		return nil
+	}
+	now, err := l.settings.Payer(p.Key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBarred, err)
+	}
+	p.KeyCaps, p.AccountCaps = now.KeyCaps, now.AccountCaps
+	return nil
+}
+
 // parties finds who pays, or makes them.
 func (l *Ledger) parties(p *Payer) (key, account *party) {
 	return partyOf(l.keys, p.Key), partyOf(l.accounts, p.Account)
@@ -228,6 +260,9 @@ func (l *Ledger) Spent(p Payer) *Exceeded {
 // Tightest is the total cap that leaves least, for the headers that tell a client; ok is false where none is set.
 func (l *Ledger) Tightest(p Payer) (h Headroom, ok bool) {
 	if !p.KeyCaps.any() && !p.AccountCaps.any() {
+		return Headroom{}, false
+	}
+	if l.inForce(&p) != nil {
 		return Headroom{}, false
 	}
 	l.mu.Lock()

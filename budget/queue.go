@@ -30,8 +30,9 @@ type waiter struct {
 // judged by its answer, so that no refusal, clamp or wait rests on the bound; its error is Reserve's. Without exact the
 // bound is taken for the count.
 //
-// Reserve waits for as long as reservations of others stand in the way, and ctx allows. While the database cannot be
-// written it admits nobody, with database.ErrUnavailable.
+// Reserve waits for as long as reservations of others stand in the way, and ctx allows; the caps by which it decides are
+// those in force then. A key that may not be used any more gets ErrBarred. While the database cannot be written it admits
+// nobody, with database.ErrUnavailable.
 func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exact Count) (*Reservation, error) {
 	if err := l.db.Failing(); err != nil {
 		return nil, fmt.Errorf("admit to the ledger: %w", err)
@@ -68,6 +69,9 @@ func (l *Ledger) enter(w *waiter) (again bool, err error) {
 	defer l.mu.Unlock()
 	if l.closed {
 		return false, ErrClosed
+	}
+	if err := l.inForce(&w.payer); err != nil {
+		return false, err
 	}
 	w.key, w.account = l.parties(&w.payer)
 	if now, _ := l.now(); len(w.account.queue) > 0 && w.account.turned != now {
@@ -134,8 +138,10 @@ func (l *Ledger) pump(account *party) {
 	account.turned, _ = l.now()
 	before := len(account.queue)
 	account.queue = slices.DeleteFunc(account.queue, func(w *waiter) bool {
+		w.err = l.inForce(&w.payer)
 		v := judge(w, l.seat(w.key, w.account))
 		switch {
+		case w.err != nil:
 		case v.exceeded != nil:
 			w.exceeded = v.exceeded
 		case v.admitted():

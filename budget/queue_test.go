@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/budget"
 )
 
@@ -257,4 +259,71 @@ func TestManyAtOnceNeverPassACap(t *testing.T) {
 			fmt.Fprintln(t.Output(), used, "used,", refused.Load(), "refused")
 		})
 	}
+}
+
+// register is what the ledger is told of keys while the test changes it.
+type register struct {
+	mu     sync.Mutex
+	payer  budget.Payer
+	barred error
+}
+
+func (r *register) set(p budget.Payer, barred error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.payer, r.barred = p, barred
+}
+
+func (r *register) look(string) (budget.Payer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.payer, r.barred
+}
+
+func TestWhoWaitsIsJudgedByTheCapsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		came := capOf(budget.Key, budget.Month, budget.Total, 1000)
+		keys := &register{payer: came}
+		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: keys.look})
+		must(t, l.Start(t.Context()))
+		t.Cleanup(l.Close)
+		capped := func(limit int64) budget.Payer { return capOf(budget.Key, budget.Month, budget.Total, limit) }
+
+		first := reserve(t, l, came, exactly(0, 900))
+		raised := arrive(t, l, came, exactly(100, 500))
+		keys.set(capped(1500), nil)
+		l.Revise()
+		if !raised.decided() || raised.err != nil || raised.r.Clamped() {
+			t.Fatalf("a cap that is raised does not let in: %v", raised.err)
+		}
+
+		lowered := arrive(t, l, came, exactly(100, 500))
+		if lowered.decided() {
+			t.Fatal("it does not wait")
+		}
+		keys.set(capped(50), nil)
+		l.Revise()
+		var e *budget.Exceeded
+		if !lowered.decided() || !errors.As(lowered.err, &e) || e.Limit != 50 {
+			t.Errorf("a cap below the prompt lets wait: %v", lowered.err)
+		}
+
+		keys.set(capped(1500), nil)
+		barred := arrive(t, l, came, exactly(100, 500))
+		paused := errors.New("paused")
+		keys.set(came, paused)
+		l.Revise()
+		if !barred.decided() || !errors.Is(barred.err, budget.ErrBarred) || !errors.Is(barred.err, paused) {
+			t.Errorf("a key that is paused waits on: %v", barred.err)
+		}
+		if _, err := l.Reserve(t.Context(), came, request(), exactly(1, 1), nil); !errors.Is(err, budget.ErrBarred) {
+			t.Errorf("a key that is paused is let in: %v", err)
+		}
+		keys.set(came, nil)
+		settle(t, first, 0, 0)
+		settle(t, raised.r, 0, 0)
+		if l.Waiting() != 0 {
+			t.Errorf("%d wait", l.Waiting())
+		}
+	})
 }

@@ -4,7 +4,9 @@ package e2e_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,11 @@ const obedience = time.Second
 
 // post sends a completion request with a key, from any goroutine.
 func post(url, secret, body string) (reply, error) {
-	r, err := http.NewRequest(http.MethodPost, url+"/v1/completions", strings.NewReader(body))
+	return postTo(url+"/v1/completions", secret, body)
+}
+
+func postTo(address, secret, body string) (reply, error) {
+	r, err := http.NewRequest(http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
 		return reply{}, err
 	}
@@ -67,6 +73,7 @@ func TestTheRunningServerObeysAccountCommands(t *testing.T) {
 // All refusals of a key read the same, but for the request's id, so that they tell an attacker nothing.
 func TestAllRefusedKeysAreToldTheSame(t *testing.T) {
 	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g.run("account", "set", g.email, "--monthly-budget", "1_000_000") // of which a key that may not ask is not told either
 	paused, revoked := g.key("paused"), g.key("revoked")
 	g.run("key", "pause", paused[:13])
 	g.run("key", "revoke", revoked[:13])
@@ -75,6 +82,7 @@ func TestAllRefusedKeysAreToldTheSame(t *testing.T) {
 
 	unknown := "acs-bm-" + strings.Repeat("x", 43)
 	var first fault
+	var headers []string
 	for i, secret := range []string{"", "nonsense", unknown, paused, revoked} {
 		answer, err := post(g.url, secret, small)
 		if err != nil {
@@ -89,6 +97,13 @@ func TestAllRefusedKeysAreToldTheSame(t *testing.T) {
 		}
 		if h := answer.header; h.Get("WWW-Authenticate") != "Bearer" || h.Get("X-Should-Retry") != "false" {
 			t.Errorf("key %d: headers %v", i, h)
+		}
+		names := slices.Sorted(maps.Keys(answer.header))
+		if i == 0 {
+			headers = names
+		}
+		if !slices.Equal(names, headers) {
+			t.Errorf("key %d: %v, the first got %v", i, names, headers)
 		}
 	}
 }

@@ -192,7 +192,8 @@ func TestALaunchThatFailsIsTold(t *testing.T) {
 	}
 	eventually(t, "the failure is told", func() bool {
 		got := g.complete(small)
-		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image")
+		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image") &&
+			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable"
 	})
 	g.says(g.stderr, `"command says".*no such image`)
 }

@@ -74,9 +74,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	outside := &http.Transport{DisableKeepAlives: true} // to others than backends, now and then
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{})
+	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{Changed: g.obey})
 	g.queue = admission.New(queueSettings(cfg))
-	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{})
+	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Parts{
@@ -137,6 +137,22 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 	return nil
 }
 
+// obey holds those who wait to what has changed: keys, caps, how many may run at a time.
+func (g *Gateway) obey() {
+	g.queue.Relimit(g.concurrency)
+	g.ledger.Revise()
+}
+
+func (g *Gateway) payer(key string) (budget.Payer, error) {
+	identity, err := g.keys.Present(key)
+	return proxy.Payer(&identity), err //nolint:wrapcheck // by the ledger
+}
+
+func (g *Gateway) concurrency(key string) int {
+	identity, _ := g.keys.Present(key) // a key that may not be used is refused at its turn
+	return g.proxy.Concurrency(&identity)
+}
+
 // Addr is the address of the API.
 func (g *Gateway) Addr() net.Addr { return g.public.addr() }
 
@@ -156,6 +172,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
+	g.obey()
 	g.config = cfg
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }

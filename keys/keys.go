@@ -55,6 +55,7 @@ type Identity struct {
 // Settings say how closely a Directory follows changes that other processes make.
 type Settings struct {
 	PollInterval time.Duration // 0: DefaultPollInterval
+	Changed      func()        // called, if not nil, when a change is in force, and not by two goroutines at once
 }
 
 // DefaultPollInterval keeps a Directory within a quarter of a second of the database. A poll reads one row.
@@ -148,8 +149,17 @@ func (d *Directory) Authenticate(secret string) (Identity, error) {
 // needed. A key that is not the account's is as good as none. The error is ErrUnknown, or one of Authenticate's for a key
 // that may not be used.
 func (d *Directory) Identify(account, key string) (Identity, error) {
+	found, err := d.Present(key)
+	if found.AccountID != account {
+		return Identity{}, ErrUnknown
+	}
+	return found, err
+}
+
+// Present says how a key of this id stands now. Its errors are Identify's.
+func (d *Directory) Present(key string) (Identity, error) {
 	found, ok := d.snapshot.Load().byID[key]
-	if !ok || found.identity.AccountID != account {
+	if !ok {
 		return Identity{}, ErrUnknown
 	}
 	return found.identity, found.refusal
@@ -187,6 +197,9 @@ func (d *Directory) refresh(ctx context.Context) error {
 		return err
 	}
 	d.snapshot.Store(next)
+	if d.settings.Changed != nil {
+		d.settings.Changed()
+	}
 	return nil
 }
 

@@ -193,6 +193,39 @@ func TestAnotherProcessSeesEveryChangeSoon(t *testing.T) {
 	sees(keys.ErrRevoked)
 }
 
+func TestAChangeIsToldOnceItIsInForce(t *testing.T) {
+	ctx := t.Context()
+	var d *keys.Directory
+	var key string
+	told := make(chan error, 100)
+	d = keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{Changed: func() {
+		_, err := d.Present(key)
+		told <- err
+	}})
+	must(t, d.Start(ctx))
+	t.Cleanup(d.Close)
+	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	must(t, err)
+	created, _ := newKey(t, d, "laptop")
+	for len(told) > 0 {
+		<-told
+	}
+	key = created.ID
+	for _, step := range []struct {
+		change func(context.Context, string) (keys.Key, error)
+		want   error
+	}{{d.PauseKey, keys.ErrPaused}, {d.ResumeKey, nil}} {
+		_, err = step.change(ctx, key)
+		must(t, err)
+		if got := <-told; !errors.Is(got, step.want) {
+			t.Errorf("told of %v, want %v", got, step.want)
+		}
+	}
+	if _, err := d.Present("nobody's"); !errors.Is(err, keys.ErrUnknown) {
+		t.Errorf("of a key that is none: %v", err)
+	}
+}
+
 func TestAReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 	file := path(t)
 	fill := func(where string) string {

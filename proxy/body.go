@@ -168,7 +168,7 @@ func (x *exchange) discardBody() {
 		return // nothing is coming, or it waits for leave to come
 	}
 	most := x.settings.MaxBodyBytes
-	if x.identity.KeyID != "" {
+	if x.payer.Key != "" {
 		most = max(most, discardMost)
 	}
 	control := http.NewResponseController(x.w)

@@ -11,8 +11,9 @@ import (
 	apierr "basegate/errors"
 )
 
-// measureTimeout bounds the questions to /tokenize about what vLLM never told the price of.
-const measureTimeout = 10 * time.Second
+// measureTimeout bounds the questions to /tokenize about what vLLM never told the price of. It is less than the gateway
+// takes to stop once it has cut off what was under way.
+const measureTimeout = 5 * time.Second
 
 // settle puts what the request took on the ledger and waits until that is on disk: whoever calls it before the last
 // byte has never finished an answer that is not charged. The error is for the client. Of a plain answer nothing has gone
@@ -79,6 +80,9 @@ func outcomeOf(x *exchange, err error) (status int, code apierr.Code) {
 func (s *Server) measure(x *exchange) usage {
 	x.slot.Leave()
 	x.stopCounting()
+	if x.streaming {
+		x.boundWrites() // the event that tells of the failure is to go out behind this
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), measureTimeout)
 	defer cancel()
 	if err := x.countPrompts(ctx); err != nil {

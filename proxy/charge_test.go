@@ -75,6 +75,8 @@ func TestAClientThatLeavesIsChargedWhatItGot(t *testing.T) {
 		{"an echo is not a completion", `"prompt":"to be","echo":true,"max_tokens":9,"stream":true`, hangs(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+4"},
 		{"an echo of token ids", `"prompt":[1,2,3],"echo":true,"max_tokens":9,"stream":true`, hangs(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+3"},
 		{"an echo with logprobs", `"prompt":[[1],[2,3,4]],"echo":true,"logprobs":0,"max_tokens":9,"stream":true`, hangs(scoredEvent("a", 5), scoredEvent("b", 1)), "4+5"},
+		{"an echo of text with logprobs", `"prompt":"to be","echo":true,"logprobs":0,"max_tokens":9,"stream":true`, hangs(scoredEvent("a", 5), scoredEvent("b", 1)), "3+3"},
+		{"an echo of a text that was counted to fit", `"prompt":"to ` + strings.Repeat("be", 2500) + `","echo":true,"logprobs":0,"max_tokens":9,"stream":true`, hangs(scoredEvent("a", 5), scoredEvent("b", 1)), "3+3"},
 		{"never more than was reserved", `"prompt":"to be","max_tokens":3,"stream":true`, hangs(event(0, "a b c d", "null"), event(0, "e", "null")), "3+3"},
 		{"before the first event", `"prompt":"to be or","stream":true`, hangs(), "4+0"},
 		{"a plain answer", `"prompt":"to be or"`, hangs(), "4+0"},
@@ -123,19 +125,31 @@ func TestAClientThatLeavesIsChargedWhatItGot(t *testing.T) {
 
 // After a crash the row says what the ledger charges: the prompt as counted, and the tokens that are out.
 func TestAStreamThatLastsIsOnDiskWithItsExactPrompt(t *testing.T) {
-	r := newRig(t, nil, upstream(t, hangs(event(0, "not", "null"), event(0, " to", "null"))))
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	done := r.background(ctx, `{"model":"m","prompt":"to be or","max_tokens":9,"stream":true}`)
-	eventually(t, "the row in flight has both", func() bool {
-		var found string
-		err := r.db.Read().QueryRowContext(t.Context(),
-			`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
-		return err == nil && found == "4+2 at b0"
-	})
-	leave()
-	<-done
-	r.rows(1)
+	for _, c := range []struct {
+		name, body string
+		events     []string
+		want       string
+	}{
+		{"a text", `"prompt":"to be or"`, []string{event(0, "not", "null"), event(0, " to", "null")}, "4+2"},
+		{"an echo of ids, which the first event holds", `"prompt":[1,2,3],"echo":true,"logprobs":0`, []string{scoredEvent("a", 5), scoredEvent("b", 1)}, "3+3"},
+		{"an echo of a text, by its events", `"prompt":"to be or","echo":true,"logprobs":0`, []string{scoredEvent("a", 5), scoredEvent("b", 1)}, "4+2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, nil, upstream(t, hangs(c.events...)))
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			done := r.background(ctx, `{"model":"m",`+c.body+`,"max_tokens":9,"stream":true}`)
+			var found string
+			eventually(t, "the row in flight has both", func() bool {
+				err := r.db.Read().QueryRowContext(t.Context(),
+					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
+				return err == nil && found == c.want+" at b0"
+			})
+			leave()
+			<-done
+			r.rows(1)
+		})
+	}
 }
 
 func TestAStreamThatBreaksIsChargedWhatWasDelivered(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"basegate/breaker"
+	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/keys"
@@ -77,10 +78,11 @@ var errNoKey = errors.New("no bearer token")
 // authenticate finds out who asks, and who pays.
 func (s *Server) authenticate(x *exchange) error {
 	identity, err := s.identify(x)
-	x.identity, x.payer = identity, payerOf(&identity)
+	x.identity, x.payer = identity, budget.Payer{}
 	if err != nil {
 		return apierr.BadKey(err)
 	}
+	x.payer = Payer(&identity)
 	return nil
 }
 

@@ -16,6 +16,7 @@ type delivered struct {
 	finished bool
 	events   int64  // that had text
 	scored   int64  // tokens whose log-probabilities were sent
+	echoed   int64  // tokens of the prompt, which an echo sends first
 	text     []byte // as it stood in the JSON, escapes and all
 }
 
@@ -31,7 +32,7 @@ func (d *delivered) take(c *choice) {
 }
 
 // least is what the choice has cost at the least.
-func (d *delivered) least() int64 { return max(d.events, d.scored) }
+func (d *delivered) least() int64 { return max(d.events, d.scored-d.echoed) }
 
 // countDelivered counts the tokens of all that has gone to the client. Never fewer than events with text, and more
 // where an event held several; never more than were reserved.
@@ -41,15 +42,13 @@ func (x *exchange) countDelivered(ctx context.Context) (int64, error) {
 	if r.Echo {
 		prompts = x.texts()
 	}
+	x.markEcho(x.delivered)
 	tokens := make([]int64, len(x.delivered))
 	var texts []string
 	var at []int
 	for i := range x.delivered {
 		d := &x.delivered[i]
 		tokens[i] = d.least()
-		if r.Echo && r.Logprobs != validate.Absent {
-			tokens[i] = max(d.events, d.scored-x.echoed(i))
-		}
 		if d.scored > 0 || len(d.text) == 0 {
 			continue
 		}
@@ -62,7 +61,7 @@ func (x *exchange) countDelivered(ctx context.Context) (int64, error) {
 	for j, i := range at {
 		n := counts[j]
 		if r.Echo && r.Kind == validate.Tokens {
-			n -= x.echoed(i)
+			n -= x.delivered[i].echoed
 		}
 		tokens[i] = max(tokens[i], n)
 	}

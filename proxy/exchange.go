@@ -224,9 +224,9 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 		if x.backend.GPU != "" {
 			h.Set("X-Acs-Upstream-Gpu", x.backend.GPU)
 		}
-		if code.FromUpstream() {
-			h.Set("X-Acs-Upstream-Error-Kind", string(code))
-		}
+	}
+	if code.FromUpstream() {
+		h.Set("X-Acs-Upstream-Error-Kind", string(code))
 	}
 	if x.request != nil {
 		if tag, ok := x.request.UserTag(); ok {

@@ -42,6 +42,9 @@ func TestTheUserTagComesBack(t *testing.T) {
 	if got := r.complete(`{"model":"m","prompt":"x","user":"run 1"}`); got.header.Get("X-Acs-User") != "run 1" {
 		t.Errorf("X-Acs-User is %q", got.header.Get("X-Acs-User"))
 	}
+	if got := r.complete(`{"model":"m","prompt":"x","user":"run 1","temperature":3}`); got.status != 400 || got.header.Get("X-Acs-User") != "run 1" {
+		t.Errorf("of a refused request X-Acs-User is %q", got.header.Get("X-Acs-User"))
+	}
 }
 
 func TestHeadersUpstream(t *testing.T) {
@@ -138,6 +141,8 @@ func TestOrderOfJudgement(t *testing.T) {
 	}{
 		{"path", "POST", "/v1/embeddings", "no", "", huge, 404, "not_found"},
 		{"slash at the end", "POST", "/v1/completions/", "no", "", huge, 404, "not_found"},
+		{"more than a model's id", "POST", "/v1/models/m/x", "no", "", "", 404, "not_found"},
+		{"less than a model's id", "GET", "/v1/models/", "no", "", "", 404, "not_found"},
 		{"method", "GET", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"OPTIONS", "OPTIONS", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"a method of nobody's", "BREW", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
@@ -189,6 +194,10 @@ func TestModels(t *testing.T) {
 	}
 	if none := r.do(r.request(t.Context(), http.MethodGet, "/v1/models/a%2Fb", "")); none.status != http.StatusNotFound {
 		t.Errorf("got %d", none.status)
+	}
+	down := newRig(t, nil, refusing(t))
+	if got := down.do(down.request(t.Context(), http.MethodGet, "/v1/models", "")); !strings.Contains(got.body, `"status":"unavailable","boot_estimate_seconds":0`) {
+		t.Errorf("of a model that is not warm: %s", got.body)
 	}
 	req := r.request(t.Context(), http.MethodGet, "/v1/models", "")
 	req.Header.Del("Authorization")

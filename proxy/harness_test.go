@@ -61,6 +61,7 @@ type rigOptions struct {
 	breaker     breaker.Settings
 	transport   http.RoundTripper
 	maxBuffered int64
+	model       config.Model
 }
 
 // newRig starts a gateway whose one model, m, has the given backends.
@@ -73,6 +74,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 			ClientAddress:     echo.ExtractIPDirect(),
 		},
 		maxBuffered: 1 << 30,
+		model:       config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20},
 		breaker:     breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
 	transport := connections.New(connections.Settings{ConnectTimeout: 10 * time.Second, IdleTimeout: 4 * time.Second})
@@ -102,7 +104,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	}
 	t.Cleanup(r.keys.Close)
 
-	model := config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20}
+	model := o.model
 	for i, b := range backends {
 		address, err := url.Parse(b)
 		if err != nil {

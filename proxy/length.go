@@ -39,24 +39,34 @@ func (x *exchange) judgeLength() error {
 		return room.judge(r.LongestPrompt())
 	}
 	var refused error
-	counted := 0
+	var counted []int64
 	r.EachText(func(text []byte) bool {
 		tokens := textBound(text) + x.model.SpecialTokens()
 		if tokens > room.most {
 			counts, err := countTexts(x.r.Context(), x.model, []string{string(text)}, withSpecial)
-			if err == nil { // else vLLM will judge
-				tokens, counted = counts[0], counted+1
+			switch {
+			case err == nil:
+				tokens, counted = counts[0], append(counted, counts[0])
 				refused = room.judge(tokens)
+			case room.scored > 0 && tokens > room.scored: // vLLM does not know of this limit; of the context it will judge
+				refused = x.uncounted(err)
 			}
 		}
 		x.prompt.tokens += tokens
 		return refused == nil
 	})
-	x.prompt.exact = counted == r.Prompts
 	if x.over() {
 		return x.ending()
 	}
+	if len(counted) == r.Prompts {
+		x.prompt.exact, x.prompt.each = true, counted
+	}
 	return refused
+}
+
+// uncounted is the refusal where the prompt's length decides and the tokenizer does not answer.
+func (x *exchange) uncounted(cause error) error {
+	return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length the request cannot be judged", x.model.ID()), 1, cause)
 }
 
 // countPrompts has the tokenizer count what is only bounded.
@@ -146,16 +156,21 @@ func (x *exchange) texts() []string {
 	return all
 }
 
-// echoed is how many tokens of the answer's i-th choice are the prompt's.
-func (x *exchange) echoed(i int) int64 {
+// markEcho notes how many tokens of each choice are the prompt's: unlimited where nobody has counted them.
+func (x *exchange) markEcho(choices []delivered) {
+	if !x.request.Echo {
+		return
+	}
 	each := x.prompt.each
 	if each == nil {
 		each = x.request.PromptLengths()
 	}
-	if prompt := i / int(x.request.N); prompt < len(each) {
-		return each[prompt]
+	for i := range choices {
+		choices[i].echoed = unlimited
+		if prompt := i / int(x.request.N); prompt < len(each) {
+			choices[i].echoed = each[prompt]
+		}
 	}
-	return 0
 }
 
 // room is what a model has for one prompt, in tokens.
@@ -194,13 +209,14 @@ func (r room) judge(tokens int64) error {
 	}
 }
 
-// textBound is a number of tokens that a text cannot exceed, less what a tokenizer adds to every prompt: one a byte, once
-// it is in NFC.
+// textBound is a number of tokens that a text cannot exceed, less what a tokenizer adds to every prompt: one a byte, as it
+// stands or in NFC. Some tokenizers bring a text into that form, which can make it longer; others leave decomposed text
+// as it is, which NFC would make shorter.
 func textBound(text []byte) int64 {
 	if isASCII(text) || norm.NFC.QuickSpan(text) == len(text) {
 		return int64(len(text))
 	}
-	return int64(len(norm.NFC.Bytes(text)))
+	return int64(max(len(text), len(norm.NFC.Bytes(text))))
 }
 
 // isASCII tells what every tokenizer's normalisation leaves alone, eight bytes at a time.

@@ -41,6 +41,7 @@ func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
 		{"token ids that do not", ids(185), 16, 400, 0},
 		{"one list of token ids that does not", "[[65]," + ids(185) + "]", 16, 400, 0},
 		{"many that fit each", "[" + ids(150) + "," + ids(150) + "]", 16, 200, 0},
+		{"decomposed letters, of which this tokenizer makes more than NFC has", `"` + strings.Repeat("e\u0301", 64) + `"`, 10, 400, 1},
 		{"too many tokens asked for", `"x"`, 200, 400, 1},
 		{"far too many", `"x"`, 1 << 30, 400, 1},
 	} {
@@ -61,5 +62,21 @@ func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
 	got := r.complete(`{"model":"m","prompt":"` + long + `"}`)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"vllm_context_length"`) {
 		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+// A prompt to be scored whose length decides is not let through uncounted: vLLM knows nothing of that limit.
+func TestAPromptToBeScoredIsNotLetThroughUncounted(t *testing.T) {
+	limited := func(o *rigOptions) { o.model.MaxScoredPromptTokens = 10 }
+	r := newRig(t, limited, upstreamWithout(t, "/tokenize", answers(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
+	for body, status := range map[string]int{
+		`"prompt":"once upon a time","prompt_logprobs":1`: http.StatusBadGateway,
+		`"prompt":"once","prompt_logprobs":1`:             http.StatusOK,
+		`"prompt":"once upon a time"`:                     http.StatusOK,
+	} {
+		got := r.complete(`{"model":"m",` + body + `}`)
+		if got.status != status || status == http.StatusBadGateway && !strings.Contains(got.body, `"code":"upstream_unreachable"`) {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,8 +24,8 @@ type modelObject struct {
 	MaxModelLen *int64 `json:"max_model_len"` // tokens; null while no backend has said
 	MaxLogprobs int    `json:"max_logprobs"`
 	Status      string `json:"status"`
-	// BootEstimate is how long a start takes, in seconds, of a model that is not warm and is the gateway's to start.
-	BootEstimate int64 `json:"boot_estimate_seconds,omitzero"`
+	// BootEstimate is how long a start takes, in whole seconds, of a model that is not warm; 0 where nobody can say.
+	BootEstimate *int64 `json:"boot_estimate_seconds,omitempty"`
 }
 
 type modelList struct {
@@ -41,7 +42,8 @@ func (s *Server) modelObject(m *fleet.Model) modelObject {
 		o.MaxModelLen = &n
 	}
 	if o.Status != fleet.Warm {
-		o.BootEstimate = int64(m.BootEstimate().Seconds())
+		estimate := int64(math.Ceil(m.BootEstimate().Seconds()))
+		o.BootEstimate = &estimate
 	}
 	return o
 }

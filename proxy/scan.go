@@ -157,7 +157,10 @@ func (s *scanner) escape() {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		s.at += 2
 	case 'u':
-		s.bad = len(rest) < 5 || !isHex(rest[1]) || !isHex(rest[2]) || !isHex(rest[3]) || !isHex(rest[4])
+		if len(rest) < 5 || !isHex(rest[1]) || !isHex(rest[2]) || !isHex(rest[3]) || !isHex(rest[4]) {
+			s.bad = true
+			return
+		}
 		s.at += 6
 	default:
 		s.bad = true

@@ -20,6 +20,7 @@ func (a *answer) begin(x *exchange) breaker.Verdict {
 	}
 	a.events = newEvents(a.Body)
 	a.transcript = newTranscript(x.request.Choices(), x.request.IncludeUsage)
+	x.markEcho(a.transcript.choices)
 	for {
 		a.first, a.firstEnd = a.next(x)
 		if len(a.first) > 0 {

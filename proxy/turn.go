@@ -21,8 +21,8 @@ const (
 	failingRetry = 2 * time.Second
 )
 
-// payerOf is who pays for what a key asks.
-func payerOf(i *keys.Identity) budget.Payer {
+// Payer is who pays for what a key asks, and within which caps.
+func Payer(i *keys.Identity) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: capsOf(&i.KeyCaps), AccountCaps: capsOf(&i.AccountCaps)}
 }
 
@@ -58,12 +58,8 @@ func budgetSpent(e *budget.Exceeded) error {
 // waitForSlot waits for the request's turn among those of its key. The slot must be left, and is then in x.slot too.
 // Who has waited may have been paused meanwhile, or given another budget, and is looked at again.
 func (s *Server) waitForSlot(x *exchange, bytes int64) error {
-	limit := x.identity.Concurrency
-	if limit == 0 {
-		limit = x.settings.ConcurrencyPerKey
-	}
 	began := time.Now()
-	slot, err := s.queue.Enter(x.r.Context(), x.identity.KeyID, limit, bytes)
+	slot, err := s.queue.Enter(x.r.Context(), x.identity.KeyID, s.Concurrency(&x.identity), bytes)
 	x.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):
@@ -80,6 +76,14 @@ func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 		return err
 	}
 	return nil
+}
+
+// Concurrency is how many requests of a key may run at a time.
+func (s *Server) Concurrency(i *keys.Identity) int {
+	if i.Concurrency > 0 {
+		return i.Concurrency
+	}
+	return s.settings.Load().ConcurrencyPerKey
 }
 
 func tooMuchWaits(cause error) error {
@@ -117,8 +121,11 @@ func (s *Server) reserve(x *exchange) (err error) {
 		return budgetSpent(exceeded)
 	case x.over():
 		return x.ending()
+	case errors.Is(err, budget.ErrBarred):
+		x.payer = budget.Payer{} // whose budget it was is no longer for this client
+		return apierr.BadKey(err)
 	case errors.Is(err, errUncounted):
-		return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length its budget cannot be judged", x.model.ID()), 1, err)
+		return x.uncounted(err)
 	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed):
 		return ledgerFailed(err)
 	default:
