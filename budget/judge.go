@@ -8,6 +8,9 @@ type Demand struct {
 	Exact        bool  // whether PromptTokens is the count, and not a bound that the count does not pass
 	Candidates   int64 // prompts × max(n, best_of); at least 1
 	MaxTokens    int64 // of each candidate; at least 1
+
+	// Hold is called, if not nil, where the request has to wait, and release when it no longer does. Its error is Reserve's.
+	Hold func() (release func(), err error)
 }
 
 // normal keeps nonsense from giving budget away.

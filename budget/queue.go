@@ -104,6 +104,14 @@ func (w *waiter) hold(v *verdict) {
 
 // await waits for the decision. Who leaves loses its place, and what it was given in the same moment.
 func (l *Ledger) await(ctx context.Context, w *waiter) error {
+	if w.demand.Hold != nil {
+		release, err := w.demand.Hold()
+		if err != nil {
+			l.leave(w)
+			return fmt.Errorf("wait for reservations to end: %w", err)
+		}
+		defer release()
+	}
 	select {
 	case <-w.decided:
 	case <-ctx.Done():

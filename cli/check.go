@@ -157,6 +157,10 @@ func checkServed(ctx context.Context, part string, m *fleet.Model, b *fleet.Back
 	for _, entry := range gjson.GetBytes(answer.Body, "data.#.id").Array() {
 		served = append(served, entry.Str)
 		if entry.Str == m.Checkpoint() {
+			if least := b.MaxModelLen(); least > 0 && least < m.MaxModelLen() {
+				return finding{part, checkWarning, fmt.Sprintf("serves %s with a context of %d tokens, and max_model_len is %d: what is longer than the backend takes ends as its error",
+					m.Checkpoint(), least, m.MaxModelLen())}
+			}
 			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s", m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
 		}
 	}

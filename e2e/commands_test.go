@@ -115,6 +115,15 @@ func TestCheckWarnsOfVersionsThatLogPrompts(t *testing.T) {
 	}
 }
 
+func TestCheckWarnsOfAContextThatTheBackendDoesNotHave(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{MaxModelLen: 4096})
+	longer := strings.Replace(model("m", mock.URL()), "{id: m,", "{id: m, max_model_len: 8192,", 1)
+	stdout, _, code := command(t, "check", "--config", newSite(t, settings{models: longer}).config)
+	if line := lineWith(stdout, "4096"); code != 0 || !strings.Contains(line, "warning") || !strings.Contains(line, "8192") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
 func TestTheConfigurationInTheRepositoryIsValid(t *testing.T) {
 	config, err := filepath.Abs("../config.yaml")
 	if err != nil {

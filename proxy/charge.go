@@ -88,6 +88,9 @@ func (s *Server) measure(x *exchange) usage {
 	if err := x.countPrompts(ctx); err != nil {
 		s.log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
 	}
+	if x.transcript != nil {
+		x.delivered = x.transcript.choices
+	}
 	cost := usage{prompt: x.prompt.tokens, known: true}
 	for i := range x.delivered {
 		cost.completion += x.delivered[i].least()

@@ -43,7 +43,7 @@ func (s *Server) completion(x *exchange) error {
 	if err := x.judgeLength(); err != nil {
 		return err
 	}
-	if err := s.reserve(x); err != nil {
+	if err := s.reserve(x, int64(len(body))); err != nil {
 		return err
 	}
 	defer x.reservation.Release()
@@ -52,6 +52,7 @@ func (s *Server) completion(x *exchange) error {
 
 // answer has a backend answer the request.
 func (s *Server) answer(x *exchange) error {
+	x.echoed = x.echoes()
 	x.countMeanwhile()
 	defer x.stopCounting()
 	a, err := s.forward(x)

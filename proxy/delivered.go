@@ -42,7 +42,11 @@ func (x *exchange) countDelivered(ctx context.Context) (int64, error) {
 	if r.Echo {
 		prompts = x.texts()
 	}
-	x.markEcho(x.delivered)
+	if echoed := x.echoes(); echoed != nil {
+		for i := range x.delivered {
+			x.delivered[i].echoed = echoed(i)
+		}
+	}
 	tokens := make([]int64, len(x.delivered))
 	var texts []string
 	var at []int

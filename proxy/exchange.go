@@ -53,9 +53,11 @@ type exchange struct {
 
 	writesBound time.Time // when the deadline for writes was last moved
 
-	delivered []delivered // of a stream, by choice
-	usage     usage       // what is charged
-	settled   bool        // the charge is made
+	echoed     func(choice int) int64 // tokens of the prompt in each choice, as counted before the first attempt; nil: none
+	transcript *transcript            // of the stream that the client gets
+	delivered  []delivered            // by choice, of an answer whose price the backend has not told
+	usage      usage                  // what is charged
+	settled    bool                   // the charge is made
 
 	queued     time.Duration // in the key's queue, and for the reservations of others
 	sent       time.Time     // to the backend, by the last attempt

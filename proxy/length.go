@@ -156,20 +156,21 @@ func (x *exchange) texts() []string {
 	return all
 }
 
-// markEcho notes how many tokens of each choice are the prompt's: unlimited where nobody has counted them.
-func (x *exchange) markEcho(choices []delivered) {
+// echoes tells of each choice how many of its tokens are the prompt's: unlimited where nobody has counted them. It is nil
+// without an echo. While the prompt is being counted it is not to be called.
+func (x *exchange) echoes() func(choice int) int64 {
 	if !x.request.Echo {
-		return
+		return nil
 	}
-	each := x.prompt.each
+	each, n := x.prompt.each, int(x.request.N)
 	if each == nil {
 		each = x.request.PromptLengths()
 	}
-	for i := range choices {
-		choices[i].echoed = unlimited
-		if prompt := i / int(x.request.N); prompt < len(each) {
-			choices[i].echoed = each[prompt]
+	return func(choice int) int64 {
+		if prompt := choice / n; prompt < len(each) {
+			return each[prompt]
 		}
+		return unlimited
 	}
 }
 

@@ -130,6 +130,7 @@ func BenchmarkReadEvent(b *testing.B) {
 	b.SetBytes(int64(len(event)))
 	b.ReportAllocs()
 	t := newTranscript(1, false)
+	t.choice(0)
 	for b.Loop() {
 		t.choices[0].text = t.choices[0].text[:0]
 		t.read(event)
@@ -141,6 +142,7 @@ func BenchmarkReadOtherEvent(b *testing.B) { // than the one before
 	other := bytes.Replace(event, []byte(`"index":0`), []byte(`"index":1`), 1)
 	b.ReportAllocs()
 	t := newTranscript(2, false)
+	t.choice(1)
 	for b.Loop() {
 		t.choices[0].text, t.choices[1].text = t.choices[0].text[:0], t.choices[1].text[:0]
 		t.read(event)

@@ -20,7 +20,7 @@ func (a *answer) begin(x *exchange) breaker.Verdict {
 	}
 	a.events = newEvents(a.Body)
 	a.transcript = newTranscript(x.request.Choices(), x.request.IncludeUsage)
-	x.markEcho(a.transcript.choices)
+	a.transcript.echoed = x.echoed
 	for {
 		a.first, a.firstEnd = a.next(x)
 		if len(a.first) > 0 {
@@ -104,7 +104,7 @@ func (s *Server) beginStream(x *exchange, a *answer) error {
 		}
 		return ledgerFailed(err)
 	}
-	x.delivered = a.transcript.choices
+	x.transcript = a.transcript
 	h := x.w.Header()
 	h.Set("Content-Type", a.Header.Get("Content-Type"))
 	h.Set("Cache-Control", "no-cache")

@@ -28,8 +28,10 @@ const (
 
 // transcript follows a stream: which choices have finished, what vLLM says it cost, and whether it is still sound.
 type transcript struct {
-	choices   []delivered // all that the whole answer has
-	passUsage bool        // the client asked for the usage event
+	total     int                    // how many choices the whole answer has
+	passUsage bool                   // the client asked for the usage event
+	echoed    func(choice int) int64 // tokens of the prompt in each; nil: none
+	choices   []delivered            // those that events have come of: a request can ask for millions
 
 	began      bool // an event that the client gets has come
 	unfinished int
@@ -41,7 +43,7 @@ type transcript struct {
 }
 
 func newTranscript(choices int, passUsage bool) *transcript {
-	return &transcript{choices: make([]delivered, choices), passUsage: passUsage, unfinished: choices}
+	return &transcript{total: choices, passUsage: passUsage, unfinished: choices}
 }
 
 // take reads a batch of whole events and returns the bytes to pass on: the batch itself but for events that are left
@@ -116,10 +118,10 @@ func (t *transcript) takeChoices(choices []choice) bool {
 	}
 	for i := range choices {
 		c := &choices[i]
-		if c.index < 0 || c.index >= len(t.choices) {
+		if c.index < 0 || c.index >= t.total {
 			continue
 		}
-		d := &t.choices[c.index]
+		d := t.choice(c.index)
 		before := d.least()
 		d.take(c)
 		t.tokens += d.least() - before
@@ -129,6 +131,18 @@ func (t *transcript) takeChoices(choices []choice) bool {
 		}
 	}
 	return true
+}
+
+// choice is what has come of one choice.
+func (t *transcript) choice(index int) *delivered {
+	for next := len(t.choices); next <= index; next++ {
+		var d delivered
+		if t.echoed != nil {
+			d.echoed = t.echoed(next)
+		}
+		t.choices = append(t.choices, d)
+	}
+	return &t.choices[index]
 }
 
 func (t *transcript) fail(v breaker.Verdict) ending {

@@ -98,13 +98,14 @@ var errUncounted = errors.New("count the prompt's tokens")
 
 // reserve takes the most that the request can cost out of its budgets, and waits where the reservations of others stand
 // in the way. What fits may be less than was asked for.
-func (s *Server) reserve(x *exchange) (err error) {
+func (s *Server) reserve(x *exchange, bytes int64) (err error) {
 	r := x.request
 	began := time.Now()
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.arrived,
 	}, budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
+		Hold: func() (func(), error) { return s.queue.Hold(bytes) },
 	}, func(ctx context.Context) (int64, error) {
 		if err := x.countPrompts(ctx); err != nil {
 			return 0, errors.Join(errUncounted, err)
@@ -121,6 +122,8 @@ func (s *Server) reserve(x *exchange) (err error) {
 		return budgetSpent(exceeded)
 	case x.over():
 		return x.ending()
+	case errors.Is(err, admission.ErrFull):
+		return tooMuchWaits(err)
 	case errors.Is(err, budget.ErrBarred):
 		x.payer = budget.Payer{} // whose budget it was is no longer for this client
 		return apierr.BadKey(err)

@@ -210,6 +210,30 @@ func TestReservationsOfOthersMakeARequestWaitAndNotFail(t *testing.T) {
 	}
 }
 
+func TestWhoWaitsForReservationsCountsAsWaiting(t *testing.T) {
+	g := newGate()
+	ask := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
+	r := newRig(t, func(o *rigOptions) { o.maxBuffered = int64(len(ask)) }, upstream(t, g.ServeHTTP))
+	r.setKey(limits(func(c *keys.Caps) { c.MonthTotal = new(int64(29)) }))
+	first := r.background(t.Context(), ask)
+	<-g.arrived
+	second := r.background(t.Context(), ask)
+	eventually(t, "it waits", func() bool { return r.queue.Stats().BufferedBytes == int64(len(ask)) })
+	if got := r.complete(ask); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
+		t.Errorf("one too many gets %d %s", got.status, got.body)
+	}
+	g.open <- struct{}{}
+	g.open <- struct{}{}
+	for _, one := range []<-chan reply{first, second} {
+		if got := <-one; got.status != http.StatusOK {
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+	}
+	if s := r.queue.Stats(); s.BufferedBytes != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestAKeyThatIsPausedWhileItWaitsIsRefused(t *testing.T) {
 	g := newGate()
 	r := newRig(t, atATime(1), upstream(t, g.ServeHTTP))
