@@ -157,19 +157,9 @@ func (l *Ledger) keep(ctx context.Context) {
 	}
 }
 
-// turn lets those in whom a new window has begun.
+// turn judges again who has waited since before a new window began.
 func (l *Ledger) turn() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.waiting == 0 {
-		return
-	}
-	now, _ := l.now()
-	for _, account := range l.accounts {
-		if len(account.queue) > 0 && account.turned != now {
-			l.pump(account)
-		}
-	}
+	l.rejudge(func(account *party, now moment) bool { return account.turned != now })
 }
 
 // now is the present, but not before the first month that counts.
@@ -185,13 +175,21 @@ func (l *Ledger) now() (moment, time.Time) {
 
 // Revise judges everybody who waits again, since caps have changed, or keys may not be used any more.
 func (l *Ledger) Revise() {
+	l.rejudge(func(*party, moment) bool { return true })
+}
+
+// rejudge judges those again who wait in the accounts for which due says so.
+func (l *Ledger) rejudge(due func(account *party, now moment) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == 0 {
 		return
 	}
+	now, _ := l.now()
 	for _, account := range l.accounts {
-		l.pump(account)
+		if len(account.queue) > 0 && due(account, now) {
+			l.pump(account)
+		}
 	}
 }
 

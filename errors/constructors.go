@@ -183,11 +183,11 @@ func Booting(model string, retry, elapsed, estimate time.Duration) error {
 	return &Error{
 		Code: ColdBoot,
 		Message: fmt.Sprintf("%s is starting: %d of about %d seconds have passed; ask again in %d seconds",
-			model, seconds(elapsed), seconds(estimate), seconds(retry)),
+			model, Seconds(elapsed), Seconds(estimate), Seconds(retry)),
 		Extras: []Extra{
-			{"retry_after_seconds", seconds(retry)},
-			{"boot_elapsed_seconds", seconds(elapsed)},
-			{"boot_estimate_seconds", seconds(estimate)},
+			{"retry_after_seconds", Seconds(retry)},
+			{"boot_elapsed_seconds", Seconds(elapsed)},
+			{"boot_estimate_seconds", Seconds(estimate)},
 		},
 		retryAfter: retry,
 	}
@@ -200,8 +200,8 @@ func BreakerOpen(model string, retry time.Duration) error {
 	return &Error{
 		Code: CircuitOpen,
 		Message: fmt.Sprintf("every backend of %s has failed repeatedly; the next try is in %d seconds",
-			model, seconds(retry)),
-		Extras:     []Extra{{"retry_after_seconds", seconds(retry)}},
+			model, Seconds(retry)),
+		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,
 	}
 }
@@ -211,8 +211,8 @@ func Overload(reason string, retry time.Duration, cause error) error {
 	retry = clampRetry(retry)
 	return &Error{
 		Code:       Overloaded,
-		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, seconds(retry)),
-		Extras:     []Extra{{"retry_after_seconds", seconds(retry)}},
+		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, Seconds(retry)),
+		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,
 		cause:      cause,
 	}
@@ -240,8 +240,8 @@ func clampRetry(d time.Duration) time.Duration {
 	return min(max(d, time.Second), maxRetryAfter)
 }
 
-// seconds rounds up, so that nobody comes back a moment too early.
-func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
+// Seconds is a time in whole seconds, rounded up so that nobody comes back a moment too early.
+func Seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
 func count(n int, noun string) string {
 	if n == 1 {

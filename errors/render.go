@@ -26,7 +26,7 @@ func (e *Error) SetHeaders(h http.Header) {
 		h.Set("X-Should-Retry", string(r.retry))
 	}
 	if r.status == http.StatusServiceUnavailable {
-		h.Set("Retry-After", strconv.FormatInt(seconds(clampRetry(e.retryAfter)), 10))
+		h.Set("Retry-After", strconv.FormatInt(Seconds(clampRetry(e.retryAfter)), 10))
 	}
 	if e.allow != "" {
 		h.Set("Allow", e.allow)

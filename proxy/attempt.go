@@ -23,11 +23,8 @@ const (
 	errorBody = 1 << 20
 )
 
-var (
-	// errSilent is why an attempt is given up.
-	errSilent     = errors.New("the backend was silent for too long")
-	errUnreadable = errors.New("what the backend sent is not HTTP")
-)
+// errSilent is why an attempt is given up.
+var errSilent = errors.New("the backend was silent for too long")
 
 // forward makes attempts until one brings an answer, none may follow, or the client leaves. The answer is sound as far
 // as can be told before any of it goes to the client, and the caller closes it.
@@ -192,22 +189,8 @@ func noAnswer(ctx context.Context, x *exchange, err error) breaker.Verdict {
 	case errors.As(err, &op) && op.Op == "dial":
 		return breaker.Verdict{Class: breaker.Refused, Cause: err}
 	default:
-		return breaker.Verdict{Class: breaker.Reset, Cause: unquoted(err)}
+		return breaker.Verdict{Class: breaker.Reset, Cause: err}
 	}
-}
-
-// unquoted is what the log may hold of an error of the connection. What net/http says of an answer that it cannot
-// parse quotes that answer, and a completion may be in it.
-func unquoted(err error) error {
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op
-	}
-	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, errEventTooLong} {
-		if errors.Is(err, known) {
-			return known
-		}
-	}
-	return errUnreadable
 }
 
 // broken classifies an answer whose body could not be read to its end.
@@ -218,7 +201,7 @@ func (a *answer) broken(x *exchange, err error) breaker.Verdict {
 	case errors.Is(context.Cause(a.ctx), errSilent):
 		return breaker.Verdict{Class: breaker.TimedOut, Cause: errSilent}
 	default:
-		return breaker.Verdict{Class: breaker.Truncated, Status: a.StatusCode, Cause: unquoted(err)}
+		return breaker.Verdict{Class: breaker.Truncated, Status: a.StatusCode, Cause: err}
 	}
 }
 

@@ -52,7 +52,9 @@ func (s *Server) completion(x *exchange) error {
 
 // answer has a backend answer the request.
 func (s *Server) answer(x *exchange) error {
-	x.echoed = x.echoes()
+	if x.request.Stream {
+		x.echoed = x.echoes()
+	}
 	x.countMeanwhile()
 	defer x.stopCounting()
 	a, err := s.forward(x)

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -42,7 +41,7 @@ func (s *Server) modelObject(m *fleet.Model) modelObject {
 		o.MaxModelLen = &n
 	}
 	if o.Status != fleet.Warm {
-		estimate := int64(math.Ceil(m.BootEstimate().Seconds()))
+		estimate := apierr.Seconds(m.BootEstimate())
 		o.BootEstimate = &estimate
 	}
 	return o

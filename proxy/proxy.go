@@ -53,7 +53,7 @@ type Parts struct {
 	Fleet     *fleet.Fleet          // where it runs
 	Queue     *admission.Queue      // whose turn it is
 	Ledger    *budget.Ledger        // what it may cost
-	Transport http.RoundTripper     // to the backends
+	Transport http.RoundTripper     // to the backends; its errors go to the log, and must quote nothing of what comes
 	Registry  prometheus.Registerer // of the API's own metrics
 	Log       *zap.Logger
 }

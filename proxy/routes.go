@@ -39,9 +39,10 @@ func (s *Server) Mount(e *echo.Echo) {
 func (s *Server) serve(r route) echo.HandlerFunc {
 	before, _, variable := strings.Cut(r.path, ":")
 	return func(c echo.Context) error {
-		// Echo takes all that is left of a path for its last variable.
-		if rest, _ := strings.CutPrefix(c.Request().URL.EscapedPath(), before); variable && (rest == "" || strings.Contains(rest, "/")) {
-			return echo.ErrNotFound
+		if variable { // echo takes all that is left of a path for its last one
+			if rest := strings.TrimPrefix(c.Request().URL.EscapedPath(), before); rest == "" || strings.Contains(rest, "/") {
+				return echo.ErrNotFound
+			}
 		}
 		if c.Request().Method != r.method {
 			return echo.ErrMethodNotAllowed

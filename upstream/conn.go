@@ -33,7 +33,7 @@ const (
 var (
 	errHead    = errors.New("the head of the answer is longer than 1 MiB")
 	errInterim = errors.New("too many answers of 1xx")
-	errNoHTTP  = errors.New("the head of the answer is not HTTP")
+	errNoHTTP  = errors.New("what the backend sent is not HTTP")
 	errField   = errors.New("a header holds a control character")
 )
 
@@ -208,8 +208,8 @@ func (c *conn) receive(req *http.Request) (*http.Response, error) {
 	return nil, errInterim
 }
 
-// unquoted is an error without what net/http quotes of an answer that it cannot read: the prompt may be in it, and errors
-// go to the log.
+// unquoted is an error without what net/http quotes of an answer that it cannot read: a prompt or a completion may be in
+// it, and errors go to the log.
 func unquoted(err error) error {
 	var lost net.Error
 	if errors.As(err, &lost) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errHead) {

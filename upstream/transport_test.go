@@ -304,7 +304,8 @@ func TestABackendThatRefusesBeforeItHasReadIsHeard(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAnAnswerIsRefused(t *testing.T) {
+// The errors go to the log, and what a backend sends may hold a prompt.
+func TestWhatIsNotAnAnswerIsRefusedAndNotQuoted(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":             "",
 		"half a head":         "HTTP/1.1 200 OK\r\nContent-",
@@ -312,12 +313,21 @@ func TestWhatIsNotAnAnswerIsRefused(t *testing.T) {
 		"an endless head":     "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2<<20),
 		"nothing but interim": strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100),
 		"two lengths":         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+		"words":               "a secret\r\n\r\n",
+		"a version of words":  "HTTP/secret 200 OK\r\n\r\n",
+		"a status of words":   "HTTP/1.1 secret OK\r\n\r\n",
+		"words for a header":  "HTTP/1.1 200 OK\r\na secret\r\n\r\n",
+		"a length of words":   "HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
+		"a coding of words":   "HTTP/1.1 200 OK\r\nTransfer-Encoding: secret\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := raw(t, func(c net.Conn) { readHead(c); io.WriteString(c, says) })
 			answer, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, address, "x"))
 			if err == nil {
-				t.Errorf("got %d %q", answer.StatusCode, text(t, answer))
+				t.Fatalf("got %d %q", answer.StatusCode, text(t, answer))
+			}
+			if strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "SSH") {
+				t.Errorf("it quotes what was sent: %v", err)
 			}
 		})
 	}
