@@ -74,8 +74,8 @@ memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; ne
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
-	promtool check config observability/prometheus.yaml
-	promtool test rules observability/alerts_test.yaml
+	promtool check config deploy/prometheus/prometheus.yaml
+	promtool test rules deploy/prometheus/alerts_test.yaml
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...

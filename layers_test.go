@@ -21,8 +21,8 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "mockvllm", "socket"},
-	{"validate", "breaker", "database", "upstream", "downstream"},
+	{"errors", "config", "docs", "mockvllm", "http1/pooled"},
+	{"validate", "breaker", "database", "http1/client", "http1/server"},
 	{"keys", "admission", "budget", "fleet"},
 	{"proxy", "console"},
 	{"gateway"},

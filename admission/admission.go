@@ -55,8 +55,8 @@ func (q *Queue) Reload(s Settings) {
 	q.settings = s
 }
 
-// Relimit takes over the limit of each key that has requests, for those who wait too.
-func (q *Queue) Relimit(limit func(key string) int) {
+// SetLimits takes over the limit of each key that has requests, for those who wait too.
+func (q *Queue) SetLimits(limit func(key string) int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for key, l := range q.lanes {
@@ -74,13 +74,13 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// Enter waits until it is the caller's turn and returns its slot, which the caller must Leave, whatever happens. A key
-// has limit slots, at least 1; a limit that differs from the last Enter's holds for all who wait, so that a raise lets
+// Acquire waits until it is the caller's turn and returns its slot, which the caller must Leave, whatever happens. A key
+// has limit slots, at least 1; a limit that differs from the last Acquire's holds for all who wait, so that a raise lets
 // as many in as fit, while a reduction takes no slot from anybody. The bytes are what the request keeps in memory while
 // it waits; one that gets its slot at once may be of any size.
 //
 // The error is ErrFull, or context.Cause(ctx) where ctx ended first; then there is nothing to leave.
-func (q *Queue) Enter(ctx context.Context, key string, limit int, bytes int64) (*Slot, error) {
+func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -92,14 +92,14 @@ func (q *Queue) Enter(ctx context.Context, key string, limit int, bytes int64) (
 	case <-s.turn:
 		return s, nil
 	case <-ctx.Done():
-		s.Leave()
+		s.Release()
 		return nil, context.Cause(ctx)
 	}
 }
 
-// Hold counts the bytes of a request that waits for something else than its turn, until release is called, once. The
+// ReserveMemory counts the bytes of a request that waits for something else than its turn, until release is called, once. The
 // error is ErrFull.
-func (q *Queue) Hold(bytes int64) (release func(), err error) {
+func (q *Queue) ReserveMemory(bytes int64) (release func(), err error) {
 	bytes = max(bytes, 0)
 	q.mu.Lock()
 	defer q.mu.Unlock()

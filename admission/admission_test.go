@@ -26,7 +26,7 @@ func newQueue() *admission.Queue { return admission.New(admission.Settings{MaxBu
 
 func enter(tb testing.TB, q *admission.Queue, key string, limit int) *admission.Slot {
 	tb.Helper()
-	s, err := q.Enter(tb.Context(), key, limit, 1)
+	s, err := q.Acquire(tb.Context(), key, limit, 1)
 	if err != nil {
 		tb.Error(err)
 	}
@@ -51,7 +51,7 @@ func line(tb testing.TB, q *admission.Queue, key string, limit, n int) *crowd {
 		ctx, leave := context.WithCancelCause(tb.Context())
 		c.leave = append(c.leave, leave)
 		go func() {
-			s, err := q.Enter(ctx, key, limit, 10)
+			s, err := q.Acquire(ctx, key, limit, 10)
 			if err != nil {
 				c.out <- err
 				return
@@ -91,10 +91,10 @@ func TestSlotsAreGivenInTheOrderOfArrival(t *testing.T) {
 		first := enter(t, q, "a", 1)
 		c := line(t, q, "a", 1, 50)
 		wantEntered(t, c)
-		first.Leave()
+		first.Release()
 		for i := range 50 {
 			wantEntered(t, c, i)
-			c.slots[i].Leave()
+			c.slots[i].Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
@@ -105,12 +105,12 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		q := newQueue()
 		a := enter(t, q, "a", 1)
 		c := line(t, q, "a", 1, 3)
-		enter(t, q, "b", 1).Leave()
+		enter(t, q, "b", 1).Release()
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 30})
-		a.Leave()
+		a.Release()
 		for i := range 3 {
 			wantEntered(t, c, i)
-			c.slots[i].Leave()
+			c.slots[i].Release()
 		}
 	})
 }
@@ -122,9 +122,9 @@ func TestAWaiterWaitsWithoutLimitOfTime(t *testing.T) {
 		c := line(t, q, "a", 1, 1)
 		<-time.NewTimer(365 * 24 * time.Hour).C // of the bubble's time
 		wantEntered(t, c)
-		first.Leave()
+		first.Release()
 		wantEntered(t, c, 0)
-		c.slots[0].Leave()
+		c.slots[0].Release()
 	})
 }
 
@@ -140,10 +140,10 @@ func TestWhoLeavesLosesItsPlaceWhereverItStood(t *testing.T) {
 			}
 			wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 5 - before, BufferedBytes: int64(50 - 10*before)})
 		}
-		first.Leave()
+		first.Release()
 		for _, i := range []int{1, 2, 4} {
 			wantEntered(t, c, i)
-			c.slots[i].Leave()
+			c.slots[i].Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
@@ -157,9 +157,9 @@ func TestAQueueThatAllHaveLeftIsUsedAgain(t *testing.T) {
 		c.leave[0](errLeft)
 		<-c.out
 		second := line(t, q, "a", 1, 1)
-		first.Leave()
+		first.Release()
 		wantEntered(t, second, 0)
-		second.slots[0].Leave()
+		second.slots[0].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
@@ -168,7 +168,7 @@ func TestNobodyEntersWithAContextThatHasEnded(t *testing.T) {
 	q := newQueue()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errLeft)
-	if s, err := q.Enter(ctx, "a", 1, 1); !errors.Is(err, errLeft) || s != nil {
+	if s, err := q.Acquire(ctx, "a", 1, 1); !errors.Is(err, errLeft) || s != nil {
 		t.Errorf("got %v, %v", s, err)
 	}
 	wantStats(t, q, admission.Stats{})
@@ -182,14 +182,14 @@ func TestARaisedLimitLetsInAsManyAsFit(t *testing.T) {
 		last := line(t, q, "a", 4, 1) // raises the limit, behind five others
 		wantEntered(t, c, 0, 1, 2)
 		wantEntered(t, last)
-		first.Leave()
+		first.Release()
 		wantEntered(t, c, 3)
-		c.slots[0].Leave()
+		c.slots[0].Release()
 		wantEntered(t, c, 4)
-		c.slots[1].Leave()
+		c.slots[1].Release()
 		wantEntered(t, last, 0)
 		for _, s := range append(c.slots[2:], last.slots...) {
-			s.Leave()
+			s.Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
@@ -200,15 +200,15 @@ func TestWhoWaitsIsHeldToANewLimit(t *testing.T) {
 		q := newQueue()
 		first := enter(t, q, "a", 1)
 		c := line(t, q, "a", 1, 3)
-		q.Relimit(func(key string) int { return map[string]int{"a": 3}[key] })
+		q.SetLimits(func(key string) int { return map[string]int{"a": 3}[key] })
 		wantEntered(t, c, 0, 1)
-		q.Relimit(func(string) int { return 1 })
-		first.Leave()
-		c.slots[0].Leave()
+		q.SetLimits(func(string) int { return 1 })
+		first.Release()
+		c.slots[0].Release()
 		wantEntered(t, c)
-		c.slots[1].Leave()
+		c.slots[1].Release()
 		wantEntered(t, c, 2)
-		c.slots[2].Leave()
+		c.slots[2].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
@@ -221,7 +221,7 @@ func TestWhoRaisesTheLimitEntersBehindThoseWhoWaited(t *testing.T) {
 		second := enter(t, q, "a", 3)
 		wantEntered(t, c, 0)
 		for _, s := range []*admission.Slot{first, second, c.slots[0]} {
-			s.Leave()
+			s.Release()
 		}
 	})
 }
@@ -235,15 +235,15 @@ func TestALoweredLimitTakesNoSlotAndHoldsFromThenOn(t *testing.T) {
 		}
 		c := line(t, q, "a", 2, 2)
 		for _, s := range held[:2] {
-			s.Leave()
+			s.Release()
 			wantEntered(t, c)
 		}
-		held[2].Leave()
+		held[2].Release()
 		wantEntered(t, c, 0)
-		held[3].Leave()
+		held[3].Release()
 		wantEntered(t, c, 1)
 		for _, s := range c.slots {
-			s.Leave()
+			s.Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
@@ -252,14 +252,14 @@ func TestALoweredLimitTakesNoSlotAndHoldsFromThenOn(t *testing.T) {
 func TestALimitIsAtLeastOne(t *testing.T) {
 	q := newQueue()
 	for _, limit := range []int{0, -1} {
-		enter(t, q, "a", limit).Leave()
+		enter(t, q, "a", limit).Release()
 	}
 }
 
 func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := admission.New(admission.Settings{MaxBufferedBytes: 25})
-		big, err := q.Enter(t.Context(), "a", 1, 1<<40) // gets its slot at once
+		big, err := q.Acquire(t.Context(), "a", 1, 1<<40) // gets its slot at once
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 		c := line(t, q, "a", 1, 2) // 20 bytes
 		refused := func(bytes int64) {
 			t.Helper()
-			if s, err := q.Enter(t.Context(), "b", 1, bytes); !errors.Is(err, admission.ErrFull) || s != nil {
+			if s, err := q.Acquire(t.Context(), "b", 1, bytes); !errors.Is(err, admission.ErrFull) || s != nil {
 				t.Errorf("%d bytes: got %v, %v", bytes, s, err)
 			}
 		}
@@ -275,7 +275,7 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 			t.Helper()
 			ctx, leave := context.WithTimeout(t.Context(), time.Second)
 			defer leave()
-			if _, err := q.Enter(ctx, "b", 1, bytes); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := q.Acquire(ctx, "b", 1, bytes); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%d bytes: got %v", bytes, err)
 			}
 		}
@@ -287,7 +287,7 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 		q.Reload(admission.Settings{MaxBufferedBytes: 10}) // turns nobody away
 		wantStats(t, q, admission.Stats{Keys: 2, Running: 2, Waiting: 2, BufferedBytes: 20, Refused: 2})
 		refused(0)
-		big.Leave()
+		big.Release()
 		wantEntered(t, c, 0)
 		refused(1)
 		fits(0)
@@ -298,27 +298,27 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 		<-c.out
 		fits(11)
 		refused(12)
-		c.slots[0].Leave()
-		other.Leave()
+		c.slots[0].Release()
+		other.Release()
 		wantStats(t, q, admission.Stats{Refused: 6})
 	})
 }
 
 func TestWhatWaitsForSomethingElseCountsToo(t *testing.T) {
 	q := admission.New(admission.Settings{MaxBufferedBytes: 25})
-	release, err := q.Hold(20)
+	release, err := q.ReserveMemory(20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.Hold(6); !errors.Is(err, admission.ErrFull) {
+	if _, err := q.ReserveMemory(6); !errors.Is(err, admission.ErrFull) {
 		t.Errorf("got %v", err)
 	}
 	first := enter(t, q, "a", 1)
-	if _, err := q.Enter(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
+	if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
 		t.Errorf("a place in the queue: got %v", err)
 	}
 	release()
-	first.Leave()
+	first.Release()
 	wantStats(t, q, admission.Stats{Refused: 2})
 }
 
@@ -329,16 +329,16 @@ func TestLeavingTwiceFreesOneSlot(t *testing.T) {
 		c := line(t, q, "a", 1, 2)
 		var leaving sync.WaitGroup
 		for range 10 {
-			leaving.Go(first.Leave)
+			leaving.Go(first.Release)
 		}
 		leaving.Wait()
 		wantEntered(t, c, 0)
-		c.slots[0].Leave()
-		c.slots[0].Leave()
+		c.slots[0].Release()
+		c.slots[0].Release()
 		wantEntered(t, c, 1)
-		first.Leave()
+		first.Release()
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1})
-		c.slots[1].Leave()
+		c.slots[1].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
@@ -351,19 +351,19 @@ func TestAHandOverThatRacesWithLeavingLosesNoSlot(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			s, err := q.Enter(ctx, "a", 1, 1)
+			s, err := q.Acquire(ctx, "a", 1, 1)
 			if err == nil {
-				s.Leave()
+				s.Release()
 			} else if !errors.Is(err, errLeft) {
 				t.Errorf("got %v", err)
 			}
 		})
-		all.Go(func() { enter(t, q, "a", 1).Leave() })
+		all.Go(func() { enter(t, q, "a", 1).Release() })
 		for q.Stats().Waiting < 2 {
 			runtime.Gosched()
 		}
 		all.Go(func() { leave(errLeft) })
-		all.Go(first.Leave)
+		all.Go(first.Release)
 		all.Wait() // for ever, where the slot got lost
 		if got := q.Stats(); got != (admission.Stats{}) {
 			t.Fatalf("something stayed behind: %+v", got)
@@ -385,12 +385,12 @@ func TestNoLimitIsEverPassed(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				all.Go(func() { leave(errLeft) })
 			}
-			s, err := q.Enter(ctx, strconv.Itoa(key), key+1, 1)
+			s, err := q.Acquire(ctx, strconv.Itoa(key), key+1, 1)
 			if err != nil {
 				left.Add(1)
 				return
 			}
-			defer s.Leave()
+			defer s.Release()
 			if n := running[key].Add(1); n > int64(key+1) {
 				t.Errorf("%d requests of a key that may have %d", n, key+1)
 			}
@@ -416,7 +416,7 @@ func TestEverybodyGetsInWhileLimitsChange(t *testing.T) {
 	for range requests {
 		all.Go(func() {
 			s := enter(t, q, "a", 1+rand.IntN(highest))
-			defer s.Leave()
+			defer s.Release()
 			if n := running.Add(1); n > highest {
 				t.Errorf("%d at a time", n)
 			}
@@ -436,7 +436,7 @@ func TestTenThousandWaitersAreCheap(t *testing.T) {
 	ctx, leave := context.WithCancelCause(t.Context())
 	var all sync.WaitGroup
 	for range waiters {
-		all.Go(func() { _, _ = q.Enter(ctx, "a", 1, 1) })
+		all.Go(func() { _, _ = q.Acquire(ctx, "a", 1, 1) })
 	}
 	for q.Stats().Waiting < waiters {
 		runtime.Gosched()
@@ -451,7 +451,7 @@ func TestTenThousandWaitersAreCheap(t *testing.T) {
 	all.Wait()
 	t.Logf("all left within %v", time.Since(begun))
 	wantStats(t, q, admission.Stats{Keys: 1, Running: 1})
-	first.Leave()
+	first.Release()
 	wantStats(t, q, admission.Stats{})
 }
 
@@ -468,8 +468,8 @@ func TestComingAndGoingAllocatesOnlyTheSlot(t *testing.T) {
 	}
 	q, ctx := newQueue(), t.Context()
 	n := testing.AllocsPerRun(1000, func() {
-		s, _ := q.Enter(ctx, "a", 8, 100)
-		s.Leave()
+		s, _ := q.Acquire(ctx, "a", 8, 100)
+		s.Release()
 	})
 	if n > 1 {
 		t.Errorf("%v allocations", n)
@@ -483,7 +483,7 @@ func TestMetricsTellTheTotals(t *testing.T) {
 		registry.MustRegister(admission.NewCollector(q))
 		first := enter(t, q, "a", 1)
 		c := line(t, q, "a", 1, 1)
-		if _, err := q.Enter(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
+		if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
 			t.Fatalf("got %v", err)
 		}
 		families, err := registry.Gather()
@@ -500,9 +500,9 @@ func TestMetricsTellTheTotals(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
 		}
-		first.Leave()
+		first.Release()
 		wantEntered(t, c, 0)
-		c.slots[0].Leave()
+		c.slots[0].Release()
 	})
 }
 
@@ -510,11 +510,11 @@ func BenchmarkEnterLeave(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := q.Enter(ctx, "a", 8, 100)
+		s, err := q.Acquire(ctx, "a", 8, 100)
 		if err != nil {
 			b.Fatal(err)
 		}
-		s.Leave()
+		s.Release()
 	}
 }
 
@@ -524,12 +524,12 @@ func BenchmarkHandOver(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			s, err := q.Enter(ctx, "a", 1, 100)
+			s, err := q.Acquire(ctx, "a", 1, 100)
 			if err != nil {
 				b.Error(err)
 				return
 			}
-			s.Leave()
+			s.Release()
 		}
 	})
 }

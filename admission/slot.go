@@ -20,9 +20,9 @@ const (
 	gone
 )
 
-// Leave gives the slot back and hands it to the next in the queue at once. To leave twice, or from several goroutines,
+// Release gives the slot back and hands it to the next in the queue at once. To leave twice, or from several goroutines,
 // changes nothing.
-func (s *Slot) Leave() {
+func (s *Slot) Release() {
 	q := s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()

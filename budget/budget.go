@@ -33,8 +33,8 @@ import (
 // ErrClosed says that the ledger is closed, or not yet open, and admits nothing.
 var ErrClosed = errors.New("the ledger is closed")
 
-// ErrBarred says that a key may not ask any more that could when its request came.
-var ErrBarred = errors.New("the key may not be used any more")
+// ErrKeyDisabled says that a key may not ask any more that could when its request came.
+var ErrKeyDisabled = errors.New("the key may not be used any more")
 
 // Settings say what a Ledger goes by.
 type Settings struct {
@@ -173,8 +173,8 @@ func (l *Ledger) now() (moment, time.Time) {
 	return now, at
 }
 
-// Revise judges everybody who waits again, since caps have changed, or keys may not be used any more.
-func (l *Ledger) Revise() {
+// RefreshCaps judges everybody who waits again, since caps have changed, or keys may not be used any more.
+func (l *Ledger) RefreshCaps() {
 	l.rejudge(func(*party, moment) bool { return true })
 }
 
@@ -200,7 +200,7 @@ func (l *Ledger) inForce(p *Payer) error {
 	}
 	now, err := l.settings.Payer(p.Key)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBarred, err)
+		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
 	p.KeyCaps, p.AccountCaps = now.KeyCaps, now.AccountCaps
 	return nil

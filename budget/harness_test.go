@@ -100,7 +100,7 @@ func fill(tb testing.TB, db *database.DB, rows int, from time.Time) {
 			'acc_' || (i * 7919 % 100), 'llama-8b', 'gpu1', '/v1/completions', 'batch', '', i % 2,
 			200, '', 'settled', 100 + i % 50, 20 + i % 7, 10, 20000, 900000
 		FROM n`
-	must(tb, db.Write(tb.Context(), func(tx database.Tx) error {
+	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text, rows, from.UnixMicro(), int64(20*24*time.Hour/time.Microsecond))
 		return err
 	}))

@@ -239,8 +239,8 @@ func (c *comparison) settle(i int) {
 		output = c.rng.Int64N(o.output + 1)
 	}
 	if c.rng.IntN(10) == 0 {
-		o.r.CountPrompt(input)
-		o.r.Progress(output)
+		o.r.SetPromptTokens(input)
+		o.r.SetProgress(output)
 		o.r.Release()
 	} else {
 		_ = o.r.Settle(c.left, budget.Outcome{Prompt: input, Completion: output}) // the database is closed

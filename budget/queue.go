@@ -34,7 +34,7 @@ type waiter struct {
 // those in force then. A key that may not be used any more gets ErrBarred. While the database cannot be written it admits
 // nobody, with database.ErrUnavailable.
 func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exact Count) (*Reservation, error) {
-	if err := l.db.Failing(); err != nil {
+	if err := l.db.WriteError(); err != nil {
 		return nil, fmt.Errorf("admit to the ledger: %w", err)
 	}
 	r.KeyID, r.AccountID = p.Key, p.Account

@@ -292,7 +292,7 @@ func TestWhoWaitsIsJudgedByTheCapsInForce(t *testing.T) {
 		first := reserve(t, l, came, exactly(0, 900))
 		raised := arrive(t, l, came, exactly(100, 500))
 		keys.set(capped(1500), nil)
-		l.Revise()
+		l.RefreshCaps()
 		if !raised.decided() || raised.err != nil || raised.r.Clamped() {
 			t.Fatalf("a cap that is raised does not let in: %v", raised.err)
 		}
@@ -302,7 +302,7 @@ func TestWhoWaitsIsJudgedByTheCapsInForce(t *testing.T) {
 			t.Fatal("it does not wait")
 		}
 		keys.set(capped(50), nil)
-		l.Revise()
+		l.RefreshCaps()
 		var e *budget.Exceeded
 		if !lowered.decided() || !errors.As(lowered.err, &e) || e.Limit != 50 {
 			t.Errorf("a cap below the prompt lets wait: %v", lowered.err)
@@ -312,11 +312,11 @@ func TestWhoWaitsIsJudgedByTheCapsInForce(t *testing.T) {
 		barred := arrive(t, l, came, exactly(100, 500))
 		paused := errors.New("paused")
 		keys.set(came, paused)
-		l.Revise()
-		if !barred.decided() || !errors.Is(barred.err, budget.ErrBarred) || !errors.Is(barred.err, paused) {
+		l.RefreshCaps()
+		if !barred.decided() || !errors.Is(barred.err, budget.ErrKeyDisabled) || !errors.Is(barred.err, paused) {
 			t.Errorf("a key that is paused waits on: %v", barred.err)
 		}
-		if _, err := l.Reserve(t.Context(), came, request(), exactly(1, 1), nil); !errors.Is(err, budget.ErrBarred) {
+		if _, err := l.Reserve(t.Context(), came, request(), exactly(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
 			t.Errorf("a key that is paused is let in: %v", err)
 		}
 		keys.set(came, nil)

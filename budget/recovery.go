@@ -11,7 +11,7 @@ import (
 // recover closes what a crash has left and counts what has been used since the month began.
 func (l *Ledger) recover(ctx context.Context) error {
 	var left int64
-	err := l.db.Write(ctx, func(tx database.Tx) (err error) {
+	err := l.db.WriteExclusive(ctx, func(tx database.Tx) (err error) {
 		left, err = interruptRequests(ctx, tx)
 		return err
 	})
@@ -62,7 +62,7 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 	for i, r := range some {
 		saved[i] = r.latest()
 	}
-	err := l.db.Batch(ctx, func(tx database.Tx) error {
+	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		ctx := context.WithoutCancel(ctx)
 		for i, r := range some {
 			if r.foreign {

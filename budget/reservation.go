@@ -43,9 +43,9 @@ type Outcome struct {
 	FirstToken time.Duration
 	Total      time.Duration
 
-	// Unwritten is how it ends where this cannot be written at once, since then the client is told something else; nil is
+	// Fallback is how it ends where this cannot be written at once, since then the client is told something else; nil is
 	// the same.
-	Unwritten *Outcome
+	Fallback *Outcome
 }
 
 // Reservation is what a request holds of its caps until it ends. Settle ends it, or else Release; the first call counts
@@ -103,15 +103,15 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return nil
 }
 
-// CountPrompt says how many tokens the prompt has, as soon as that is known and not only bounded.
-func (r *Reservation) CountPrompt(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+// SetPromptTokens says how many tokens the prompt has, as soon as that is known and not only bounded.
+func (r *Reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
 
-// Progress says how many tokens have gone to the client so far. It is cheap enough for every event of a stream. What is
+// SetProgress says how many tokens have gone to the client so far. It is cheap enough for every event of a stream. What is
 // known when the process dies, up to a second before, is what the request will have cost.
-func (r *Reservation) Progress(completion int64) { r.completion.Store(max(completion, 0)) }
+func (r *Reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
 
-// Attempt says which backend the request has gone to.
-func (r *Reservation) Attempt(backend string) { r.backend.Store(&backend) }
+// SetBackend says which backend the request has gone to.
+func (r *Reservation) SetBackend(backend string) { r.backend.Store(&backend) }
 
 // unknown is a number of prompt tokens that nobody has told.
 const unknown = -1
@@ -174,7 +174,7 @@ func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 // failed, and the ledger has not yet adopted it.
 func (r *Reservation) unwritten() {
 	row := &r.closing.row
-	before, after := row.outcome, row.outcome.Unwritten
+	before, after := row.outcome, row.outcome.Fallback
 	if after == nil || r.closing.of.foreign {
 		return
 	}

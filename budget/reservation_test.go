@@ -39,8 +39,8 @@ func TestARowTellsWhatHappened(t *testing.T) {
 	if len(rows(t, l)) != 0 {
 		t.Error("a request in flight is usage")
 	}
-	r.Attempt("gpu1")
-	r.Attempt("gpu2")
+	r.SetBackend("gpu1")
+	r.SetBackend("gpu2")
 	must(t, r.Settle(t.Context(), budget.Outcome{
 		Prompt: 9, Completion: 4, Status: 502, Code: "vllm_oom",
 		Queue: time.Microsecond, FirstToken: time.Millisecond, Total: time.Second,
@@ -65,8 +65,8 @@ func TestSettleTwiceChangesNothing(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			settle(t, r, 10, 20)
-			r.CountPrompt(10)
-			r.Progress(20)
+			r.SetPromptTokens(10)
+			r.SetProgress(20)
 			r.Release()
 		})
 	}
@@ -87,8 +87,8 @@ func TestReleaseChargesWhatIsKnown(t *testing.T) {
 		t.Errorf("%d remain where nothing is known", h.Remaining)
 	}
 	r := reserve(t, l, p, exactly(10, 20))
-	r.CountPrompt(9)
-	r.Progress(3)
+	r.SetPromptTokens(9)
+	r.SetProgress(3)
 	r.Release()
 	r.Release()
 	if h, _ := l.Tightest(p); h.Remaining != 88 {
@@ -179,18 +179,18 @@ func TestACrashLosesNothingThatWasFinished(t *testing.T) {
 		settle(t, done, 10, 15)
 		quiet := reserve(t, l, p, exactly(30, 100))
 		stream := reserve(t, l, p, budget.Demand{PromptTokens: 90, Candidates: 1, MaxTokens: 100})
-		stream.Attempt("gpu1")
-		stream.CountPrompt(40)
-		stream.Progress(1)
+		stream.SetBackend("gpu1")
+		stream.SetPromptTokens(40)
+		stream.SetProgress(1)
 		time.Sleep(2500 * time.Millisecond)
-		stream.CountPrompt(40)
-		stream.Progress(7)
+		stream.SetPromptTokens(40)
+		stream.SetProgress(7)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		must(t, stream.Wait(t.Context()))
-		stream.CountPrompt(40)
-		stream.Progress(8) // not yet a second old
-		for range 2 {      // a second crash changes nothing more
+		stream.SetPromptTokens(40)
+		stream.SetProgress(8) // not yet a second old
+		for range 2 {         // a second crash changes nothing more
 			again := start(t, openDatabase(t, snapshot(t, path)))
 			h, _ := again.Tightest(p)
 			if h.Remaining != 1000-25-30-47 {
@@ -240,7 +240,7 @@ func full(tb testing.TB, db *database.DB, yes bool) {
 	if yes {
 		text = "PRAGMA max_page_count = 1"
 	}
-	must(tb, db.Write(tb.Context(), func(tx database.Tx) error {
+	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text)
 		return err
 	}))
@@ -314,8 +314,8 @@ func TestAnEndThatCannotBeWrittenIsAnother(t *testing.T) {
 		for r, unwritten := range map[*budget.Reservation]budget.Outcome{
 			plain: {Status: 503, Code: "overloaded"}, stream: {Prompt: 10, Completion: 50, Status: 200, Code: "overloaded"},
 		} {
-			r.Attempt("gpu1")
-			end := budget.Outcome{Prompt: 10, Completion: 50, Status: 200, Unwritten: &unwritten}
+			r.SetBackend("gpu1")
+			end := budget.Outcome{Prompt: 10, Completion: 50, Status: 200, Fallback: &unwritten}
 			for range 2 {
 				if err := r.Settle(t.Context(), end); !errors.Is(err, database.ErrUnavailable) {
 					t.Fatal(err)
@@ -358,8 +358,8 @@ func TestCloseWritesWhatCanBeWritten(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := start(t, db)
 	r := reserve(t, l, budget.Payer{Key: "key"}, exactly(1, 9))
-	r.CountPrompt(1)
-	r.Progress(4)
+	r.SetPromptTokens(1)
+	r.SetProgress(4)
 	r.Release()
 	l.Close()
 	l.Close()

@@ -1,7 +1,7 @@
 package budget
 
-// Standing is what a key or an account has taken in the present windows, in tokens.
-type Standing struct {
+// WindowTotals is what a key or an account has taken in the present windows, in tokens.
+type WindowTotals struct {
 	MonthInput  int64
 	MonthOutput int64
 	Day         int64
@@ -9,29 +9,29 @@ type Standing struct {
 }
 
 // Month is what the monthly total counts.
-func (s Standing) Month() int64 { return s.MonthInput + s.MonthOutput }
+func (s WindowTotals) Month() int64 { return s.MonthInput + s.MonthOutput }
 
-// KeyStanding is what a key has taken.
-func (l *Ledger) KeyStanding(id string) Standing { return l.standing(l.keys, id) }
+// KeyTotals is what a key has taken.
+func (l *Ledger) KeyTotals(id string) WindowTotals { return l.standing(l.keys, id) }
 
-// AccountStanding is what all keys of an account have taken.
-func (l *Ledger) AccountStanding(id string) Standing { return l.standing(l.accounts, id) }
+// AccountTotals is what all keys of an account have taken.
+func (l *Ledger) AccountTotals(id string) WindowTotals { return l.standing(l.accounts, id) }
 
 // standing reads one party's month; a party or a month that nobody has used is not made for this.
-func (l *Ledger) standing(all map[string]*party, id string) Standing {
+func (l *Ledger) standing(all map[string]*party, id string) WindowTotals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, _ := l.now()
 	found := all[id]
 	if found == nil {
-		return Standing{}
+		return WindowTotals{}
 	}
 	for _, p := range found.periods {
 		if p.month == now.month {
-			return Standing{
+			return WindowTotals{
 				MonthInput: p.input.used, MonthOutput: p.output.used, Day: p.days[now.day].used, Reserved: p.total.reserved,
 			}
 		}
 	}
-	return Standing{}
+	return WindowTotals{}
 }

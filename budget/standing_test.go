@@ -17,21 +17,21 @@ func TestAStandingIsWhatIsTakenNow(t *testing.T) {
 		spend(t, l, "k1", "a1", 10, 5)
 		spend(t, l, "k2", "a1", 100, 50)
 		open := reserve(t, l, budget.Payer{Key: "k1", Account: "a1"}, exactly(7, 3))
-		want := func(what string, got, want budget.Standing) {
+		want := func(what string, got, want budget.WindowTotals) {
 			t.Helper()
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", what, diff)
 			}
 		}
-		want("a key", l.KeyStanding("k1"), budget.Standing{MonthInput: 10, MonthOutput: 5, Day: 15, Reserved: 10})
-		want("its account", l.AccountStanding("a1"), budget.Standing{MonthInput: 110, MonthOutput: 55, Day: 165, Reserved: 10})
-		want("nobody", l.KeyStanding("k3"), budget.Standing{})
+		want("a key", l.KeyTotals("k1"), budget.WindowTotals{MonthInput: 10, MonthOutput: 5, Day: 15, Reserved: 10})
+		want("its account", l.AccountTotals("a1"), budget.WindowTotals{MonthInput: 110, MonthOutput: 55, Day: 165, Reserved: 10})
+		want("nobody", l.KeyTotals("k3"), budget.WindowTotals{})
 		open.Release()
 		time.Sleep(24 * time.Hour)
 		spend(t, l, "k1", "a1", 1, 0)
-		want("the next day", l.KeyStanding("k1"), budget.Standing{MonthInput: 11, MonthOutput: 5, Day: 1})
+		want("the next day", l.KeyTotals("k1"), budget.WindowTotals{MonthInput: 11, MonthOutput: 5, Day: 1})
 		time.Sleep(24 * time.Hour)
-		want("the next month", l.KeyStanding("k1"), budget.Standing{})
+		want("the next month", l.KeyTotals("k1"), budget.WindowTotals{})
 	})
 }
 

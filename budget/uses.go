@@ -54,7 +54,7 @@ func (l *Ledger) writeUses(ctx context.Context) {
 	if len(used) == 0 {
 		return
 	}
-	err := l.db.Batch(ctx, func(tx database.Tx) error {
+	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		for id, at := range used {
 			if err := upsertUse(context.WithoutCancel(ctx), tx, id, at); err != nil {
 				return err

@@ -35,7 +35,7 @@ database: {path: %q}
 models: [{id: m, checkpoint: org/m, backends: [{url: "http://127.0.0.1:1"}]}]`, path), 0o600))
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
-	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		const text = `
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 			INSERT INTO requests SELECT printf('req_%06d', i), i * 1000000,

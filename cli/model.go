@@ -25,8 +25,8 @@ func newModel() *cobra.Command {
 	cmd := &cobra.Command{Use: "model", Short: "List, warm and stop the models, and book windows for them", Args: cobra.NoArgs, RunE: group}
 	cmd.AddCommand(
 		newModelList(),
-		modelOrder("warm ID", "Start a model, or keep one that runs from idling out for a while", fleet.OrderWarm),
-		modelOrder("stop ID", "Stop a model when its requests have ended, until somebody asks for it", fleet.OrderStop),
+		modelOrder("warm ID", "Start a model, or keep one that runs from idling out for a while", fleet.CommandWarm),
+		modelOrder("stop ID", "Stop a model when its requests have ended, until somebody asks for it", fleet.CommandStop),
 		newWindow(),
 	)
 	return cmd
@@ -157,7 +157,7 @@ func withModel(cmd *cobra.Command, id string, do func(context.Context, *database
 }
 
 // modelOrder is a command that the running gateway obeys.
-func modelOrder(use, short string, order fleet.Order) *cobra.Command {
+func modelOrder(use, short string, order fleet.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -165,7 +165,7 @@ func modelOrder(use, short string, order fleet.Order) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
-				return fleet.Give(ctx, db, args[0], order) //nolint:wrapcheck // it says what was done
+				return fleet.Enqueue(ctx, db, args[0], order) //nolint:wrapcheck // it says what was done
 			})
 		}),
 	}

@@ -104,7 +104,7 @@ func use(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	tag, err := strconv.Unquote(`"` + args[7] + `"`)
 	ts.Check(err)
-	ts.Check(db.Write(ctx, func(tx database.Tx) error {
+	ts.Check(db.WriteExclusive(ctx, func(tx database.Tx) error {
 		const text = `
 			INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)

@@ -55,7 +55,7 @@ func newWindowAdd() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
-				booked, err := fleet.Book(ctx, db, fleet.Booking{Model: args[0], From: from.at, To: to.at})
+				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: args[0], From: from.at, To: to.at})
 				if err != nil {
 					return err //nolint:wrapcheck // it says what was done
 				}
@@ -80,7 +80,7 @@ func newWindowList() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				booked, err := fleet.Bookings(ctx, db)
+				booked, err := fleet.Windows(ctx, db)
 				if err != nil {
 					return err //nolint:wrapcheck // it says what was done
 				}
@@ -110,7 +110,7 @@ func newWindowRemove() *cobra.Command {
 				return fmt.Errorf("%w: %s", fleet.ErrNoWindow, args[0])
 			}
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				return fleet.Unbook(ctx, db, id) //nolint:wrapcheck // it says what was done
+				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // it says what was done
 			})
 		}),
 	}

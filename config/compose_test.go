@@ -190,7 +190,7 @@ func TestComposeGivesTheGatewayEveryVariableOfItsModels(t *testing.T) {
 }
 
 func TestPrometheusAsksEveryBackendOfCompose(t *testing.T) {
-	text, err := os.ReadFile("../observability/prometheus.yaml")
+	text, err := os.ReadFile("../deploy/prometheus/prometheus.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

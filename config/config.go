@@ -28,7 +28,7 @@ type Config struct {
 	Models   []Model // at least one, in the order of the file
 
 	// Warnings are what is allowed but looks unintended, such as a variable that is not set.
-	Warnings []Mistake
+	Warnings []Diagnostic
 }
 
 // Server is where the gateway listens and what it accepts. Sizes are bytes.

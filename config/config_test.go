@@ -82,7 +82,7 @@ func TestErrorHasTheMistakesAsData(t *testing.T) {
 	if !errors.As(err, &invalid) {
 		t.Fatalf("got %T", err)
 	}
-	want := []config.Mistake{
+	want := []config.Diagnostic{
 		{File: "my.yaml", Line: 1, Key: "models", Text: "want at least one item, got an empty list"},
 		{File: "my.yaml", Line: 2, Key: "limits.concurrency_per_key", Text: "want a whole number of at least 1, got the number 0"},
 	}
@@ -191,8 +191,8 @@ func everything(t *testing.T) *config.Config {
 	}
 	const weekend = 1<<time.Friday | 1<<time.Saturday | 1<<time.Sunday | 1<<time.Monday
 	home := &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}
-	warning := func(line int, key, text string) config.Mistake {
-		return config.Mistake{File: "config.yaml", Line: line, Key: key, Text: text}
+	warning := func(line int, key, text string) config.Diagnostic {
+		return config.Diagnostic{File: "config.yaml", Line: line, Key: key, Text: text}
 	}
 	return &config.Config{
 		Server: config.Server{
@@ -245,7 +245,7 @@ func everything(t *testing.T) *config.Config {
 			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
-		Warnings: []config.Mistake{
+		Warnings: []config.Diagnostic{
 			warning(41, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
 			warning(44, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
 			warning(55, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),

@@ -20,8 +20,8 @@ import (
 type document struct {
 	name     string
 	env      func(string) (string, bool)
-	mistakes []Mistake
-	warnings []Mistake
+	mistakes []Diagnostic
+	warnings []Diagnostic
 }
 
 // value is a place in the document: a node and the path that leads to it.
@@ -90,7 +90,7 @@ func (d *document) complainOfSyntax(err error, text []byte) {
 }
 
 func (d *document) complain(line int, key, format string, args ...any) {
-	d.mistakes = append(d.mistakes, Mistake{File: d.name, Line: line, Key: key, Text: fmt.Sprintf(format, args...)})
+	d.mistakes = append(d.mistakes, Diagnostic{File: d.name, Line: line, Key: key, Text: fmt.Sprintf(format, args...)})
 }
 
 func (v value) complain(format string, args ...any) {
@@ -99,7 +99,7 @@ func (v value) complain(format string, args ...any) {
 
 func (v value) warn(format string, args ...any) {
 	v.doc.warnings = append(v.doc.warnings,
-		Mistake{File: v.doc.name, Line: line(v.node), Key: v.path, Text: fmt.Sprintf(format, args...)})
+		Diagnostic{File: v.doc.name, Line: line(v.node), Key: v.path, Text: fmt.Sprintf(format, args...)})
 }
 
 // line is where a node begins. A section has its first colon for a token, so its first key is asked.

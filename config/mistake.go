@@ -9,7 +9,7 @@ import (
 
 // InvalidError is all that is wrong with a configuration, in the order of the file.
 type InvalidError struct {
-	Mistakes []Mistake // at least one
+	Mistakes []Diagnostic // at least one
 }
 
 // Unwrap gives each mistake as an error.
@@ -30,8 +30,8 @@ func (e *InvalidError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Mistake is one thing that is wrong with a configuration, or, among Config.Warnings, only odd.
-type Mistake struct { //nolint:errname // it may be a warning, which a name ending in Error would belie
+// Diagnostic is one thing that is wrong with a configuration, or, among Config.Warnings, only odd.
+type Diagnostic struct { //nolint:errname // it may be a warning, which a name ending in Error would belie
 	File string // as it was given to Load or Parse
 	Line int    // counted from 1
 	Key  string // such as models[0].backends[1].url; empty where no key is at fault
@@ -39,7 +39,7 @@ type Mistake struct { //nolint:errname // it may be a warning, which a name endi
 }
 
 // Error implements error, in one line: "config.yaml:12: models[0].id: …".
-func (m Mistake) Error() string {
+func (m Diagnostic) Error() string {
 	if m.Key == "" {
 		return fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Text)
 	}
@@ -47,7 +47,7 @@ func (m Mistake) Error() string {
 }
 
 // sorted puts mistakes into the order of the file; those of one line stay as they were found.
-func sorted(mistakes []Mistake) []Mistake {
-	slices.SortStableFunc(mistakes, func(a, b Mistake) int { return cmp.Compare(a.Line, b.Line) })
+func sorted(mistakes []Diagnostic) []Diagnostic {
+	slices.SortStableFunc(mistakes, func(a, b Diagnostic) int { return cmp.Compare(a.Line, b.Line) })
 	return mistakes
 }

@@ -53,7 +53,7 @@ func (c *Console) accounts(v *visit) error {
 		if a.State == keys.AccountPending {
 			continue
 		}
-		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountStanding(a.ID), a.Caps), count[a.ID]})
+		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
 	return c.render(v, "admin-accounts", "Accounts", page)
 }
@@ -139,7 +139,7 @@ func (c *Console) showAccount(v *visit, status int, page accountDetails) error {
 	if page.Keys, err = c.keyRows(v.r.Context(), page.ID); err != nil {
 		return err
 	}
-	page.standing = newStanding(c.ledger.AccountStanding(page.ID), page.Caps)
+	page.standing = newStanding(c.ledger.AccountTotals(page.ID), page.Caps)
 	page.Self = page.ID == v.account.ID
 	return c.renderStatus(v, status, "admin-account", page.Email, page)
 }

@@ -13,7 +13,7 @@ type watchedModel struct {
 	modelRow
 	Backends  []watchedBackend
 	Calendars []calendar
-	Booked    []fleet.Booking // that are not over
+	Booked    []fleet.BookedWindow // that are not over
 }
 
 // watchedBackend is a backend with its breaker.

@@ -114,7 +114,7 @@ func TestFeedbackIsStoredShownAndAnnounced(t *testing.T) {
 	defer hook.Close()
 	address, err := url.Parse(hook.URL)
 	must(t, err)
-	s := newSite(t, func(s *console.Settings, _ *console.Parts) { s.FeedbackWebhook = address })
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) { s.FeedbackWebhook = address })
 	s.account("ada@example.org", true)
 	b := s.as("ada@example.org")
 	sent := b.post("/feedback", "page", "/usage", "request_id", "req_1", "message", "It is <slow>.")

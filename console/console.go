@@ -30,8 +30,8 @@ type Settings struct {
 	FeedbackWebhook *url.URL                   // told of feedback; nil: nobody is
 }
 
-// Parts are what a Console shows and changes. All are needed, but Warm.
-type Parts struct {
+// Deps are what a Console shows and changes. All are needed, but Warm.
+type Deps struct {
 	Keys      *keys.Directory
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
@@ -63,7 +63,7 @@ type Console struct {
 }
 
 // New makes a Console.
-func New(s Settings, p Parts) *Console {
+func New(s Settings, p Deps) *Console {
 	c := &Console{
 		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
 		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),

@@ -65,7 +65,7 @@ func newGauge(used int64, limit *int64) gauge {
 // nearPercent is from where on a cap is nearly used up.
 const nearPercent = 85
 
-func newStanding(s budget.Standing, c keys.Caps) standing {
+func newStanding(s budget.WindowTotals, c keys.Caps) standing {
 	return standing{
 		Month:  newGauge(s.Month(), c.MonthTotal),
 		Day:    newGauge(s.Day, c.DayTotal),
@@ -84,7 +84,7 @@ func (c *Console) dashboard(v *visit) error {
 
 func (c *Console) overview(ctx context.Context, a keys.Account) (overview, error) {
 	o := overview{
-		Total:  newStanding(c.ledger.AccountStanding(a.ID), a.Caps),
+		Total:  newStanding(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
 	}
 	all, err := c.keyRows(ctx, a.ID)
@@ -109,7 +109,7 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 	}
 	rows := make([]keyRow, len(owned))
 	for i, k := range owned {
-		rows[i] = keyRow{Key: k, standing: newStanding(c.ledger.KeyStanding(k.ID), k.Caps), Form: newCapFields(k.Caps)}
+		rows[i] = keyRow{Key: k, standing: newStanding(c.ledger.KeyTotals(k.ID), k.Caps), Form: newCapFields(k.Caps)}
 		if rows[i].LastUse, err = c.ledger.LastUse(ctx, k.ID); err != nil {
 			return nil, err
 		}

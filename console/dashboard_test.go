@@ -125,7 +125,7 @@ func TestAModelThatIsDownIsToldInWords(t *testing.T) {
 
 func TestAModelIsWarmedWhereItCanBe(t *testing.T) {
 	var asked []string
-	s := newSite(t, func(_ *console.Settings, p *console.Parts) {
+	s := newSite(t, func(_ *console.Settings, p *console.Deps) {
 		p.Warm = func(_ context.Context, id string) error {
 			asked = append(asked, id)
 			return nil

@@ -82,7 +82,7 @@ func (f feedback) problem() string {
 
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
-	err := c.db.Batch(ctx, func(tx database.Tx) error {
+	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, text, "fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
 		return err
 	})

@@ -42,7 +42,7 @@ type site struct {
 	fleet  *fleet.Fleet
 }
 
-func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *site {
+func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *site {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "console.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
@@ -66,7 +66,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Parts)) *s
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
-	parts := console.Parts{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
+	parts := console.Deps{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
 	parts.Completer = refuser{}
 	for _, c := range change {
 		c(&settings, &parts)
@@ -189,7 +189,7 @@ func (b *browser) savePrompt(name, document string) string {
 // refuser stands where no test asks for completions: it knows no key.
 type refuser struct{}
 
-func (refuser) ServeAs(_, _ string, w http.ResponseWriter, _ *http.Request) {
+func (refuser) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }
 

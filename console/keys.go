@@ -149,7 +149,7 @@ func (c *Console) keyPage(v *visit, status int, p keyPage) error {
 	if p.LastUse, err = c.ledger.LastUse(v.r.Context(), p.ID); err != nil {
 		return err
 	}
-	p.standing = newStanding(c.ledger.KeyStanding(p.ID), p.Caps)
+	p.standing = newStanding(c.ledger.KeyTotals(p.ID), p.Caps)
 	return c.renderStatus(v, status, "key", "Key "+p.Name, p)
 }
 

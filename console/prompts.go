@@ -120,7 +120,7 @@ func (c *Console) savePrompt(v *visit) error {
 		return err
 	}
 	id, words := "pr_"+rand.Text(), p.words()
-	err := c.db.Batch(v.r.Context(), func(tx database.Tx) error {
+	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
 		ctx := context.WithoutCancel(v.r.Context())
 		var there int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", v.account.ID).Scan(&there); err != nil {
@@ -149,7 +149,7 @@ func (c *Console) changePrompt(v *visit) error {
 		return err
 	}
 	words := p.words()
-	err := c.db.Batch(v.r.Context(), func(tx database.Tx) error {
+	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
 		ctx := context.WithoutCancel(v.r.Context())
 		var version int64
 		err := tx.QueryRowContext(ctx, "SELECT version FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id")).Scan(&version)
@@ -173,7 +173,7 @@ func (c *Console) changePrompt(v *visit) error {
 
 func (c *Console) deletePrompt(v *visit) error {
 	var gone int64
-	err := c.db.Batch(v.r.Context(), func(tx database.Tx) error {
+	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
 		result, err := tx.ExecContext(context.WithoutCancel(v.r.Context()), "DELETE FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id"))
 		if err != nil {
 			return err

@@ -53,7 +53,7 @@ func TestSigningInLeadsToNoOtherSite(t *testing.T) {
 }
 
 func TestTheCookieIsSecureWhereTheGatewayIs(t *testing.T) {
-	s := newSite(t, func(s *console.Settings, _ *console.Parts) {
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) {
 		s.PublicURL = &url.URL{Scheme: "https", Host: "basegate.example.org"}
 	})
 	s.account("ada@example.org", false)

@@ -100,7 +100,7 @@ func (c *Console) identify(v *visit) error {
 		return err
 	}
 	if v.signedIn() {
-		v.r = v.r.WithContext(keys.ActingAs(v.r.Context(), v.account.Email))
+		v.r = v.r.WithContext(keys.WithActor(v.r.Context(), v.account.Email))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // Completer answers a completion request from within, in the name of one of an account's keys: judged, queued, charged
 // and logged as the public API does.
 type Completer interface {
-	ServeAs(account, key string, w http.ResponseWriter, r *http.Request)
+	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 }
 
 // maxCompletion leaves the limit to the API, which has its own.
@@ -71,7 +71,7 @@ func (c *Console) workbenchOffer(v *visit) error {
 
 // completeHere has the request answered with one of the account's keys. Whose key it is, is checked where the key is.
 func (c *Console) completeHere(v *visit) error {
-	c.complete.ServeAs(v.account.ID, v.query("key"), v.w, v.r)
+	c.complete.ServeOnBehalfOf(v.account.ID, v.query("key"), v.w, v.r)
 	return nil
 }
 

@@ -23,7 +23,7 @@ import (
 // completer notes in whose name it is asked.
 type completer struct{ asked []string }
 
-func (c *completer) ServeAs(account, key string, w http.ResponseWriter, r *http.Request) {
+func (c *completer) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	c.asked = append(c.asked, account+" "+key+" "+string(body))
 	io.WriteString(w, "answered")
@@ -31,7 +31,7 @@ func (c *completer) ServeAs(account, key string, w http.ResponseWriter, r *http.
 
 func TestACompletionIsAskedForInTheAccountsName(t *testing.T) {
 	c := &completer{}
-	s := newSite(t, func(_ *console.Settings, p *console.Parts) { p.Completer = c })
+	s := newSite(t, func(_ *console.Settings, p *console.Deps) { p.Completer = c })
 	ada := s.account("ada@example.org", false)
 	body := `{"model":"llama-8b","prompt":"` + strings.Repeat("long ", 100_000) + `"}`
 	if got := s.as("ada@example.org").script(http.MethodPost, "/console/api/completions?key=key_X", body); got.status != http.StatusOK || got.body != "answered" {
@@ -75,7 +75,7 @@ func running(t *testing.T) *site {
 	}}, settings, &http.Transport{DisableKeepAlives: true}, nil, zap.NewNop())
 	must(t, models.Start(t.Context()))
 	t.Cleanup(models.Close)
-	s := newSite(t, func(_ *console.Settings, p *console.Parts) { p.Fleet = models })
+	s := newSite(t, func(_ *console.Settings, p *console.Deps) { p.Fleet = models })
 	s.account("ada@example.org", false)
 	return s
 }

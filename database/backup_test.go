@@ -19,7 +19,7 @@ func TestABackupIsTheDatabaseOfOneMoment(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() { // two notes at a time, so that a copy of half a moment shows
 		for i := 1; ctx.Err() == nil; i += 2 {
-			must(t, db.Write(t.Context(), execute("INSERT INTO notes (id, text) VALUES ($1, 'a'), ($2, 'b')", i, i+1)))
+			must(t, db.WriteExclusive(t.Context(), execute("INSERT INTO notes (id, text) VALUES ($1, 'a'), ($2, 'b')", i, i+1)))
 		}
 	})
 	to := filepath.Join(t.TempDir(), "copy.db")
@@ -42,7 +42,7 @@ func TestABackupIsTheDatabaseOfOneMoment(t *testing.T) {
 	if notes%2 != 0 {
 		t.Errorf("%d notes", notes)
 	}
-	must(t, restored.Write(t.Context(), execute("INSERT INTO notes (id, text) VALUES (1000000, 'c')")))
+	must(t, restored.WriteExclusive(t.Context(), execute("INSERT INTO notes (id, text) VALUES (1000000, 'c')")))
 }
 
 func TestABackupOverwritesNothing(t *testing.T) {

@@ -29,8 +29,8 @@ func BenchmarkBatch(b *testing.B) {
 
 func benchmarkBatch(b *testing.B, db *database.DB, submitters int) {
 	b.Helper()
-	must(b, db.Write(b.Context(), execute("CREATE TABLE sums (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")))
-	must(b, db.Write(b.Context(), execute("INSERT INTO sums (id, n) VALUES (1, 0)")))
+	must(b, db.WriteExclusive(b.Context(), execute("CREATE TABLE sums (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")))
+	must(b, db.WriteExclusive(b.Context(), execute("INSERT INTO sums (id, n) VALUES (1, 0)")))
 	var next atomic.Int64
 	ctx := b.Context()
 	write := func(tx database.Tx) error {
@@ -48,7 +48,7 @@ func benchmarkBatch(b *testing.B, db *database.DB, submitters int) {
 	for range submitters {
 		all.Go(func() {
 			for left.Add(-1) >= 0 {
-				if err := db.Batch(ctx, write); err != nil {
+				if err := db.WriteGrouped(ctx, write); err != nil {
 					b.Error(err)
 					return
 				}
@@ -61,7 +61,7 @@ func benchmarkBatch(b *testing.B, db *database.DB, submitters int) {
 
 func BenchmarkRead(b *testing.B) {
 	db := openNotes(b, database.Settings{})
-	must(b, db.Write(b.Context(), note(1)))
+	must(b, db.WriteExclusive(b.Context(), note(1)))
 	ctx := b.Context()
 	for b.Loop() {
 		var text string

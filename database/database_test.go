@@ -56,7 +56,7 @@ func openNotes(tb testing.TB, s database.Settings) *database.DB {
 
 func makeNotes(tb testing.TB, db *database.DB) {
 	tb.Helper()
-	must(tb, db.Write(tb.Context(), execute("CREATE TABLE notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")))
+	must(tb, db.WriteExclusive(tb.Context(), execute("CREATE TABLE notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")))
 }
 
 func execute(text string, args ...any) func(database.Tx) error {
@@ -124,7 +124,7 @@ func TestOpenMakesAFileForItsOwnerAlone(t *testing.T) {
 
 func TestOpenSetsWhatDurabilityNeeds(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1"} {
 			var got string
 			if err := tx.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil {
@@ -188,7 +188,7 @@ func TestANewerDatabaseIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
-	must(t, db.Write(t.Context(), execute("INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)")))
+	must(t, db.WriteExclusive(t.Context(), execute("INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)")))
 	must(t, db.Close())
 	_, err = database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	if !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
@@ -221,7 +221,7 @@ func TestTwoHandlesSeeEachOther(t *testing.T) {
 	one := openNotes(t, database.Settings{Path: path})
 	two := open(t, path)
 	for id := range 20 {
-		must(t, []*database.DB{one, two}[id%2].Batch(t.Context(), note(id)))
+		must(t, []*database.DB{one, two}[id%2].WriteGrouped(t.Context(), note(id)))
 	}
 	if a, b := count(t, one, "true"), count(t, two, "true"); a != 20 || b != 20 {
 		t.Errorf("one sees %d, the other %d of 20", a, b)

@@ -55,16 +55,16 @@ func TestAnOlderDatabaseGetsCaps(t *testing.T) {
 				t.Errorf("%s.%s is bounded", table, column)
 			}
 			before := revision(t, db)
-			must(t, db.Batch(t.Context(), execute("UPDATE "+table+" SET "+column+" = 100")))
+			must(t, db.WriteGrouped(t.Context(), execute("UPDATE "+table+" SET "+column+" = 100")))
 			if revision(t, db) != before+1 {
 				t.Errorf("a change of %s.%s is not seen", table, column)
 			}
-			if db.Batch(t.Context(), execute("UPDATE "+table+" SET "+column+" = -1")) == nil {
+			if db.WriteGrouped(t.Context(), execute("UPDATE "+table+" SET "+column+" = -1")) == nil {
 				t.Errorf("%s.%s may be negative", table, column)
 			}
 		}
 	}
-	must(t, db.Batch(t.Context(), execute(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
+	must(t, db.WriteGrouped(t.Context(), execute(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
 		workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
 }

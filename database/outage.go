@@ -61,9 +61,9 @@ func (db *DB) reopen(ctx context.Context) error {
 	return nil
 }
 
-// Failing is why the last write failed, as ErrUnavailable, until one succeeds; nil while writes succeed. An outage is
+// WriteError is why the last write failed, as ErrUnavailable, until one succeeds; nil while writes succeed. An outage is
 // found by a write, and its end within a second by the writer itself.
-func (db *DB) Failing() error {
+func (db *DB) WriteError() error {
 	if o := db.outage.Load(); o != nil {
 		return o.err
 	}

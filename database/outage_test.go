@@ -22,7 +22,7 @@ func TestAForeignLockFailsWritesSoonAndPasses(t *testing.T) {
 	held, err := other.Begin()
 	must(t, err)
 	for id := range 3 {
-		if err := db.Batch(t.Context(), note(id)); !errors.Is(err, database.ErrUnavailable) || !database.IsBusy(err) {
+		if err := db.WriteGrouped(t.Context(), note(id)); !errors.Is(err, database.ErrUnavailable) || !database.IsBusy(err) {
 			t.Errorf("with the lock held: %v", err)
 		}
 	}
@@ -31,7 +31,7 @@ func TestAForeignLockFailsWritesSoonAndPasses(t *testing.T) {
 	}
 	must(t, held.Rollback())
 	eventually(t, "it recovers without being written to", func() bool { return db.Ping(t.Context()) == nil })
-	must(t, db.Batch(t.Context(), note(1)))
+	must(t, db.WriteGrouped(t.Context(), note(1)))
 	if n := logged.FilterMessage("the database cannot be written").Len(); n != 1 {
 		t.Errorf("the outage was logged %d times", n)
 	}
@@ -44,11 +44,11 @@ func TestAFullDiskFailsWritesAndPasses(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	limit := func(pages int) {
 		// What a full disk does, SQLite also does when the file may not grow.
-		must(t, db.Write(t.Context(), execute(map[bool]string{true: "PRAGMA max_page_count = 1", false: "PRAGMA max_page_count = 1000000"}[pages == 1])))
+		must(t, db.WriteExclusive(t.Context(), execute(map[bool]string{true: "PRAGMA max_page_count = 1", false: "PRAGMA max_page_count = 1000000"}[pages == 1])))
 	}
 	limit(1)
 	big := execute("INSERT INTO notes (id, text) VALUES (1, $1)", string(make([]byte, 1<<20)))
-	if err := db.Batch(t.Context(), big); !errors.Is(err, database.ErrUnavailable) {
+	if err := db.WriteGrouped(t.Context(), big); !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("alone: %v", err)
 	}
 	release := block(t, db)
@@ -61,7 +61,7 @@ func TestAFullDiskFailsWritesAndPasses(t *testing.T) {
 		t.Errorf("the other one was told %v", err)
 	}
 	limit(1000000)
-	must(t, db.Batch(t.Context(), big))
+	must(t, db.WriteGrouped(t.Context(), big))
 	must(t, db.Ping(t.Context()))
 }
 
@@ -77,16 +77,16 @@ func move(t *testing.T, from, to string) {
 func TestAFileThatIsGoneIsWaitedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db := openNotes(t, database.Settings{Path: path})
-	must(t, db.Batch(t.Context(), note(1)))
+	must(t, db.WriteGrouped(t.Context(), note(1)))
 	move(t, path, path+".away")
-	if err := db.Batch(t.Context(), note(2)); !errors.Is(err, database.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
+	if err := db.WriteGrouped(t.Context(), note(2)); !errors.Is(err, database.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the file: %v", err)
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("an empty database was made")
 	}
 	move(t, path+".away", path)
-	must(t, db.Batch(t.Context(), note(3)))
+	must(t, db.WriteGrouped(t.Context(), note(3)))
 	if n := count(t, db, "id IN (1, 3)"); n != 2 {
 		t.Errorf("%d of 2 notes", n)
 	}
@@ -98,13 +98,13 @@ func TestAFileThatWasReplacedIsOpened(t *testing.T) {
 	log, logged := observed()
 	db := openWith(t, database.Settings{Path: path}, log)
 	makeNotes(t, db)
-	must(t, db.Batch(t.Context(), note(1)))
+	must(t, db.WriteGrouped(t.Context(), note(1)))
 	move(t, path, path+".old")
 
 	fresh, err := database.Open(t.Context(), database.Settings{Path: path + ".new"}, log)
 	must(t, err)
 	makeNotes(t, fresh)
-	must(t, fresh.Batch(t.Context(), note(10)))
+	must(t, fresh.WriteGrouped(t.Context(), note(10)))
 	must(t, fresh.Close())
 	move(t, path+".new", path)
 
@@ -113,7 +113,7 @@ func TestAFileThatWasReplacedIsOpened(t *testing.T) {
 		err := db.Read().QueryRowContext(t.Context(), "SELECT count(*) FROM notes WHERE id = 10").Scan(&n)
 		return err == nil && n == 1
 	})
-	must(t, db.Batch(t.Context(), note(11)))
+	must(t, db.WriteGrouped(t.Context(), note(11)))
 	if n := count(t, db, "true"); n != 2 {
 		t.Errorf("%d notes, want the new file's 2", n)
 	}
@@ -133,7 +133,7 @@ func TestAFileThatWasDeletedAndMadeAnewIsMigrated(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, nil, 0o600))
 	var revision int
-	must(t, db.Batch(t.Context(), func(tx database.Tx) error {
+	must(t, db.WriteGrouped(t.Context(), func(tx database.Tx) error {
 		return tx.QueryRowContext(t.Context(), "SELECT revision FROM keys_revision").Scan(&revision)
 	}))
 }
@@ -144,12 +144,12 @@ func TestWhatCannotBeOpenedAgainIsTriedAgain(t *testing.T) {
 	move(t, path, path+".away")
 	must(t, os.WriteFile(path, []byte("garbage that is long enough to have a header, but for none of a database's.........................."), 0o600))
 	for range 3 {
-		if err := db.Batch(t.Context(), note(1)); !errors.Is(err, database.ErrUnavailable) {
+		if err := db.WriteGrouped(t.Context(), note(1)); !errors.Is(err, database.ErrUnavailable) {
 			t.Errorf("with garbage in its place: %v", err)
 		}
 	}
 	must(t, os.Remove(path))
 	move(t, path+".away", path)
 	eventually(t, "it recovers", func() bool { return db.Ping(t.Context()) == nil })
-	must(t, db.Batch(t.Context(), note(2)))
+	must(t, db.WriteGrouped(t.Context(), note(2)))
 }

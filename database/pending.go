@@ -99,13 +99,13 @@ func (db *DB) SubmitOne(one func(Execer) error) *Pending {
 	return p
 }
 
-// Batch is Enqueue and Wait.
-func (db *DB) Batch(ctx context.Context, apply func(Tx) error) error {
+// WriteGrouped is Enqueue and Wait.
+func (db *DB) WriteGrouped(ctx context.Context, apply func(Tx) error) error {
 	return db.Enqueue(apply).Wait(ctx)
 }
 
-// Write is Batch in a transaction of its own.
-func (db *DB) Write(ctx context.Context, apply func(Tx) error) error {
+// WriteExclusive is Batch in a transaction of its own.
+func (db *DB) WriteExclusive(ctx context.Context, apply func(Tx) error) error {
 	return db.enqueue(&Pending{db: db, apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
 }
 

@@ -41,11 +41,11 @@ func writeNotes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := db.Write(ctx, execute("CREATE TABLE IF NOT EXISTS notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")); err != nil {
+	if err := db.WriteExclusive(ctx, execute("CREATE TABLE IF NOT EXISTS notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")); err != nil {
 		return err
 	}
 	for id := first; id < first+n; id++ {
-		if err := db.Batch(ctx, note(id)); err != nil {
+		if err := db.WriteGrouped(ctx, note(id)); err != nil {
 			return err
 		}
 		fmt.Println(id)
@@ -97,5 +97,5 @@ func TestWhatWasConfirmedOutlivesAKill(t *testing.T) {
 	if n := count(t, db, fmt.Sprintf("id < %d", confirmed)); confirmed < 50 || n != confirmed {
 		t.Errorf("%d of %d confirmed notes", n, confirmed)
 	}
-	must(t, db.Batch(t.Context(), note(-1)))
+	must(t, db.WriteGrouped(t.Context(), note(-1)))
 }

@@ -93,7 +93,7 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 // Alone in a transaction there is no savepoint to go back to.
 func TestAFailureAloneIsUndone(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{"write": db.Write, "batch": db.Batch} {
+	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{"write": db.WriteExclusive, "batch": db.WriteGrouped} {
 		err := write(t.Context(), func(tx database.Tx) error { return errors.Join(note(1)(tx), errOwn) })
 		if !errors.Is(err, errOwn) {
 			t.Errorf("%s: got %v", name, err)
@@ -122,7 +122,7 @@ func TestAFunctionThatEndsTheTransactionFailsTheBatch(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	must(t, db.Batch(t.Context(), note(3)))
+	must(t, db.WriteGrouped(t.Context(), note(3)))
 	if n := count(t, db, "true"); n != 1 {
 		t.Errorf("%d notes, want 1", n)
 	}
@@ -138,7 +138,7 @@ func TestWritesAreAppliedInOrder(t *testing.T) {
 		all = append(all, db.Submit(func(tx database.Tx) error { order = append(order, i); return note(i)(tx) }))
 	}
 	go func() {
-		written <- db.Write(t.Context(), func(database.Tx) error { order = append(order, 1200); return nil })
+		written <- db.WriteExclusive(t.Context(), func(database.Tx) error { order = append(order, 1200); return nil })
 	}()
 	release()
 	for _, p := range all {
@@ -159,7 +159,7 @@ func TestACommitIsVisibleWhenBatchReturns(t *testing.T) {
 		all.Go(func() {
 			for i := range 20 {
 				id := worker*100 + i
-				if err := db.Batch(t.Context(), note(id)); err != nil {
+				if err := db.WriteGrouped(t.Context(), note(id)); err != nil {
 					t.Error(err)
 				}
 				if count(t, db, fmt.Sprintf("id = %d", id)) != 1 {
@@ -210,7 +210,7 @@ func TestCloseCommitsWhatWasSubmitted(t *testing.T) {
 	for worker := range accepted {
 		all.Go(func() {
 			for i := 0; ; i++ {
-				err := db.Batch(t.Context(), note(worker*1_000_000+i))
+				err := db.WriteGrouped(t.Context(), note(worker*1_000_000+i))
 				if errors.Is(err, database.ErrClosed) {
 					return
 				}
@@ -230,7 +230,7 @@ func TestCloseCommitsWhatWasSubmitted(t *testing.T) {
 	must(t, db.Close())
 	must(t, db.Close())
 	all.Wait()
-	if err := db.Write(t.Context(), note(1)); !errors.Is(err, database.ErrClosed) {
+	if err := db.WriteExclusive(t.Context(), note(1)); !errors.Is(err, database.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 	want := 0

@@ -25,8 +25,8 @@ func TestAlertsAndDashboardAskForMetricsThatExist(t *testing.T) {
 		}
 	}
 	named := 0
-	for _, file := range []string{"alerts.yaml", "grafana/dashboards/basegate.json"} {
-		text, err := os.ReadFile(filepath.Join("../observability", file))
+	for _, file := range []string{"prometheus/alerts.yaml", "grafana/dashboards/basegate.json"} {
+		text, err := os.ReadFile(filepath.Join("../deploy", file))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ type Fleet struct {
 	settings Settings
 	started  bool
 	measured map[string]*boots // by model and backend; they outlive a reload
-	booked   atomic.Pointer[[]Booking]
+	booked   atomic.Pointer[[]BookedWindow]
 }
 
 // catalogue is one version of the models; it is replaced as a whole.
@@ -53,7 +53,7 @@ type catalogue struct {
 // windows and the operator's orders are kept in db; without one there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
 	f := &Fleet{transport: transport, log: log, settings: s, measured: map[string]*boots{}}
-	f.booked.Store(&[]Booking{})
+	f.booked.Store(&[]BookedWindow{})
 	if db != nil {
 		f.store = &store{db: db}
 	}

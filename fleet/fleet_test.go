@@ -85,7 +85,7 @@ func find(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 	return m
 }
 
-func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Try) *fleet.Lease {
+func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Attempted) *fleet.Lease {
 	t.Helper()
 	l, err := m.Acquire(tried)
 	if err != nil {
@@ -142,18 +142,18 @@ func TestWhatWasTriedComesLastOrNotAtAll(t *testing.T) {
 	m := find(t, started(t, model(t, "m", one.URL, two.URL)), "m")
 	first, second := m.Backends()[0], m.Backends()[1]
 	for range 20 {
-		l := acquire(t, m, fleet.Try{Backend: first, Again: true})
+		l := acquire(t, m, fleet.Attempted{Backend: first, Again: true})
 		l.Release()
 		if l.Backend != second {
 			t.Fatal("the one that was tried was taken")
 		}
 	}
-	l := acquire(t, m, fleet.Try{Backend: first, Again: true}, fleet.Try{Backend: second, Again: false})
+	l := acquire(t, m, fleet.Attempted{Backend: first, Again: true}, fleet.Attempted{Backend: second, Again: false})
 	l.Release()
 	if l.Backend != first {
 		t.Error("the one that must not be tried again was")
 	}
-	if _, err := m.Acquire([]fleet.Try{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOther) {
+	if _, err := m.Acquire([]fleet.Attempted{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOther) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -247,7 +247,7 @@ func TestAStopWaitsForTheRequestsUnderWay(t *testing.T) {
 	if err := m.Halt("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Acquire([]fleet.Try{}); err != nil {
+	if _, err := m.Acquire([]fleet.Attempted{}); err != nil {
 		// A request that comes during the drain calls it off, as nothing has been stopped yet.
 		t.Logf("during the drain: %v", err)
 	}
@@ -362,40 +362,40 @@ func TestOrdersAndBookingsOfAnotherProcessAreObeyed(t *testing.T) {
 	b, db := newBox(t, 0), openDatabase(t)
 	f := startedOn(t, db, zap.NewNop(), b.model(nil))
 	backend := find(t, f, "m").Backends()[0]
-	give := func(o fleet.Order) {
+	give := func(o fleet.Command) {
 		t.Helper()
-		if err := fleet.Give(t.Context(), db, "m", o); err != nil {
+		if err := fleet.Enqueue(t.Context(), db, "m", o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	now := time.Now()
-	if _, err := fleet.Book(t.Context(), db, fleet.Booking{Model: "m", From: now, To: now}); !errors.Is(err, fleet.ErrEmptyWindow) {
+	if _, err := fleet.AddWindow(t.Context(), db, fleet.BookedWindow{Model: "m", From: now, To: now}); !errors.Is(err, fleet.ErrEmptyWindow) {
 		t.Errorf("an empty window: %v", err)
 	}
-	booked, err := fleet.Book(t.Context(), db, fleet.Booking{Model: "m", From: now.Add(50 * time.Second), To: now.Add(time.Hour)})
+	booked, err := fleet.AddWindow(t.Context(), db, fleet.BookedWindow{Model: "m", From: now.Add(50 * time.Second), To: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, backend, fleet.Ready) // early by the estimate of a minute
-	give(fleet.OrderStop)
+	give(fleet.CommandStop)
 	wantState(t, backend, fleet.Stopped)
 	wait := time.NewTimer(1200 * time.Millisecond)
 	<-wait.C
 	if state, _ := backend.State(); state != fleet.Stopped {
 		t.Errorf("the window overrules the operator: %s", state)
 	}
-	if err := fleet.Unbook(t.Context(), db, booked.ID); err != nil {
+	if err := fleet.RemoveWindow(t.Context(), db, booked.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := fleet.Unbook(t.Context(), db, booked.ID); !errors.Is(err, fleet.ErrNoWindow) {
+	if err := fleet.RemoveWindow(t.Context(), db, booked.ID); !errors.Is(err, fleet.ErrNoWindow) {
 		t.Errorf("a window that is gone: %v", err)
 	}
-	if all, err := fleet.Bookings(t.Context(), db); err != nil || len(all) != 0 {
+	if all, err := fleet.Windows(t.Context(), db); err != nil || len(all) != 0 {
 		t.Errorf("%v %v", all, err)
 	}
-	give(fleet.OrderWarm)
+	give(fleet.CommandWarm)
 	wantState(t, backend, fleet.Ready)
-	give(fleet.OrderStop)
+	give(fleet.CommandStop)
 	wantState(t, backend, fleet.Stopped)
 	if got := strings.Join(b.commands(), " "); got != "started stopped started stopped" {
 		t.Errorf("%s", got)

@@ -239,8 +239,8 @@ func (m *Model) Halt(reason string) error {
 	return nil
 }
 
-// Try is an attempt that failed: at which backend, and whether that one may be tried again.
-type Try struct {
+// Attempted is an attempt that failed: at which backend, and whether that one may be tried again.
+type Attempted struct {
 	Backend *Backend
 	Again   bool
 }
@@ -253,7 +253,7 @@ type Try struct {
 // the model is started.
 //
 // The error is ErrNoOther, an *OpenError, a *BootingError or a *FailedError. The Lease must be released.
-func (m *Model) Acquire(tried []Try) (*Lease, error) {
+func (m *Model) Acquire(tried []Attempted) (*Lease, error) {
 	for _, b := range m.ranked(tried) {
 		if !b.hold() {
 			continue
@@ -286,17 +286,17 @@ type candidate struct {
 	inFlight int64
 }
 
-func (m *Model) ranked(tried []Try) []*Backend {
+func (m *Model) ranked(tried []Attempted) []*Backend {
 	candidates := make([]candidate, 0, len(m.backends))
 	for _, b := range m.backends {
 		c := candidate{backend: b, inFlight: b.InFlight()}
 		if state, _ := b.State(); state != Ready {
 			c.penalty++
 		}
-		if slices.Contains(tried, Try{b, false}) {
+		if slices.Contains(tried, Attempted{b, false}) {
 			continue
 		}
-		if slices.Contains(tried, Try{b, true}) {
+		if slices.Contains(tried, Attempted{b, true}) {
 			c.penalty += 2
 		}
 		candidates = append(candidates, c)

@@ -12,7 +12,7 @@ type Report struct {
 	MaxLogprobs  int             `json:"max_logprobs"`
 	BootEstimate float64         `json:"boot_estimate_seconds,omitempty"` // of a model that is not warm and ours to start
 	Windows      []string        `json:"warm_windows"`                    // recurring ones, as the configuration has them
-	Booked       []Booking       `json:"booked_windows"`
+	Booked       []BookedWindow  `json:"booked_windows"`
 	Backends     []BackendReport `json:"backends"`
 }
 
@@ -41,7 +41,7 @@ func (f *Fleet) Reports() []Report {
 func (f *Fleet) report(m *Model) Report {
 	r := Report{
 		ID: m.ID(), Checkpoint: m.Checkpoint(), Precision: m.Precision(), Status: m.Status(), MaxLogprobs: m.MaxLogprobs(),
-		Windows: []string{}, Booked: []Booking{},
+		Windows: []string{}, Booked: []BookedWindow{},
 	}
 	if n := m.MaxModelLen(); n > 0 {
 		r.MaxModelLen = &n

@@ -111,18 +111,18 @@ func (f *Fleet) readBoots(ctx context.Context) error {
 	return nil
 }
 
-// Order is what an operator can order of a model.
-type Order string
+// Command is what an operator can order of a model.
+type Command string
 
 // The orders.
 const (
-	OrderWarm Order = "warm"
-	OrderStop Order = "stop"
+	CommandWarm Command = "warm"
+	CommandStop Command = "stop"
 )
 
-// Give leaves an order for the running gateway, which obeys within a second.
-func Give(ctx context.Context, db *database.DB, model string, o Order) error {
-	err := db.Write(ctx, func(tx database.Tx) error {
+// Enqueue leaves an order for the running gateway, which obeys within a second.
+func Enqueue(ctx context.Context, db *database.DB, model string, o Command) error {
+	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO model_orders (model, order_name, given_at) VALUES ($1, $2, $3)`, model, string(o), time.Now().UnixMicro())
 		return err
 	})
@@ -132,18 +132,18 @@ func Give(ctx context.Context, db *database.DB, model string, o Order) error {
 	return nil
 }
 
-// Bookings lists the booked windows that are not over, the earliest first.
-func Bookings(ctx context.Context, db *database.DB) ([]Booking, error) {
+// Windows lists the booked windows that are not over, the earliest first.
+func Windows(ctx context.Context, db *database.DB) ([]BookedWindow, error) {
 	const text = `SELECT id, model, begins_at, ends_at FROM model_windows WHERE ends_at > $1 ORDER BY begins_at, id`
 	rows, err := db.Read().QueryContext(ctx, text, time.Now().UnixMicro())
 	if err != nil {
 		return nil, fmt.Errorf("read windows: %w", err)
 	}
 	defer rows.Close()
-	all := []Booking{}
+	all := []BookedWindow{}
 	for rows.Next() {
 		var (
-			b        Booking
+			b        BookedWindow
 			from, to int64
 		)
 		if err := rows.Scan(&b.ID, &b.Model, &from, &to); err != nil {
@@ -164,12 +164,12 @@ var (
 	ErrNoWindow    = errors.New("no such window")
 )
 
-// Book books a window, and returns it with its id.
-func Book(ctx context.Context, db *database.DB, b Booking) (Booking, error) {
+// AddWindow books a window, and returns it with its id.
+func AddWindow(ctx context.Context, db *database.DB, b BookedWindow) (BookedWindow, error) {
 	if !b.To.After(b.From) || !b.To.After(time.Now()) {
 		return b, ErrEmptyWindow
 	}
-	err := db.Write(ctx, func(tx database.Tx) error {
+	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
 		const text = `INSERT INTO model_windows (model, begins_at, ends_at) VALUES ($1, $2, $3) RETURNING id`
 		return tx.QueryRowContext(ctx, text, b.Model, b.From.UnixMicro(), b.To.UnixMicro()).Scan(&b.ID)
 	})
@@ -179,9 +179,9 @@ func Book(ctx context.Context, db *database.DB, b Booking) (Booking, error) {
 	return b, nil
 }
 
-// Unbook removes a booked window.
-func Unbook(ctx context.Context, db *database.DB, id int64) error {
-	err := db.Write(ctx, func(tx database.Tx) error {
+// RemoveWindow removes a booked window.
+func RemoveWindow(ctx context.Context, db *database.DB, id int64) error {
+	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM model_windows WHERE id = $1`, id)
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func Unbook(ctx context.Context, db *database.DB, id int64) error {
 type order struct {
 	id    int64
 	model string
-	what  Order
+	what  Command
 	given time.Time
 }
 
@@ -211,7 +211,7 @@ const orderLasts = time.Minute
 // obey reads the booked windows, and does what has been ordered, each order once. What cannot be read now is read at the
 // next beat.
 func (f *Fleet) obey(ctx context.Context) {
-	booked, err := Bookings(ctx, f.store.db)
+	booked, err := Windows(ctx, f.store.db)
 	if err != nil {
 		f.log.Debug("read windows", zap.Error(err))
 		return
@@ -227,7 +227,7 @@ func (f *Fleet) obey(ctx context.Context) {
 		}
 	}
 	last := orders[len(orders)-1].id
-	err = f.store.db.Write(ctx, func(tx database.Tx) error {
+	err = f.store.db.WriteExclusive(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM model_orders WHERE id <= $1`, last)
 		return err
 	})
@@ -270,7 +270,7 @@ func (f *Fleet) do(o order) error {
 	case time.Since(o.given) > orderLasts:
 		return errStale
 	}
-	if o.what == OrderStop {
+	if o.what == CommandStop {
 		return m.Halt("the operator stops it")
 	}
 	return m.Warm("the operator warms it")

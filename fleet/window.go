@@ -23,8 +23,8 @@ func inside(w config.Window, at time.Time) bool {
 	return w.Days.Has(local.Weekday()) && clock >= w.From || w.Days.Has(yesterday) && clock < w.To
 }
 
-// Booking is a window that somebody has booked.
-type Booking struct {
+// BookedWindow is a window that somebody has booked.
+type BookedWindow struct {
 	ID    int64     `json:"id"`
 	Model string    `json:"model"`
 	From  time.Time `json:"from"`
@@ -47,8 +47,8 @@ func (f *Fleet) warm(m *Model, at time.Time) bool {
 }
 
 // Booked lists the windows of a model that somebody has booked and that are not over.
-func (f *Fleet) Booked(model string) []Booking {
-	var all []Booking
+func (f *Fleet) Booked(model string) []BookedWindow {
+	var all []BookedWindow
 	for _, b := range *f.booked.Load() {
 		if b.Model == model {
 			all = append(all, b)

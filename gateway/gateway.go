@@ -22,9 +22,9 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/http1/client"
 	"basegate/keys"
 	"basegate/proxy"
-	"basegate/upstream"
 )
 
 // Gateway is one running gateway.
@@ -79,11 +79,11 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
-	g.proxy = proxy.New(proxySettings(cfg), proxy.Parts{
+	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
-	g.console = console.New(consoleSettings(cfg), console.Parts{
+	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: outside, Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
@@ -139,17 +139,17 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 
 // obey holds those who wait to what has changed: keys, caps, how many may run at a time.
 func (g *Gateway) obey() {
-	g.queue.Relimit(g.concurrency)
-	g.ledger.Revise()
+	g.queue.SetLimits(g.concurrency)
+	g.ledger.RefreshCaps()
 }
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
-	identity, err := g.keys.Present(key)
+	identity, err := g.keys.Lookup(key)
 	return proxy.Payer(&identity), err //nolint:wrapcheck // by the ledger
 }
 
 func (g *Gateway) concurrency(key string) int {
-	identity, _ := g.keys.Present(key) // a key that may not be used is refused at its turn
+	identity, _ := g.keys.Lookup(key) // a key that may not be used is refused at its turn
 	return g.proxy.Concurrency(&identity)
 }
 
@@ -219,6 +219,6 @@ func NewFleet(cfg *config.Config, log *zap.Logger) *fleet.Fleet {
 // which it does after 5 s: a request on a connection that is being closed is lost.
 const idleUpstream = 4 * time.Second
 
-func newTransport(cfg *config.Config) *upstream.Transport {
-	return upstream.New(upstream.Settings{ConnectTimeout: cfg.Upstream.ConnectTimeout, IdleTimeout: idleUpstream})
+func newTransport(cfg *config.Config) *client.Transport {
+	return client.New(client.Settings{ConnectTimeout: cfg.Upstream.ConnectTimeout, IdleTimeout: idleUpstream})
 }

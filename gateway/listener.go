@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/config"
-	"basegate/downstream"
+	"basegate/http1/server"
 	"basegate/proxy"
 )
 
@@ -19,14 +19,14 @@ import (
 type listener struct {
 	name    string
 	address string
-	server  server
+	server  httpServer
 	socket  net.Listener
 	failed  chan error // the server ended by itself
 	ended   chan struct{}
 }
 
-// server is net/http's, or one before it.
-type server interface {
+// httpServer is the server of net/http, or the HTTP/1.1 fast path in front of it.
+type httpServer interface {
 	Serve(socket net.Listener) error
 	Shutdown(ctx context.Context) error
 	Close() error
@@ -60,14 +60,14 @@ func newServer(requests context.Context, readHeaderTimeout time.Duration, handle
 }
 
 // newPublicServer is over TLS where there is a certificate; without, completions have a server before net/http's.
-func newPublicServer(requests context.Context, files config.TLS, standard *http.Server) server {
+func newPublicServer(requests context.Context, files config.TLS, standard *http.Server) httpServer {
 	if files.Cert != "" {
 		return overTLS{standard, files}
 	}
-	return downstream.New(requests, proxy.CompletionsPath, standard)
+	return server.New(requests, proxy.CompletionsPath, standard)
 }
 
-func newListener(name, address string, s server) *listener {
+func newListener(name, address string, s httpServer) *listener {
 	return &listener{name: name, address: address, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
 }
 

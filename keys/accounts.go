@@ -203,7 +203,7 @@ func (d *Directory) SetAccount(ctx context.Context, email string, change func(*A
 
 // change commits a change and takes it over.
 func (d *Directory) change(ctx context.Context, apply func(database.Tx) error) error {
-	if err := d.db.Batch(ctx, apply); err != nil {
+	if err := d.db.WriteGrouped(ctx, apply); err != nil {
 		return err
 	}
 	d.changed(ctx)

@@ -23,8 +23,8 @@ const CommandLine = "command line"
 // actorKey is under which a context carries who acts.
 type actorKey struct{}
 
-// ActingAs says in whose name the operations are made that are given this context. Without it, it is CommandLine's.
-func ActingAs(ctx context.Context, email string) context.Context {
+// WithActor says in whose name the operations are made that are given this context. Without it, it is CommandLine's.
+func WithActor(ctx context.Context, email string) context.Context {
 	return context.WithValue(ctx, actorKey{}, email)
 }
 
@@ -43,7 +43,7 @@ func (d *Directory) Changes(ctx context.Context, most int) ([]Change, error) {
 
 // Record writes a change that is not one of accounts and keys to the audit log.
 func (d *Directory) Record(ctx context.Context, action, subject, detail string) error {
-	err := d.db.Batch(ctx, func(tx database.Tx) error { return record(ctx, tx, action, subject, detail) })
+	err := d.db.WriteGrouped(ctx, func(tx database.Tx) error { return record(ctx, tx, action, subject, detail) })
 	if err != nil {
 		return fmt.Errorf("record change: %w", err)
 	}

@@ -130,7 +130,7 @@ func TestInvitationsAndSessionsRunOut(t *testing.T) {
 			t.Errorf("%s last %d µs more than they should", table, got)
 		}
 	}
-	must(t, db.Batch(ctx, func(tx database.Tx) error {
+	must(t, db.WriteGrouped(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "UPDATE invitations SET expires_at = 1; UPDATE sessions SET expires_at = 1")
 		return err
 	}))
@@ -321,7 +321,7 @@ func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	d := keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{})
 	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada, Admin: true})
 	must(t, err)
-	ctx = keys.ActingAs(ctx, "boss@example.org")
+	ctx = keys.WithActor(ctx, "boss@example.org")
 	k, secret, err := d.CreateKey(ctx, keys.NewKey{Email: ada, Name: "laptop"})
 	must(t, err)
 	_, err = d.PauseKey(ctx, k.ID)

@@ -75,8 +75,8 @@ func (d *Directory) Accept(ctx context.Context, token, password string) (a Accou
 		return Account{}, "", err
 	}
 	session = newToken()
-	ctx = ActingAs(ctx, a.Email)
-	err = d.db.Batch(ctx, func(tx database.Tx) error {
+	ctx = WithActor(ctx, a.Email)
+	err = d.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		if _, err := selectInvitation(ctx, tx, token); err != nil { // of two who use it at once, one comes late
 			return err
 		}

@@ -149,15 +149,15 @@ func (d *Directory) Authenticate(secret string) (Identity, error) {
 // needed. A key that is not the account's is as good as none. The error is ErrUnknown, or one of Authenticate's for a key
 // that may not be used.
 func (d *Directory) Identify(account, key string) (Identity, error) {
-	found, err := d.Present(key)
+	found, err := d.Lookup(key)
 	if found.AccountID != account {
 		return Identity{}, ErrUnknown
 	}
 	return found, err
 }
 
-// Present says how a key of this id stands now. Its errors are Identify's.
-func (d *Directory) Present(key string) (Identity, error) {
+// Lookup says how a key of this id stands now. Its errors are Identify's.
+func (d *Directory) Lookup(key string) (Identity, error) {
 	found, ok := d.snapshot.Load().byID[key]
 	if !ok {
 		return Identity{}, ErrUnknown

@@ -199,7 +199,7 @@ func TestAChangeIsToldOnceItIsInForce(t *testing.T) {
 	var key string
 	told := make(chan error, 100)
 	d = keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{Changed: func() {
-		_, err := d.Present(key)
+		_, err := d.Lookup(key)
 		told <- err
 	}})
 	must(t, d.Start(ctx))
@@ -221,7 +221,7 @@ func TestAChangeIsToldOnceItIsInForce(t *testing.T) {
 			t.Errorf("told of %v, want %v", got, step.want)
 		}
 	}
-	if _, err := d.Present("nobody's"); !errors.Is(err, keys.ErrUnknown) {
+	if _, err := d.Lookup("nobody's"); !errors.Is(err, keys.ErrUnknown) {
 		t.Errorf("of a key that is none: %v", err)
 	}
 }
@@ -260,14 +260,14 @@ func TestTheLastKeysStayInForceWhileTheDatabaseIsAway(t *testing.T) {
 	_, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada})
 	must(t, err)
 	_, secret := newKey(t, d, "laptop")
-	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE keys_revision RENAME TO away")
 		return err
 	}))
 	eventually(t, time.Second, "it is noticed", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 	_, err = d.Authenticate(secret)
 	must(t, err)
-	must(t, db.Write(t.Context(), func(tx database.Tx) error {
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE away RENAME TO keys_revision")
 		return err
 	}))

@@ -152,7 +152,7 @@ func TestAPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 	must(t, err)
 	one, _ := newKey(t, d, "one")
 	two, _ := newKey(t, d, "two")
-	must(t, db.Write(ctx, func(tx database.Tx) error {
+	must(t, db.WriteExclusive(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "UPDATE keys SET prefix = 'acs-bm-abcdef'")
 		return err
 	}))

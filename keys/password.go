@@ -71,7 +71,7 @@ func (d *Directory) SetPassword(ctx context.Context, email, password string) err
 	if err != nil {
 		return err
 	}
-	err = d.db.Batch(ctx, func(tx database.Tx) error {
+	err = d.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err

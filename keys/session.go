@@ -92,7 +92,7 @@ func (d *Directory) knows(ctx context.Context, email, password, address string) 
 
 func (d *Directory) beginSession(ctx context.Context, account string) (token string, err error) {
 	token = newToken()
-	err = d.db.Batch(ctx, func(tx database.Tx) error { return insertSession(ctx, tx, token, account) })
+	err = d.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertSession(ctx, tx, token, account) })
 	if err != nil {
 		return "", fmt.Errorf("begin session: %w", err)
 	}
@@ -117,7 +117,7 @@ func (d *Directory) Session(ctx context.Context, token string) (Account, error) 
 
 // SignOut ends one session. To end one that is none is no error.
 func (d *Directory) SignOut(ctx context.Context, token string) error {
-	err := d.db.Batch(ctx, func(tx database.Tx) error { return deleteSession(ctx, tx, token) })
+	err := d.db.WriteGrouped(ctx, func(tx database.Tx) error { return deleteSession(ctx, tx, token) })
 	if err != nil {
 		return fmt.Errorf("end session: %w", err)
 	}
@@ -126,7 +126,7 @@ func (d *Directory) SignOut(ctx context.Context, token string) error {
 
 // SignOutEverywhere ends all sessions of an account. The error may be ErrNoAccount.
 func (d *Directory) SignOutEverywhere(ctx context.Context, email string) error {
-	err := d.db.Batch(ctx, func(tx database.Tx) error {
+	err := d.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err

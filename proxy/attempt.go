@@ -29,7 +29,7 @@ var errSilent = errors.New("the backend was silent for too long")
 // forward makes attempts until one brings an answer, none may follow, or the client leaves. The answer is sound as far
 // as can be told before any of it goes to the client, and the caller closes it.
 func (s *Server) forward(x *exchange) (*answer, error) {
-	var tried []fleet.Try
+	var tried []fleet.Attempted
 	var last breaker.Verdict
 	for x.attempts < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
@@ -55,14 +55,14 @@ func (s *Server) forward(x *exchange) (*answer, error) {
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
-		tried = append(tried, fleet.Try{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
+		tried = append(tried, fleet.Attempted{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
 	}
 	return nil, last.Err(x.model.ID(), x.attempts)
 }
 
 // pause waits before a backend is tried again: a random time up to a bound that doubles, so that those who failed
 // together do not come back together.
-func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Try) error {
+func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Attempted) error {
 	bound := backoffBase / 2
 	for _, t := range tried {
 		if t.Backend == lease.Backend {
@@ -95,7 +95,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Verd
 	}()
 	x.backend = lease.Backend
 	x.sent, x.asked = time.Now(), true
-	x.reservation.Attempt(lease.Name)
+	x.reservation.SetBackend(lease.Name)
 	v := s.ask(x, a)
 	if v.Class != breaker.Success {
 		return nil, s.failedAttempt(x, lease, v)

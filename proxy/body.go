@@ -79,7 +79,7 @@ type intake struct {
 
 // take counts bytes with what waits.
 func (in *intake) take(bytes int64) error {
-	release, err := in.queue.Hold(bytes)
+	release, err := in.queue.ReserveMemory(bytes)
 	if err == nil {
 		in.releases = append(in.releases, release)
 	}

@@ -29,7 +29,7 @@ func (x *exchange) settle(cost usage, status int, code apierr.Code) error {
 		if !x.streaming {
 			unwritten.Prompt, unwritten.Completion, unwritten.Status = 0, 0, apierr.Overloaded.Status()
 		}
-		end.Unwritten = &unwritten
+		end.Fallback = &unwritten
 	}
 	x.usage, x.settled = cost, true
 	// A commit ends by itself, soon. Were it given up where the gateway stops, an answer could be charged as whole and
@@ -78,7 +78,7 @@ func outcomeOf(x *exchange, err error) (status int, code apierr.Code) {
 // is free meanwhile, as vLLM is done with the request. Where the tokenizer does not answer, the prompt's bound is
 // charged, and a token for each event.
 func (s *Server) measure(x *exchange) usage {
-	x.slot.Leave()
+	x.slot.Release()
 	x.stopCounting()
 	if x.streaming {
 		x.boundWrites() // the event that tells of the failure is to go out behind this

@@ -39,7 +39,7 @@ func (s *Server) completion(x *exchange) error {
 	if err := s.waitForSlot(x, int64(len(body))); err != nil {
 		return err
 	}
-	defer x.slot.Leave()
+	defer x.slot.Release()
 	if err := x.judgeLength(); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 func (s *Server) awaitModel(x *exchange, bytes int64) error {
 	err := x.model.Servable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
-		release, full := s.queue.Hold(bytes)
+		release, full := s.queue.ReserveMemory(bytes)
 		if full != nil {
 			return tooMuchWaits(full)
 		}

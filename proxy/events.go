@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"basegate/upstream"
+	"basegate/http1/client"
 )
 
 const (
@@ -150,8 +150,8 @@ func (e *events) fill() error {
 func (e *events) read() (int, error) {
 	if e.end == 0 {
 		e.release()
-		if lender, ok := e.source.(upstream.Lender); ok {
-			buffer, n, err := lender.ReadLent(e.take, giveBuffer)
+		if lender, ok := e.source.(client.PooledReader); ok {
+			buffer, n, err := lender.ReadPooled(e.take, giveBuffer)
 			e.buffer = buffer
 			return n, err //nolint:wrapcheck // the source's own
 		}

@@ -8,10 +8,10 @@ import (
 // guest asks from within the gateway, where it has been found out already whose key it asks with.
 type guest struct{ account, key string }
 
-// ServeAs answers a completion request that comes from within, in the name of one of an account's keys: like POST
+// ServeOnBehalfOf answers a completion request that comes from within, in the name of one of an account's keys: like POST
 // /v1/completions in everything, so that queue, budgets, ledger, errors and the log are the same, but that it asks for no
 // secret, and that tokens are named by their ids in the answer. The caller has made sure that the account asks.
-func (s *Server) ServeAs(account, key string, w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // what waits for its turn waits without limit; boundWrites sets another
 	x := s.begin(w, r)
 	x.guest = &guest{account, key}

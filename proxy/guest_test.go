@@ -14,7 +14,7 @@ import (
 func (r *rig) ask(account, key, body string) reply {
 	w := httptest.NewRecorder()
 	q := httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/console/api/completions", strings.NewReader(body))
-	r.server.ServeAs(account, key, w, q)
+	r.server.ServeOnBehalfOf(account, key, w, q)
 	return reply{w.Code, w.Header(), w.Body.String()}
 }
 
@@ -53,7 +53,7 @@ func TestAGuestIsServedAndChargedLikeTheKey(t *testing.T) {
 			if got.header.Get("X-Acs-Upstream-Model") == "" || got.header.Get("X-Request-Id") == "" {
 				t.Errorf("headers: %v", got.header)
 			}
-			if r.ledger.KeyStanding(who.KeyID).Month() == 0 {
+			if r.ledger.KeyTotals(who.KeyID).Month() == 0 {
 				t.Error("the key was charged nothing")
 			}
 		})

@@ -29,11 +29,11 @@ import (
 	"basegate/budget"
 	"basegate/config"
 	"basegate/database"
-	"basegate/downstream"
 	"basegate/fleet"
+	connections "basegate/http1/client"
+	"basegate/http1/server"
 	"basegate/keys"
 	"basegate/proxy"
-	connections "basegate/upstream"
 )
 
 func TestMain(m *testing.M) {
@@ -130,7 +130,7 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	r.registry.MustRegister(budget.NewCollector(r.ledger))
 	r.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
-	r.server = proxy.New(o.settings, proxy.Parts{
+	r.server = proxy.New(o.settings, proxy.Deps{
 		Keys: r.keys, Fleet: models, Queue: r.queue, Ledger: r.ledger, Transport: o.transport, Registry: r.registry, Log: log,
 	})
 	e := echo.New()
@@ -146,7 +146,7 @@ func serve(t *testing.T, h http.Handler) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := downstream.New(context.Background(), proxy.CompletionsPath, &http.Server{Handler: h})
+	server := server.New(context.Background(), proxy.CompletionsPath, &http.Server{Handler: h})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -114,7 +114,7 @@ func (x *exchange) countNow() {
 	}
 	defer close(done)
 	if x.countPrompts(ctx) == nil {
-		x.reservation.CountPrompt(x.prompt.tokens)
+		x.reservation.SetPromptTokens(x.prompt.tokens)
 	}
 }
 

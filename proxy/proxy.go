@@ -47,8 +47,8 @@ type Server struct {
 	idle      chan struct{} // told when the last request in flight ends
 }
 
-// Parts are what a Server decides nothing of. All are needed.
-type Parts struct {
+// Deps are what a Server decides nothing of. All are needed.
+type Deps struct {
 	Keys      *keys.Directory       // who asks
 	Fleet     *fleet.Fleet          // where it runs
 	Queue     *admission.Queue      // whose turn it is
@@ -59,7 +59,7 @@ type Parts struct {
 }
 
 // New makes a Server.
-func New(s Settings, p Parts) *Server {
+func New(s Settings, p Deps) *Server {
 	server := &Server{
 		keys: p.Keys, fleet: p.Fleet, queue: p.Queue, ledger: p.Ledger, transport: p.Transport, log: p.Log,
 		metrics: newMetrics(p.Registry), started: time.Now(), idle: make(chan struct{}, 1),

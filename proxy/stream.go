@@ -44,7 +44,7 @@ func (s *Server) stream(x *exchange, a *answer) error {
 	a.first = nil // its buffer is not to be held while the stream waits
 	for ; ; out, end = a.next(x) {
 		if len(out) > 0 {
-			x.reservation.Progress(a.transcript.tokens)
+			x.reservation.SetProgress(a.transcript.tokens)
 			if err := x.send(out); err != nil {
 				return err
 			}

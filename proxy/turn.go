@@ -59,7 +59,7 @@ func budgetSpent(e *budget.Exceeded) error {
 // Who has waited may have been paused meanwhile, or given another budget, and is looked at again.
 func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 	began := time.Now()
-	slot, err := s.queue.Enter(x.r.Context(), x.identity.KeyID, s.Concurrency(&x.identity), bytes)
+	slot, err := s.queue.Acquire(x.r.Context(), x.identity.KeyID, s.Concurrency(&x.identity), bytes)
 	x.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):
@@ -72,7 +72,7 @@ func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 		return nil
 	}
 	if err := s.authenticate(x); err != nil {
-		slot.Leave()
+		slot.Release()
 		return err
 	}
 	return nil
@@ -105,7 +105,7 @@ func (s *Server) reserve(x *exchange, bytes int64) (err error) {
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.arrived,
 	}, budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
-		Hold: func() (func(), error) { return s.queue.Hold(bytes) },
+		Hold: func() (func(), error) { return s.queue.ReserveMemory(bytes) },
 	}, func(ctx context.Context) (int64, error) {
 		if err := x.countPrompts(ctx); err != nil {
 			return 0, errors.Join(errUncounted, err)
@@ -124,7 +124,7 @@ func (s *Server) reserve(x *exchange, bytes int64) (err error) {
 		return x.ending()
 	case errors.Is(err, admission.ErrFull):
 		return tooMuchWaits(err)
-	case errors.Is(err, budget.ErrBarred):
+	case errors.Is(err, budget.ErrKeyDisabled):
 		x.payer = budget.Payer{} // whose budget it was is no longer for this client
 		return apierr.BadKey(err)
 	case errors.Is(err, errUncounted):
