@@ -89,22 +89,6 @@ func count(tb testing.TB, db *database.DB, where string) int {
 	return n
 }
 
-// eventually polls until holds, since what it waits for has no channel to wait on.
-func eventually(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		select {
-		case <-poll.C:
-		case <-deadline.C:
-			tb.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func TestOpenMakesAFileForItsOwnerAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "with spaces, 100% ? & #.db")
 	openNotes(t, database.Settings{Path: path})

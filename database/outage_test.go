@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"basegate/database"
+	"basegate/internal/poll"
 )
 
 func TestAForeignLockFailsWritesSoonAndPasses(t *testing.T) {
@@ -30,7 +31,7 @@ func TestAForeignLockFailsWritesSoonAndPasses(t *testing.T) {
 		t.Error("Ping finds nothing wrong")
 	}
 	must(t, held.Rollback())
-	eventually(t, "it recovers without being written to", func() bool { return db.Ping(t.Context()) == nil })
+	poll.Until(t, "it recovers without being written to", func() bool { return db.Ping(t.Context()) == nil })
 	must(t, db.WriteGrouped(t.Context(), note(1)))
 	if n := logged.FilterMessage("the database cannot be written").Len(); n != 1 {
 		t.Errorf("the outage was logged %d times", n)
@@ -108,7 +109,7 @@ func TestAFileThatWasReplacedIsOpened(t *testing.T) {
 	must(t, fresh.Close())
 	move(t, path+".new", path)
 
-	eventually(t, "the new file is read", func() bool {
+	poll.Until(t, "the new file is read", func() bool {
 		var n int
 		err := db.Read().QueryRowContext(t.Context(), "SELECT count(*) FROM notes WHERE id = 10").Scan(&n)
 		return err == nil && n == 1
@@ -150,6 +151,6 @@ func TestWhatCannotBeOpenedAgainIsTriedAgain(t *testing.T) {
 	}
 	must(t, os.Remove(path))
 	move(t, path+".away", path)
-	eventually(t, "it recovers", func() bool { return db.Ping(t.Context()) == nil })
+	poll.Until(t, "it recovers", func() bool { return db.Ping(t.Context()) == nil })
 	must(t, db.WriteGrouped(t.Context(), note(2)))
 }

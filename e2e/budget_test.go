@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -330,7 +331,7 @@ func (x *trial) run() []ledgerRow {
 	clients.Wait()
 	close(over)
 	watcher.Wait()
-	eventually(x.t, "nothing is reserved", func() bool {
+	poll.Until(x.t, "nothing is reserved", func() bool {
 		return g.metric("basegate_ledger_reserved_tokens") == 0 && g.metric("basegate_ledger_open_reservations") == 0 && g.metric("basegate_admission_keys") == 0
 	})
 	g.signal(syscall.SIGTERM)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -179,7 +180,7 @@ func TestAKilledStreamCostsWhatWasKnownASecondBefore(t *testing.T) {
 	saved, sent := row().Completion, []int64{}
 	for range 3 {
 		sent = append(sent, came.Load())
-		eventually(t, "a checkpoint is made", func() bool { return row().Completion > saved })
+		poll.Until(t, "a checkpoint is made", func() bool { return row().Completion > saved })
 		saved = row().Completion
 	}
 	g.signal(syscall.SIGKILL)

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"basegate/internal/poll"
 )
 
 // mockProcess starts basegate mockvllm and returns its base URL.
@@ -39,7 +41,7 @@ func TestNoClientSeesABackendDie(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "a quarter of the answers", func() bool { return answered.Load() > total/4 })
+	poll.Until(t, "a quarter of the answers", func() bool { return answered.Load() > total/4 })
 	doomed.signal(syscall.SIGKILL)
 	<-doomed.ended
 	all.Wait()

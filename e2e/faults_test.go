@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -310,7 +311,7 @@ func TestFaultsOnBothSidesLeaveNobodyInDoubt(t *testing.T) {
 	o := newOrdeal(t)
 	o.suffer(faultSpan(t))
 	g := o.gateway()
-	eventually(t, "it answers as ever", func() bool {
+	poll.Until(t, "it answers as ever", func() bool {
 		some := o.orders[0]
 		some.leaves = false
 		got := o.outcomeOf(some, g.secret, forever)

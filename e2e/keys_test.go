@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -40,7 +41,7 @@ func postTo(address, secret, body string) (reply, error) {
 // becomes waits until requests with the key are answered with a status, which must be within a second.
 func (g *gateway) becomes(secret string, status int) {
 	g.t.Helper()
-	within(g.t, obedience, http.StatusText(status), func() bool {
+	poll.Within(g.t, obedience, http.StatusText(status), func() bool {
 		answer, err := post(g.url, secret, small)
 		return err == nil && answer.status == status
 	})

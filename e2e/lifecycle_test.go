@@ -24,6 +24,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -114,7 +115,7 @@ func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
 	g := place.serve()
 	stop := func() {
 		place.run("model", "stop", "m")
-		eventually(t, "it has stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
+		poll.Until(t, "it has stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
 	}
 	for range 2 { // two boots are measured
 		if got, _ := g.retrying(small); got.status != http.StatusOK {
@@ -122,7 +123,7 @@ func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
 		}
 		stop()
 	}
-	eventually(t, "the list says so", func() bool {
+	poll.Until(t, "the list says so", func() bool {
 		return strings.Contains(g.get(g.url, "/v1/models").body, `"status":"cold"`)
 	})
 	before := len(l.commands())
@@ -141,7 +142,7 @@ func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "it answers", func() bool { return g.complete(small).status == http.StatusOK })
+	poll.Until(t, "it answers", func() bool { return g.complete(small).status == http.StatusOK })
 	took := time.Since(began)
 	if got := l.commands()[before:]; len(got) != 1 || got[0] != "started" {
 		t.Errorf("%q was run for twelve", got)
@@ -190,7 +191,7 @@ func TestALaunchThatFailsIsTold(t *testing.T) {
 	if got := g.complete(small); got.status != http.StatusServiceUnavailable {
 		t.Errorf("the first: %d %s", got.status, got.body)
 	}
-	eventually(t, "the failure is told", func() bool {
+	poll.Until(t, "the failure is told", func() bool {
 		got := g.complete(small)
 		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image") &&
 			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable"
@@ -207,12 +208,12 @@ func TestCommandsReachTheRunningGateway(t *testing.T) {
 		t.Errorf("at first it is %s", got)
 	}
 	place.run("model", "warm", "m")
-	eventually(t, "it is warm", func() bool { return state() == "ready" })
+	poll.Until(t, "it is warm", func() bool { return state() == "ready" })
 	place.run("model", "stop", "m")
-	eventually(t, "it is stopped", func() bool { return state() == "stopped" })
+	poll.Until(t, "it is stopped", func() bool { return state() == "stopped" })
 	now := time.Now().UTC()
 	place.run("model", "window", "add", "m", "--from", now.Format(time.RFC3339), "--to", now.Add(time.Hour).Format(time.RFC3339))
-	eventually(t, "the window starts it", func() bool { return state() == "ready" })
+	poll.Until(t, "the window starts it", func() bool { return state() == "ready" })
 }
 
 // One of two replicas is killed under load: nobody sees it but streams that had begun.
@@ -222,7 +223,7 @@ func TestAReplicaThatIsKilledUnderLoad(t *testing.T) {
 	models := strings.Replace(one.model("m", "", ", cold_wait: 20s"), "backends: [", "backends: ["+other+", ", 1)
 	g := newSite(t, settings{models: models, rest: "limits: {concurrency_per_key: 64}"}).serve()
 	must(t, exec.Command(filepath.Join(one.dir, "start")).Run()) // by hand: it is adopted
-	eventually(t, "both are ready", func() bool { return strings.Count(g.get(g.admin, "/models").body, `"state":"ready"`) == 2 })
+	poll.Until(t, "both are ready", func() bool { return strings.Count(g.get(g.admin, "/models").body, `"state":"ready"`) == 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	var failed, answered, cut atomic.Int64

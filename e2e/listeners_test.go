@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -160,7 +161,7 @@ func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	leave()
-	within(t, time.Second, "the mock sees its client leave", func() bool {
+	poll.Within(t, time.Second, "the mock sees its client leave", func() bool {
 		for _, r := range mock.Requests() {
 			if r.Path == "/v1/completions" && r.ClientLeft() {
 				return true

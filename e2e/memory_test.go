@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"basegate/internal/poll"
 )
 
 const (
@@ -156,7 +158,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	h := s.streams(ctx, t, own, streams-own)
-	within(t, 10*patience, "all streams have begun", func() bool { return t.Failed() || h.begun.Load() == int64(streams) })
+	poll.Within(t, 10*patience, "all streams have begun", func() bool { return t.Failed() || h.begun.Load() == int64(streams) })
 	most, present := s.resident()
 	t.Logf("%d streams, %d of them on connections of their own: %d MiB resident, %d MiB at the most", streams, own, present>>20, most>>20)
 
@@ -164,7 +166,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	s.slowBodies(t, 200)
 	s.rapidReset(t)
 	s.repeat(t, 4)
-	within(t, 3*patience, "the half-open connections are closed", func() bool {
+	poll.Within(t, 3*patience, "the half-open connections are closed", func() bool {
 		for _, c := range closed {
 			if !isClosed(c) {
 				return false

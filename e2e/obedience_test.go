@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -36,7 +37,7 @@ func (g *gateway) ask(ctx context.Context, secret, body string) <-chan reply {
 // reads waits until a figure of the gateway has a value, which must be within a second.
 func (g *gateway) reads(name string, value float64) {
 	g.t.Helper()
-	within(g.t, obedience, name, func() bool { return g.metric(name) == value })
+	poll.Within(g.t, obedience, name, func() bool { return g.metric(name) == value })
 }
 
 const (
@@ -52,7 +53,7 @@ func TestTheRunningServerObeysForThoseWhoWaitAlready(t *testing.T) {
 	defer leave()
 	backend := func(n int) {
 		t.Helper()
-		eventually(t, "the backend is asked", func() bool { return completions(mock) == n })
+		poll.Until(t, "the backend is asked", func() bool { return completions(mock) == n })
 	}
 	g.run("account", "set", g.email, "--monthly-budget", "100")
 	first, second := g.key("first"), g.key("second")
@@ -100,7 +101,7 @@ func TestTheRunningServerObeysForThoseWhoWaitAlready(t *testing.T) {
 // becomesKnown waits until the running gateway has heard of a key.
 func (g *gateway) becomesKnown(secret string) {
 	g.t.Helper()
-	within(g.t, obedience, "the key is known", func() bool {
+	poll.Within(g.t, obedience, "the key is known", func() bool {
 		answer, err := postTo(g.url+"/v1/chat/completions", secret, "{}")
 		return err == nil && answer.status == http.StatusBadRequest
 	})

@@ -19,6 +19,7 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -203,12 +204,12 @@ func TestNothingIsServedUnchargedWhileTheDatabaseIsAway(t *testing.T) {
 				t.Errorf("the stream that was under way ended with %q", last)
 			}
 			end()
-			eventually(t, "it serves again", func() bool { return ask().status == http.StatusOK })
+			poll.Until(t, "it serves again", func() bool { return ask().status == http.StatusOK })
 			g.says(g.stderr, "the database can be written again")
 			if got := g.get(g.url, "/readyz"); got.status != http.StatusOK {
 				t.Errorf("/readyz: %d", got.status)
 			}
-			eventually(t, "every answer is on the ledger, and the stream", func() bool {
+			poll.Until(t, "every answer is on the ledger, and the stream", func() bool {
 				whole, cut := 0, 0
 				for _, row := range place.usage() {
 					switch {
@@ -243,12 +244,12 @@ func TestAnOutageUnderLoadLosesNothingAndInventsNothing(t *testing.T) {
 			more := func() {
 				t.Helper()
 				before := noted.count()
-				eventually(t, "answers come", func() bool { return noted.count() > before+300 })
+				poll.Until(t, "answers come", func() bool { return noted.count() > before+300 })
 			}
 			more()
 			end := o.begin(t, place.database)
 			g.says(g.stderr, "the database cannot be written")
-			eventually(t, "requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
+			poll.Until(t, "requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
 			end()
 			g.says(g.stderr, "the database can be written again")
 			more()

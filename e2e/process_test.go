@@ -182,26 +182,6 @@ func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// eventually polls until holds, for as long as patience.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	within(t, patience, what, holds)
-}
-
-// within polls until holds, for the given time at most.
-func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		<-poll.C
-	}
-}
-
 // write makes a file.
 func write(t *testing.T, path, text string) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -55,7 +56,7 @@ func TestSIGTERMDrainsRunningStreams(t *testing.T) {
 	g.signal(syscall.SIGTERM)
 	g.says(g.stderr, `"draining"`)
 
-	eventually(t, "new requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
+	poll.Until(t, "new requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
 	refused := g.complete(small)
 	if refused.fault(t).Code != "overloaded" || refused.header.Get("Retry-After") == "" {
 		t.Errorf("%d %v %s", refused.status, refused.header, refused.body)
@@ -110,7 +111,7 @@ func TestAPlainRequestThatAStopCutsShortIsToldSo(t *testing.T) {
 		}
 		answers <- answer
 	}()
-	eventually(t, "the request is at the mock", func() bool {
+	poll.Until(t, "the request is at the mock", func() bool {
 		return slices.ContainsFunc(mock.Requests(), func(r mockvllm.Recorded) bool { return r.Path == "/v1/completions" })
 	})
 	g.signal(syscall.SIGTERM)

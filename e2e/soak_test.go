@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -164,10 +165,10 @@ func (g *gateway) rest() (heap float64) {
 		"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",
 		"basegate_admission_running_requests", "basegate_admission_waiting_requests", "basegate_admission_buffered_bytes", "basegate_admission_keys",
 	} {
-		eventually(g.t, name+" is 0", func() bool { return g.metric(name) == 0 })
+		poll.Until(g.t, name+" is 0", func() bool { return g.metric(name) == 0 })
 	}
 	// An idle connection to the backend lasts four seconds.
-	eventually(g.t, "the goroutines and files are as few as before", func() bool {
+	poll.Until(g.t, "the goroutines and files are as few as before", func() bool {
 		return g.metric("go_goroutines") < 40 && g.metric("process_open_fds") < 40
 	})
 	g.get(g.admin, "/debug/pprof/heap?gc=1")

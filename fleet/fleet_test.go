@@ -17,6 +17,7 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/fleet"
+	"basegate/internal/poll"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,18 +95,6 @@ func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Attempted) *fleet.Leas
 	return l
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within ten seconds: %s", what)
-		}
-		pause := time.NewTimer(time.Millisecond)
-		<-pause.C
-	}
-}
-
 func TestTheBackendWithTheFewestInFlightIsTaken(t *testing.T) {
 	one, two, three := newServer(t, 100), newServer(t, 100), newServer(t, 100)
 	m := find(t, started(t, model(t, "m", one.URL, two.URL, three.URL)), "m")
@@ -131,7 +120,7 @@ func TestAReadyBackendGoesBeforeOneThatIsNot(t *testing.T) {
 		}
 	}
 	ill.ill.Store(false)
-	eventually(t, "the other is found ready", func() bool {
+	poll.Until(t, "the other is found ready", func() bool {
 		state, _ := m.Backends()[0].State()
 		return state == fleet.Ready
 	})
@@ -186,7 +175,7 @@ func TestARefusedConnectionMarksTheBackendUntilAProbe(t *testing.T) {
 		t.Errorf("it is %s (%s)", state, reason)
 	}
 	s.ill.Store(false)
-	eventually(t, "a probe finds it ready", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "a probe finds it ready", func() bool { return m.Status() == fleet.Warm })
 }
 
 func TestTheSmallestContextCountsUnlessConfigured(t *testing.T) {
@@ -215,5 +204,5 @@ func TestAReloadKeepsWhatStaysAndProbesWhatIsNew(t *testing.T) {
 	if got := find(t, f, "m").Backends(); len(got) != 1 || got[0] != kept {
 		t.Error("the backend that stays was made anew")
 	}
-	eventually(t, "the new one is ready", func() bool { return find(t, f, "n").Status() == fleet.Warm })
+	poll.Until(t, "the new one is ready", func() bool { return find(t, f, "n").Status() == fleet.Warm })
 }

@@ -23,6 +23,7 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -126,7 +127,7 @@ func startedOn(t *testing.T, db *database.DB, log *zap.Logger, models ...config.
 
 func wantState(t *testing.T, b *fleet.Backend, want fleet.State) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("it is %s", want), func() bool { state, _ := b.State(); return state == want })
+	poll.Until(t, fmt.Sprintf("it is %s", want), func() bool { state, _ := b.State(); return state == want })
 }
 
 func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
@@ -152,7 +153,7 @@ func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
 	if m.Status() != fleet.Booting {
 		t.Errorf("meanwhile: %s", m.Status())
 	}
-	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
 	if err := m.Servable(); err != nil {
 		t.Error(err)
 	}
@@ -183,7 +184,7 @@ func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
 		if !ok {
 			t.Fatal("it does not boot")
 		}
-		eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+		poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
 		took = time.Since(began)
 		if err := m.Halt("the test stops it"); err != nil {
 			t.Fatal(err)
@@ -326,7 +327,7 @@ func TestAProbeThatBeganBeforeAStopDoesNotUndoIt(t *testing.T) {
 	wantState(t, backend, fleet.Stopped)
 	close(release) // it says that the backend answers, as it did when it was asked
 	before := b.asked.Load()
-	eventually(t, "it is probed again", func() bool { return b.asked.Load() > before+3 })
+	poll.Until(t, "it is probed again", func() bool { return b.asked.Load() > before+3 })
 	if state, _ := backend.State(); state != fleet.Stopped {
 		t.Errorf("it is %s", state)
 	}
@@ -355,7 +356,7 @@ func TestAnIdleBackendSleepsAndWakes(t *testing.T) {
 	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
 		t.Error("who asks is not told of the wake")
 	}
-	eventually(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
 }
 
 func TestOrdersAndBookingsOfAnotherProcessAreObeyed(t *testing.T) {
@@ -459,7 +460,7 @@ func TestWhatAModelSaysOnceItIsUpIsNotLogged(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.dir, "start.asked"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has said it", func() bool {
+	poll.Until(t, "it has said it", func() bool {
 		_, err := os.Stat(filepath.Join(b.dir, "start.said"))
 		return err == nil
 	})
@@ -498,7 +499,7 @@ func TestCloseEndsACommandThatStillRuns(t *testing.T) {
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
 	closed := make(chan struct{})
 	go func() { f.Close(); close(closed) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

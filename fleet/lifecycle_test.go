@@ -16,6 +16,7 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/fleet"
+	"basegate/internal/poll"
 )
 
 // asked is a backend that counts its probes.
@@ -94,16 +95,16 @@ func TestABackendThatWentIsProbedNoMore(t *testing.T) {
 	goes, old := asked(t)
 	stays, next := asked(t)
 	f := started(t, model(t, "m", goes), model(t, "n", stays))
-	eventually(t, "it is probed", func() bool { return old.Load() > 2 })
+	poll.Until(t, "it is probed", func() bool { return old.Load() > 2 })
 	f.Reload([]config.Model{model(t, "n", stays)}, settings)
 	if _, there := f.Model("m"); there {
 		t.Error("the model is still there")
 	}
 	// A probe may be under way; ten of the other's interval later there is none.
 	begin := next.Load()
-	eventually(t, "the other is probed on", func() bool { return next.Load() > begin+2 })
+	poll.Until(t, "the other is probed on", func() bool { return next.Load() > begin+2 })
 	last := old.Load()
-	eventually(t, "the other is probed on", func() bool { return next.Load() > begin+12 })
+	poll.Until(t, "the other is probed on", func() bool { return next.Load() > begin+12 })
 	if old.Load() > last {
 		t.Errorf("%d probes came after it went", old.Load()-last)
 	}
@@ -138,14 +139,14 @@ func TestAProbeThatIsNotAnsweredMarksTheBackend(t *testing.T) {
 		t.Fatalf("it is %s", m.Status())
 	}
 	s.ill.Store(true)
-	eventually(t, "it is found ill", func() bool { return m.Status() == fleet.Unavailable })
+	poll.Until(t, "it is found ill", func() bool { return m.Status() == fleet.Unavailable })
 	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason != "/health answered 503" {
 		t.Errorf("it is %s (%s)", state, reason)
 	}
 	l := acquire(t, m) // there is no better one
 	l.Release()
 	s.ill.Store(false)
-	eventually(t, "it is found well", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "it is found well", func() bool { return m.Status() == fleet.Warm })
 }
 
 // Nobody here can start it, so it is treated like one that is not managed at all.
@@ -182,7 +183,7 @@ func TestAStopDuringABootEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantState(t, backend, fleet.Starting)
-	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
 	if err := m.Halt("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestAStopDuringABootEndsIt(t *testing.T) {
 	}
 	wantState(t, backend, fleet.Stopped)
 	before := b.asked.Load()
-	eventually(t, "it is probed on", func() bool { return b.asked.Load() > before+10 })
+	poll.Until(t, "it is probed on", func() bool { return b.asked.Load() > before+10 })
 	if state, reason := backend.State(); state != fleet.Stopped || reason != "the operator stops it" {
 		t.Errorf("it is %s (%s)", state, reason)
 	}
@@ -216,7 +217,7 @@ func TestAStopDuringABootWaitsForWhatTheCommandHasStarted(t *testing.T) {
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
 	if err := m.Halt("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -254,7 +255,7 @@ func TestStopWaitsForARunningStreamAndIsNotReadyMeanwhile(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.Stop(context.Background()) }()
-	eventually(t, "it says that it drains", func() bool {
+	poll.Until(t, "it says that it drains", func() bool {
 		return ask(t, g.AdminAddr(), "", "/readyz", "").StatusCode == http.StatusServiceUnavailable
 	})
 	refused := ask(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
@@ -317,7 +318,7 @@ func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
 	cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.Stop(over) }()
-	eventually(t, "it listens no more", func() bool {
+	poll.Until(t, "it listens no more", func() bool {
 		conn, err := net.Dial("tcp", g.Addr().String())
 		if err == nil {
 			conn.Close()
@@ -330,19 +331,6 @@ func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
 	}
 	if err := errors.Join(<-stopped, lock.Wait(t.Context())); err != nil {
 		t.Error(err)
-	}
-}
-
-// eventually polls until holds, for ten seconds at the most.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within ten seconds: %s", what)
-		}
-		pause := time.NewTimer(time.Millisecond)
-		<-pause.C
 	}
 }
 

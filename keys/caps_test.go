@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -242,13 +243,13 @@ func TestAnotherProcessSeesACapSoon(t *testing.T) {
 	elsewhere := keys.New(openDatabase(t, file), zap.NewNop(), keys.Settings{})
 	_, err = elsewhere.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal, f.Concurrency = tokens(7), 2 })
 	must(t, err)
-	eventually(t, time.Second, "the key's cap is seen", func() bool {
+	poll.Within(t, time.Second, "the key's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
 		return err == nil && i.KeyCaps.DayTotal != nil && *i.KeyCaps.DayTotal == 7 && i.Concurrency == 2
 	})
 	_, err = elsewhere.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = tokens(70) })
 	must(t, err)
-	eventually(t, time.Second, "the account's cap is seen", func() bool {
+	poll.Within(t, time.Second, "the account's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
 		return err == nil && i.AccountCaps.DayTotal != nil && *i.AccountCaps.DayTotal == 70
 	})

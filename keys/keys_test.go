@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -68,21 +69,6 @@ func newKey(tb testing.TB, d *keys.Directory, name string) (keys.Key, string) {
 	key, secret, err := d.CreateKey(tb.Context(), keys.NewKey{Email: ada, Name: name})
 	must(tb, err)
 	return key, secret
-}
-
-func eventually(tb testing.TB, within time.Duration, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		select {
-		case <-poll.C:
-		case <-deadline.C:
-			tb.Fatalf("not within %v: %s", within, what)
-		}
-	}
 }
 
 func TestAuthenticateTellsWhose(t *testing.T) {
@@ -170,7 +156,7 @@ func TestAnotherProcessSeesEveryChangeSoon(t *testing.T) {
 	key, secret := newKey(t, here, "laptop")
 	sees := func(want error) {
 		t.Helper()
-		eventually(t, time.Second, "the change is seen", func() bool {
+		poll.Within(t, time.Second, "the change is seen", func() bool {
 			_, err := there.Authenticate(secret)
 			return errors.Is(err, want)
 		})
@@ -246,7 +232,7 @@ func TestAReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 		must(t, os.Remove(file+end))
 	}
 	must(t, os.Rename(file+".new", file))
-	eventually(t, 5*time.Second, "the new database's key is known", func() bool {
+	poll.Within(t, 5*time.Second, "the new database's key is known", func() bool {
 		_, err := d.Authenticate(fresh)
 		_, gone := d.Authenticate(old)
 		return err == nil && errors.Is(gone, keys.ErrUnknown)
@@ -264,14 +250,14 @@ func TestTheLastKeysStayInForceWhileTheDatabaseIsAway(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE keys_revision RENAME TO away")
 		return err
 	}))
-	eventually(t, time.Second, "it is noticed", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
+	poll.Within(t, time.Second, "it is noticed", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 	_, err = d.Authenticate(secret)
 	must(t, err)
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE away RENAME TO keys_revision")
 		return err
 	}))
-	eventually(t, time.Second, "its end is noticed", func() bool { return logged.FilterMessage("keys can be read again").Len() > 0 })
+	poll.Within(t, time.Second, "its end is noticed", func() bool { return logged.FilterMessage("keys can be read again").Len() > 0 })
 	if n := logged.FilterLevelExact(zap.WarnLevel).Len(); n != 1 {
 		t.Errorf("%d warnings for one outage", n)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -164,7 +165,7 @@ func TestHangLastsUntilTheClientLeaves(t *testing.T) {
 		response.Body.Close()
 		t.Fatal("it answered")
 	}
-	eventually(t, "the client's leaving", func() bool { return p.Requests()[0].ClientLeft() })
+	poll.Until(t, "the client's leaving", func() bool { return p.Requests()[0].ClientLeft() })
 }
 
 func TestStreamHangsUntilCleared(t *testing.T) {
@@ -189,7 +190,7 @@ func TestClearedHangGoesOn(t *testing.T) {
 	p.InjectFault(mockvllm.Fault{Kind: "hang", Times: -1})
 	done := make(chan answer)
 	go func() { done <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
-	eventually(t, "the request", func() bool { return len(p.Requests()) == 1 })
+	poll.Until(t, "the request", func() bool { return len(p.Requests()) == 1 })
 	if a := send(t, p, http.MethodDelete, "/mock/fault", ""); a.body != "[]\n" {
 		t.Error(a.body)
 	}
@@ -231,15 +232,15 @@ func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond, RestartAfter: 100 * time.Millisecond})
 	send(t, p, http.MethodPost, completions, body(t, nil))
-	eventually(t, "the exit", func() bool {
+	poll.Until(t, "the exit", func() bool {
 		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
 	})
-	eventually(t, "the restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
+	poll.Until(t, "the restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond})
 	send(t, p, http.MethodPost, completions, body(t, nil))
-	eventually(t, "the second exit", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 0 })
+	poll.Until(t, "the second exit", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 0 })
 	p.ClearFaults()
-	eventually(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
+	poll.Until(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 }
 
 func TestFaultsStrikeOtherPaths(t *testing.T) {

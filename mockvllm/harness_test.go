@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -206,18 +205,6 @@ func open(t *testing.T, p *mockvllm.Process, fields map[string]any) (*bufio.Read
 		t.Fatal(err)
 	}
 	return bufio.NewReader(response.Body), func() { response.Body.Close() }
-}
-
-// eventually waits for something that other goroutines bring about.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not come about", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) }

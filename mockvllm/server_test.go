@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -28,7 +29,7 @@ func TestLeavingStopsGeneration(t *testing.T) {
 	}
 	left := time.Now()
 	leave()
-	eventually(t, "the end", func() bool { return p.Running() == 0 })
+	poll.Until(t, "the end", func() bool { return p.Running() == 0 })
 	record := p.Requests()[0]
 	if !record.ClientLeft() || record.Left.Sub(left) > 2*time.Second {
 		t.Errorf("left at %v, recorded as %v", left, record.Left)
@@ -55,7 +56,7 @@ func TestRequestsAreKeptByteForByte(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	const odd = "{ \"model\":\"mock-model\",\t\"prompt\" : \"\\u00e9\", \"max_tokens\":1}\n"
 	send(t, p, http.MethodPost, completions, odd)
-	eventually(t, "the handler's end", func() bool { return !p.Requests()[0].Finished.IsZero() })
+	poll.Until(t, "the handler's end", func() bool { return !p.Requests()[0].Finished.IsZero() })
 	r := p.Requests()[0]
 	if string(r.Body) != odd || r.Method != http.MethodPost || r.Path != completions || r.Header.Get("X-Request-Id") != "test" || r.ClientLeft() {
 		t.Errorf("%+v", r)
@@ -86,7 +87,7 @@ func TestHeadersComeBeforeTheFirstToken(t *testing.T) {
 	p := start(t, mockvllm.Options{FirstDelay: time.Hour})
 	_, leave := open(t, p, map[string]any{"stream": true}) // returns with the headers
 	leave()
-	eventually(t, "the end", func() bool { return p.Running() == 0 })
+	poll.Until(t, "the end", func() bool { return p.Running() == 0 })
 }
 
 func TestRoutesAnswerLikeFastAPI(t *testing.T) {
@@ -152,7 +153,7 @@ func TestSleepersWaitAndRunnersAreAborted(t *testing.T) {
 	go func() {
 		running <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
 	}()
-	eventually(t, "a request", func() bool { return p.Running() == 1 })
+	poll.Until(t, "a request", func() bool { return p.Running() == 1 })
 	send(t, p, http.MethodPost, "/sleep?level=2", "")
 	if a := <-running; a.status != 200 || !strings.Contains(a.body, `"finish_reason":"abort"`) {
 		t.Errorf("%d %s", a.status, a.body)
@@ -161,7 +162,7 @@ func TestSleepersWaitAndRunnersAreAborted(t *testing.T) {
 		t.Error(a.body)
 	}
 	go func() { running <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
-	eventually(t, "a sleeper", func() bool { return p.Running() == 1 })
+	poll.Until(t, "a sleeper", func() bool { return p.Running() == 1 })
 	metrics := send(t, p, http.MethodGet, "/metrics", "").body
 	for _, line := range []string{
 		`vllm:num_requests_waiting{engine="0",model_name="mock-model"} 1.0`,
@@ -191,7 +192,7 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "both", func() bool { return s.Running() == 2 })
+	poll.Until(t, "both", func() bool { return s.Running() == 2 })
 	s.Close()
 	if s.Running() != 0 {
 		t.Error("requests outlive the server")
@@ -213,11 +214,11 @@ func TestHalfClosedConnectionCountsAsLeft(t *testing.T) {
 	content := body(t, nil)
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		completions, len(content), content)
-	eventually(t, "the request", func() bool { return p.Running() == 1 })
+	poll.Until(t, "the request", func() bool { return p.Running() == 1 })
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end", func() bool { return p.Running() == 0 })
+	poll.Until(t, "the end", func() bool { return p.Running() == 0 })
 }
 
 func TestInstantAnswersCount(t *testing.T) {

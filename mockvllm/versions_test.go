@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -110,11 +111,11 @@ func TestSecondRequestOfAnIDIsRefusedByOldVersions(t *testing.T) {
 		send(t, p, http.MethodPost, "/sleep", "")
 		first := make(chan answer)
 		go func() { first <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
-		eventually(t, "the first", func() bool { return p.Running() == 1 })
+		poll.Until(t, "the first", func() bool { return p.Running() == 1 })
 		second := make(chan answer)
 		go func() { second <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
 		if want == 200 {
-			eventually(t, "the second", func() bool { return p.Running() == 2 })
+			poll.Until(t, "the second", func() bool { return p.Running() == 2 })
 			send(t, p, http.MethodPost, "/wake_up", "")
 		}
 		if a := <-second; a.status != want {

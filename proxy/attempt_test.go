@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"basegate/internal/poll"
 )
 
 // Every shape that vLLM gives an error, plain and where a stream was asked for, before anything has been sent.
@@ -127,7 +129,7 @@ func TestAnOpenBreakerAnswersAtOnceAndCloses(t *testing.T) {
 		t.Fatalf("got %d %s %v", got.status, got.body, got.header)
 	}
 	ill.Store(false)
-	eventually(t, "it serves again", func() bool { return r.complete(`{"model":"m","prompt":"x"}`).status == http.StatusOK })
+	poll.Until(t, "it serves again", func() bool { return r.complete(`{"model":"m","prompt":"x"}`).status == http.StatusOK })
 }
 
 // A client can put any words into its prompt, and vLLM quotes them; a breaker must not take them for vLLM's.

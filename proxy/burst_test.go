@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/budget"
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -99,7 +100,7 @@ func TestABurstNeverPassesACap(t *testing.T) {
 				refused := r.burst(400, scope, c.window, c.meter)
 				close(over)
 				<-watched
-				eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 && r.reserved(true) == 0 })
+				poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 && r.reserved(true) == 0 })
 				sum := used()
 				if sum > most {
 					t.Errorf("%d of %d tokens are used", sum, most)

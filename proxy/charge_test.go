@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
+	"basegate/internal/poll"
 	"basegate/keys"
 	"basegate/mockvllm"
 )
@@ -19,7 +20,7 @@ import (
 func (r *rig) rows(n int) []budget.Row {
 	r.t.Helper()
 	var all []budget.Row
-	eventually(r.t, fmt.Sprintf("%d requests are on the ledger", n), func() bool {
+	poll.Until(r.t, fmt.Sprintf("%d requests are on the ledger", n), func() bool {
 		var err error
 		if all, err = r.ledger.Usage(r.t.Context(), budget.Filter{}, budget.ByRequest); err != nil {
 			r.t.Fatal(err)
@@ -140,7 +141,7 @@ func TestAStreamThatLastsIsOnDiskWithItsExactPrompt(t *testing.T) {
 			defer leave()
 			done := r.background(ctx, `{"model":"m",`+c.body+`,"max_tokens":9,"stream":true}`)
 			var found string
-			eventually(t, "the row in flight has both", func() bool {
+			poll.Until(t, "the row in flight has both", func() bool {
 				err := r.db.Read().QueryRowContext(t.Context(),
 					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
 				return err == nil && found == c.want+" at b0"

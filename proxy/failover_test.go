@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"basegate/internal/poll"
 )
 
 // Of two backends one fails, each time in its own way; whether the other is asked depends on what went wrong.
@@ -96,11 +98,11 @@ func TestAClientThatLeavesBetweenTwoAttemptsEndsThem(t *testing.T) {
 	if _, err := client.Do(r.request(ctx, http.MethodPost, "/v1/completions", streamed)); err == nil {
 		t.Error("the client left, and got an answer")
 	}
-	eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
+	poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
 	if n := attempts.Load(); n > 5 {
 		t.Errorf("%d attempts, though the client left at the fourth", n)
 	}
-	eventually(t, "it is in the log", func() bool { return strings.Contains(r.log.String(), `"code":"client_gone"`) })
+	poll.Until(t, "it is in the log", func() bool { return strings.Contains(r.log.String(), `"code":"client_gone"`) })
 	if log := r.log.String(); strings.Contains(log, `"level":"error"`) {
 		t.Errorf("the log: %s", log)
 	}
@@ -113,10 +115,10 @@ func TestAClientThatLeavesWhileItSendsLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{\"model\":", r.secret)
-	eventually(t, "it is in flight", func() bool { return r.server.InFlight() == 1 })
+	poll.Until(t, "it is in flight", func() bool { return r.server.InFlight() == 1 })
 	conn.Close()
-	eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
-	eventually(t, "it is in the log", func() bool { return strings.Contains(r.log.String(), `"code":"client_gone"`) })
+	poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
+	poll.Until(t, "it is in the log", func() bool { return strings.Contains(r.log.String(), `"code":"client_gone"`) })
 }
 
 // fuse is a transport whose answers panic behind their first event.
@@ -221,5 +223,5 @@ func TestAClientThatLeavesIsNoticedHoweverItsBodyCame(t *testing.T) {
 			<-left
 		})
 	}
-	eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
+	poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -80,7 +81,7 @@ func TestAGuestIsRefusedLikeTheKey(t *testing.T) {
 	if _, err := r.keys.PauseKey(t.Context(), who.KeyID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the key is paused", func() bool { _, err := r.keys.Authenticate(r.secret); return err != nil })
+	poll.Until(t, "the key is paused", func() bool { _, err := r.keys.Authenticate(r.secret); return err != nil })
 	if got, want := r.ask(who.AccountID, who.KeyID, body), r.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
 		t.Errorf("a paused key: %d %s, want %d %s", got.status, got.body, want.status, want.body)
 	}

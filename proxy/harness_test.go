@@ -328,16 +328,3 @@ func refusing(t *testing.T) string {
 	defer l.Close()
 	return "http://" + l.Addr().String()
 }
-
-// eventually polls until holds, for ten seconds at the most.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within ten seconds: %s", what)
-		}
-		pause := time.NewTimer(time.Millisecond)
-		<-pause.C
-	}
-}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"basegate/internal/poll"
 )
 
 // 200 clients leave, in the middle of a stream, before its first event, and waiting for a plain answer; vLLM must be
@@ -58,7 +60,7 @@ func TestVLLMIsToldAtOnceThatAClientLeft(t *testing.T) {
 	began := time.Now()
 	close(leave)
 	clients.Wait()
-	eventually(t, "every backend request is closed", func() bool { mu.Lock(); defer mu.Unlock(); return len(closed) == 200 })
+	poll.Until(t, "every backend request is closed", func() bool { mu.Lock(); defer mu.Unlock(); return len(closed) == 200 })
 	var slowest time.Duration
 	for _, at := range closed {
 		slowest = max(slowest, at.Sub(began))
@@ -67,7 +69,7 @@ func TestVLLMIsToldAtOnceThatAClientLeft(t *testing.T) {
 	if slowest > 2*time.Second {
 		t.Error("that is no \"at once\" on any machine")
 	}
-	eventually(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
+	poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 })
 }
 
 // What a prompt, a completion, an error text of vLLM's or a key says must be in nothing that is written.
@@ -154,7 +156,7 @@ func TestDrainingLetsAStreamEndAndRefusesTheRest(t *testing.T) {
 	defer resp.Body.Close()
 	drained := make(chan error, 1)
 	go func() { drained <- r.server.Drain(t.Context()) }()
-	eventually(t, "it drains", r.server.Draining)
+	poll.Until(t, "it drains", r.server.Draining)
 	if got := r.complete(streamed); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
 		t.Errorf("a new request got %d %s", got.status, got.body)
 	}

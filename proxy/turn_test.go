@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/admission"
+	"basegate/internal/poll"
 	"basegate/keys"
 )
 
@@ -56,7 +57,7 @@ func (r *rig) background(ctx context.Context, body string) <-chan reply {
 
 func (r *rig) wait(what string, want admission.Stats) {
 	r.t.Helper()
-	eventually(r.t, what, func() bool {
+	poll.Until(r.t, what, func() bool {
 		s := r.queue.Stats()
 		return s.Running == want.Running && s.Waiting == want.Waiting
 	})
@@ -218,7 +219,7 @@ func TestWhoWaitsForReservationsCountsAsWaiting(t *testing.T) {
 	first := r.background(t.Context(), ask)
 	<-g.arrived
 	second := r.background(t.Context(), ask)
-	eventually(t, "it waits", func() bool { return r.queue.Stats().BufferedBytes == int64(len(ask)) })
+	poll.Until(t, "it waits", func() bool { return r.queue.Stats().BufferedBytes == int64(len(ask)) })
 	if got := r.complete(ask); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
 		t.Errorf("one too many gets %d %s", got.status, got.body)
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
 	"github.com/tidwall/gjson"
+
+	"basegate/internal/poll"
 )
 
 // project is the real vllm-compose.yml, with testdata/compose.override.yml and perhaps more over it, as a project of its
@@ -127,7 +129,7 @@ func TestComposeComesUpAndItsGatewayReachesItsModels(t *testing.T) {
 		if started := p.compose("ps", "-q", model); started != made {
 			t.Errorf("%s: made as %q, started as %q", model, made, started)
 		}
-		eventually(t, model+" answers", func() bool { return g.ask(model).status == http.StatusOK })
+		poll.Until(t, model+" answers", func() bool { return g.ask(model).status == http.StatusOK })
 		p.compose("exec", "-T", "gateway", "docker-compose", "stop", model)
 	}
 	if running := p.running(); !slices.Equal(running, []string{"gateway"}) {
@@ -141,10 +143,10 @@ func TestComposeStartsAModelAgainThatEndedWithExitCodeZero(t *testing.T) {
 	p := newProject(t)
 	g := p.up()
 	p.compose("up", "-d", "llama-8b")
-	eventually(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 	id := p.compose("ps", "-q", "llama-8b")
 	endByItself(t, id)
-	eventually(t, "Docker starts it again", func() bool {
+	poll.Until(t, "Docker starts it again", func() bool {
 		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.ask("llama-8b").status == http.StatusOK
 	})
 	if n := restarts(t, id); n != 1 {
@@ -171,9 +173,9 @@ func TestComposeStartsAGatewayAgainThatWasReloaded(t *testing.T) {
 	p.up()
 	id := p.compose("ps", "-q", "gateway")
 	p.compose("kill", "-s", "HUP", "gateway")
-	eventually(t, "the gateway reloads", func() bool { return strings.Contains(p.compose("logs", "gateway"), "configuration reloaded") })
+	poll.Until(t, "the gateway reloads", func() bool { return strings.Contains(p.compose("logs", "gateway"), "configuration reloaded") })
 	endByItself(t, id)
-	eventually(t, "Docker starts it again", func() bool { return restarts(t, id) == 1 })
+	poll.Until(t, "Docker starts it again", func() bool { return restarts(t, id) == 1 })
 	p.compose("up", "-d", "--wait")
 	if now := p.compose("ps", "-q", "gateway"); now != id {
 		t.Errorf("the gateway was %s and is %s", id, now)
@@ -197,14 +199,14 @@ func TestComposeStartsTheWorkerAgainWhenItsHeadHasGone(t *testing.T) {
 	p.compose("up", "-d", "llama-405b", "llama-405b-worker")
 	worker := p.compose("ps", "-q", "llama-405b-worker")
 	healthy := func() bool { return p.compose("ps", "--format", "{{.Health}}", "llama-405b-worker") == "healthy" }
-	eventually(t, "the worker is healthy", healthy)
+	poll.Until(t, "the worker is healthy", healthy)
 	if n := restarts(t, worker); n != 0 {
 		t.Errorf("the worker was started again %d times while its head was well", n)
 	}
 	p.compose("stop", "llama-405b")
-	eventually(t, "the worker is started again", func() bool { return restarts(t, worker) == 1 })
+	poll.Until(t, "the worker is started again", func() bool { return restarts(t, worker) == 1 })
 	p.compose("start", "llama-405b")
-	eventually(t, "the worker is healthy again", healthy)
+	poll.Until(t, "the worker is healthy again", healthy)
 	if n := restarts(t, worker); n != 1 {
 		t.Errorf("the worker was started again %d times; once its head had gone it must wait", n)
 	}
@@ -229,7 +231,7 @@ func TestComposeShowsItselfToPrometheus(t *testing.T) {
 		return answer.body
 	}
 	for _, query := range []string{`up{job="basegate"}`, `up{job="vllm",model="llama-8b"}`, `basegate_backend_ready{model="llama-8b"}`} {
-		eventually(t, query, func() bool {
+		poll.Until(t, query, func() bool {
 			return gjson.Get(get("/api/v1/query?query="+url.QueryEscape(query)), "data.result.0.value.1").String() == "1"
 		})
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+
+	"basegate/internal/poll"
 )
 
 // What becomes of a backend here becomes of a whole container: its process stops answering without a word, its address
@@ -101,7 +103,7 @@ func (g *gateway) load(clients int) *load {
 func (l *load) more(t *testing.T, n int64) {
 	t.Helper()
 	from := l.answered.Load()
-	eventually(t, "further answers", func() bool { return l.answered.Load() >= from+n })
+	poll.Until(t, "further answers", func() bool { return l.answered.Load() >= from+n })
 }
 
 func (l *load) stop() {
@@ -152,7 +154,7 @@ func TestBackendsAreRestartedOneAfterTheOtherUnderLoad(t *testing.T) {
 	for _, b := range []*box{first, second} {
 		clients.more(t, 50)
 		b.restart()
-		eventually(t, b.name+" gets requests again", func() bool { return b.asked() > 0 })
+		poll.Until(t, b.name+" gets requests again", func() bool { return b.asked() > 0 })
 	}
 	clients.more(t, 50)
 	clients.stop()
@@ -169,7 +171,7 @@ func TestABackendThatIsPausedIsLeftForAnother(t *testing.T) {
 	clients.more(t, 100)
 	paused.unpause()
 	before := paused.asked()
-	eventually(t, "the backend gets requests again", func() bool { return paused.asked() > before })
+	poll.Until(t, "the backend gets requests again", func() bool { return paused.asked() > before })
 	clients.stop()
 }
 
@@ -187,7 +189,7 @@ func TestTheOnlyBackendIsPaused(t *testing.T) {
 		t.Errorf("a new request: %d %s", answer.status, answer.body)
 	}
 	only.unpause()
-	eventually(t, "the backend serves again", func() bool { return g.complete(2).status == http.StatusOK })
+	poll.Until(t, "the backend serves again", func() bool { return g.complete(2).status == http.StatusOK })
 }
 
 func TestABackendIsCutOffFromTheNetwork(t *testing.T) {
@@ -207,5 +209,5 @@ func TestABackendIsCutOffFromTheNetwork(t *testing.T) {
 		t.Errorf("with another backend: %d %s", answer.status, answer.body)
 	}
 	lost.join(s.net)
-	eventually(t, "the backend serves again", func() bool { return alone.complete(2).status == http.StatusOK })
+	poll.Until(t, "the backend serves again", func() bool { return alone.complete(2).status == http.StatusOK })
 }

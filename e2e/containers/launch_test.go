@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"basegate/internal/poll"
 )
 
 // A request for a model that is stopped is what starts its service: the gateway, within its container, runs Compose
@@ -25,15 +27,15 @@ func TestARequestStartsItsModelThroughTheSocket(t *testing.T) {
 	if again := cold.header.Get("X-Should-Retry"); again != "true" {
 		t.Errorf("x-should-retry: %q", again)
 	}
-	eventually(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 	if running := p.running(); !slices.Equal(running, []string{"gateway", "llama-8b"}) {
 		t.Errorf("%v run", running)
 	}
 	started := p.compose("ps", "-q", "llama-8b")
 
 	p.basegate("model", "stop", "llama-8b")
-	eventually(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
-	eventually(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
+	poll.Until(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 	if now := p.compose("ps", "-q", "llama-8b"); now != started {
 		t.Errorf("the container was made anew: %q, before %q", now, started)
 	}
@@ -46,16 +48,16 @@ func TestARequestStartsItsModelThroughTheSocket(t *testing.T) {
 func TestAnIdleModelIsStoppedThroughTheSocket(t *testing.T) {
 	p := newProject(t, "e2e/containers/testdata/idle.override.yml")
 	g := p.up()
-	eventually(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
-	eventually(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
-	eventually(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
+	poll.Until(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
 }
 
 // A service that cannot be started: its image is nowhere. The client is told so, and not to wait.
 func TestALaunchThatFailsIsToldToTheClient(t *testing.T) {
 	p := newProject(t, "e2e/containers/testdata/broken.override.yml")
 	g := p.up()
-	eventually(t, "the launch has failed", func() bool {
+	poll.Until(t, "the launch has failed", func() bool {
 		answer := g.ask("llama-8b")
 		return answer.status == http.StatusBadGateway && answer.code() == "upstream_unreachable"
 	})

@@ -23,6 +23,8 @@ import (
 	"github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/network"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"basegate/internal/poll"
 )
 
 // patience bounds every wait for something that should happen soon.
@@ -197,7 +199,7 @@ func (g *gateway) makeKey() {
 // awaitKey waits until the gateway obeys: a running one has seen what a command wrote within a second.
 func (g *gateway) awaitKey() {
 	g.t.Helper()
-	eventually(g.t, "the gateway knows the key", func() bool {
+	poll.Until(g.t, "the gateway knows the key", func() bool {
 		r := g.request("")
 		r.Method, r.URL.Path = http.MethodGet, "/v1/models"
 		return send(g.t, r).status == http.StatusOK
@@ -354,18 +356,4 @@ func (s *stream) rest() (events int, last string) {
 		s.t.Errorf("the stream broke off after %d events: %v", events, err)
 	}
 	return events, last
-}
-
-// eventually polls until holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		<-poll.C
-	}
 }

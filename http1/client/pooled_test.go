@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"basegate/http1/client"
+	"basegate/internal/poll"
 )
 
 // lender counts the buffers that are out.
@@ -140,13 +141,13 @@ func TestWhoWaitsHoldsNoBuffer(t *testing.T) {
 		}
 	}()
 	for _, text := range []string{"one", "two"} {
-		eventually(t, "a read in vain, and the buffer given back", func() bool { return l.ever.Load() > 0 && l.out.Load() == 0 })
+		poll.Until(t, "a read in vain, and the buffer given back", func() bool { return l.ever.Load() > 0 && l.out.Load() == 0 })
 		more <- text
 		if got := <-read; got != text {
 			t.Errorf("got %q", got)
 		}
 	}
-	eventually(t, "the buffer is given back", func() bool { return l.out.Load() == 0 })
+	poll.Until(t, "the buffer is given back", func() bool { return l.out.Load() == 0 })
 	errEnough := errors.New("enough")
 	cancel(errEnough)
 	if err := <-failed; !errors.Is(err, errEnough) {

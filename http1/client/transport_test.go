@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"basegate/http1/client"
+	"basegate/internal/poll"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,19 +93,6 @@ func ask(t *testing.T, transport *client.Transport, address, body string) string
 	return text(t, answer)
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-		<-poll.C
-	}
-}
-
 func TestRequestsFollowEachOtherOnOneConnection(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
@@ -171,7 +159,7 @@ func TestAConnectionThatTheBackendClosedIsNotUsedAgain(t *testing.T) {
 	for range 20 {
 		ask(t, transport, b.URL, "x")
 		b.CloseClientConnections()
-		eventually(t, "it is closed", func() bool { return b.open.Load() == 0 })
+		poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
 	}
 }
 
@@ -181,7 +169,7 @@ func TestIdleConnectionsAreClosedInTime(t *testing.T) {
 	transport := newTransport(t, func(s *client.Settings) { s.IdleTimeout = 20 * time.Millisecond })
 	for range 3 {
 		ask(t, transport, b.URL, "x")
-		eventually(t, "nobody uses it", func() bool { return b.open.Load() == 0 })
+		poll.Until(t, "nobody uses it", func() bool { return b.open.Load() == 0 })
 	}
 }
 
@@ -226,7 +214,7 @@ func TestTheEndOfTheContextClosesTheConnection(t *testing.T) {
 		}
 		<-left
 	}
-	eventually(t, "it is closed", func() bool { return b.open.Load() == 0 })
+	poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
 }
 
 func TestABodyThatIsNotReadToItsEndClosesTheConnection(t *testing.T) {
@@ -242,7 +230,7 @@ func TestABodyThatIsNotReadToItsEndClosesTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer.Body.Close()
-	eventually(t, "it is closed", func() bool { return b.open.Load() == 0 })
+	poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
 }
 
 // raw serves each connection by the function, which plays the backend by hand.

@@ -15,22 +15,10 @@ import (
 	"time"
 
 	"basegate/http1/pooled"
+	"basegate/internal/poll"
 )
 
 const patience = 20 * time.Second
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		<-poll.C
-	}
-}
 
 func (s *Server) open() (connections, watched int) {
 	s.mu.Lock()
@@ -108,7 +96,7 @@ func TestNothingIsLeftOfAConnection(t *testing.T) {
 	} {
 		c := dial()
 		then(c)
-		eventually(t, "nothing is left of a connection "+name, func() bool {
+		poll.Until(t, "nothing is left of a connection "+name, func() bool {
 			connections, watched := s.open()
 			return connections == 0 && watched == 0
 		})
@@ -124,7 +112,7 @@ func TestNothingIsLeftOfAConnectionWhoseHandlerEndsItsGoroutine(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client was told %v", err)
 	}
-	eventually(t, "nothing is left", func() bool {
+	poll.Until(t, "nothing is left", func() bool {
 		connections, watched := s.open()
 		return connections == 0 && watched == 0
 	})

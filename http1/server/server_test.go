@@ -158,19 +158,6 @@ func wait[T any](tb testing.TB, what string, from <-chan T) T {
 	}
 }
 
-func eventually(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(patience)
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within %v: %s", patience, what)
-		}
-		<-poll.C
-	}
-}
-
 // echo answers with all that it was told.
 func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"basegate/internal/poll"
 )
 
 func TestAClientThatIsSilentIsGivenUp(t *testing.T) {
@@ -117,7 +119,7 @@ func TestTheTimeForAHeadIsNotThatForABody(t *testing.T) {
 		request := post("hello")
 		c.say(request[:len(request)-4])
 		wait(t, "the request arrives", arrived)
-		eventually(t, "the body has all the time there is", func() bool { return listener.deadline().IsZero() })
+		poll.Until(t, "the body has all the time there is", func() bool { return listener.deadline().IsZero() })
 		c.say(request[len(request)-4:])
 		c.mustHear()
 	}
