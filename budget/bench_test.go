@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/quota"
 )
 
 // cpu is what the process has taken so far.
@@ -21,7 +22,7 @@ func cpu(tb testing.TB) time.Duration {
 }
 
 func BenchmarkReserveSettle(b *testing.B) {
-	caps := budget.Caps{MonthTotal: budget.Limit(1 << 50), DayTotal: budget.Limit(1 << 50), MonthInput: budget.Limit(1 << 50), MonthOutput: budget.Limit(1 << 50)}
+	caps := quota.Caps{MonthTotal: quota.Limit(1 << 50), DayTotal: quota.Limit(1 << 50), MonthInput: quota.Limit(1 << 50), MonthOutput: quota.Limit(1 << 50)}
 	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
 	for _, c := range []struct {
 		name string
@@ -65,7 +66,7 @@ func BenchmarkDecide(b *testing.B) {
 	db := openDatabase(b, newPath(b))
 	l := start(b, db)
 	must(b, db.Close())
-	caps := budget.Caps{MonthTotal: budget.Limit(1 << 50), DayTotal: budget.Limit(1 << 50), MonthInput: budget.Limit(1 << 50), MonthOutput: budget.Limit(1 << 50)}
+	caps := quota.Caps{MonthTotal: quota.Limit(1 << 50), DayTotal: quota.Limit(1 << 50), MonthInput: quota.Limit(1 << 50), MonthOutput: quota.Limit(1 << 50)}
 	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -235,7 +235,7 @@ func (l *Ledger) period(p *party, month int) *period {
 
 // Spent tells whether some cap has no token left, by what is used alone: nil when none has.
 func (l *Ledger) Spent(p Payer) *Exceeded {
-	if !p.KeyCaps.any() && !p.AccountCaps.any() {
+	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
 		return nil
 	}
 	l.mu.Lock()
@@ -257,7 +257,7 @@ func (l *Ledger) Spent(p Payer) *Exceeded {
 
 // Tightest is the total cap that leaves least, for the headers that tell a client; ok is false where none is set.
 func (l *Ledger) Tightest(p Payer) (h Headroom, ok bool) {
-	if !p.KeyCaps.any() && !p.AccountCaps.any() {
+	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
 		return Headroom{}, false
 	}
 	if l.inForce(&p) != nil {

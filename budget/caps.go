@@ -2,51 +2,17 @@ package budget
 
 import (
 	"fmt"
-	"strconv"
 	"time"
+
+	"basegate/quota"
 )
-
-// Cap is how many tokens may be spent in a window. The zero value is unbounded.
-type Cap struct {
-	tokens int64
-	set    bool
-}
-
-// Limit is a Cap of so many tokens. A negative number is a cap of 0, which allows nothing.
-func Limit(tokens int64) Cap { return Cap{tokens: max(tokens, 0), set: true} }
-
-// Unbounded is the Cap that never refuses.
-func Unbounded() Cap { return Cap{} }
-
-// Tokens is the number of tokens; ok is false where the Cap is unbounded.
-func (c Cap) Tokens() (tokens int64, ok bool) { return c.tokens, c.set }
-
-// String is the number of tokens, or "unbounded".
-func (c Cap) String() string {
-	if !c.set {
-		return "unbounded"
-	}
-	return strconv.FormatInt(c.tokens, 10)
-}
-
-// Caps are what a key or an account may spend.
-type Caps struct {
-	MonthTotal  Cap // prompt and completion
-	DayTotal    Cap // prompt and completion
-	MonthInput  Cap // prompt
-	MonthOutput Cap // completion
-}
-
-func (c Caps) any() bool {
-	return c.MonthTotal.set || c.DayTotal.set || c.MonthInput.set || c.MonthOutput.set
-}
 
 // Payer is who is charged: a key and the account that it belongs to, with the caps in force.
 type Payer struct {
 	Key         string
 	Account     string
-	KeyCaps     Caps
-	AccountCaps Caps
+	KeyCaps     quota.Caps
+	AccountCaps quota.Caps
 }
 
 // Scope is whose cap it is.

@@ -1,6 +1,10 @@
 package budget
 
-import "time"
+import (
+	"time"
+
+	"basegate/quota"
+)
 
 // Demand is what a request may take in the worst case.
 type Demand struct {
@@ -99,16 +103,16 @@ type gauges struct {
 
 func (g *gauges) all() []gauge { return g.list[:g.n] }
 
-func (g *gauges) add(scope Scope, c Caps, p *period, day int) {
+func (g *gauges) add(scope Scope, c quota.Caps, p *period, day int) {
 	g.one(c.MonthTotal, gauge{scope: scope, window: Month, meter: Total, tally: &p.total})
 	g.one(c.DayTotal, gauge{scope: scope, window: Day, meter: Total, tally: &p.days[day]})
 	g.one(c.MonthInput, gauge{scope: scope, window: Month, meter: Input, tally: &p.input})
 	g.one(c.MonthOutput, gauge{scope: scope, window: Month, meter: Output, tally: &p.output})
 }
 
-func (g *gauges) one(c Cap, one gauge) {
-	if c.set {
-		one.limit = c.tokens
+func (g *gauges) one(c quota.Cap, one gauge) {
+	if tokens, bounded := c.Tokens(); bounded {
+		one.limit = max(tokens, 0)
 		g.list[g.n] = one
 		g.n++
 	}
@@ -122,10 +126,10 @@ type seat struct {
 }
 
 func (s seat) gauges(p *Payer) (g gauges) {
-	if p.KeyCaps.any() {
+	if p.KeyCaps.Any() {
 		g.add(Key, p.KeyCaps, s.key, s.now.day)
 	}
-	if p.AccountCaps.any() {
+	if p.AccountCaps.Any() {
 		g.add(Account, p.AccountCaps, s.account, s.now.day)
 	}
 	return g
@@ -160,8 +164,8 @@ func judge(w *waiter, s seat) verdict {
 		v.exceeded = worst.exceeded(s.now)
 		return v
 	}
-	v.byKey = w.key.blocked && w.payer.KeyCaps.any()
-	v.byAccount = w.account.blocked && w.payer.AccountCaps.any()
+	v.byKey = w.key.blocked && w.payer.KeyCaps.Any()
+	v.byAccount = w.account.blocked && w.payer.AccountCaps.Any()
 	output := product(w.demand.Candidates, v.maxTokens)
 	for _, g := range caps.all() {
 		if g.holds(w.demand.PromptTokens, output) {

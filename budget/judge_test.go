@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
+	"basegate/quota"
 )
 
 // capOf is a payer with one cap.
@@ -20,13 +21,13 @@ func capOf(scope budget.Scope, window budget.Window, meter budget.Meter, tokens 
 	}
 	switch {
 	case window == budget.Day:
-		caps.DayTotal = budget.Limit(tokens)
+		caps.DayTotal = quota.Limit(tokens)
 	case meter == budget.Input:
-		caps.MonthInput = budget.Limit(tokens)
+		caps.MonthInput = quota.Limit(tokens)
 	case meter == budget.Output:
-		caps.MonthOutput = budget.Limit(tokens)
+		caps.MonthOutput = quota.Limit(tokens)
 	default:
-		caps.MonthTotal = budget.Limit(tokens)
+		caps.MonthTotal = quota.Limit(tokens)
 	}
 	return p
 }
@@ -129,15 +130,15 @@ func TestWhatNamesARefusal(t *testing.T) {
 	spend(t, l, "key", "acc", 50, 50)
 	p := budget.Payer{
 		Key: "key", Account: "acc",
-		KeyCaps:     budget.Caps{MonthTotal: budget.Limit(105), DayTotal: budget.Limit(100)},
-		AccountCaps: budget.Caps{MonthTotal: budget.Limit(103), MonthOutput: budget.Limit(53)},
+		KeyCaps:     quota.Caps{MonthTotal: quota.Limit(105), DayTotal: quota.Limit(100)},
+		AccountCaps: quota.Caps{MonthTotal: quota.Limit(103), MonthOutput: quota.Limit(53)},
 	}
 	_, err := l.Reserve(t.Context(), p, request(), budget.Demand{PromptTokens: 5, Exact: true, Candidates: 4, MaxTokens: 1}, nil)
 	var e *budget.Exceeded
 	if !errors.As(err, &e) || e.Scope != budget.Account || e.Window != budget.Month || e.Meter != budget.Total {
 		t.Errorf("a month with least left is named, not: %v", err)
 	}
-	p.AccountCaps = budget.Caps{MonthTotal: budget.Limit(105)}
+	p.AccountCaps = quota.Caps{MonthTotal: quota.Limit(105)}
 	_, err = l.Reserve(t.Context(), p, request(), exactly(5, 1), nil)
 	if !errors.As(err, &e) || e.Scope != budget.Key || e.Window != budget.Month {
 		t.Errorf("the key's is named of two alike, not: %v", err)
@@ -163,7 +164,7 @@ func TestNoCapsNoQuestions(t *testing.T) {
 	if _, ok := l.Tightest(p); ok {
 		t.Error("there is a tightest cap")
 	}
-	p.KeyCaps.MonthTotal, p.KeyCaps.DayTotal = budget.Limit(100), budget.Limit(20)
+	p.KeyCaps.MonthTotal, p.KeyCaps.DayTotal = quota.Limit(100), quota.Limit(20)
 	want := budget.Headroom{Limit: 20, Remaining: 5, ResetsAt: nextReset(budget.Day)}
 	if got, ok := l.Tightest(p); !ok || got != want {
 		t.Errorf("tightest: %+v", got)

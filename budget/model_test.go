@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/quota"
 )
 
 // model is the budgets as their description puts them: sums by name, nothing clever.
@@ -43,11 +44,11 @@ func modelCaps(p budget.Payer, at time.Time) []modelCap {
 	for _, side := range []struct {
 		scope budget.Scope
 		id    string
-		caps  budget.Caps
+		caps  quota.Caps
 	}{{budget.Key, p.Key, p.KeyCaps}, {budget.Account, p.Account, p.AccountCaps}} {
 		names := counters(side.scope, side.id, at)
 		for _, c := range []struct {
-			cap    budget.Cap
+			cap    quota.Cap
 			window budget.Window
 			meter  budget.Meter
 		}{
@@ -148,16 +149,16 @@ func newComparison(t *testing.T, seed uint64) *comparison {
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	c.left = left
-	limit := func(most int64) budget.Cap {
+	limit := func(most int64) quota.Cap {
 		if c.rng.IntN(3) == 0 {
-			return budget.Unbounded()
+			return quota.Unbounded()
 		}
-		return budget.Limit(c.rng.Int64N(most))
+		return quota.Limit(c.rng.Int64N(most))
 	}
 	for key := range 12 {
 		p := budget.Payer{Key: fmt.Sprint("key", key), Account: fmt.Sprint("acc", key%4)}
-		p.KeyCaps = budget.Caps{MonthTotal: limit(2e6), DayTotal: limit(1e5), MonthInput: limit(2e6), MonthOutput: limit(1e6)}
-		p.AccountCaps = budget.Caps{MonthTotal: limit(4e6), DayTotal: limit(2e5), MonthInput: limit(4e6), MonthOutput: limit(2e6)}
+		p.KeyCaps = quota.Caps{MonthTotal: limit(2e6), DayTotal: limit(1e5), MonthInput: limit(2e6), MonthOutput: limit(1e6)}
+		p.AccountCaps = quota.Caps{MonthTotal: limit(4e6), DayTotal: limit(2e5), MonthInput: limit(4e6), MonthOutput: limit(2e6)}
 		if key >= 4 {
 			p.AccountCaps = c.payers[key%4].AccountCaps
 		}

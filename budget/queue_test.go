@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/quota"
 )
 
 // arrival is somebody who asks in a goroutine of its own.
@@ -102,7 +103,7 @@ func TestAKeyThatWaitsDoesNotHoldItsAccountUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
 		one := capOf(budget.Key, budget.Month, budget.Total, 100)
-		one.AccountCaps.MonthTotal = budget.Limit(1000)
+		one.AccountCaps.MonthTotal = quota.Limit(1000)
 		two := one
 		two.Key = "other"
 		held := reserve(t, l, one, exactly(0, 80))

@@ -14,6 +14,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/quota"
 )
 
 // rows are the requests that have ended, oldest first, without their times.
@@ -213,9 +214,9 @@ func TestACrashLosesNothingThatWasFinished(t *testing.T) {
 func TestAStartCountsThePresentWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)
-		p := budget.Payer{Key: "key", Account: "acc", KeyCaps: budget.Caps{MonthTotal: budget.Limit(100)}}
+		p := budget.Payer{Key: "key", Account: "acc", KeyCaps: quota.Caps{MonthTotal: quota.Limit(100)}}
 		day := p
-		day.KeyCaps = budget.Caps{DayTotal: budget.Limit(100)}
+		day.KeyCaps = quota.Caps{DayTotal: quota.Limit(100)}
 		for i, when := range []string{"2000-01-31T23:59:59Z", "2000-02-01T00:00:01Z", "2000-02-29T00:00:01Z"} {
 			time.Sleep(time.Until(at(t, when)))
 			db := openDatabase(t, path)
@@ -380,7 +381,7 @@ func TestAMillionRowsAreCountedInTwoSeconds(t *testing.T) {
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it takes %s", took)
 	}
-	h, _ := l.Tightest(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: budget.Caps{MonthTotal: budget.Limit(1 << 30)}})
+	h, _ := l.Tightest(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}})
 	all, err := l.Usage(t.Context(), budget.Filter{Key: "key_1"}, budget.ByKey)
 	must(t, err)
 	if used := h.Limit - h.Remaining; len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {

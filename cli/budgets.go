@@ -7,22 +7,18 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"basegate/keys"
+	"basegate/quota"
 )
 
-// capFlag is a flag's value: a number of tokens, or unbounded.
-type capFlag struct {
-	tokens *int64 // nil: unbounded
-}
-
-const unbounded = "unbounded"
+// capFlag is the value of a flag: a number of tokens, or "unbounded".
+type capFlag struct{ limit quota.Cap }
 
 var errBudget = errors.New(`a budget is a number of tokens, such as 5_000_000, or "unbounded"`)
 
 // Set implements pflag.Value.
 func (b *capFlag) Set(text string) error {
-	if text == unbounded {
-		b.tokens = nil
+	if text == quota.Unbounded().String() {
+		b.limit = quota.Unbounded()
 		return nil
 	}
 	if strings.HasPrefix(text, "_") || strings.HasSuffix(text, "_") || strings.Contains(text, "__") {
@@ -32,17 +28,12 @@ func (b *capFlag) Set(text string) error {
 	if err != nil {
 		return errBudget
 	}
-	b.tokens = new(int64(tokens))
+	b.limit = quota.Limit(int64(tokens))
 	return nil
 }
 
 // String implements pflag.Value.
-func (b *capFlag) String() string {
-	if b.tokens == nil {
-		return unbounded
-	}
-	return strconv.FormatInt(*b.tokens, 10)
-}
+func (b *capFlag) String() string { return b.limit.String() }
 
 // Type implements pflag.Value; it is what help calls the value.
 func (*capFlag) Type() string { return "TOKENS" }
@@ -63,11 +54,11 @@ func (b *budgetFlags) add(flags *pflag.FlagSet) {
 }
 
 // apply changes the caps whose flags were given.
-func (b *budgetFlags) apply(c *keys.Caps) {
+func (b *budgetFlags) apply(c *quota.Caps) {
 	for _, f := range []struct {
 		name  string
 		value *capFlag
-		cap   **int64
+		cap   *quota.Cap
 	}{
 		{"monthly-budget", &b.monthly, &c.MonthTotal},
 		{"daily-budget", &b.daily, &c.DayTotal},
@@ -75,20 +66,20 @@ func (b *budgetFlags) apply(c *keys.Caps) {
 		{"output-budget", &b.output, &c.MonthOutput},
 	} {
 		if b.flags.Changed(f.name) {
-			*f.cap = f.value.tokens
+			*f.cap = f.value.limit
 		}
 	}
 }
 
 // budgetsJSON is how lists show caps; null is unbounded.
 type budgetsJSON struct {
-	Monthly *int64 `json:"monthly_budget"`
-	Daily   *int64 `json:"daily_budget"`
-	Input   *int64 `json:"input_budget"`
-	Output  *int64 `json:"output_budget"`
+	Monthly quota.Cap `json:"monthly_budget"`
+	Daily   quota.Cap `json:"daily_budget"`
+	Input   quota.Cap `json:"input_budget"`
+	Output  quota.Cap `json:"output_budget"`
 }
 
-func budgetsOf(c keys.Caps) budgetsJSON {
+func budgetsOf(c quota.Caps) budgetsJSON {
 	return budgetsJSON{c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput}
 }
 
@@ -97,10 +88,10 @@ var budgetHeadings = []string{"MONTH", "DAY", "INPUT", "OUTPUT"}
 
 func (b budgetsJSON) cells() []string {
 	out := make([]string, 0, len(budgetHeadings))
-	for _, tokens := range []*int64{b.Monthly, b.Daily, b.Input, b.Output} {
+	for _, limit := range []quota.Cap{b.Monthly, b.Daily, b.Input, b.Output} {
 		cell := "-"
-		if tokens != nil {
-			cell = strconv.FormatInt(*tokens, 10)
+		if limit.Bounded() {
+			cell = limit.String()
 		}
 		out = append(out, cell)
 	}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"basegate/quota"
 )
 
 // setHelp is what all set commands have in common.
@@ -17,7 +19,7 @@ var errNothing = errors.New("nothing to change: give a flag")
 // no budget unbounded, since what no flag names stays as it is.
 func setter(cmd *cobra.Command) *cobra.Command {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if f.DefValue == unbounded {
+		if f.DefValue == quota.Unbounded().String() {
 			f.DefValue = ""
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
@@ -31,7 +32,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	}
 	a, err := s.keys.Account(t.Context(), "ada@example.org")
 	must(t, err)
-	if a.Name != "Ada" || *a.Caps.MonthTotal != 1000 || a.Admin {
+	if a.Name != "Ada" || a.Caps.MonthTotal != quota.Limit(1000) || a.Admin {
 		t.Errorf("it is %+v", a)
 	}
 	if got := b.post("/admin/keys/"+k.ID, "name", "desk", "month", "2k"); got.status != http.StatusUnprocessableEntity {

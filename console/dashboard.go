@@ -10,6 +10,7 @@ import (
 
 	"basegate/budget"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 // overview is the dashboard.
@@ -44,17 +45,18 @@ type gauge struct {
 	Level   string  // near, full, or empty
 }
 
-func newGauge(used int64, limit *int64) gauge {
+func newGauge(used int64, c quota.Cap) gauge {
 	g := gauge{Used: used}
-	if limit == nil {
+	limit, bounded := c.Tokens()
+	if !bounded {
 		return g
 	}
-	g.Bounded, g.Limit, g.Percent = true, *limit, 100
-	if *limit > 0 {
-		g.Percent = min(100, 100*float64(used)/float64(*limit))
+	g.Bounded, g.Limit, g.Percent = true, limit, 100
+	if limit > 0 {
+		g.Percent = min(100, 100*float64(used)/float64(limit))
 	}
 	switch {
-	case used >= *limit:
+	case used >= limit:
 		g.Level = "full"
 	case g.Percent >= nearPercent:
 		g.Level = "near"
@@ -65,7 +67,7 @@ func newGauge(used int64, limit *int64) gauge {
 // nearPercent is from where on a cap is nearly used up.
 const nearPercent = 85
 
-func newStanding(s budget.WindowTotals, c keys.Caps) standing {
+func newStanding(s budget.WindowTotals, c quota.Caps) standing {
 	return standing{
 		Month:  newGauge(s.Month(), c.MonthTotal),
 		Day:    newGauge(s.Day, c.DayTotal),
@@ -120,12 +122,12 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 // warnings tell in words why requests are refused now: a budget that is used up, a model that does not answer.
 func (c *Console) warnings(a keys.Account, o overview) []string {
 	var all []string
-	whole := budget.Payer{Account: a.ID, AccountCaps: capsOf(a.Caps)}
+	whole := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
 	if e := c.ledger.Spent(whole); e != nil {
 		all = append(all, capHit("your account", "No key works", e))
 	}
 	for _, k := range o.Keys {
-		one := budget.Payer{Key: k.ID, KeyCaps: capsOf(k.Caps)}
+		one := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
 		if e := c.ledger.Spent(one); e != nil && k.State == keys.Active {
 			all = append(all, capHit("the key "+k.Name, "It is refused", e))
 		}
@@ -151,39 +153,25 @@ func capHit(whose, effect string, e *budget.Exceeded) string {
 		e.ResetsAt.Format("2 January"))
 }
 
-func capsOf(c keys.Caps) budget.Caps {
-	return budget.Caps{
-		MonthTotal: capOf(c.MonthTotal), DayTotal: capOf(c.DayTotal),
-		MonthInput: capOf(c.MonthInput), MonthOutput: capOf(c.MonthOutput),
-	}
-}
-
-func capOf(tokens *int64) budget.Cap {
-	if tokens == nil {
-		return budget.Unbounded()
-	}
-	return budget.Limit(*tokens)
-}
-
 // capFields are caps as a form has them: digits, or empty for unbounded.
 type capFields struct {
 	Month, Day, Input, Output string
 }
 
-func newCapFields(c keys.Caps) capFields {
-	text := func(tokens *int64) string {
-		if tokens == nil {
+func newCapFields(c quota.Caps) capFields {
+	text := func(limit quota.Cap) string {
+		if !limit.Bounded() {
 			return ""
 		}
-		return strconv.FormatInt(*tokens, 10)
+		return limit.String()
 	}
 	return capFields{text(c.MonthTotal), text(c.DayTotal), text(c.MonthInput), text(c.MonthOutput)}
 }
 
 // caps reads the caps of a form.
-func (v *visit) caps() (c keys.Caps, err error) {
+func (v *visit) caps() (c quota.Caps, err error) {
 	for _, one := range []struct {
-		to   **int64
+		to   *quota.Cap
 		name string
 	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
 		if *one.to, err = parseCap(v.field(one.name)); err != nil {
@@ -194,10 +182,10 @@ func (v *visit) caps() (c keys.Caps, err error) {
 }
 
 // parseCap reads a number of tokens as people write it: 1000000, 1 000 000, 1,000,000, 500k, 20M.
-func parseCap(text string) (*int64, error) {
+func parseCap(text string) (quota.Cap, error) {
 	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
 	if digits == "" || strings.EqualFold(digits, "unbounded") {
-		return nil, nil //nolint:nilnil // nil is unbounded
+		return quota.Unbounded(), nil
 	}
 	unit := int64(1)
 	switch digits[len(digits)-1] {
@@ -210,10 +198,10 @@ func parseCap(text string) (*int64, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 || n > maxCap/unit {
-		return nil, &problem{http.StatusUnprocessableEntity, "This is no budget", fmt.Sprintf(
+		return quota.Cap{}, &problem{http.StatusUnprocessableEntity, "This is no budget", fmt.Sprintf(
 			"A budget is a number of tokens such as 500000, 500k or 20M, or nothing for unbounded; this is %q.", text)}
 	}
-	return new(n * unit), nil
+	return quota.Limit(n * unit), nil
 }
 
 // maxCap is far beyond what anybody spends, and far from an overflow.

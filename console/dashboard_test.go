@@ -11,6 +11,7 @@ import (
 	"basegate/budget"
 	"basegate/console"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
@@ -23,7 +24,7 @@ func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
 	}
 	secret := regexp.MustCompile(`acs-bm-[0-9A-Za-z]{43}`).FindString(got.body)
 	i, err := s.keys.Authenticate(secret)
-	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 || *i.KeyCaps.MonthTotal != 20e6 || *i.KeyCaps.DayTotal != 500_000 {
+	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 || i.KeyCaps.MonthTotal != quota.Limit(20e6) || i.KeyCaps.DayTotal != quota.Limit(500_000) {
 		t.Errorf("the key is %+v, %v", i, err)
 	}
 	has(t, got.body, "curl -s http://basegate.example.org/v1/completions", "Bearer "+secret)
@@ -35,7 +36,7 @@ func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
 func TestAKeyThatCannotBeIsRefusedInWords(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	_, err := s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = new(int64(1000)) })
+	_, err := s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = quota.Limit(1000) })
 	must(t, err)
 	b := s.as("ada@example.org")
 	for _, c := range []struct{ name, month, concurrency, want string }{
@@ -70,7 +71,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 	}{{"pause", keys.ErrPaused}, {"resume", nil}, {"revoke", keys.ErrRevoked}} {
 		if c.change == "revoke" {
 			got := b.post("/keys/"+k.ID, "name", "desk", "month", "7")
-			if changed, err := s.keys.Key(t.Context(), k.ID); err != nil || changed.Name != "desk" || *changed.Caps.MonthTotal != 7 {
+			if changed, err := s.keys.Key(t.Context(), k.ID); err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
 				t.Errorf("change: %d, %+v, %v", got.status, changed, err)
 			}
 		}
@@ -103,12 +104,12 @@ func TestTheDashboardShowsSpendAndTellsWhatIsUsedUp(t *testing.T) {
 	page := b.get("/dashboard").body
 	has(t, page, "1\u202f234")
 	lacks(t, page, "is used up")
-	_, err := s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal = new(int64(2468)) })
+	_, err := s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal = quota.Limit(2468) })
 	must(t, err)
 	has(t, b.get("/dashboard").body, "1\u202f234", "of 2\u202f468", `width="50%"`)
-	_, err = s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthInput = new(int64(1000)) })
+	_, err = s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
 	must(t, err)
-	_, err = s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.DayTotal = new(int64(1234)) })
+	_, err = s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(1234) })
 	must(t, err)
 	has(t, b.get("/dashboard").body,
 		"The monthly input budget of the key laptop is used up: 1\u202f200 of 1\u202f000 tokens.",

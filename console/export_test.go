@@ -1,6 +1,10 @@
 package console
 
-import "time"
+import (
+	"time"
+
+	"basegate/quota"
+)
 
 // Routes lists the patterns of all routes.
 func Routes() []string {
@@ -12,6 +16,6 @@ func Routes() []string {
 }
 
 // Outlook is what is said of how a month will end.
-func Outlook(begin, now time.Time, used int64, limit *int64) string {
+func Outlook(begin, now time.Time, used int64, limit quota.Cap) string {
 	return outlookWords(month{begin}, used, limit, now)
 }

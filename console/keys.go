@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"basegate/keys"
+	"basegate/quota"
 )
 
 // newKeyForm is the page on which a key is made.
@@ -15,7 +16,7 @@ type newKeyForm struct {
 	Name        string
 	Caps        capFields
 	Concurrency string
-	Account     keys.Caps // what the key's caps may not exceed
+	Account     quota.Caps // what the key's caps may not exceed
 	Problem     string
 }
 
@@ -126,7 +127,7 @@ func (c *Console) changeKey(v *visit, k keys.Key, to string) error {
 // keyPage is a key whose caps are changed, or that is about to be revoked.
 type keyPage struct {
 	keyRow
-	Account     keys.Caps
+	Account     quota.Caps
 	Concurrency string
 	Problem     string
 	Back        string // where the page came from

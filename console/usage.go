@@ -10,6 +10,7 @@ import (
 
 	"basegate/budget"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 // scope is whose usage is looked at, and of which month.
@@ -17,7 +18,7 @@ type scope struct {
 	Month   month
 	Account string // id; "all" is all accounts, for administrators
 	Email   string // of that account, or what stands for all
-	caps    keys.Caps
+	caps    quota.Caps
 	own     bool
 }
 
@@ -191,7 +192,7 @@ func outlooks(s scope, t share, now time.Time) []outlook {
 	for _, one := range []struct {
 		name  string
 		used  int64
-		limit *int64
+		limit quota.Cap
 	}{
 		{"Tokens", t.Total(), s.caps.MonthTotal}, {"Of prompts", t.Prompt, s.caps.MonthInput}, {"Of completions", t.Completion, s.caps.MonthOutput},
 	} {
@@ -200,22 +201,23 @@ func outlooks(s scope, t share, now time.Time) []outlook {
 	return all
 }
 
-func outlookWords(m month, used int64, limit *int64, now time.Time) string {
+func outlookWords(m month, used int64, c quota.Cap, now time.Time) string {
 	tokens, ok := m.projection(used, now)
 	if !ok || used == 0 {
 		return ""
 	}
 	words := fmt.Sprintf("At this rate about %s by the end of the month", short(tokens))
-	if limit == nil {
+	limit, bounded := c.Tokens()
+	if !bounded {
 		return words + "."
 	}
-	if used >= *limit {
+	if used >= limit {
 		return "The budget is used up."
 	}
-	if at, reached := m.reaches(used, *limit, now); reached {
+	if at, reached := m.reaches(used, limit, now); reached {
 		return fmt.Sprintf("%s: the budget will be used up about %s.", words, at.Format("2 January"))
 	}
-	return fmt.Sprintf("%s, %.0f %% of the budget.", words, 100*float64(tokens)/float64(*limit))
+	return fmt.Sprintf("%s, %.0f %% of the budget.", words, 100*float64(tokens)/float64(limit))
 }
 
 // names are people's words for the ids on the ledger.

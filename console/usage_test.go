@@ -13,6 +13,7 @@ import (
 	"basegate/budget"
 	"basegate/console"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 func rows(t *testing.T, text string) [][]string {
@@ -117,16 +118,16 @@ func TestAMonthIsProjectedToItsEnd(t *testing.T) {
 	for _, c := range []struct {
 		now   string
 		used  int64
-		limit *int64
+		limit quota.Cap
 		want  string
 	}{
-		{"2026-11-01", 100, nil, ""},
-		{"2026-11-11", 0, nil, ""},
-		{"2026-11-11", 1_000_000, nil, "At this rate about 3M by the end of the month."},
-		{"2026-11-11", 1_000_000, new(int64(6_000_000)), "At this rate about 3M by the end of the month, 50 % of the budget."},
-		{"2026-11-11", 1_000_000, new(int64(2_000_000)), "At this rate about 3M by the end of the month: the budget will be used up about 21 November."},
-		{"2026-11-11", 1_000_000, new(int64(1_000_000)), "The budget is used up."},
-		{"2026-12-01", 1_000_000, nil, ""},
+		{"2026-11-01", 100, quota.Unbounded(), ""},
+		{"2026-11-11", 0, quota.Unbounded(), ""},
+		{"2026-11-11", 1_000_000, quota.Unbounded(), "At this rate about 3M by the end of the month."},
+		{"2026-11-11", 1_000_000, quota.Limit(6_000_000), "At this rate about 3M by the end of the month, 50 % of the budget."},
+		{"2026-11-11", 1_000_000, quota.Limit(2_000_000), "At this rate about 3M by the end of the month: the budget will be used up about 21 November."},
+		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "The budget is used up."},
+		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
 	} {
 		if got := console.Outlook(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
 			t.Errorf("%+v: %q", c, got)

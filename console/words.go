@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"basegate/quota"
 )
 
 // functions are what templates can call.
@@ -13,6 +15,7 @@ func functions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":   a.url,
 		"number":  number,
+		"limit":   limit,
 		"date":    func(t time.Time) string { return t.UTC().Format("2 January 2006") },
 		"moment":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") },
 		"instant": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
@@ -33,6 +36,12 @@ func number(n int64) string {
 		out.WriteRune(d)
 	}
 	return out.String()
+}
+
+// limit is the number of tokens of a bounded cap.
+func limit(c quota.Cap) string {
+	tokens, _ := c.Tokens()
+	return number(tokens)
 }
 
 // plural is "1 key" or "2 keys".

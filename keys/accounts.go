@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"basegate/database"
+	"basegate/quota"
 )
 
 // What can be wrong with an operation on accounts.
@@ -50,7 +51,7 @@ type Account struct {
 	Name      string // may be empty
 	Admin     bool
 	State     AccountState
-	Caps      Caps
+	Caps      quota.Caps
 	CreatedAt time.Time
 }
 
@@ -68,7 +69,7 @@ type NewAccount struct {
 	Name  string // may be empty
 	Admin bool
 	State AccountState // empty: AccountActive
-	Caps  Caps
+	Caps  quota.Caps
 }
 
 // CreateAccount makes an account. The error may be ErrBadEmail, ErrBadName, ErrBadCap or ErrEmailTaken.
@@ -83,7 +84,7 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
 	a := Account{
-		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps.clone(),
+		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps,
 		CreatedAt: now(),
 	}
 	err := d.change(ctx, func(tx database.Tx) error {
@@ -157,14 +158,14 @@ func (d *Directory) setAccountState(ctx context.Context, email string, to Accoun
 type AccountFields struct {
 	Name  string
 	Admin bool
-	Caps  Caps
+	Caps  quota.Caps
 }
 
 func (f AccountFields) check() error {
 	if err := checkName(f.Name); err != nil {
 		return err
 	}
-	return f.Caps.check()
+	return f.Caps.Validate()
 }
 
 // SetAccount gives change the account's fields as they are, and keeps them as it leaves them. The error may be
@@ -182,12 +183,12 @@ func (d *Directory) SetAccount(ctx context.Context, email string, change func(*A
 		if err := fields.check(); err != nil {
 			return err
 		}
-		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps.clone()
+		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps
 		owned, err := selectKeysOf(ctx, tx, a.ID)
 		if err != nil {
 			return err
 		}
-		if err := a.Caps.hold(owned); err != nil {
+		if err := checkAccountCaps(a.Caps, owned); err != nil {
 			return err
 		}
 		if err := updateAccount(ctx, tx, a); err != nil {

@@ -11,9 +11,8 @@ import (
 
 	"basegate/internal/poll"
 	"basegate/keys"
+	"basegate/quota"
 )
-
-func tokens(n int64) *int64 { return new(n) }
 
 // refused wants an error of a kind that says each of the things once.
 func refused(t *testing.T, err, kind error, says ...string) {
@@ -32,7 +31,7 @@ func refused(t *testing.T, err, kind error, says ...string) {
 func TestCapsAreKeptAsGiven(t *testing.T) {
 	file := path(t)
 	d := start(t, openDatabase(t, file), zap.NewNop())
-	account, of := keys.Caps{MonthTotal: tokens(1000), DayTotal: tokens(0)}, keys.Caps{MonthInput: tokens(5), MonthOutput: tokens(1 << 40)}
+	account, of := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(0)}, quota.Caps{MonthInput: quota.Limit(5), MonthOutput: quota.Limit(1 << 40)}
 	_, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada, Caps: account})
 	must(t, err)
 	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: of})
@@ -44,7 +43,7 @@ func TestCapsAreKeptAsGiven(t *testing.T) {
 	must(t, err)
 	identity, err := again.Authenticate(secret)
 	must(t, err)
-	for _, c := range []struct{ got, want keys.Caps }{
+	for _, c := range []struct{ got, want quota.Caps }{
 		{read.Caps, account}, {found.Caps, of}, {identity.AccountCaps, account}, {identity.KeyCaps, of},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
@@ -58,82 +57,78 @@ func TestCapsAreKeptAsGiven(t *testing.T) {
 
 func TestAChangeTouchesOnlyWhatItNames(t *testing.T) {
 	d := newDirectory(t)
-	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Concurrency: 3, Caps: keys.Caps{DayTotal: tokens(7)}})
+	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Concurrency: 3, Caps: quota.Caps{DayTotal: quota.Limit(7)}})
 	must(t, err)
-	_, err = d.SetKey(t.Context(), key.Prefix, func(f *keys.KeyFields) { f.Caps.MonthTotal = tokens(9) })
+	_, err = d.SetKey(t.Context(), key.Prefix, func(f *keys.KeyFields) { f.Caps.MonthTotal = quota.Limit(9) })
 	must(t, err)
-	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthInput = tokens(99) })
+	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthInput = quota.Limit(99) })
 	must(t, err)
 	i, err := d.Authenticate(secret)
 	must(t, err)
-	if diff := cmp.Diff(keys.Caps{MonthTotal: tokens(9), DayTotal: tokens(7)}, i.KeyCaps); diff != "" || i.Concurrency != 3 || i.KeyName != "k" {
+	if diff := cmp.Diff(quota.Caps{MonthTotal: quota.Limit(9), DayTotal: quota.Limit(7)}, i.KeyCaps); diff != "" || i.Concurrency != 3 || i.KeyName != "k" {
 		t.Errorf("%+v (-want +got)\n%s", i, diff)
 	}
-	if diff := cmp.Diff(keys.Caps{MonthInput: tokens(99)}, i.AccountCaps); diff != "" {
+	if diff := cmp.Diff(quota.Caps{MonthInput: quota.Limit(99)}, i.AccountCaps); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	a, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Admin, f.Caps = true, keys.Caps{} })
+	a, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Admin, f.Caps = true, quota.Caps{} })
 	must(t, err)
-	if !a.Admin || a.Name != "Ada" || a.Caps != (keys.Caps{}) {
+	if !a.Admin || a.Name != "Ada" || a.Caps != (quota.Caps{}) {
 		t.Errorf("%+v", a)
 	}
 }
 
-// An Identity shares its pointers with the directory, so what they point to must never change.
-func TestAnIdentityKeepsTheCapsThatItWasGiven(t *testing.T) {
+func TestAnIdentityKeepsTheCapsItWasGiven(t *testing.T) {
 	d := newDirectory(t)
-	mine := tokens(7)
-	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: keys.Caps{DayTotal: mine}})
+	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: quota.Caps{DayTotal: quota.Limit(7)}})
 	must(t, err)
-	*mine = 1
 	before, err := d.Authenticate(secret)
 	must(t, err)
-	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(8) })
+	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = quota.Limit(8) })
 	must(t, err)
-	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = mine })
+	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = quota.Limit(1) })
 	must(t, err)
-	*mine = 2
-	if *before.KeyCaps.DayTotal != 7 || *key.Caps.DayTotal != 7 || before.AccountCaps.MonthTotal != nil {
+	if before.KeyCaps.DayTotal != quota.Limit(7) || key.Caps.DayTotal != quota.Limit(7) || before.AccountCaps.MonthTotal.Bounded() {
 		t.Errorf("%s; %s; %s", before.KeyCaps, key.Caps, before.AccountCaps)
 	}
 	after, err := d.Authenticate(secret)
 	must(t, err)
-	if *after.KeyCaps.DayTotal != 8 || *after.AccountCaps.MonthTotal != 1 {
+	if after.KeyCaps.DayTotal != quota.Limit(8) || after.AccountCaps.MonthTotal != quota.Limit(1) {
 		t.Errorf("%s; %s", after.KeyCaps, after.AccountCaps)
 	}
 }
 
 // caps tells how to put a cap in its place, by what the errors call it.
-var caps = map[string]func(*keys.Caps, *int64){
-	"monthly budget": func(c *keys.Caps, n *int64) { c.MonthTotal = n },
-	"daily budget":   func(c *keys.Caps, n *int64) { c.DayTotal = n },
-	"input budget":   func(c *keys.Caps, n *int64) { c.MonthInput = n },
-	"output budget":  func(c *keys.Caps, n *int64) { c.MonthOutput = n },
+var caps = map[string]func(*quota.Caps, quota.Cap){
+	"monthly budget": func(c *quota.Caps, n quota.Cap) { c.MonthTotal = n },
+	"daily budget":   func(c *quota.Caps, n quota.Cap) { c.DayTotal = n },
+	"input budget":   func(c *quota.Caps, n quota.Cap) { c.MonthInput = n },
+	"output budget":  func(c *quota.Caps, n quota.Cap) { c.MonthOutput = n },
 }
 
 func TestAKeyMayHaveNoMoreThanItsAccount(t *testing.T) {
 	for name, put := range caps {
 		t.Run(name, func(t *testing.T) {
 			d := newDirectory(t)
-			of := func(n int64) (c keys.Caps) { put(&c, tokens(n)); return c }
-			limit := func(n *int64) error {
+			of := func(n int64) (c quota.Caps) { put(&c, quota.Limit(n)); return c }
+			limit := func(n quota.Cap) error {
 				_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { put(&f.Caps, n) })
 				return err
 			}
-			raise := func(which string, n *int64) error {
+			raise := func(which string, n quota.Cap) error {
 				_, err := d.SetKey(t.Context(), which, func(f *keys.KeyFields) { put(&f.Caps, n) })
 				return err
 			}
-			must(t, limit(tokens(100)))
+			must(t, limit(quota.Limit(100)))
 			key, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: of(100)})
 			must(t, err)
 			_, _, err = d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "x", Caps: of(101)})
 			refused(t, err, keys.ErrAboveAccount, "create key: ", name+" 101 is above 100 of "+ada)
-			refused(t, raise(key.ID, tokens(101)), keys.ErrAboveAccount, "change key: ", name+" 101 is above 100 of "+ada)
-			must(t, raise(key.ID, nil)) // held by the account's alone
-			must(t, raise(key.ID, tokens(100)))
-			must(t, limit(nil))
-			must(t, raise(key.ID, tokens(101)))
+			refused(t, raise(key.ID, quota.Limit(101)), keys.ErrAboveAccount, "change key: ", name+" 101 is above 100 of "+ada)
+			must(t, raise(key.ID, quota.Unbounded())) // held by the account's alone
+			must(t, raise(key.ID, quota.Limit(100)))
+			must(t, limit(quota.Unbounded()))
+			must(t, raise(key.ID, quota.Limit(101)))
 			if all, err := d.Keys(t.Context()); err != nil || len(all) != 1 || all[0].Caps.String() != name+" 101" {
 				t.Errorf("%+v, %v", all, err)
 			}
@@ -144,40 +139,40 @@ func TestAKeyMayHaveNoMoreThanItsAccount(t *testing.T) {
 // Caps of different kinds have nothing to do with each other, though a day's may be more than can be spent in a month.
 func TestCapsOfDifferentKindsAreNotCompared(t *testing.T) {
 	d := newDirectory(t)
-	_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = tokens(100) })
+	_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.MonthTotal = quota.Limit(100) })
 	must(t, err)
-	_, _, err = d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: keys.Caps{
-		MonthTotal: tokens(100), DayTotal: tokens(5000), MonthInput: tokens(5000), MonthOutput: tokens(5000),
+	_, _, err = d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "k", Caps: quota.Caps{
+		MonthTotal: quota.Limit(100), DayTotal: quota.Limit(5000), MonthInput: quota.Limit(5000), MonthOutput: quota.Limit(5000),
 	}})
 	must(t, err)
 }
 
 func TestAnAccountIsNotLoweredUnderItsKeys(t *testing.T) {
 	d := newDirectory(t)
-	limit := func(c keys.Caps) error {
+	limit := func(c quota.Caps) error {
 		_, err := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Name, f.Caps = "Lowered", c })
 		return err
 	}
-	create := func(name string, c keys.Caps) keys.Key {
+	create := func(name string, c quota.Caps) keys.Key {
 		k, _, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: name, Caps: c})
 		must(t, err)
 		return k
 	}
-	create("unbounded", keys.Caps{})
-	create("small", keys.Caps{MonthTotal: tokens(10)})
-	month, day := create("month", keys.Caps{MonthTotal: tokens(100)}), create("day", keys.Caps{DayTotal: tokens(7)})
+	create("unbounded", quota.Caps{})
+	create("small", quota.Caps{MonthTotal: quota.Limit(10)})
+	month, day := create("month", quota.Caps{MonthTotal: quota.Limit(100)}), create("day", quota.Caps{DayTotal: quota.Limit(7)})
 	_, err := d.PauseKey(t.Context(), day.ID) // it may be resumed
 	must(t, err)
-	lower := keys.Caps{MonthTotal: tokens(99), DayTotal: tokens(6)}
+	lower := quota.Caps{MonthTotal: quota.Limit(99), DayTotal: quota.Limit(6)}
 	refused(t, limit(lower), keys.ErrAboveAccount, "change account: ",
 		month.ID+" (month): monthly budget 100 is above 99; "+day.ID+" (day): daily budget 7 is above 6")
-	if a, err := d.Account(t.Context(), ada); err != nil || a.Name != "Ada" || a.Caps != (keys.Caps{}) {
+	if a, err := d.Account(t.Context(), ada); err != nil || a.Name != "Ada" || a.Caps != (quota.Caps{}) {
 		t.Errorf("what was refused has been kept: %+v, %v", a, err)
 	}
 	_, err = d.RevokeKey(t.Context(), month.ID) // it spends nothing any more
 	must(t, err)
 	refused(t, limit(lower), keys.ErrAboveAccount, "these first: "+day.ID+" (day)")
-	_, err = d.SetKey(t.Context(), day.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(6) })
+	_, err = d.SetKey(t.Context(), day.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = quota.Limit(6) })
 	must(t, err)
 	must(t, limit(lower))
 	if _, err := d.SetKey(t.Context(), month.ID, func(*keys.KeyFields) {}); !errors.Is(err, keys.ErrRevoked) {
@@ -191,9 +186,9 @@ func TestCapsMayBeChangedWhateverTheAccountsState(t *testing.T) {
 	key, secret := newKey(t, d, "k")
 	_, err := d.DisableAccount(t.Context(), ada)
 	must(t, err)
-	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = tokens(70) })
+	_, err = d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
-	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = tokens(7) })
+	_, err = d.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal = quota.Limit(7) })
 	must(t, err)
 	if _, err := d.Authenticate(secret); !errors.Is(err, keys.ErrAccountDisabled) {
 		t.Errorf("the change brought the account back: %v", err)
@@ -207,7 +202,7 @@ func TestCapsMayBeChangedWhateverTheAccountsState(t *testing.T) {
 	}
 	_, err = d.CreateAccount(t.Context(), keys.NewAccount{Email: "new@example.org", State: keys.AccountPending})
 	must(t, err)
-	a, err := d.SetAccount(t.Context(), "new@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = tokens(1) })
+	a, err := d.SetAccount(t.Context(), "new@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = quota.Limit(1) })
 	must(t, err)
 	if a.State != keys.AccountPending || a.Caps.String() != "monthly budget 1" {
 		t.Errorf("%+v", a)
@@ -218,8 +213,8 @@ func TestANegativeCapIsRefused(t *testing.T) {
 	d := newDirectory(t)
 	key, secret := newKey(t, d, "k")
 	for name, put := range caps {
-		var bad keys.Caps
-		put(&bad, tokens(-1))
+		var bad quota.Caps
+		put(&bad, quota.Limit(-1))
 		_, createAccount := d.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org", Caps: bad})
 		_, _, createKey := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "x", Caps: bad})
 		_, setAccount := d.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps = bad })
@@ -229,7 +224,7 @@ func TestANegativeCapIsRefused(t *testing.T) {
 		refused(t, setAccount, keys.ErrBadCap, "change account: ", name+" -1")
 		refused(t, setKey, keys.ErrBadCap, "change key: ", name+" -1")
 	}
-	if i, err := d.Authenticate(secret); err != nil || i.KeyCaps != (keys.Caps{}) || i.AccountCaps != (keys.Caps{}) {
+	if i, err := d.Authenticate(secret); err != nil || i.KeyCaps != (quota.Caps{}) || i.AccountCaps != (quota.Caps{}) {
 		t.Errorf("what was refused is in force: %+v, %v", i, err)
 	}
 }
@@ -241,16 +236,16 @@ func TestAnotherProcessSeesACapSoon(t *testing.T) {
 	must(t, err)
 	key, secret := newKey(t, here, "k")
 	elsewhere := keys.New(openDatabase(t, file), zap.NewNop(), keys.Settings{})
-	_, err = elsewhere.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal, f.Concurrency = tokens(7), 2 })
+	_, err = elsewhere.SetKey(t.Context(), key.ID, func(f *keys.KeyFields) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
 	must(t, err)
 	poll.Within(t, time.Second, "the key's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
-		return err == nil && i.KeyCaps.DayTotal != nil && *i.KeyCaps.DayTotal == 7 && i.Concurrency == 2
+		return err == nil && i.KeyCaps.DayTotal == quota.Limit(7) && i.Concurrency == 2
 	})
-	_, err = elsewhere.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = tokens(70) })
+	_, err = elsewhere.SetAccount(t.Context(), ada, func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
 	poll.Within(t, time.Second, "the account's cap is seen", func() bool {
 		i, err := here.Authenticate(secret)
-		return err == nil && i.AccountCaps.DayTotal != nil && *i.AccountCaps.DayTotal == 70
+		return err == nil && i.AccountCaps.DayTotal == quota.Limit(70)
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"basegate/database"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 const (
@@ -328,14 +329,14 @@ func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	must(t, err)
 	_, err = d.PauseKey(ctx, k.ID) // changes nothing
 	must(t, err)
-	_, err = d.SetKey(ctx, k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal, f.Concurrency = new(int64(1000)), 4 })
+	_, err = d.SetKey(ctx, k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
 	must(t, err)
 	_, err = d.RevokeKey(ctx, k.ID)
 	must(t, err)
 	if _, err := d.ResumeKey(ctx, k.ID); err == nil {
 		t.Error("a revoked key is resumed")
 	}
-	_, err = d.SetAccount(ctx, ada, func(f *keys.AccountFields) { f.Caps.DayTotal = new(int64(5)) })
+	_, err = d.SetAccount(ctx, ada, func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(5) })
 	must(t, err)
 	_, err = d.DisableAccount(ctx, ada)
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"basegate/database"
+	"basegate/quota"
 )
 
 // What can be wrong with an operation on keys.
@@ -60,7 +61,7 @@ type Key struct {
 	Prefix      string // the first characters of the secret
 	State       State
 	Concurrency int // requests at a time; 0: whatever is configured for all
-	Caps        Caps
+	Caps        quota.Caps
 	CreatedAt   time.Time
 }
 
@@ -78,7 +79,7 @@ type NewKey struct {
 	Email       string // the account's
 	Name        string
 	Concurrency int // requests at a time; 0: whatever is configured for all
-	Caps        Caps
+	Caps        quota.Caps
 }
 
 // CreateKey makes a key and returns its secret, which nobody can find out later. The error may be ErrNoAccount,
@@ -90,7 +91,7 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 	secret = newSecret()
 	key = Key{
 		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: Active,
-		Concurrency: n.Concurrency, Caps: n.Caps.clone(), CreatedAt: now(),
+		Concurrency: n.Concurrency, Caps: n.Caps, CreatedAt: now(),
 	}
 	err = d.change(ctx, func(tx database.Tx) error {
 		a, err := selectAccount(ctx, tx, n.Email)
@@ -100,7 +101,7 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 		if err := a.State.refusal(); err != nil {
 			return fmt.Errorf("%w: %s", err, a.Email)
 		}
-		if err := key.Caps.within(a); err != nil {
+		if err := checkKeyCaps(key.Caps, a); err != nil {
 			return err
 		}
 		key.AccountID, key.Email = a.ID, a.Email
@@ -119,7 +120,7 @@ func (d *Directory) CreateKey(ctx context.Context, n NewKey) (key Key, secret st
 type KeyFields struct {
 	Name        string
 	Concurrency int // requests at a time; 0: whatever is configured for all
-	Caps        Caps
+	Caps        quota.Caps
 }
 
 func (f KeyFields) check() error {
@@ -132,7 +133,7 @@ func (f KeyFields) check() error {
 	if f.Concurrency < 0 {
 		return fmt.Errorf("%w, not %d", ErrBadConcurrency, f.Concurrency)
 	}
-	return f.Caps.check()
+	return f.Caps.Validate()
 }
 
 // SetKey gives change the key's fields as they are, and keeps them as it leaves them. The error may be ErrNoKey,
@@ -152,12 +153,12 @@ func (d *Directory) SetKey(ctx context.Context, which string, change func(*KeyFi
 		if err := fields.check(); err != nil {
 			return err
 		}
-		key.Name, key.Concurrency, key.Caps = fields.Name, fields.Concurrency, fields.Caps.clone()
+		key.Name, key.Concurrency, key.Caps = fields.Name, fields.Concurrency, fields.Caps
 		a, err := selectAccount(ctx, tx, key.Email)
 		if err != nil {
 			return err
 		}
-		if err := key.Caps.within(a); err != nil {
+		if err := checkKeyCaps(key.Caps, a); err != nil {
 			return err
 		}
 		if err := updateKey(ctx, tx, key); err != nil {

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/quota"
 )
 
 // Why a secret is refused. This is for the log; a client is told the same for all of them.
@@ -48,8 +49,8 @@ type Identity struct {
 	Email       string
 	Admin       bool
 	Concurrency int // requests at a time; 0: whatever is configured for all
-	KeyCaps     Caps
-	AccountCaps Caps
+	KeyCaps     quota.Caps
+	AccountCaps quota.Caps
 }
 
 // Settings say how closely a Directory follows changes that other processes make.

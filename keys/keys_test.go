@@ -17,6 +17,7 @@ import (
 	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -288,7 +289,7 @@ func TestOperationsEndWithTheirContext(t *testing.T) {
 func TestAuthenticateAllocatesNothing(t *testing.T) {
 	d := newDirectory(t)
 	_, secret := newKey(t, d, "laptop")
-	every := keys.Caps{MonthTotal: tokens(4), DayTotal: tokens(3), MonthInput: tokens(2), MonthOutput: tokens(1)}
+	every := quota.Caps{MonthTotal: quota.Limit(4), DayTotal: quota.Limit(3), MonthInput: quota.Limit(2), MonthOutput: quota.Limit(1)}
 	_, capped, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "capped", Caps: every})
 	must(t, err)
 	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {

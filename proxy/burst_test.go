@@ -16,6 +16,7 @@ import (
 	"basegate/budget"
 	"basegate/internal/poll"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 // spender is a backend whose answers cost what they say: the prompt's ids, and any number of tokens that was allowed.
@@ -52,15 +53,15 @@ func TestABurstNeverPassesACap(t *testing.T) {
 	const most, biggest = 2000, 14 + 2*20 // tokens, far fewer than all ask for; and the most that one request may take
 	for _, c := range []struct {
 		name   string
-		set    func(*keys.Caps)
+		set    func(*quota.Caps)
 		window string
 		meter  string
 		count  func(budget.Row) int64
 	}{
-		{"month total", func(c *keys.Caps) { c.MonthTotal = new(int64(most)) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"day total", func(c *keys.Caps) { c.DayTotal = new(int64(most)) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"month input", func(c *keys.Caps) { c.MonthInput = new(int64(most / 2)) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
-		{"month output", func(c *keys.Caps) { c.MonthOutput = new(int64(most / 2)) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
+		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(most) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(most) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(most / 2) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
+		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(most / 2) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
 	} {
 		for _, scope := range []string{"key", "account"} {
 			t.Run(scope+" "+c.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"basegate/internal/poll"
 	"basegate/keys"
 	"basegate/mockvllm"
+	"basegate/quota"
 )
 
 // rows are the ledger's, the oldest first, once there are n of them and nothing is in flight.
@@ -260,7 +261,7 @@ func TestAWholeAnswerIsChargedWhatVLLMSays(t *testing.T) {
 	}
 }
 
-func limits(change func(*keys.Caps)) func(*keys.KeyFields) {
+func limits(change func(*quota.Caps)) func(*keys.KeyFields) {
 	return func(f *keys.KeyFields) { change(&f.Caps) }
 }
 
@@ -288,7 +289,7 @@ func TestABudgetClampsThenRefuses(t *testing.T) {
 	if got := ask(7); got.header.Get("X-Ratelimit-Limit-Tokens") != "" {
 		t.Errorf("no cap, but %v", got.header)
 	}
-	r.setKey(limits(func(c *keys.Caps) { c.MonthTotal = new(int64(17 + 17 + 12)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.MonthTotal = quota.Limit(17 + 17 + 12) }))
 	whole := ask(7)
 	if whole.status != 200 || whole.header.Get("X-Acs-Max-Tokens-Clamped") != "" || whole.header.Get("X-Ratelimit-Limit-Tokens") != "46" ||
 		whole.header.Get("X-Ratelimit-Remaining-Tokens") != "12" || whole.header.Get("X-Ratelimit-Reset-Tokens") == "" {
@@ -337,7 +338,7 @@ func TestABudgetAsksTheTokenizerOnlyWhereTheBoundDoesNotFit(t *testing.T) {
 		for _, row := range all {
 			used += row.PromptTokens + row.CompletionTokens
 		}
-		r.setKey(limits(func(c2 *keys.Caps) { c2.MonthTotal = new(used + c.limit) }))
+		r.setKey(limits(func(c2 *quota.Caps) { c2.MonthTotal = quota.Limit(used + c.limit) }))
 		before := asked
 		got := r.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, text))
 		if got.status != c.status || asked-before != c.asked || got.header.Get("X-Acs-Max-Tokens-Clamped") != c.clamped {
@@ -348,7 +349,7 @@ func TestABudgetAsksTheTokenizerOnlyWhereTheBoundDoesNotFit(t *testing.T) {
 
 func TestWithoutATokenizerNoBudgetRefusesByTheBound(t *testing.T) {
 	r := newRig(t, nil, upstreamWithout(t, "/tokenize", answers(200, "application/json", plainAnswer)))
-	r.setKey(limits(func(c *keys.Caps) { c.DayTotal = new(int64(50)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.DayTotal = quota.Limit(50) }))
 	got := r.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, strings.Repeat("word ", 20)))
 	if got.status != 502 || !strings.Contains(got.body, `"upstream_unreachable"`) || !strings.Contains(got.body, "tokenizer") {
 		t.Errorf("got %d %s", got.status, got.body)

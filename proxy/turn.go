@@ -23,21 +23,7 @@ const (
 
 // Payer is who pays for what a key asks, and within which caps.
 func Payer(i *keys.Identity) budget.Payer {
-	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: capsOf(&i.KeyCaps), AccountCaps: capsOf(&i.AccountCaps)}
-}
-
-func capsOf(c *keys.Caps) budget.Caps {
-	return budget.Caps{
-		MonthTotal: capOf(c.MonthTotal), DayTotal: capOf(c.DayTotal),
-		MonthInput: capOf(c.MonthInput), MonthOutput: capOf(c.MonthOutput),
-	}
-}
-
-func capOf(tokens *int64) budget.Cap {
-	if tokens == nil {
-		return budget.Unbounded()
-	}
-	return budget.Limit(*tokens)
+	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
 // refuseSpent refuses who has nothing left, without a place in the queue.

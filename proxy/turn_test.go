@@ -16,6 +16,7 @@ import (
 	"basegate/admission"
 	"basegate/internal/poll"
 	"basegate/keys"
+	"basegate/quota"
 )
 
 // gate is a backend that answers when it is told to.
@@ -161,7 +162,7 @@ func TestTooMuchThatWaitsIsRefused(t *testing.T) {
 func TestTheOrderOfJudgementAroundTheQueue(t *testing.T) {
 	g := newGate()
 	r := newRig(t, atATime(1), upstream(t, g.ServeHTTP))
-	r.setKey(limits(func(c *keys.Caps) { c.MonthInput = new(int64(10)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.MonthInput = quota.Limit(10) }))
 	running := r.background(t.Context(), `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":1}`)
 	<-g.arrived
 	for body, code := range map[string]string{
@@ -178,7 +179,7 @@ func TestTheOrderOfJudgementAroundTheQueue(t *testing.T) {
 	if got := <-tooLong; !strings.Contains(got.body, `"context_length_exceeded"`) {
 		t.Errorf("length goes before budget, but got %s", got.body)
 	}
-	r.setKey(limits(func(c *keys.Caps) { c.MonthInput = new(int64(0)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.MonthInput = quota.Limit(0) }))
 	running = r.background(t.Context(), prompt(0))
 	if got := <-running; got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
 		t.Errorf("got %d %s", got.status, got.body)
@@ -189,7 +190,7 @@ func TestTheOrderOfJudgementAroundTheQueue(t *testing.T) {
 func TestReservationsOfOthersMakeARequestWaitAndNotFail(t *testing.T) {
 	g := newGate()
 	r := newRig(t, nil, upstream(t, g.ServeHTTP))
-	r.setKey(limits(func(c *keys.Caps) { c.MonthTotal = new(int64(100)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.MonthTotal = quota.Limit(100) }))
 	ask := `{"model":"m","prompt":[1,2,3,4],"max_tokens":60}`
 	first := r.background(t.Context(), ask)
 	<-g.arrived
@@ -215,7 +216,7 @@ func TestWhoWaitsForReservationsCountsAsWaiting(t *testing.T) {
 	g := newGate()
 	ask := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
 	r := newRig(t, func(o *rigOptions) { o.maxBuffered = int64(len(ask)) }, upstream(t, g.ServeHTTP))
-	r.setKey(limits(func(c *keys.Caps) { c.MonthTotal = new(int64(29)) }))
+	r.setKey(limits(func(c *quota.Caps) { c.MonthTotal = quota.Limit(29) }))
 	first := r.background(t.Context(), ask)
 	<-g.arrived
 	second := r.background(t.Context(), ask)
