@@ -19,7 +19,8 @@ type readOnlyConn struct {
 
 func (c readOnlyConn) Read(p []byte) (int, error) { return c.source.Read(p) }
 
-// decodeAll decodes a chunked body from source with reads of the given size. unexpected is true if bytes followed the body.
+// decodeAll decodes a chunked body from source with reads of the given size. unexpected is true if bytes followed the
+// body.
 func decodeAll(source io.Reader, size int) (data []byte, unexpected bool, err error) {
 	c := &chunkedReader{conn: &conn{Conn: readOnlyConn{source: source}}}
 	p := make([]byte, size)

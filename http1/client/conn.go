@@ -44,7 +44,7 @@ var pastDeadline = time.Unix(1, 0)
 type conn struct {
 	net.Conn
 	origin       origin
-	reader       *bufio.Reader   // reads a head, and the bytes received with it; nil between responses and once it is empty
+	reader       *bufio.Reader   // reads a head, and the bytes received with it; nil if there are none
 	raw          syscall.RawConn // the TCP socket; nil if the connection has none
 	pooledReader pooled.Reader
 	check        connCheck
@@ -232,8 +232,9 @@ func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n
 
 // PooledReader is a response body that can be read without holding a buffer while waiting.
 type PooledReader interface {
-	// ReadPooled reads like io.Reader's Read, into a buffer that it gets when there is something to read. It puts back a
-	// buffer that turns out not to be needed. The caller owns the returned buffer, which is nil if nothing was read.
+	// ReadPooled reads like io.Reader's Read, into a buffer that it gets when there is something to read. It puts
+	// back a buffer that turns out not to be needed. The caller owns the returned buffer, which is nil if nothing was
+	// read.
 	ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error)
 }
 

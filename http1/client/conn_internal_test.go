@@ -26,8 +26,8 @@ func (fakeConn) SetDeadline(time.Time) error      { return nil }
 func (fakeConn) SetReadDeadline(time.Time) error  { return nil }
 func (fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzResponseHead compares with net/http: any response is parsed, or rejected, as net/http does after at most maxInterim heads,
-// and its body is the same.
+// FuzzResponseHead compares with net/http: any response is parsed, or rejected, as net/http does after at most
+// maxInterim heads, and its body is the same.
 func FuzzResponseHead(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",

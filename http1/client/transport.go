@@ -1,9 +1,9 @@
-// Package client is an HTTP/1.1 client for requests to backends: an http.RoundTripper that pools connections and does all
-// its work on the caller's goroutine. net/http's transport passes each request and each response between three goroutines,
-// which costs a small completion more than everything else that the gateway does with it.
+// Package client is an HTTP/1.1 client for requests to backends: an http.RoundTripper that pools connections and does
+// all its work on the caller's goroutine. net/http's transport passes each request and each response between three
+// goroutines, which costs a small completion more than everything else that the gateway does with it.
 //
-// It sends each request at most once, reuses a connection only after a complete response with nothing behind it, and never
-// quotes a response in an error. Retries, and what a response means, are left to the caller.
+// It sends each request at most once, reuses a connection only after a complete response with nothing behind it, and
+// never quotes a response in an error. Retries, and what a response means, are left to the caller.
 package client
 
 import (
@@ -26,8 +26,9 @@ type Settings struct {
 	TLS            *tls.Config   // nil: the system's roots
 }
 
-// Transport is an http.RoundTripper that pools connections to backends. It is safe for concurrent use. It never retries a
-// request, ignores the proxies of the environment and decompresses nothing. Request bodies must have a known length.
+// Transport is an http.RoundTripper that pools connections to backends. It is safe for concurrent use. It never
+// retries a request, ignores the proxies of the environment and decompresses nothing. Request bodies must have a
+// known length.
 type Transport struct {
 	settings Settings
 	dialer   net.Dialer

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func TestAnAnswerKeepsItsLengthAndIsInChunksOtherwise(t *testing.T) {
+func TestResponseIsChunkedUnlessItsLengthIsSet(t *testing.T) {
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Length") != "" {
 			w.Header().Set("Content-Length", "5")
@@ -27,33 +27,33 @@ func TestAnAnswerKeepsItsLengthAndIsInChunksOtherwise(t *testing.T) {
 		"":                  "Transfer-Encoding: chunked\r\n",
 	} {
 		c := dial(t, s.address)
-		c.say(post("", fields, "Connection: close\r\n"))
-		got := c.heard()
+		c.send(post("", fields, "Connection: close\r\n"))
+		got := c.readToEnd()
 		head, _, _ := strings.Cut(got, "\r\n\r\n")
 		if !strings.HasPrefix(got, "HTTP/1.1 418 I'm a teapot\r\n") || !strings.Contains(head+"\r\n", want) || !strings.Contains(head, "\r\nDate: ") {
-			t.Errorf("got %q, want %q", got, want)
+			t.Errorf("got %q, want status 418 with %q and a Date", got, want)
 		}
 		c = dial(t, s.address)
 		for range 2 {
-			if got := c.ask(post("", fields)); got.Body != "hello" {
-				t.Errorf("got %+v", got)
+			if got := c.roundTrip(post("", fields)); got.Body != "hello" {
+				t.Errorf("got %+v, want the body hello", got)
 			}
 		}
 	}
 }
 
-func TestAHandlerThatSaysNothingHasAnEmptyAnswer(t *testing.T) {
-	p := startPair(t, func(w http.ResponseWriter, r *http.Request) {
+func TestResponseOfAHandlerThatWritesNothingIsEmpty(t *testing.T) {
+	s := startBoth(t, func(w http.ResponseWriter, r *http.Request) {
 		if status, err := strconv.Atoi(r.Header.Get("X-Status")); err == nil {
 			w.WriteHeader(status)
 		}
 	})
-	p.compare(t, said{post(""), 1}, said{post("", "X-Status: 500\r\n"), 1}, said{post("", "X-Status: 200\r\n"), 1})
+	s.compare(t, step{post(""), 1}, step{post("", "X-Status: 500\r\n"), 1}, step{post("", "X-Status: 200\r\n"), 1})
 }
 
-// The first word on the status and the headers is the last.
-func TestAHeadIsWrittenOnce(t *testing.T) {
-	p := startPair(t, func(w http.ResponseWriter, r *http.Request) {
+// Neither a second WriteHeader nor a later change of the header has an effect.
+func TestHeadIsWrittenOnce(t *testing.T) {
+	s := startBoth(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["X-Many"] = []string{"b", "a", "b"}
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusAccepted)
@@ -62,11 +62,11 @@ func TestAHeadIsWrittenOnce(t *testing.T) {
 		io.WriteString(w, "hello")
 		w.Header().Set("X-Later", "yes")
 	})
-	p.compare(t, said{post(""), 1}, said{post(""), 1})
+	s.compare(t, step{post(""), 1}, step{post(""), 1})
 }
 
-func TestWhatIsFlushedArrivesBeforeTheHandlerEnds(t *testing.T) {
-	arrived := make(chan struct{})
+func TestFlushSendsBeforeTheHandlerReturns(t *testing.T) {
+	received := make(chan struct{})
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Length") != "" {
 			w.Header().Set("Content-Length", "6")
@@ -76,12 +76,12 @@ func TestWhatIsFlushedArrivesBeforeTheHandlerEnds(t *testing.T) {
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				t.Error(err)
 			}
-			<-arrived
+			<-received
 		}
 	})
 	for _, fields := range []string{"", "X-Length: yes\r\n"} {
 		c := dial(t, s.address)
-		c.say(post("", fields))
+		c.send(post("", fields))
 		got, err := http.ReadResponse(c.reader, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -89,18 +89,18 @@ func TestWhatIsFlushedArrivesBeforeTheHandlerEnds(t *testing.T) {
 		for _, want := range []byte("events") {
 			var one [1]byte
 			if _, err := io.ReadFull(got.Body, one[:]); err != nil || one[0] != want {
-				t.Fatalf("got %q, %v", one, err)
+				t.Fatalf("got %q, error %v, want %q", one, err, want)
 			}
-			arrived <- struct{}{}
+			received <- struct{}{}
 		}
 		if rest, err := io.ReadAll(got.Body); err != nil || len(rest) > 0 {
-			t.Errorf("got %q, %v", rest, err)
+			t.Errorf("after the last flush: got %q, error %v, want the end of the body", rest, err)
 		}
 	}
 }
 
-// An answer is whole however it is written, and no buffer of one is in another.
-func TestLargeAnswersArriveWhole(t *testing.T) {
+// The sizes are around that of a buffer: no byte is lost or comes from another response.
+func TestResponsesOfAnySizeAreComplete(t *testing.T) {
 	all := make([]byte, 5<<20)
 	rand.Read(all)
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +111,7 @@ func TestLargeAnswersArriveWhole(t *testing.T) {
 		}
 		for p := range slices.Chunk(all[:size], piece) {
 			if n, err := w.Write(p); n != len(p) || err != nil {
-				t.Errorf("wrote %d of %d, %v", n, len(p), err)
+				t.Errorf("Write returned %d of %d, error %v", n, len(p), err)
 			}
 		}
 	})
@@ -123,9 +123,9 @@ func TestLargeAnswersArriveWhole(t *testing.T) {
 				}
 				c := dial(t, s.address)
 				for range 2 {
-					got := c.ask(post("", length, fmt.Sprintf("X-Size: %d\r\nX-Piece: %d\r\n", size, piece)))
+					got := c.roundTrip(post("", length, fmt.Sprintf("X-Size: %d\r\nX-Piece: %d\r\n", size, piece)))
 					if got.Body != string(all[:size]) {
-						t.Errorf("%q %d in pieces of %d: %d came", length, size, piece, len(got.Body))
+						t.Errorf("%q, %d bytes in writes of %d: got %d bytes that differ from those written", length, size, piece, len(got.Body))
 					}
 				}
 				c.Close()
@@ -134,9 +134,8 @@ func TestLargeAnswersArriveWhole(t *testing.T) {
 	}
 }
 
-// A head that has no room in a buffer is whole too.
-func TestManyHeadersArriveWhole(t *testing.T) {
-	p := startPair(t, func(w http.ResponseWriter, r *http.Request) {
+func TestHeadLargerThanABufferIsComplete(t *testing.T) {
+	s := startBoth(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		for i := range 300 {
 			w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("y", 100))
@@ -145,20 +144,20 @@ func TestManyHeadersArriveWhole(t *testing.T) {
 		http.NewResponseController(w).Flush()
 		io.WriteString(w, "end")
 	})
-	p.compare(t, said{post(""), 1}, said{post(""), 1})
+	s.compare(t, step{post(""), 1}, step{post(""), 1})
 }
 
-func TestAnAnswerIsNeitherLongerNorShorterThanItsLength(t *testing.T) {
+func TestBodyMustHaveTheLengthOfContentLength(t *testing.T) {
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "5")
 		switch r.Header.Get("X-Do") {
 		case "more":
 			if n, err := io.WriteString(w, "hello!"); n != 0 || !errors.Is(err, http.ErrContentLength) {
-				t.Errorf("wrote %d, %v", n, err)
+				t.Errorf("writing too much at once returned %d, %v, want 0, %v", n, err, http.ErrContentLength)
 			}
 			io.WriteString(w, "hello")
 			if n, err := io.WriteString(w, "!"); n != 0 || !errors.Is(err, http.ErrContentLength) {
-				t.Errorf("wrote %d, %v", n, err)
+				t.Errorf("writing one byte too many returned %d, %v, want 0, %v", n, err, http.ErrContentLength)
 			}
 		case "less":
 			io.WriteString(w, "hell")
@@ -167,51 +166,51 @@ func TestAnAnswerIsNeitherLongerNorShorterThanItsLength(t *testing.T) {
 		}
 	})
 	c := dial(t, s.address)
-	if got := c.ask(post("", "X-Do: more\r\n")); got.Body != "hello" {
-		t.Errorf("got %+v", got)
+	if got := c.roundTrip(post("", "X-Do: more\r\n")); got.Body != "hello" {
+		t.Errorf("got %+v, want the body hello", got)
 	}
 	for _, do := range []string{"less", "head"} {
 		c := dial(t, s.address)
-		c.say(post("", "X-Do: "+do+"\r\n"))
-		if got, err := c.hear(); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("%s: got %+v, %v", do, got, err)
+		c.send(post("", "X-Do: "+do+"\r\n"))
+		if got, err := c.readResponse(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: got %+v, error %v, want %v", do, got, err, io.ErrUnexpectedEOF)
 		}
 	}
 }
 
-// A handler that has promised a length, and then writes nothing, has not answered: it must not look as if it had.
-func TestAnAnswerOfALengthIsNotEmptyBecauseNothingWasWritten(t *testing.T) {
-	p := startPair(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "5") })
-	p.compare(t, said{post(""), 1})
+// The response must not look complete: the handler has declared a length and written nothing.
+func TestDeclaredLengthWithoutABodyIsAnIncompleteResponse(t *testing.T) {
+	s := startBoth(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "5") })
+	s.compare(t, step{post(""), 1})
 }
 
-func TestAHeadersValueCannotBringAnother(t *testing.T) {
+func TestLineBreaksInAFieldValueAddNoField(t *testing.T) {
 	s := start(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["X-Test"] = []string{"a\r\nX-Evil: 1", "b\nX-Evil: 2", "c\rX-Evil: 3", "d\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"}
 	})
 	c := dial(t, s.address)
 	for range 2 {
-		if got := c.ask(post("")); got.Header.Get("X-Evil") != "" || len(got.Header["X-Test"]) != 4 {
-			t.Errorf("got %+v", got)
+		if got := c.roundTrip(post("")); got.Header.Get("X-Evil") != "" || len(got.Header["X-Test"]) != 4 {
+			t.Errorf("got %+v, want four X-Test fields and no X-Evil", got)
 		}
 	}
 }
 
-// net/http leaves out what is no name.
-func TestAHeadersNameCannotBringAnother(t *testing.T) {
+// Like net/http, the server leaves out fields with an invalid name.
+func TestInvalidFieldNamesAreLeftOut(t *testing.T) {
 	s := start(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["X-Test: a\r\nX-Evil"] = []string{"1"}
 		w.Header()[""] = []string{"2"}
 	})
 	c := dial(t, s.address)
-	c.say(post("", "Connection: close\r\n"))
-	if got := c.heard(); strings.Contains(got, "Evil") || strings.Contains(got, "\r\n: ") {
-		t.Errorf("got %q", got)
+	c.send(post("", "Connection: close\r\n"))
+	if got := c.readToEnd(); strings.Contains(got, "Evil") || strings.Contains(got, "\r\n: ") {
+		t.Errorf("got %q, want neither field", got)
 	}
 }
 
-// Two ways to say where an answer ends are one too many.
-func TestAHandlersOwnEncodingDoesNotStandBesideALength(t *testing.T) {
+// A response with both Transfer-Encoding and Content-Length is ambiguous.
+func TestHandlerCannotSetTransferEncodingBesideALength(t *testing.T) {
 	for _, encoding := range []string{"chunked", "identity"} {
 		s := start(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Transfer-Encoding", encoding)
@@ -219,21 +218,21 @@ func TestAHandlersOwnEncodingDoesNotStandBesideALength(t *testing.T) {
 			io.WriteString(w, "hello")
 		})
 		c := dial(t, s.address)
-		c.say(post("", "Connection: close\r\n"))
-		if got := c.heard(); strings.Contains(got, "Transfer-Encoding:") && strings.Contains(got, "Content-Length:") {
-			t.Errorf("got %q", got)
+		c.send(post("", "Connection: close\r\n"))
+		if got := c.readToEnd(); strings.Contains(got, "Transfer-Encoding:") && strings.Contains(got, "Content-Length:") {
+			t.Errorf("got %q, want only one of Transfer-Encoding and Content-Length", got)
 		}
 	}
 }
 
-func TestAHandlerCanEndTheConnection(t *testing.T) {
-	p := startPair(t, func(w http.ResponseWriter, r *http.Request) {
+func TestHandlerCanCloseTheConnection(t *testing.T) {
+	s := startBoth(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", r.Header.Get("X-Connection"))
 		w.Header().Set("Content-Type", "text/plain")
 		io.WriteString(w, "hello")
 	})
 	for _, connection := range []string{"close", "keep-alive"} {
-		p.compare(t, said{post("", "X-Connection: "+connection+"\r\n"), 1})
-		p.compare(t, said{post("", "X-Connection: "+connection+"\r\n", "Connection: close\r\n"), 1})
+		s.compare(t, step{post("", "X-Connection: "+connection+"\r\n"), 1})
+		s.compare(t, step{post("", "X-Connection: "+connection+"\r\n", "Connection: close\r\n"), 1})
 	}
 }
