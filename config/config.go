@@ -42,6 +42,7 @@ type Server struct {
 	ReadHeaderTimeout time.Duration
 	DrainTimeout      time.Duration  // 0: a stop does not wait for running requests
 	TrustedProxies    []netip.Prefix // whose X-Forwarded-For is believed
+	FastPath          bool           // false: net/http serves every request
 }
 
 // TLS names the files of a certificate and its key, PEM; both are empty where the API is served in the clear.
@@ -141,6 +142,7 @@ func Default() *Config {
 			MaxBufferedBytes:  1 << 30,
 			ReadHeaderTimeout: 10 * time.Second,
 			DrainTimeout:      10 * time.Minute,
+			FastPath:          true,
 		},
 		Database: Database{Path: "basegate.db"},
 		Limits:   Limits{ConcurrencyPerKey: 8},

@@ -246,9 +246,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Diagnostic{
-			warning(41, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
-			warning(44, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(55, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(42, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
+			warning(45, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(56, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

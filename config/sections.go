@@ -37,6 +37,7 @@ func (s *Server) fields() []field {
 		key("read_header_timeout", duration(&s.ReadHeaderTimeout, positive)),
 		key("drain_timeout", duration(&s.DrainTimeout, 0)),
 		key("trusted_proxies", list(&s.TrustedProxies, network)),
+		key("fast_path", boolean(&s.FastPath)),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,14 @@ func start(t *testing.T, c *config.Config) *gateway.Gateway {
 	return g
 }
 
+// withAndWithoutFastPath runs a test for each value of server.fast_path.
+func withAndWithoutFastPath(t *testing.T, test func(t *testing.T, fastPath bool)) {
+	t.Helper()
+	for _, fastPath := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fast_path=%t", fastPath), func(t *testing.T) { test(t, fastPath) })
+	}
+}
+
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // send sends a request and returns the response with its body unread. The method is POST if there is a body, and GET
@@ -159,6 +168,29 @@ func startStream(t *testing.T, g *gateway.Gateway, secret, id string) *http.Resp
 		t.Fatalf("the first event is %q, error %v, want %q", got, err, first)
 	}
 	return resp
+}
+
+func TestFastPathServesCompletionsUnlessSwitchedOff(t *testing.T) {
+	withAndWithoutFastPath(t, testFastPathServesCompletions)
+}
+
+func testFastPathServesCompletions(t *testing.T, fastPath bool) {
+	t.Helper()
+	finish := make(chan struct{})
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
+	secret := newKey(t, c)
+	g := start(t, c)
+	running := startStream(t, g, secret, "m")
+	goroutines := readBody(t, send(t, g.AdminAddr(), "", "/debug/pprof/goroutine?debug=2", ""))
+	want := fastPath && runtime.GOOS == "linux" // other systems have no fast path
+	if got := strings.Contains(goroutines, "basegate/http1/server.(*conn).serve("); got != want {
+		t.Errorf("a goroutine of the fast path serves the stream: got %t, want %t", got, want)
+	}
+	close(finish)
+	if rest := readBody(t, running); rest != last+done {
+		t.Errorf("the stream ended with %q, want %q", rest, last+done)
+	}
 }
 
 func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
@@ -216,9 +248,15 @@ func TestStopWithoutStartAndTwice(t *testing.T) {
 }
 
 func TestReloadAddsAndRemovesModelsDuringAStream(t *testing.T) {
+	withAndWithoutFastPath(t, testReloadAddsAndRemovesModelsDuringAStream)
+}
+
+func testReloadAddsAndRemovesModelsDuringAStream(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
 	address := startBackend(t, finish)
 	c := newConfig(t, model("old", address))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
 	running := startStream(t, g, secret, "old")
@@ -247,8 +285,14 @@ func TestReloadAddsAndRemovesModelsDuringAStream(t *testing.T) {
 }
 
 func TestStopWaitsForAStreamAndReportsNotReady(t *testing.T) {
+	withAndWithoutFastPath(t, testStopWaitsForAStreamAndReportsNotReady)
+}
+
+func testStopWaitsForAStreamAndReportsNotReady(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
 	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
 	running := startStream(t, g, secret, "m")
@@ -275,7 +319,13 @@ func TestStopWaitsForAStreamAndReportsNotReady(t *testing.T) {
 
 // A client must be able to distinguish a stream that the gateway has cancelled from a complete one.
 func TestStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T) {
+	withAndWithoutFastPath(t, testStreamCancelledByStopEndsWithAnErrorEvent)
+}
+
+func testStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T, fastPath bool) {
+	t.Helper()
 	c := newConfig(t, model("m", startBackend(t, nil)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
 	running := startStream(t, g, secret, "m")
@@ -292,8 +342,14 @@ func TestStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T) {
 
 // A response that is charged as complete must be sent completely, even if its commit takes longer than the drain.
 func TestStopCompletesAResponseThatIsBeingSettled(t *testing.T) {
+	withAndWithoutFastPath(t, testStopCompletesAResponseThatIsBeingSettled)
+}
+
+func testStopCompletesAResponseThatIsBeingSettled(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
 	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
 	running := startStream(t, g, secret, "m")
@@ -337,7 +393,13 @@ func TestStopCompletesAResponseThatIsBeingSettled(t *testing.T) {
 }
 
 func TestPublicListenerServesTheAPIAndTheConsole(t *testing.T) {
+	withAndWithoutFastPath(t, testPublicListenerServesTheAPIAndTheConsole)
+}
+
+func testPublicListenerServesTheAPIAndTheConsole(t *testing.T, fastPath bool) {
+	t.Helper()
 	c := newConfig(t, model("m", startBackend(t, nil)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
 	page := send(t, g.Addr(), "", "/sign-in", "")

@@ -60,12 +60,16 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 }
 
 // newPublicServer returns the server of the public listener: with TLS if a certificate is configured, and otherwise
-// with the fast path for completions in front of the standard server.
+// with the fast path for completions in front of the standard server, unless it is switched off.
 func newPublicServer(baseContext context.Context, c config.Server, standard *http.Server) httpServer {
-	if c.TLS.Cert != "" {
+	switch {
+	case c.TLS.Cert != "":
 		return tlsServer{standard, c.TLS}
+	case c.FastPath:
+		return server.New(baseContext, proxy.CompletionsPath, standard)
+	default:
+		return standard
 	}
-	return server.New(baseContext, proxy.CompletionsPath, standard)
 }
 
 func newListener(name, address string, s httpServer) *listener {

@@ -77,6 +77,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.listen", old.Server.Listen != next.Server.Listen},
 		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
 		{"server.tls", old.Server.TLS != next.Server.TLS},
+		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
