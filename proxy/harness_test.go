@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +36,8 @@ import (
 	"basegate/keys"
 	"basegate/proxy"
 )
+
+var fastPath = flag.Bool("fastpath", true, "serve completions by http1/server; false: by net/http")
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
@@ -139,23 +142,30 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	return r
 }
 
-// serve has h answer as it does in the gateway: completions before net/http's server, the rest by that.
+// serve serves h as the gateway does: completions by the fast path unless -fastpath=false, everything else by net/http.
 func serve(t *testing.T, h http.Handler) (address string) {
 	t.Helper()
 	socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := server.New(context.Background(), proxy.CompletionsPath, &http.Server{Handler: h})
+	standard := &http.Server{Handler: h}
+	var public interface {
+		Serve(listener net.Listener) error
+		Shutdown(ctx context.Context) error
+	} = standard
+	if *fastPath {
+		public = server.New(context.Background(), proxy.CompletionsPath, standard)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+		if err := public.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 	}()
 	t.Cleanup(func() {
-		if err := server.Shutdown(context.Background()); err != nil {
+		if err := public.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
 		<-ended
