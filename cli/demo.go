@@ -93,7 +93,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
 }
 
 // startMocks starts a mock vLLM for each model, slow enough that a stream can be watched.
