@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangupWatcher detects clients that hang up: one goroutine waits, by an epoll of its own, for the hang-ups of all
-// connections and for nothing else.
+// hangupWatcher detects clients that hang up: one goroutine waits on a separate epoll for the hang-ups of all
+// connections, and for no other events.
 type hangupWatcher struct {
 	descriptor int // of the epoll
 	epoll      *os.File

@@ -32,7 +32,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // without those handed to net/http
-	hangups *hangupWatcher     // nil before Serve
+	hangups *hangupWatcher     // nil before Serve, and on systems without it
 }
 
 // New returns a server that serves POST requests of path itself, with the Handler, ReadHeaderTimeout and IdleTimeout of
@@ -82,7 +82,7 @@ func (s *Server) setHangups(w *hangupWatcher) bool {
 	return true
 }
 
-// serveConn starts the goroutine of an accepted connection. A connection without a socket of its own is handed off.
+// serveConn starts the goroutine of an accepted connection. A connection that exposes no socket is handed off.
 func (s *Server) serveConn(l *handoffListener, accepted net.Conn) {
 	raw := pooled.RawConn(accepted)
 	if raw == nil {
