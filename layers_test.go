@@ -22,7 +22,7 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll"},
-	{"validate", "breaker", "database", "http1/client", "http1/server"},
+	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
 	{"keys", "admission", "budget", "fleet"},
 	{"proxy", "console"},
 	{"gateway"},

@@ -42,9 +42,9 @@ func FuzzBody(f *testing.F) {
 		most := int64(limit % (1 << 21))
 		queue := admission.New(admission.Settings{MaxBufferedBytes: int64(room)})
 		check := func(name string, source io.Reader, size int64, want []byte, failed bool) {
-			in := intake{source: source, size: size, queue: queue}
-			body, err := in.all(most)
-			if held := queue.Stats().BufferedBytes; held > int64(room) || int64(cap(body)) > held+firstBuffer {
+			in := bodyBuffer{source: source, size: size, queue: queue}
+			body, err := in.readAll(most)
+			if held := queue.Stats().BufferedBytes; held > int64(room) || int64(cap(body)) > held+initialBuffer {
 				t.Errorf("%s: %d bytes of memory, %d are counted, of %d", name, cap(body), held, room)
 			}
 			in.release()
@@ -52,7 +52,7 @@ func FuzzBody(f *testing.F) {
 			case queue.Stats().BufferedBytes != 0:
 				t.Errorf("%s: %d bytes are still counted", name, queue.Stats().BufferedBytes)
 			case errors.Is(err, admission.ErrFull):
-				if int64(len(want)) <= firstBuffer && !failed {
+				if int64(len(want)) <= initialBuffer && !failed {
 					t.Errorf("%s: %d bytes are too much", name, len(want))
 				}
 			case err != nil && !failed:
@@ -66,10 +66,10 @@ func FuzzBody(f *testing.F) {
 			}
 		}
 		if !zipped {
-			check("of unknown size", &sliced{source: bytes.NewReader(text), plan: plan}, unknownSize, text, false)
+			check("of unknown size", &slicedReader{source: bytes.NewReader(text), plan: plan}, unknownSize, text, false)
 			if int64(len(text)) <= most {
-				check("of known size", &sliced{source: bytes.NewReader(text), plan: plan}, int64(len(text)), text, false)
-				check("cut short", &sliced{source: bytes.NewReader(text), plan: plan}, int64(len(text))+1, nil, true)
+				check("of known size", &slicedReader{source: bytes.NewReader(text), plan: plan}, int64(len(text)), text, false)
+				check("cut short", &slicedReader{source: bytes.NewReader(text), plan: plan}, int64(len(text))+1, nil, true)
 			}
 			return
 		}
@@ -78,10 +78,26 @@ func FuzzBody(f *testing.F) {
 			return
 		}
 		want, err := io.ReadAll(io.LimitReader(judge, most+1))
-		ours, broken := gzip.NewReader(&sliced{source: bytes.NewReader(text), plan: plan})
+		ours, broken := gzip.NewReader(&slicedReader{source: bytes.NewReader(text), plan: plan})
 		if broken != nil {
 			t.Fatalf("in pieces it is no gzip: %v", broken)
 		}
 		check("packed", ours, unknownSize, want, err != nil)
 	})
+}
+
+// slicedReader reads source in pieces whose sizes are the bytes of plan, repeated.
+type slicedReader struct {
+	source io.Reader
+	plan   []byte
+	reads  int
+}
+
+func (s *slicedReader) Read(p []byte) (int, error) {
+	size := 1
+	if len(s.plan) > 0 {
+		size = 1 + int(s.plan[s.reads%len(s.plan)])
+		s.reads++
+	}
+	return s.source.Read(p[:min(size, len(p))])
 }

@@ -26,7 +26,7 @@ func event(index int, text, finish string) string {
 // The transcripts are what each version of vLLM sends with include_usage, as sent; the usage event is the last before
 // [DONE]. Each goes through cut in two at every byte offset, once with the usage asked for and once without.
 func TestATranscriptComesThroughWhereverItIsCut(t *testing.T) {
-	files, err := filepath.Glob("testdata/sse/*.sse")
+	files, err := filepath.Glob("../stream/testdata/sse/*.sse")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
 	}

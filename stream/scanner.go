@@ -1,4 +1,4 @@
-package proxy
+package stream
 
 import (
 	"encoding/binary"
@@ -6,25 +6,25 @@ import (
 	"math/bits"
 )
 
-// scanner walks through one JSON text of vLLM's, once and without a copy: it makes sure that it is JSON, and its callers
-// take what they look at as it stands. Every event of every stream comes through here, which is why this is not left to
-// a library: to check first and look up afterwards takes four times as long.
+// scanner is a single-pass JSON scanner without copies: it validates the text and returns values as slices of it. Every
+// event of every stream passes through it. A library that validates first and looks up values afterwards takes four
+// times as long.
 //
-// A mistake makes it bad, and from then on it takes nothing more.
+// After a syntax error, bad is true and the scanner consumes nothing more.
 type scanner struct {
-	data []byte
-	at   int
-	deep int
-	bad  bool
+	data  []byte
+	at    int
+	depth int
+	bad   bool
 }
 
-// deepest is how deep an answer may nest; vLLM's nest five deep.
-const deepest = 64
+// maxDepth limits the nesting of a response; vLLM's nest five levels deep.
+const maxDepth = 64
 
-// members calls visit with the name of each member of the object that follows, as it is written. visit takes the value.
+// members calls visit with the raw name of each member of the object that follows. visit consumes the value.
 func (s *scanner) members(visit func(name []byte)) {
-	s.enter('{')
-	for first := true; !s.bad && !s.leaves('}', first); first = false {
+	s.open('{')
+	for first := true; !s.bad && !s.closes('}', first); first = false {
 		name := s.text()
 		s.expect(':')
 		if !s.bad {
@@ -33,28 +33,28 @@ func (s *scanner) members(visit func(name []byte)) {
 	}
 }
 
-// elements calls visit at each element of the array that follows. visit takes it.
+// elements calls visit at each element of the array that follows. visit consumes it.
 func (s *scanner) elements(visit func()) {
-	s.enter('[')
-	for first := true; !s.bad && !s.leaves(']', first); first = false {
+	s.open('[')
+	for first := true; !s.bad && !s.closes(']', first); first = false {
 		visit()
 	}
 }
 
-// enter begins an object or an array.
-func (s *scanner) enter(opening byte) {
+// open consumes the beginning of an object or an array.
+func (s *scanner) open(opening byte) {
 	s.expect(opening)
-	if s.deep++; s.deep > deepest {
+	if s.depth++; s.depth > maxDepth {
 		s.bad = true
 	}
 }
 
-// leaves takes the end of an object or an array where it follows, and else the comma before the next.
-func (s *scanner) leaves(closing byte, first bool) bool {
+// closes consumes the end of an object or an array if it follows, and otherwise the comma before the next element.
+func (s *scanner) closes(closing byte, first bool) bool {
 	switch {
 	case s.next() == closing:
 		s.at++
-		s.deep--
+		s.depth--
 		return true
 	case !first:
 		s.expect(',')
@@ -62,7 +62,7 @@ func (s *scanner) leaves(closing byte, first bool) bool {
 	return false
 }
 
-// value takes any value, and returns it as it stands.
+// value consumes any value and returns its bytes.
 func (s *scanner) value() []byte {
 	next := s.next()
 	start := s.at
@@ -85,7 +85,7 @@ func (s *scanner) value() []byte {
 	return s.data[start:s.at]
 }
 
-// end makes sure that nothing follows.
+// end returns an error unless the whole text was valid and nothing follows.
 func (s *scanner) end() error {
 	if s.next(); s.bad || s.at < len(s.data) {
 		return errNotJSON
@@ -93,10 +93,9 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// errNotJSON is said of what is not one JSON object.
 var errNotJSON = errors.New("what the backend sent is not a JSON object")
 
-// next skips white space and looks at the byte that follows; 0 at the end.
+// next skips white space and returns the byte that follows without consuming it; 0 at the end.
 func (s *scanner) next() byte {
 	for ; s.at < len(s.data); s.at++ {
 		switch c := s.data[s.at]; c {
@@ -124,15 +123,15 @@ func (s *scanner) literal(word string) {
 	s.at += len(word)
 }
 
-// emptyText stands for a string that is none, so that its quotes can be taken off.
+// emptyText is returned after a syntax error, so that callers can strip the quotes.
 var emptyText = []byte(`""`)
 
-// text takes a string, and returns it with its quotes and escapes.
+// text consumes a string and returns it with its quotes and escapes.
 func (s *scanner) text() []byte {
 	s.expect('"')
 	start := s.at - 1
 	for !s.bad {
-		s.at += plainRun(s.data[s.at:])
+		s.at += plainLength(s.data[s.at:])
 		switch {
 		case s.at == len(s.data) || s.data[s.at] < ' ':
 			s.bad = true
@@ -146,7 +145,7 @@ func (s *scanner) text() []byte {
 	return emptyText
 }
 
-// escape takes a backslash and what belongs to it.
+// escape consumes an escape sequence.
 func (s *scanner) escape() {
 	rest := s.data[s.at+1:]
 	if len(rest) == 0 {
@@ -173,9 +172,9 @@ func isHex(c byte) bool {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// plainRun is how many bytes come before the first quote, backslash or control character. It looks at eight at a time;
-// in a word that has one, the lowest bit set is that of the first.
-func plainRun(b []byte) int {
+// plainLength returns the number of bytes before the first quote, backslash or control character. It tests eight bytes at
+// a time (SWAR): in a word that contains one, the lowest set bit belongs to the first.
+func plainLength(b []byte) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	i := 0
 	for ; i+8 <= len(b); i += 8 {
@@ -191,7 +190,7 @@ func plainRun(b []byte) int {
 	return i
 }
 
-// number takes a number, by JSON's grammar.
+// number consumes a number by JSON's grammar.
 func (s *scanner) number() {
 	if s.at < len(s.data) && s.data[s.at] == '-' {
 		s.at++
@@ -214,7 +213,7 @@ func (s *scanner) number() {
 	}
 }
 
-// digits takes one at least.
+// digits consumes at least one digit.
 func (s *scanner) digits() {
 	start := s.at
 	for s.at < len(s.data) && isDigit(s.data[s.at]) {

@@ -1,4 +1,4 @@
-package proxy
+package stream
 
 import (
 	"bytes"
@@ -8,42 +8,41 @@ import (
 	"testing/iotest"
 )
 
-// sliced reads source in pieces whose sizes are the bytes of plan, over and over.
-type sliced struct {
+// slicedReader reads source in pieces whose sizes are the bytes of plan, repeated.
+type slicedReader struct {
 	source io.Reader
 	plan   []byte
-	turn   int
+	reads  int
 }
 
-func (s *sliced) Read(p []byte) (int, error) {
+func (s *slicedReader) Read(p []byte) (int, error) {
 	size := 1
 	if len(s.plan) > 0 {
-		size = 1 + int(s.plan[s.turn%len(s.plan)])
-		s.turn++
+		size = 1 + int(s.plan[s.reads%len(s.plan)])
+		s.reads++
 	}
 	return s.source.Read(p[:min(size, len(p))])
 }
 
-// all reads a source to its end: the events, and the error that ended them.
-func all(source io.Reader) (list []string, end error) {
-	e := newEvents(source)
-	defer e.release()
+// readAll returns all events of a source, and the error that ended it.
+func readAll(source io.Reader) (events []string, end error) {
+	r := NewReader(source)
+	defer r.Release()
 	for {
-		batch, err := e.batch()
+		batch, err := r.Next()
 		if err != nil {
-			return list, err
+			return events, err
 		}
 		for len(batch) > 0 {
 			var one []byte
-			one, batch = cut(batch)
-			list = append(list, string(one))
+			one, batch = splitEvent(batch)
+			events = append(events, string(one))
 		}
 	}
 }
 
-// However a stream is split on its way, it is the same events; and nothing of it is lost but a part of an event at
-// its end.
-func FuzzEvents(f *testing.F) {
+// However the network splits a stream, the events are the same, and only an incomplete event at the end is lost.
+func FuzzReader(f *testing.F) {
 	for _, text := range []string{
 		"data: {}\n\ndata: [DONE]\n\n", "data: a\r\n\r\ndata: b\r\n\r\n", ": c\n\n\n\ndata:\n\n", "data: a\n\ndata: unfinished",
 		"\n", "\r\n\r\n", "a\nb\n\r\nc\n\n", string(bytes.Repeat([]byte("x"), 9000)) + "\n\n",
@@ -51,9 +50,9 @@ func FuzzEvents(f *testing.F) {
 		f.Add([]byte(text), []byte{0, 3, 200})
 	}
 	f.Fuzz(func(t *testing.T, text, plan []byte) {
-		whole, end := all(bytes.NewReader(text))
-		pieces, pieceEnd := all(&sliced{source: bytes.NewReader(text), plan: plan})
-		single, singleEnd := all(iotest.OneByteReader(bytes.NewReader(text)))
+		whole, end := readAll(bytes.NewReader(text))
+		pieces, pieceEnd := readAll(&slicedReader{source: bytes.NewReader(text), plan: plan})
+		single, singleEnd := readAll(iotest.OneByteReader(bytes.NewReader(text)))
 		if !errors.Is(pieceEnd, end) || !errors.Is(singleEnd, end) {
 			t.Fatalf("ends differ: %v, %v, %v", end, pieceEnd, singleEnd)
 		}
@@ -68,17 +67,17 @@ func FuzzEvents(f *testing.F) {
 			t.Fatalf("%d, %d and %d events", len(whole), len(pieces), len(single))
 		}
 		if !bytes.HasPrefix(text, []byte(joined)) || (errors.Is(end, io.EOF) && joined != string(text)) {
-			t.Fatalf("of %q came %q, %v", text, joined, end)
+			t.Fatalf("%q was read as %q, %v", text, joined, end)
 		}
 	})
 }
 
-func TestThePayloadStandsBehindData(t *testing.T) {
+func TestPayloadIsTheValueOfTheDataField(t *testing.T) {
 	for event, want := range map[string]string{
 		"data: x\n\n": "x", "data:x\n\n": "x", "data: x\r\n\r\n": "x", "data: x\r\n\n": "x", "data: x": "x", "data: x\n": "x", "data: \n\n": "", "data: ": "",
 		"data: a\ndata: b\n\n": "a\nb", "id: 1\ndata: x\n\n": "x", ": x\n\n": "", "\n\n": "",
 	} {
-		if got := string(data([]byte(event))); got != want {
+		if got := string(payload([]byte(event))); got != want {
 			t.Errorf("%q: got %q, want %q", event, got, want)
 		}
 	}
