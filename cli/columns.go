@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // names tells people's words for the ids on the ledger.
 type names struct {
-	keys     map[string]keys.Key
+	keys     map[string]identity.Key
 	accounts map[string]string
 }
 
-func readNames(ctx context.Context, d *keys.Directory) (names, error) {
-	n := names{keys: map[string]keys.Key{}, accounts: map[string]string{}}
+func readNames(ctx context.Context, d *identity.Directory) (names, error) {
+	n := names{keys: map[string]identity.Key{}, accounts: map[string]string{}}
 	all, err := d.Keys(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list keys: %w", err)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // credentials is a page on which a password is set, with what was wrong.
@@ -17,13 +17,13 @@ type credentials struct {
 
 func (c *Console) invitationPage(v *visit) error {
 	a, err := c.keys.Invitation(v.r.Context(), v.r.PathValue("token"))
-	if errors.Is(err, keys.ErrNoInvitation) {
+	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
-	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: keys.MinPassword})
+	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: identity.MinPassword})
 }
 
 var errNoInvitation = &problem{
@@ -34,14 +34,14 @@ var errNoInvitation = &problem{
 func (c *Console) acceptInvitation(v *visit) error {
 	token := v.r.PathValue("token")
 	a, err := c.keys.Invitation(v.r.Context(), token)
-	if errors.Is(err, keys.ErrNoInvitation) {
+	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
 	password := v.r.PostFormValue("password")
-	form := credentials{Email: a.Email, Least: keys.MinPassword}
+	form := credentials{Email: a.Email, Least: identity.MinPassword}
 	if password != v.r.PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
@@ -51,9 +51,9 @@ func (c *Console) acceptInvitation(v *visit) error {
 	case err == nil:
 		c.setCookie(v, session)
 		return v.redirect("/dashboard")
-	case errors.Is(err, keys.ErrNoInvitation):
+	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
-	case errors.Is(err, keys.ErrBadPassword):
+	case errors.Is(err, identity.ErrBadPassword):
 		form.Problem = sentence(err)
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
@@ -87,11 +87,11 @@ func (c *Console) requestAccess(v *visit) error {
 }
 
 func (c *Console) accountPage(v *visit) error {
-	return c.render(v, "account", "Account", credentials{Email: v.account.Email, Least: keys.MinPassword})
+	return c.render(v, "account", "Account", credentials{Email: v.account.Email, Least: identity.MinPassword})
 }
 
 func (c *Console) changePassword(v *visit) error {
-	form := credentials{Email: v.account.Email, Least: keys.MinPassword}
+	form := credentials{Email: v.account.Email, Least: identity.MinPassword}
 	next := v.r.PostFormValue("password")
 	if next != v.r.PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
@@ -99,7 +99,7 @@ func (c *Console) changePassword(v *visit) error {
 	}
 	address := c.settings.Load().ClientAddress(v.r)
 	token, err := c.keys.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
-	var tooMany *keys.TooManyError
+	var tooMany *identity.TooManyError
 	switch {
 	case err == nil:
 		c.setCookie(v, token)
@@ -107,9 +107,9 @@ func (c *Console) changePassword(v *visit) error {
 		return c.render(v, "account", "Account", form)
 	case errors.As(err, &tooMany):
 		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
-	case errors.Is(err, keys.ErrSignIn):
+	case errors.Is(err, identity.ErrSignIn):
 		form.Problem = "The present password is wrong."
-	case errors.Is(err, keys.ErrBadPassword):
+	case errors.Is(err, identity.ErrBadPassword):
 		form.Problem = sentence(err)
 	default:
 		return err

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // How much of what only grows an administrator sees.
@@ -15,13 +15,13 @@ const (
 
 // accountsPage is all accounts, and who asks for one.
 type accountsPage struct {
-	Requests []keys.AccessRequest
+	Requests []identity.AccessRequest
 	Accounts []accountRow
 }
 
 // accountRow is an account as the list shows it.
 type accountRow struct {
-	keys.Account
+	identity.Account
 	standing
 	Keys int // that are not revoked
 }
@@ -45,12 +45,12 @@ func (c *Console) accounts(v *visit) error {
 	}
 	count := map[string]int{}
 	for _, k := range all {
-		if k.State != keys.Revoked {
+		if k.State != identity.Revoked {
 			count[k.AccountID]++
 		}
 	}
 	for _, a := range accounts {
-		if a.State == keys.AccountPending {
+		if a.State == identity.AccountPending {
 			continue
 		}
 		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
@@ -104,7 +104,7 @@ func refuse(err error) error {
 
 // accountDetails is one account, with all that an administrator may change of it.
 type accountDetails struct {
-	keys.Account
+	identity.Account
 	standing
 	Form    capFields
 	Keys    []keyRow
@@ -113,17 +113,17 @@ type accountDetails struct {
 }
 
 // foundAccount finds the account that a page is about.
-func (c *Console) foundAccount(v *visit) (keys.Account, error) {
+func (c *Console) foundAccount(v *visit) (identity.Account, error) {
 	all, err := c.keys.Accounts(v.r.Context())
 	if err != nil {
-		return keys.Account{}, err
+		return identity.Account{}, err
 	}
 	for _, a := range all {
 		if a.ID == v.r.PathValue("account") {
 			return a, nil
 		}
 	}
-	return keys.Account{}, errNoPage
+	return identity.Account{}, errNoPage
 }
 
 func (c *Console) accountDetails(v *visit) error {
@@ -152,7 +152,7 @@ func (c *Console) setAccount(v *visit) error {
 	page := accountDetails{Account: a, Form: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}}
 	caps, err := v.caps()
 	if err == nil {
-		_, err = c.keys.SetAccount(v.r.Context(), a.Email, func(f *keys.AccountFields) {
+		_, err = c.keys.SetAccount(v.r.Context(), a.Email, func(f *identity.AccountFields) {
 			f.Name, f.Caps = v.field("name"), caps
 			f.Admin = v.field("admin") != "" || a.ID == v.account.ID // nobody shuts themselves out
 		})
@@ -169,16 +169,16 @@ func (c *Console) setAccount(v *visit) error {
 }
 
 // accountChanges are what is done to an account without a form.
-var accountChanges = map[string]func(*keys.Directory, context.Context, string) error{
-	"disable": func(d *keys.Directory, ctx context.Context, email string) error {
+var accountChanges = map[string]func(*identity.Directory, context.Context, string) error{
+	"disable": func(d *identity.Directory, ctx context.Context, email string) error {
 		_, err := d.DisableAccount(ctx, email)
 		return err
 	},
-	"enable": func(d *keys.Directory, ctx context.Context, email string) error {
+	"enable": func(d *identity.Directory, ctx context.Context, email string) error {
 		_, err := d.EnableAccount(ctx, email)
 		return err
 	},
-	"sign-out": (*keys.Directory).SignOutEverywhere,
+	"sign-out": (*identity.Directory).SignOutEverywhere,
 }
 
 func (c *Console) changeAccount(v *visit) error {

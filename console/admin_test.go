@@ -15,7 +15,7 @@ import (
 	"basegate/budget"
 	"basegate/config"
 	"basegate/console"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -44,7 +44,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	got := b.post(page, "name", "Ada", "month", "800")
 	has(t, got.body, "lower or revoke these first", "desk")
 	b.post("/admin/keys/" + k.ID + "/pause")
-	if _, err := s.keys.Authenticate(secret); !errors.Is(err, keys.ErrPaused) {
+	if _, err := s.keys.Authenticate(secret); !errors.Is(err, identity.ErrPaused) {
 		t.Errorf("paused: %v", err)
 	}
 	if got := b.post(page + "/disable"); got.to() != page {

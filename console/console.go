@@ -20,7 +20,7 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Settings are what a new configuration may change.
@@ -32,7 +32,7 @@ type Settings struct {
 
 // Deps are what a Console shows and changes. All are needed, but Warm.
 type Deps struct {
-	Keys      *keys.Directory
+	Keys      *identity.Directory
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
 	DB        *database.DB      // of what the console keeps itself
@@ -45,7 +45,7 @@ type Deps struct {
 // Console serves the pages. It is safe for concurrent use.
 type Console struct {
 	settings atomic.Pointer[Settings]
-	keys     *keys.Directory
+	keys     *identity.Directory
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	db       *database.DB

@@ -23,7 +23,7 @@ import (
 	"basegate/console"
 	"basegate/database"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +37,7 @@ type site struct {
 	url    string
 	path   string // of the database
 	db     *database.DB
-	keys   *keys.Directory
+	keys   *identity.Directory
 	ledger *budget.Ledger
 	fleet  *fleet.Fleet
 }
@@ -49,7 +49,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
 	s := &site{
-		t: t, path: path, db: db, keys: keys.New(db, zap.NewNop(), keys.Settings{}),
+		t: t, path: path, db: db, keys: identity.New(db, zap.NewNop(), identity.Settings{}),
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
 	must(t, s.keys.Start(t.Context()))
@@ -86,9 +86,9 @@ var fleetSettings = fleet.Settings{
 func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSettings) }
 
 // account makes an account with the password.
-func (s *site) account(email string, admin bool) keys.Account {
+func (s *site) account(email string, admin bool) identity.Account {
 	s.t.Helper()
-	a, err := s.keys.CreateAccount(s.t.Context(), keys.NewAccount{Email: email, Admin: admin})
+	a, err := s.keys.CreateAccount(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
 	must(s.t, err)
 	must(s.t, s.keys.SetPassword(s.t.Context(), email, password))
 	return a
@@ -221,7 +221,7 @@ func lacks(t *testing.T, text string, parts ...string) {
 }
 
 // use makes a request of a key that took so many tokens.
-func (s *site) use(k keys.Key, q budget.Request, prompt, completion int64, code string) {
+func (s *site) use(k identity.Key, q budget.Request, prompt, completion int64, code string) {
 	s.t.Helper()
 	if q.ID == "" {
 		q.ID = "req_" + rand.Text()
@@ -240,9 +240,9 @@ func (s *site) use(k keys.Key, q budget.Request, prompt, completion int64, code 
 }
 
 // key makes a key of an account.
-func (s *site) key(email, name string) (k keys.Key, secret string) {
+func (s *site) key(email, name string) (k identity.Key, secret string) {
 	s.t.Helper()
-	k, secret, err := s.keys.CreateKey(s.t.Context(), keys.NewKey{Email: email, Name: name})
+	k, secret, err := s.keys.CreateKey(s.t.Context(), identity.NewKey{Email: email, Name: name})
 	must(s.t, err)
 	return k, secret
 }

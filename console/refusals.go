@@ -6,14 +6,14 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // refusals are the errors of keys that are about what somebody has entered.
 var refusals = []error{
-	keys.ErrNoAccount, keys.ErrEmailTaken, keys.ErrBadEmail, keys.ErrBadName, keys.ErrBadCap, keys.ErrAboveAccount,
-	keys.ErrNoKey, keys.ErrBadConcurrency, keys.ErrRevoked, keys.ErrAccountDisabled, keys.ErrAccountPending,
-	keys.ErrBadPassword, keys.ErrBadPurpose, keys.ErrTooManyAsk, keys.ErrNotPending,
+	identity.ErrNoAccount, identity.ErrEmailTaken, identity.ErrBadEmail, identity.ErrBadName, identity.ErrBadCap, identity.ErrAboveAccount,
+	identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrRevoked, identity.ErrAccountDisabled, identity.ErrAccountPending,
+	identity.ErrBadPassword, identity.ErrBadPurpose, identity.ErrTooManyAsk, identity.ErrNotPending,
 }
 
 // isRefusal tells whether whoever has entered something is to be told what is wrong with it.

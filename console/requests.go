@@ -9,7 +9,7 @@ import (
 
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // maxRequestsShown is how many of the last requests are shown.
@@ -19,7 +19,7 @@ const maxRequestsShown = 200
 type requestsPage struct {
 	Key, Model, Search string
 	Failed             bool
-	Keys               []keys.Key // to choose from
+	Keys               []identity.Key // to choose from
 	Models             []*fleet.Model
 	Rows               []requestRow
 	Most               int

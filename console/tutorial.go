@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"basegate/docs"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // readTutorial reads the pages of the tutorial, which are in the program.
@@ -39,7 +39,7 @@ func (c *Console) reader(v *visit) (docs.Reader, error) {
 		return r, err
 	}
 	for _, k := range own {
-		if k.State == keys.Active {
+		if k.State == identity.Active {
 			r.Key = k.Prefix + "…"
 			break
 		}

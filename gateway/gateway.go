@@ -23,7 +23,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/http1/client"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/proxy"
 )
 
@@ -33,7 +33,7 @@ type Gateway struct {
 	log      *zap.Logger
 	registry *prometheus.Registry
 	db       *database.DB
-	keys     *keys.Directory
+	keys     *identity.Directory
 	queue    *admission.Queue
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
@@ -74,7 +74,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	outside := &http.Transport{DisableKeepAlives: true} // to others than backends, now and then
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{Changed: g.obey})
+	g.keys = identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.obey})
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))

@@ -11,7 +11,7 @@ import (
 	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/validate"
 )
 
@@ -90,17 +90,17 @@ func (s *Server) authenticate(x *exchange) error {
 }
 
 // identify takes the key from the one Authorization header, but for a guest, who has none.
-func (s *Server) identify(x *exchange) (keys.Identity, error) {
+func (s *Server) identify(x *exchange) (identity.Identity, error) {
 	if x.guest != nil {
 		return s.keys.Identify(x.guest.account, x.guest.key)
 	}
 	values := x.r.Header.Values("Authorization")
 	if len(values) != 1 {
-		return keys.Identity{}, errNoKey
+		return identity.Identity{}, errNoKey
 	}
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return keys.Identity{}, errNoKey
+		return identity.Identity{}, errNoKey
 	}
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }

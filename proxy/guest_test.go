@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 )
 
 // ask is a request from within for the account's key.
@@ -68,7 +68,7 @@ func TestAGuestIsRefusedLikeTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
-	stranger, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org"})
+	stranger, err := r.keys.CreateAccount(t.Context(), identity.NewAccount{Email: "eve@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Whatever stands in a request's headers, the key is found only in the one Authorization header that names it, and a
@@ -20,11 +20,11 @@ func FuzzHeaders(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { db.Close() })
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	if _, err := d.CreateAccount(f.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+	d := identity.New(db, zap.NewNop(), identity.Settings{})
+	if _, err := d.CreateAccount(f.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		f.Fatal(err)
 	}
-	_, secret, err := d.CreateKey(f.Context(), keys.NewKey{Email: "ada@example.org", Name: "k"})
+	_, secret, err := d.CreateKey(f.Context(), identity.NewKey{Email: "ada@example.org", Name: "k"})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -3,8 +3,8 @@
 // what may fail and be tried again; plain.go and stream.go are the two forms of an answer; charge.go is what each way out
 // costs.
 //
-// Who may ask is the business of keys, what a body may say of validate, whose turn it is of admission, what it may cost
-// of budget, where it goes of fleet, and what an answer of vLLM means of breaker.
+// Who may ask is the business of identity, what a body may say of validate, whose turn it is of admission, what it may
+// cost of budget, where it goes of fleet, and what an answer of vLLM means of breaker.
 package proxy
 
 import (
@@ -18,7 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Settings are the limits of the API. Sizes are bytes.
@@ -34,7 +34,7 @@ type Settings struct {
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
 	settings  atomic.Pointer[Settings]
-	keys      *keys.Directory
+	keys      *identity.Directory
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	ledger    *budget.Ledger
@@ -49,7 +49,7 @@ type Server struct {
 
 // Deps are what a Server decides nothing of. All are needed.
 type Deps struct {
-	Keys      *keys.Directory       // who asks
+	Keys      *identity.Directory   // who asks
 	Fleet     *fleet.Fleet          // where it runs
 	Queue     *admission.Queue      // whose turn it is
 	Ledger    *budget.Ledger        // what it may cost

@@ -14,8 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/admission"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
@@ -264,7 +264,7 @@ func TestAKeyThatIsPausedWhileItWaitsIsRefused(t *testing.T) {
 func TestAKeysOwnConcurrencyGoesBeforeTheConfigured(t *testing.T) {
 	g := newGate()
 	r := newRig(t, atATime(1), upstream(t, g.ServeHTTP))
-	r.setKey(func(f *keys.KeyFields) { f.Concurrency = 3 })
+	r.setKey(func(f *identity.KeyFields) { f.Concurrency = 3 })
 	var all sync.WaitGroup
 	for i := range 4 {
 		one := r.background(t.Context(), prompt(i))

@@ -1,4 +1,4 @@
-package keys_test
+package identity_test
 
 import (
 	"bytes"
@@ -15,17 +15,17 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func TestAccountsAreKeptAsGiven(t *testing.T) {
 	ctx := t.Context()
-	d := keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{})
-	var want []keys.Account
-	for _, n := range []keys.NewAccount{
+	d := identity.New(openDatabase(t, path(t)), zap.NewNop(), identity.Settings{})
+	var want []identity.Account
+	for _, n := range []identity.NewAccount{
 		{Email: "Bea@example.org", Name: "Bea Žáková", Admin: true},
-		{Email: "ada@example.org", State: keys.AccountPending},
-		{Email: "cyd+lab@sub.example.org", Name: "Cyd", State: keys.AccountDisabled},
+		{Email: "ada@example.org", State: identity.AccountPending},
+		{Email: "cyd+lab@sub.example.org", Name: "Cyd", State: identity.AccountDisabled},
 	} {
 		a, err := d.CreateAccount(ctx, n)
 		must(t, err)
@@ -47,7 +47,7 @@ func TestAccountsAreKeptAsGiven(t *testing.T) {
 	}
 	approved, err := d.EnableAccount(ctx, ada)
 	must(t, err)
-	if approved.State != keys.AccountActive {
+	if approved.State != identity.AccountActive {
 		t.Errorf("it is %s", approved.State)
 	}
 }
@@ -55,21 +55,21 @@ func TestAccountsAreKeptAsGiven(t *testing.T) {
 func TestKeysAreKeptAsGiven(t *testing.T) {
 	ctx, d := t.Context(), newDirectory(t)
 	first, _ := newKey(t, d, "laptop")
-	second, secret, err := d.CreateKey(ctx, keys.NewKey{Email: ada, Name: "klíč č. 2", Concurrency: 16})
+	second, secret, err := d.CreateKey(ctx, identity.NewKey{Email: ada, Name: "klíč č. 2", Concurrency: 16})
 	must(t, err)
 	if !regexp.MustCompile(`^key_[0-9A-Za-z]{13}$`).MatchString(second.ID) {
 		t.Errorf("odd id %q", second.ID)
 	}
-	want := keys.Key{
+	want := identity.Key{
 		ID: second.ID, AccountID: first.AccountID, Email: ada, Name: "klíč č. 2", Prefix: secret[:13],
-		State: keys.Active, Concurrency: 16, CreatedAt: second.CreatedAt,
+		State: identity.Active, Concurrency: 16, CreatedAt: second.CreatedAt,
 	}
 	if diff := cmp.Diff(want, second); diff != "" {
 		t.Errorf("key (-want +got):\n%s", diff)
 	}
 	all, err := d.Keys(ctx)
 	must(t, err)
-	if diff := cmp.Diff([]keys.Key{first, second}, all); diff != "" {
+	if diff := cmp.Diff([]identity.Key{first, second}, all); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
 	for _, which := range []string{second.ID, second.Prefix, secret, secret[:12]} {
@@ -86,54 +86,54 @@ func TestWhatCannotBeDoneIsExplained(t *testing.T) {
 	gone, _ := newKey(t, d, "gone")
 	_, err := d.RevokeKey(ctx, gone.ID)
 	must(t, err)
-	for _, n := range []keys.NewAccount{{Email: "off@example.org", State: keys.AccountDisabled}, {Email: "new@example.org", State: keys.AccountPending}} {
+	for _, n := range []identity.NewAccount{{Email: "off@example.org", State: identity.AccountDisabled}, {Email: "new@example.org", State: identity.AccountPending}} {
 		_, err := d.CreateAccount(ctx, n)
 		must(t, err)
 	}
 	account := func(email, name string) error {
-		_, err := d.CreateAccount(ctx, keys.NewAccount{Email: email, Name: name})
+		_, err := d.CreateAccount(ctx, identity.NewAccount{Email: email, Name: name})
 		return err
 	}
 	create := func(email, name string, concurrency int) error {
-		_, secret, err := d.CreateKey(ctx, keys.NewKey{Email: email, Name: name, Concurrency: concurrency})
+		_, secret, err := d.CreateKey(ctx, identity.NewKey{Email: email, Name: name, Concurrency: concurrency})
 		if secret != "" {
 			t.Errorf("%s %s: a secret came with an error", email, name)
 		}
 		return err
 	}
-	on := func(do func(context.Context, string) (keys.Key, error), which string) error {
+	on := func(do func(context.Context, string) (identity.Key, error), which string) error {
 		_, err := do(ctx, which)
 		return err
 	}
 	disable := func(email string) error { _, err := d.DisableAccount(ctx, email); return err }
 	const nobody = "nobody@example.org"
 	for what, c := range map[string]struct{ got, want error }{
-		"account of a taken address":     {account(ada, ""), keys.ErrEmailTaken},
-		"the same in capitals":           {account("ADA@EXAMPLE.ORG", ""), keys.ErrEmailTaken},
-		"account without an address":     {account("", ""), keys.ErrBadEmail},
-		"account of no address":          {account("ada", ""), keys.ErrBadEmail},
-		"account of a name and address":  {account("Ada <ada@example.org>", ""), keys.ErrBadEmail},
-		"account of an address in space": {account(" ada@example.org", ""), keys.ErrBadEmail},
-		"account of two addresses":       {account("a@example.org, b@example.org", ""), keys.ErrBadEmail},
-		"account of a quoted address":    {account(`"a b"@example.org`, ""), keys.ErrBadEmail},
-		"account of a foreign address":   {account("ž@example.org", ""), keys.ErrBadEmail},
-		"account of an endless address":  {account(strings.Repeat("a", 250)+"@example.org", ""), keys.ErrBadEmail},
-		"account of an endless name":     {account("x@example.org", strings.Repeat("ž", 101)), keys.ErrBadName},
-		"account of a broken name":       {account("x@example.org", "a\nb"), keys.ErrBadName},
-		"account of no text":             {account("x@example.org", "a\xffb"), keys.ErrBadName},
-		"disable nobody":                 {disable(nobody), keys.ErrNoAccount},
-		"key for nobody":                 {create(nobody, "laptop", 0), keys.ErrNoAccount},
-		"key for a disabled account":     {create("off@example.org", "laptop", 0), keys.ErrAccountDisabled},
-		"key for a pending account":      {create("new@example.org", "laptop", 0), keys.ErrAccountPending},
-		"key without a name":             {create(ada, " ", 0), keys.ErrBadName},
-		"key of an endless name":         {create(ada, strings.Repeat("x", 101), 0), keys.ErrBadName},
-		"key of no concurrency":          {create(ada, "laptop", -1), keys.ErrBadConcurrency},
-		"pause no key":                   {on(d.PauseKey, "key_0000000000000"), keys.ErrNoKey},
-		"pause nothing":                  {on(d.PauseKey, ""), keys.ErrNoKey},
-		"pause all":                      {on(d.PauseKey, "acs-bm-"), keys.ErrNoKey},
-		"pause an unknown secret":        {on(d.PauseKey, "acs-bm-"+strings.Repeat("0", 43)), keys.ErrNoKey},
-		"resume a revoked key":           {on(d.ResumeKey, gone.ID), keys.ErrRevoked},
-		"pause a revoked key":            {on(d.PauseKey, gone.Prefix), keys.ErrRevoked},
+		"account of a taken address":     {account(ada, ""), identity.ErrEmailTaken},
+		"the same in capitals":           {account("ADA@EXAMPLE.ORG", ""), identity.ErrEmailTaken},
+		"account without an address":     {account("", ""), identity.ErrBadEmail},
+		"account of no address":          {account("ada", ""), identity.ErrBadEmail},
+		"account of a name and address":  {account("Ada <ada@example.org>", ""), identity.ErrBadEmail},
+		"account of an address in space": {account(" ada@example.org", ""), identity.ErrBadEmail},
+		"account of two addresses":       {account("a@example.org, b@example.org", ""), identity.ErrBadEmail},
+		"account of a quoted address":    {account(`"a b"@example.org`, ""), identity.ErrBadEmail},
+		"account of a foreign address":   {account("ž@example.org", ""), identity.ErrBadEmail},
+		"account of an endless address":  {account(strings.Repeat("a", 250)+"@example.org", ""), identity.ErrBadEmail},
+		"account of an endless name":     {account("x@example.org", strings.Repeat("ž", 101)), identity.ErrBadName},
+		"account of a broken name":       {account("x@example.org", "a\nb"), identity.ErrBadName},
+		"account of no text":             {account("x@example.org", "a\xffb"), identity.ErrBadName},
+		"disable nobody":                 {disable(nobody), identity.ErrNoAccount},
+		"key for nobody":                 {create(nobody, "laptop", 0), identity.ErrNoAccount},
+		"key for a disabled account":     {create("off@example.org", "laptop", 0), identity.ErrAccountDisabled},
+		"key for a pending account":      {create("new@example.org", "laptop", 0), identity.ErrAccountPending},
+		"key without a name":             {create(ada, " ", 0), identity.ErrBadName},
+		"key of an endless name":         {create(ada, strings.Repeat("x", 101), 0), identity.ErrBadName},
+		"key of no concurrency":          {create(ada, "laptop", -1), identity.ErrBadConcurrency},
+		"pause no key":                   {on(d.PauseKey, "key_0000000000000"), identity.ErrNoKey},
+		"pause nothing":                  {on(d.PauseKey, ""), identity.ErrNoKey},
+		"pause all":                      {on(d.PauseKey, "acs-bm-"), identity.ErrNoKey},
+		"pause an unknown secret":        {on(d.PauseKey, "acs-bm-"+strings.Repeat("0", 43)), identity.ErrNoKey},
+		"resume a revoked key":           {on(d.ResumeKey, gone.ID), identity.ErrRevoked},
+		"pause a revoked key":            {on(d.PauseKey, gone.Prefix), identity.ErrRevoked},
 	} {
 		if !errors.Is(c.got, c.want) {
 			t.Errorf("%s: got %v, want %v", what, c.got, c.want)
@@ -148,7 +148,7 @@ func TestAPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 	ctx, file := t.Context(), path(t)
 	db := openDatabase(t, file)
 	d := start(t, db, zap.NewNop())
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	one, _ := newKey(t, d, "one")
 	two, _ := newKey(t, d, "two")
@@ -157,7 +157,7 @@ func TestAPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 		return err
 	}))
 	_, err = d.PauseKey(ctx, "acs-bm-abcdef")
-	if !errors.Is(err, keys.ErrAmbiguous) || !strings.Contains(err.Error(), one.ID) || !strings.Contains(err.Error(), two.ID) {
+	if !errors.Is(err, identity.ErrAmbiguous) || !strings.Contains(err.Error(), one.ID) || !strings.Contains(err.Error(), two.ID) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := d.PauseKey(ctx, one.ID); err != nil {
@@ -175,7 +175,7 @@ func TestAKeyIsFoundByWhatAListShows(t *testing.T) {
 		}
 	}
 	for _, which := range []string{"…", "acs-bm-…", key.Prefix + "……"} {
-		if _, err := d.Key(t.Context(), which); !errors.Is(err, keys.ErrNoKey) {
+		if _, err := d.Key(t.Context(), which); !errors.Is(err, identity.ErrNoKey) {
 			t.Errorf("%s: %v", which, err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestSecretsHaveTheirShapeAndDiffer(t *testing.T) {
 func TestNoSecretReachesTheDisk(t *testing.T) {
 	file := path(t)
 	d := start(t, openDatabase(t, file), zap.NewNop())
-	_, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada})
+	_, err := d.CreateAccount(t.Context(), identity.NewAccount{Email: ada})
 	must(t, err)
 	_, secret := newKey(t, d, "laptop")
 	files, err := filepath.Glob(file + "*")

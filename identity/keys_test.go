@@ -1,4 +1,4 @@
-package keys_test
+package identity_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
@@ -41,9 +41,9 @@ func openDatabase(tb testing.TB, path string) *database.DB {
 	return db
 }
 
-func start(tb testing.TB, db *database.DB, log *zap.Logger) *keys.Directory {
+func start(tb testing.TB, db *database.DB, log *zap.Logger) *identity.Directory {
 	tb.Helper()
-	d := keys.New(db, log, keys.Settings{})
+	d := identity.New(db, log, identity.Settings{})
 	must(tb, d.Start(tb.Context()))
 	tb.Cleanup(d.Close)
 	return d
@@ -55,30 +55,30 @@ func path(tb testing.TB) string {
 }
 
 // newDirectory is a Directory that knows one account.
-func newDirectory(tb testing.TB) *keys.Directory {
+func newDirectory(tb testing.TB) *identity.Directory {
 	tb.Helper()
 	d := start(tb, openDatabase(tb, path(tb)), zap.NewNop())
-	_, err := d.CreateAccount(tb.Context(), keys.NewAccount{Email: ada, Name: "Ada"})
+	_, err := d.CreateAccount(tb.Context(), identity.NewAccount{Email: ada, Name: "Ada"})
 	must(tb, err)
 	return d
 }
 
 const ada = "ada@example.org"
 
-func newKey(tb testing.TB, d *keys.Directory, name string) (keys.Key, string) {
+func newKey(tb testing.TB, d *identity.Directory, name string) (identity.Key, string) {
 	tb.Helper()
-	key, secret, err := d.CreateKey(tb.Context(), keys.NewKey{Email: ada, Name: name})
+	key, secret, err := d.CreateKey(tb.Context(), identity.NewKey{Email: ada, Name: name})
 	must(tb, err)
 	return key, secret
 }
 
 func TestAuthenticateTellsWhose(t *testing.T) {
 	d := newDirectory(t)
-	key, secret, err := d.CreateKey(t.Context(), keys.NewKey{Email: "ADA@example.org", Name: "laptop", Concurrency: 3})
+	key, secret, err := d.CreateKey(t.Context(), identity.NewKey{Email: "ADA@example.org", Name: "laptop", Concurrency: 3})
 	must(t, err)
 	got, err := d.Authenticate(secret)
 	must(t, err)
-	want := keys.Identity{
+	want := identity.Identity{
 		KeyID: key.ID, KeyPrefix: secret[:13], KeyName: "laptop", AccountID: key.AccountID, Email: ada, Concurrency: 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -92,17 +92,17 @@ func TestAuthenticateTellsWhyNot(t *testing.T) {
 	last := secret[len(secret)-1]
 	other := map[bool]string{true: "a", false: "b"}[last != 'a']
 	for given, want := range map[string]error{
-		"":                                  keys.ErrMissing,
-		"secret":                            keys.ErrMalformed,
-		secret + "x":                        keys.ErrMalformed,
-		secret[:len(secret)-1]:              keys.ErrMalformed,
-		secret[:len(secret)-1] + "-":        keys.ErrMalformed,
-		"sk-" + secret[3:]:                  keys.ErrMalformed,
-		strings.Repeat("é", 25):             keys.ErrMalformed,
-		secret[:len(secret)-1] + other:      keys.ErrUnknown,
-		"acs-bm-" + strings.Repeat("0", 43): keys.ErrUnknown,
+		"":                                  identity.ErrMissing,
+		"secret":                            identity.ErrMalformed,
+		secret + "x":                        identity.ErrMalformed,
+		secret[:len(secret)-1]:              identity.ErrMalformed,
+		secret[:len(secret)-1] + "-":        identity.ErrMalformed,
+		"sk-" + secret[3:]:                  identity.ErrMalformed,
+		strings.Repeat("é", 25):             identity.ErrMalformed,
+		secret[:len(secret)-1] + other:      identity.ErrUnknown,
+		"acs-bm-" + strings.Repeat("0", 43): identity.ErrUnknown,
 	} {
-		if got, err := d.Authenticate(given); !errors.Is(err, want) || got != (keys.Identity{}) {
+		if got, err := d.Authenticate(given); !errors.Is(err, want) || got != (identity.Identity{}) {
 			t.Errorf("%q: got %v, %v; want %v", given, got, err, want)
 		}
 	}
@@ -113,10 +113,10 @@ func TestEveryStateIsObeyedAtOnceWhereItWasChanged(t *testing.T) {
 	ctx := t.Context()
 	key, secret := newKey(t, d, "laptop")
 	_, other := newKey(t, d, "cluster")
-	onKey := func(do func(context.Context, string) (keys.Key, error), which string) func() error {
+	onKey := func(do func(context.Context, string) (identity.Key, error), which string) func() error {
 		return func() error { _, err := do(ctx, which); return err }
 	}
-	onAccount := func(do func(context.Context, string) (keys.Account, error), email string) func() error {
+	onAccount := func(do func(context.Context, string) (identity.Account, error), email string) func() error {
 		return func() error { _, err := do(ctx, email); return err }
 	}
 	for _, step := range []struct {
@@ -124,16 +124,16 @@ func TestEveryStateIsObeyedAtOnceWhereItWasChanged(t *testing.T) {
 		do   func() error
 		want error
 	}{
-		{"pause", onKey(d.PauseKey, key.ID), keys.ErrPaused},
-		{"pause again", onKey(d.PauseKey, key.Prefix), keys.ErrPaused},
+		{"pause", onKey(d.PauseKey, key.ID), identity.ErrPaused},
+		{"pause again", onKey(d.PauseKey, key.Prefix), identity.ErrPaused},
 		{"resume", onKey(d.ResumeKey, key.Prefix), nil},
 		{"resume again", onKey(d.ResumeKey, key.ID), nil},
-		{"disable account", onAccount(d.DisableAccount, "Ada@Example.org"), keys.ErrAccountDisabled},
-		{"pause with it", onKey(d.PauseKey, key.ID), keys.ErrPaused},
-		{"enable account", onAccount(d.EnableAccount, ada), keys.ErrPaused},
+		{"disable account", onAccount(d.DisableAccount, "Ada@Example.org"), identity.ErrAccountDisabled},
+		{"pause with it", onKey(d.PauseKey, key.ID), identity.ErrPaused},
+		{"enable account", onAccount(d.EnableAccount, ada), identity.ErrPaused},
 		{"resume after it", onKey(d.ResumeKey, key.ID), nil},
-		{"revoke", onKey(d.RevokeKey, secret), keys.ErrRevoked},
-		{"revoke again", onKey(d.RevokeKey, key.ID), keys.ErrRevoked},
+		{"revoke", onKey(d.RevokeKey, secret), identity.ErrRevoked},
+		{"revoke again", onKey(d.RevokeKey, key.ID), identity.ErrRevoked},
 	} {
 		must(t, step.do())
 		got, err := d.Authenticate(secret)
@@ -152,7 +152,7 @@ func TestEveryStateIsObeyedAtOnceWhereItWasChanged(t *testing.T) {
 func TestAnotherProcessSeesEveryChangeSoon(t *testing.T) {
 	ctx, file := t.Context(), path(t)
 	here, there := start(t, openDatabase(t, file), zap.NewNop()), start(t, openDatabase(t, file), zap.NewNop())
-	_, err := here.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	_, err := here.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	key, secret := newKey(t, here, "laptop")
 	sees := func(want error) {
@@ -165,33 +165,33 @@ func TestAnotherProcessSeesEveryChangeSoon(t *testing.T) {
 	sees(nil)
 	_, err = here.PauseKey(ctx, key.ID)
 	must(t, err)
-	sees(keys.ErrPaused)
+	sees(identity.ErrPaused)
 	_, err = here.ResumeKey(ctx, key.ID)
 	must(t, err)
 	sees(nil)
 	_, err = here.DisableAccount(ctx, ada)
 	must(t, err)
-	sees(keys.ErrAccountDisabled)
+	sees(identity.ErrAccountDisabled)
 	_, err = here.EnableAccount(ctx, ada)
 	must(t, err)
 	sees(nil)
 	_, err = here.RevokeKey(ctx, key.ID)
 	must(t, err)
-	sees(keys.ErrRevoked)
+	sees(identity.ErrRevoked)
 }
 
 func TestAChangeIsToldOnceItIsInForce(t *testing.T) {
 	ctx := t.Context()
-	var d *keys.Directory
+	var d *identity.Directory
 	var key string
 	told := make(chan error, 100)
-	d = keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{Changed: func() {
+	d = identity.New(openDatabase(t, path(t)), zap.NewNop(), identity.Settings{Changed: func() {
 		_, err := d.Lookup(key)
 		told <- err
 	}})
 	must(t, d.Start(ctx))
 	t.Cleanup(d.Close)
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	created, _ := newKey(t, d, "laptop")
 	for len(told) > 0 {
@@ -199,16 +199,16 @@ func TestAChangeIsToldOnceItIsInForce(t *testing.T) {
 	}
 	key = created.ID
 	for _, step := range []struct {
-		change func(context.Context, string) (keys.Key, error)
+		change func(context.Context, string) (identity.Key, error)
 		want   error
-	}{{d.PauseKey, keys.ErrPaused}, {d.ResumeKey, nil}} {
+	}{{d.PauseKey, identity.ErrPaused}, {d.ResumeKey, nil}} {
 		_, err = step.change(ctx, key)
 		must(t, err)
 		if got := <-told; !errors.Is(got, step.want) {
 			t.Errorf("told of %v, want %v", got, step.want)
 		}
 	}
-	if _, err := d.Lookup("nobody's"); !errors.Is(err, keys.ErrUnknown) {
+	if _, err := d.Lookup("nobody's"); !errors.Is(err, identity.ErrUnknown) {
 		t.Errorf("of a key that is none: %v", err)
 	}
 }
@@ -218,8 +218,8 @@ func TestAReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 	fill := func(where string) string {
 		db, err := database.Open(t.Context(), database.Settings{Path: where}, zap.NewNop())
 		must(t, err)
-		d := keys.New(db, zap.NewNop(), keys.Settings{})
-		_, err = d.CreateAccount(t.Context(), keys.NewAccount{Email: ada})
+		d := identity.New(db, zap.NewNop(), identity.Settings{})
+		_, err = d.CreateAccount(t.Context(), identity.NewAccount{Email: ada})
 		must(t, err)
 		_, secret := newKey(t, d, "laptop")
 		must(t, db.Close())
@@ -236,7 +236,7 @@ func TestAReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 	poll.Within(t, 5*time.Second, "the new database's key is known", func() bool {
 		_, err := d.Authenticate(fresh)
 		_, gone := d.Authenticate(old)
-		return err == nil && errors.Is(gone, keys.ErrUnknown)
+		return err == nil && errors.Is(gone, identity.ErrUnknown)
 	})
 }
 
@@ -244,7 +244,7 @@ func TestTheLastKeysStayInForceWhileTheDatabaseIsAway(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	db := openDatabase(t, path(t))
 	d := start(t, db, zap.New(core))
-	_, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada})
+	_, err := d.CreateAccount(t.Context(), identity.NewAccount{Email: ada})
 	must(t, err)
 	_, secret := newKey(t, d, "laptop")
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
@@ -267,12 +267,12 @@ func TestTheLastKeysStayInForceWhileTheDatabaseIsAway(t *testing.T) {
 func TestStartFailsWithoutADatabase(t *testing.T) {
 	db := openDatabase(t, path(t))
 	must(t, db.Close())
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
+	d := identity.New(db, zap.NewNop(), identity.Settings{})
 	if err := d.Start(t.Context()); err == nil {
 		t.Error("it started")
 	}
 	d.Close()
-	if _, err := d.CreateAccount(t.Context(), keys.NewAccount{Email: ada}); !errors.Is(err, database.ErrClosed) {
+	if _, err := d.CreateAccount(t.Context(), identity.NewAccount{Email: ada}); !errors.Is(err, database.ErrClosed) {
 		t.Errorf("writing: %v", err)
 	}
 }
@@ -290,7 +290,7 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 	d := newDirectory(t)
 	_, secret := newKey(t, d, "laptop")
 	every := quota.Caps{MonthTotal: quota.Limit(4), DayTotal: quota.Limit(3), MonthInput: quota.Limit(2), MonthOutput: quota.Limit(1)}
-	_, capped, err := d.CreateKey(t.Context(), keys.NewKey{Email: ada, Name: "capped", Caps: every})
+	_, capped, err := d.CreateKey(t.Context(), identity.NewKey{Email: ada, Name: "capped", Caps: every})
 	must(t, err)
 	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {
 		if n := testing.AllocsPerRun(100, func() { _, _ = d.Authenticate(given) }); n != 0 {

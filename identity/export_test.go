@@ -1,4 +1,4 @@
-package keys
+package identity
 
 // How attempts to sign in are limited, for tests.
 const (

@@ -11,7 +11,7 @@
 //
 // Caps and concurrency are kept here and carried in an Identity; to hold a key to them is the business of the ledger and
 // of admission.
-package keys
+package identity
 
 import (
 	"context"

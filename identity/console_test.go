@@ -1,4 +1,4 @@
-package keys_test
+package identity_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -23,7 +23,7 @@ const (
 	home     = "192.0.2.1"
 )
 
-func invited(t *testing.T, d *keys.Directory, email string) (token string) {
+func invited(t *testing.T, d *identity.Directory, email string) (token string) {
 	t.Helper()
 	_, token, err := d.Invite(t.Context(), email)
 	must(t, err)
@@ -37,7 +37,7 @@ func TestAnInvitationSetsThePasswordOnceAndSignsIn(t *testing.T) {
 		t.Errorf("it is for %q, %v", a.Email, err)
 	}
 	for _, bad := range []string{"short", ada, strings.Repeat("x", 201), "not text \xff\xfe"} {
-		if _, _, err := d.Accept(ctx, token, bad); !errors.Is(err, keys.ErrBadPassword) {
+		if _, _, err := d.Accept(ctx, token, bad); !errors.Is(err, identity.ErrBadPassword) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -46,10 +46,10 @@ func TestAnInvitationSetsThePasswordOnceAndSignsIn(t *testing.T) {
 	if a, err := d.Session(ctx, session); err != nil || a.Email != ada {
 		t.Errorf("the session is of %q, %v", a.Email, err)
 	}
-	if _, _, err := d.Accept(ctx, token, password); !errors.Is(err, keys.ErrNoInvitation) {
+	if _, _, err := d.Accept(ctx, token, password); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("used again: %v", err)
 	}
-	if _, err := d.Invitation(ctx, token); !errors.Is(err, keys.ErrNoInvitation) {
+	if _, err := d.Invitation(ctx, token); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("looked at again: %v", err)
 	}
 	_, err = d.SignIn(ctx, strings.ToUpper(ada), password, home)
@@ -73,7 +73,7 @@ func TestOfTwoWhoUseAnInvitationAtOnceOneIsIn(t *testing.T) {
 		switch err := <-results; {
 		case err == nil:
 			won++
-		case !errors.Is(err, keys.ErrNoInvitation):
+		case !errors.Is(err, identity.ErrNoInvitation):
 			t.Error(err)
 		}
 	}
@@ -85,7 +85,7 @@ func TestOfTwoWhoUseAnInvitationAtOnceOneIsIn(t *testing.T) {
 func TestANewInvitationEndsTheOneBefore(t *testing.T) {
 	ctx, d := t.Context(), newDirectory(t)
 	first, second := invited(t, d, ada), invited(t, d, ada)
-	if _, _, err := d.Accept(ctx, first, password); !errors.Is(err, keys.ErrNoInvitation) {
+	if _, _, err := d.Accept(ctx, first, password); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("the first: %v", err)
 	}
 	_, _, err := d.Accept(ctx, second, password)
@@ -98,15 +98,15 @@ func TestAnInvitationMakesTheAccountThatIsNotThere(t *testing.T) {
 	must(t, err)
 	a, err := d.Account(ctx, "new@example.org")
 	must(t, err)
-	if a.State != keys.AccountActive || a.Admin {
+	if a.State != identity.AccountActive || a.Admin {
 		t.Errorf("it is %+v", a)
 	}
-	if _, _, err := d.Invite(ctx, "nobody"); !errors.Is(err, keys.ErrBadEmail) {
+	if _, _, err := d.Invite(ctx, "nobody"); !errors.Is(err, identity.ErrBadEmail) {
 		t.Errorf("no address: %v", err)
 	}
 	_, err = d.DisableAccount(ctx, ada)
 	must(t, err)
-	if _, _, err := d.Invite(ctx, ada); !errors.Is(err, keys.ErrAccountDisabled) {
+	if _, _, err := d.Invite(ctx, ada); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("a disabled account: %v", err)
 	}
 }
@@ -114,8 +114,8 @@ func TestAnInvitationMakesTheAccountThatIsNotThere(t *testing.T) {
 func TestInvitationsAndSessionsRunOut(t *testing.T) {
 	ctx := t.Context()
 	db := openDatabase(t, path(t))
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	d := identity.New(db, zap.NewNop(), identity.Settings{})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	_, session, err := d.Accept(ctx, invited(t, d, ada), password)
 	must(t, err)
@@ -123,9 +123,9 @@ func TestInvitationsAndSessionsRunOut(t *testing.T) {
 	for _, table := range []string{"invitations", "sessions"} {
 		var left int64
 		must(t, db.Read().QueryRow("SELECT min(expires_at) - 1000000 * CAST(strftime('%s') AS INTEGER) FROM "+table).Scan(&left))
-		want := keys.InvitationLife
+		want := identity.InvitationLife
 		if table == "sessions" {
-			want = keys.SessionLife
+			want = identity.SessionLife
 		}
 		if got := left - want.Microseconds(); got < -60e6 || got > 2e6 {
 			t.Errorf("%s last %d µs more than they should", table, got)
@@ -135,10 +135,10 @@ func TestInvitationsAndSessionsRunOut(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "UPDATE invitations SET expires_at = 1; UPDATE sessions SET expires_at = 1")
 		return err
 	}))
-	if _, err := d.Invitation(ctx, token); !errors.Is(err, keys.ErrNoInvitation) {
+	if _, err := d.Invitation(ctx, token); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("invitation: %v", err)
 	}
-	if _, err := d.Session(ctx, session); !errors.Is(err, keys.ErrNoSession) {
+	if _, err := d.Session(ctx, session); !errors.Is(err, identity.ErrNoSession) {
 		t.Errorf("session: %v", err)
 	}
 	_, err = d.SignIn(ctx, ada, password, home)
@@ -153,15 +153,15 @@ func TestInvitationsAndSessionsRunOut(t *testing.T) {
 func TestSessionsSurviveARestartAndEndTogether(t *testing.T) {
 	ctx, file := t.Context(), path(t)
 	db := openDatabase(t, file)
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	d := identity.New(db, zap.NewNop(), identity.Settings{})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	must(t, d.SetPassword(ctx, ada, password))
 	first, err := d.SignIn(ctx, ada, password, home)
 	must(t, err)
 	must(t, db.Close())
 
-	d = keys.New(openDatabase(t, file), zap.NewNop(), keys.Settings{})
+	d = identity.New(openDatabase(t, file), zap.NewNop(), identity.Settings{})
 	second, err := d.SignIn(ctx, ada, password, home)
 	must(t, err)
 	third, err := d.SignIn(ctx, ada, password, home)
@@ -183,7 +183,7 @@ func TestADisabledAccountAndANewPasswordSignOut(t *testing.T) {
 	must(t, err)
 	_, err = d.DisableAccount(ctx, ada)
 	must(t, err)
-	if _, err := d.SignIn(ctx, ada, password+"!", home); !errors.Is(err, keys.ErrAccountDisabled) {
+	if _, err := d.SignIn(ctx, ada, password+"!", home); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("disabled: %v", err)
 	}
 	_, err = d.EnableAccount(ctx, ada)
@@ -191,7 +191,7 @@ func TestADisabledAccountAndANewPasswordSignOut(t *testing.T) {
 	wantSessions(t, d, map[string]bool{session: false})
 }
 
-func wantSessions(t *testing.T, d *keys.Directory, want map[string]bool) {
+func wantSessions(t *testing.T, d *identity.Directory, want map[string]bool) {
 	t.Helper()
 	for token, alive := range want {
 		if _, err := d.Session(t.Context(), token); (err == nil) != alive {
@@ -203,7 +203,7 @@ func wantSessions(t *testing.T, d *keys.Directory, want map[string]bool) {
 func TestWhoIsNotThereIsRefusedLikeAWrongPassword(t *testing.T) {
 	ctx, d := t.Context(), newDirectory(t)
 	for _, email := range []string{ada, "nobody@example.org", "", strings.Repeat("x", 10000)} { // ada has no password yet
-		if _, err := d.SignIn(ctx, email, password, home); !errors.Is(err, keys.ErrSignIn) {
+		if _, err := d.SignIn(ctx, email, password, home); !errors.Is(err, identity.ErrSignIn) {
 			t.Errorf("%.20q: %v", email, err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestAttemptsAreLimitedByAccountAndByAddress(t *testing.T) {
 	must(t, d.SetPassword(ctx, ada, password))
 	tooMany := func(email, word, address string) bool {
 		_, err := d.SignIn(ctx, email, word, address)
-		_, many := errors.AsType[*keys.TooManyError](err)
+		_, many := errors.AsType[*identity.TooManyError](err)
 		return many
 	}
 	for i := range 9 {
@@ -242,12 +242,12 @@ func TestAttemptsAreLimitedByAccountAndByAddress(t *testing.T) {
 
 func TestAttemptsAreForgottenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := keys.NewAttempts()
-		for range keys.AttemptsPerAccount {
+		a := identity.NewAttempts()
+		for range identity.AttemptsPerAccount {
 			must(t, a.Take(ada, home))
 		}
-		many, ok := errors.AsType[*keys.TooManyError](a.Take(ada, home))
-		if !ok || many.RetryIn != keys.AttemptsWindow {
+		many, ok := errors.AsType[*identity.TooManyError](a.Take(ada, home))
+		if !ok || many.RetryIn != identity.AttemptsWindow {
 			t.Errorf("one too many: %v", many)
 		}
 		<-time.NewTimer(many.RetryIn).C
@@ -256,14 +256,14 @@ func TestAttemptsAreForgottenInTime(t *testing.T) {
 }
 
 func TestStrangersCannotFillTheMemoryWithAttempts(t *testing.T) {
-	a := keys.NewAttempts()
-	for range keys.AttemptsPerAccount {
+	a := identity.NewAttempts()
+	for range identity.AttemptsPerAccount {
 		must(t, a.Take(ada, home))
 	}
-	for i := range 2 * keys.AttemptsKept {
+	for i := range 2 * identity.AttemptsKept {
 		must(t, a.Take(fmt.Sprintf("%d@example.org", i), fmt.Sprintf("2001:db8:0:%x::", i)))
 	}
-	if a.Len() > keys.AttemptsKept+1 {
+	if a.Len() > identity.AttemptsKept+1 {
 		t.Errorf("%d are remembered", a.Len())
 	}
 	if err := a.Take(ada, "192.0.2.2"); err == nil {
@@ -299,14 +299,14 @@ func TestAccessIsRequestedApprovedAndDeclined(t *testing.T) {
 		t.Fatalf("open: %+v", open)
 	}
 	must(t, d.DeclineAccount(ctx, "cyd@example.org"))
-	if _, err := d.Account(ctx, "cyd@example.org"); !errors.Is(err, keys.ErrNoAccount) {
+	if _, err := d.Account(ctx, "cyd@example.org"); !errors.Is(err, identity.ErrNoAccount) {
 		t.Errorf("after a decline: %v", err)
 	}
 	must(t, d.RequestAccess(ctx, "cyd@example.org", "", "please"))
-	if err := d.DeclineAccount(ctx, ada); !errors.Is(err, keys.ErrNotPending) {
+	if err := d.DeclineAccount(ctx, ada); !errors.Is(err, identity.ErrNotPending) {
 		t.Errorf("an active account: %v", err)
 	}
-	if _, _, err := d.Invite(ctx, "bea@example.org"); !errors.Is(err, keys.ErrAccountPending) {
+	if _, _, err := d.Invite(ctx, "bea@example.org"); !errors.Is(err, identity.ErrAccountPending) {
 		t.Errorf("an invitation before the approval: %v", err)
 	}
 	_, err = d.EnableAccount(ctx, "bea@example.org")
@@ -319,24 +319,24 @@ func TestAccessIsRequestedApprovedAndDeclined(t *testing.T) {
 
 func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	ctx := t.Context()
-	d := keys.New(openDatabase(t, path(t)), zap.NewNop(), keys.Settings{})
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada, Admin: true})
+	d := identity.New(openDatabase(t, path(t)), zap.NewNop(), identity.Settings{})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada, Admin: true})
 	must(t, err)
-	ctx = keys.WithActor(ctx, "boss@example.org")
-	k, secret, err := d.CreateKey(ctx, keys.NewKey{Email: ada, Name: "laptop"})
+	ctx = identity.WithActor(ctx, "boss@example.org")
+	k, secret, err := d.CreateKey(ctx, identity.NewKey{Email: ada, Name: "laptop"})
 	must(t, err)
 	_, err = d.PauseKey(ctx, k.ID)
 	must(t, err)
 	_, err = d.PauseKey(ctx, k.ID) // changes nothing
 	must(t, err)
-	_, err = d.SetKey(ctx, k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
+	_, err = d.SetKey(ctx, k.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
 	must(t, err)
 	_, err = d.RevokeKey(ctx, k.ID)
 	must(t, err)
 	if _, err := d.ResumeKey(ctx, k.ID); err == nil {
 		t.Error("a revoked key is resumed")
 	}
-	_, err = d.SetAccount(ctx, ada, func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(5) })
+	_, err = d.SetAccount(ctx, ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(5) })
 	must(t, err)
 	_, err = d.DisableAccount(ctx, ada)
 	must(t, err)
@@ -367,8 +367,8 @@ func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 func TestTheDatabaseHoldsNoPasswordAndNoToken(t *testing.T) {
 	ctx := t.Context()
 	db := openDatabase(t, path(t))
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	_, err := d.CreateAccount(ctx, keys.NewAccount{Email: ada})
+	d := identity.New(db, zap.NewNop(), identity.Settings{})
+	_, err := d.CreateAccount(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	_, session, err := d.Accept(ctx, invited(t, d, ada), password)
 	must(t, err)

@@ -1,11 +1,11 @@
-package keys_test
+package identity_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Whatever somebody presents for a key, an invitation or a session, it is nobody's unless it is the very one that was
@@ -26,13 +26,13 @@ func FuzzCredentials(f *testing.F) {
 	f.Add("' OR 1=1 --")
 	f.Add(strings.Repeat("x", 100_000))
 	f.Fuzz(func(t *testing.T, text string) {
-		identity, err := d.Authenticate(text)
+		i, err := d.Authenticate(text)
 		switch {
 		case text == secret:
-			if err != nil || identity.KeyID == "" {
+			if err != nil || i.KeyID == "" {
 				t.Errorf("the key is refused: %v", err)
 			}
-		case !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrMalformed) && !errors.Is(err, keys.ErrUnknown) || identity.KeyID != "":
+		case !errors.Is(err, identity.ErrMissing) && !errors.Is(err, identity.ErrMalformed) && !errors.Is(err, identity.ErrUnknown) || i.KeyID != "":
 			t.Errorf("%q is a key: %v", text, err)
 		}
 		account, err := d.Invitation(t.Context(), text)
@@ -41,10 +41,10 @@ func FuzzCredentials(f *testing.F) {
 			if err != nil || account.Email != "eve@example.org" {
 				t.Errorf("the invitation is refused: %v", err)
 			}
-		case !errors.Is(err, keys.ErrNoInvitation) || account.ID != "":
+		case !errors.Is(err, identity.ErrNoInvitation) || account.ID != "":
 			t.Errorf("%q is an invitation: %v", text, err)
 		}
-		if account, err := d.Session(t.Context(), text); !errors.Is(err, keys.ErrNoSession) || account.ID != "" {
+		if account, err := d.Session(t.Context(), text); !errors.Is(err, identity.ErrNoSession) || account.ID != "" {
 			t.Errorf("%q is a session: %v", text, err)
 		}
 	})
