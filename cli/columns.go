@@ -16,16 +16,16 @@ type names struct {
 	accounts map[string]string
 }
 
-func readNames(ctx context.Context, d *identity.Directory) (names, error) {
+func readNames(ctx context.Context, store *identity.Store) (names, error) {
 	n := names{keys: map[string]identity.Key{}, accounts: map[string]string{}}
-	all, err := d.Keys(ctx)
+	all, err := store.Keys.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list keys: %w", err)
 	}
 	for _, k := range all {
 		n.keys[k.ID] = k
 	}
-	accounts, err := d.Accounts(ctx)
+	accounts, err := store.Accounts.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list accounts: %w", err)
 	}

@@ -16,7 +16,7 @@ type credentials struct {
 }
 
 func (c *Console) invitationPage(v *visit) error {
-	a, err := c.keys.Invitation(v.r.Context(), v.r.PathValue("token"))
+	a, err := c.sessions.InvitedAccount(v.r.Context(), v.r.PathValue("token"))
 	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
@@ -33,7 +33,7 @@ var errNoInvitation = &problem{
 
 func (c *Console) acceptInvitation(v *visit) error {
 	token := v.r.PathValue("token")
-	a, err := c.keys.Invitation(v.r.Context(), token)
+	a, err := c.sessions.InvitedAccount(v.r.Context(), token)
 	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
@@ -46,7 +46,7 @@ func (c *Console) acceptInvitation(v *visit) error {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
-	_, session, err := c.keys.Accept(v.r.Context(), token, password)
+	_, session, err := c.sessions.AcceptInvitation(v.r.Context(), token, password)
 	switch {
 	case err == nil:
 		c.setCookie(v, session)
@@ -75,7 +75,7 @@ func (c *Console) requestAccess(v *visit) error {
 		return errTooOften(wait)
 	}
 	form := accessForm{Email: v.field("email"), Name: v.field("name"), Purpose: v.field("purpose")}
-	err := c.keys.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)
+	err := c.accounts.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)
 	switch {
 	case err == nil:
 		return c.render(v, "requested", "Request access", nil)
@@ -98,8 +98,8 @@ func (c *Console) changePassword(v *visit) error {
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "account", "Account", form)
 	}
 	address := c.settings.Load().ClientAddress(v.r)
-	token, err := c.keys.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
-	var tooMany *identity.TooManyError
+	token, err := c.sessions.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
+	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
 		c.setCookie(v, token)
@@ -107,7 +107,7 @@ func (c *Console) changePassword(v *visit) error {
 		return c.render(v, "account", "Account", form)
 	case errors.As(err, &tooMany):
 		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
-	case errors.Is(err, identity.ErrSignIn):
+	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The present password is wrong."
 	case errors.Is(err, identity.ErrBadPassword):
 		form.Problem = sentence(err)
@@ -118,7 +118,7 @@ func (c *Console) changePassword(v *visit) error {
 }
 
 func (c *Console) signOutEverywhere(v *visit) error {
-	if err := c.keys.SignOutEverywhere(v.r.Context(), v.account.Email); err != nil {
+	if err := c.sessions.SignOutEverywhere(v.r.Context(), v.account.Email); err != nil {
 		return err
 	}
 	c.setCookie(v, "")

@@ -28,24 +28,24 @@ type accountRow struct {
 
 func (*Console) administration(v *visit) error { return v.redirect("/admin/accounts") }
 
-func (c *Console) accounts(v *visit) error {
+func (c *Console) accountsPage(v *visit) error {
 	ctx := v.r.Context()
 	var page accountsPage
 	var err error
-	if page.Requests, err = c.keys.AccessRequests(ctx); err != nil {
+	if page.Requests, err = c.accounts.AccessRequests(ctx); err != nil {
 		return err
 	}
-	accounts, err := c.keys.Accounts(ctx)
+	accounts, err := c.accounts.List(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := c.keys.Keys(ctx)
+	all, err := c.keys.List(ctx)
 	if err != nil {
 		return err
 	}
 	count := map[string]int{}
 	for _, k := range all {
-		if k.State != identity.Revoked {
+		if k.State != identity.KeyRevoked {
 			count[k.AccountID]++
 		}
 	}
@@ -68,7 +68,7 @@ type invited struct {
 func (c *Console) invite(v *visit) error { return c.showInvitation(v, v.field("email")) }
 
 func (c *Console) showInvitation(v *visit, email string) error {
-	a, token, err := c.keys.Invite(v.r.Context(), email)
+	a, token, err := c.accounts.Invite(v.r.Context(), email)
 	if isRefusal(err) {
 		return invalid(sentence(err))
 	}
@@ -81,14 +81,14 @@ func (c *Console) showInvitation(v *visit, email string) error {
 
 func (c *Console) approve(v *visit) error {
 	email := v.field("email")
-	if _, err := c.keys.EnableAccount(v.r.Context(), email); err != nil {
+	if _, err := c.accounts.Enable(v.r.Context(), email); err != nil {
 		return refuse(err)
 	}
 	return c.showInvitation(v, email)
 }
 
 func (c *Console) decline(v *visit) error {
-	if err := c.keys.DeclineAccount(v.r.Context(), v.field("email")); err != nil {
+	if err := c.accounts.Decline(v.r.Context(), v.field("email")); err != nil {
 		return refuse(err)
 	}
 	return v.redirect("/admin/accounts")
@@ -114,7 +114,7 @@ type accountDetails struct {
 
 // foundAccount finds the account that a page is about.
 func (c *Console) foundAccount(v *visit) (identity.Account, error) {
-	all, err := c.keys.Accounts(v.r.Context())
+	all, err := c.accounts.List(v.r.Context())
 	if err != nil {
 		return identity.Account{}, err
 	}
@@ -152,7 +152,7 @@ func (c *Console) setAccount(v *visit) error {
 	page := accountDetails{Account: a, Form: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}}
 	caps, err := v.caps()
 	if err == nil {
-		_, err = c.keys.SetAccount(v.r.Context(), a.Email, func(f *identity.AccountFields) {
+		_, err = c.accounts.Set(v.r.Context(), a.Email, func(f *identity.AccountFields) {
 			f.Name, f.Caps = v.field("name"), caps
 			f.Admin = v.field("admin") != "" || a.ID == v.account.ID // nobody shuts themselves out
 		})
@@ -169,16 +169,18 @@ func (c *Console) setAccount(v *visit) error {
 }
 
 // accountChanges are what is done to an account without a form.
-var accountChanges = map[string]func(*identity.Directory, context.Context, string) error{
-	"disable": func(d *identity.Directory, ctx context.Context, email string) error {
-		_, err := d.DisableAccount(ctx, email)
+var accountChanges = map[string]func(c *Console, ctx context.Context, email string) error{
+	"disable": func(c *Console, ctx context.Context, email string) error {
+		_, err := c.accounts.Disable(ctx, email)
 		return err
 	},
-	"enable": func(d *identity.Directory, ctx context.Context, email string) error {
-		_, err := d.EnableAccount(ctx, email)
+	"enable": func(c *Console, ctx context.Context, email string) error {
+		_, err := c.accounts.Enable(ctx, email)
 		return err
 	},
-	"sign-out": (*identity.Directory).SignOutEverywhere,
+	"sign-out": func(c *Console, ctx context.Context, email string) error {
+		return c.sessions.SignOutEverywhere(ctx, email)
+	},
 }
 
 func (c *Console) changeAccount(v *visit) error {
@@ -197,7 +199,7 @@ func (c *Console) changeAccount(v *visit) error {
 	if what == "disable" && a.ID == v.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	if err := change(c.keys, v.r.Context(), a.Email); err != nil {
+	if err := change(c, v.r.Context(), a.Email); err != nil {
 		return refuse(err)
 	}
 	return v.redirect("/admin/accounts/" + a.ID)
@@ -206,7 +208,7 @@ func (c *Console) changeAccount(v *visit) error {
 // anyKey finds a key of any account by its id, with the page that an administrator changes it on.
 func (c *Console) anyKey(v *visit) (keyPage, error) {
 	id := v.r.PathValue("key")
-	all, err := c.keys.Keys(v.r.Context())
+	all, err := c.keys.List(v.r.Context())
 	if err != nil {
 		return keyPage{}, err
 	}
@@ -214,7 +216,7 @@ func (c *Console) anyKey(v *visit) (keyPage, error) {
 		if k.ID != id {
 			continue
 		}
-		a, err := c.keys.Account(v.r.Context(), k.Email)
+		a, err := c.accounts.Find(v.r.Context(), k.Email)
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: a.Caps, Concurrency: concurrencyField(k),
 			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
@@ -263,9 +265,9 @@ func (c *Console) feedbackReceived(v *visit) error {
 }
 
 func (c *Console) audit(v *visit) error {
-	changes, err := c.keys.Changes(v.r.Context(), maxChangesShown)
+	entries, err := c.auditLog.List(v.r.Context(), maxChangesShown)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "admin-audit", "Audit log", changes)
+	return c.render(v, "admin-audit", "Audit log", entries)
 }

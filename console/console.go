@@ -32,7 +32,10 @@ type Settings struct {
 
 // Deps are what a Console shows and changes. All are needed, but Warm.
 type Deps struct {
-	Keys      *identity.Directory
+	Keys      *identity.Keys
+	Accounts  *identity.Accounts
+	Sessions  *identity.Sessions
+	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
 	DB        *database.DB      // of what the console keeps itself
@@ -45,7 +48,10 @@ type Deps struct {
 // Console serves the pages. It is safe for concurrent use.
 type Console struct {
 	settings atomic.Pointer[Settings]
-	keys     *identity.Directory
+	keys     *identity.Keys
+	accounts *identity.Accounts
+	sessions *identity.Sessions
+	auditLog *identity.AuditLog
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	db       *database.DB
@@ -65,7 +71,8 @@ type Console struct {
 // New makes a Console.
 func New(s Settings, p Deps) *Console {
 	c := &Console{
-		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
+		keys: p.Keys, accounts: p.Accounts, sessions: p.Sessions, auditLog: p.AuditLog,
+		ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
 		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),
 	}
 	c.settings.Store(&s)

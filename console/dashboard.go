@@ -94,7 +94,7 @@ func (c *Console) overview(ctx context.Context, a identity.Account) (overview, e
 		return o, err
 	}
 	for _, k := range all {
-		if k.State == identity.Revoked {
+		if k.State == identity.KeyRevoked {
 			o.Gone = append(o.Gone, k)
 			continue
 		}
@@ -105,7 +105,7 @@ func (c *Console) overview(ctx context.Context, a identity.Account) (overview, e
 }
 
 func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error) {
-	owned, err := c.keys.KeysOf(ctx, account)
+	owned, err := c.keys.ListOf(ctx, account)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (c *Console) warnings(a identity.Account, o overview) []string {
 	}
 	for _, k := range o.Keys {
 		one := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Spent(one); e != nil && k.State == identity.Active {
+		if e := c.ledger.Spent(one); e != nil && k.State == identity.KeyActive {
 			all = append(all, capHit("the key "+k.Name, "It is refused", e))
 		}
 	}

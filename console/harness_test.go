@@ -33,13 +33,16 @@ const password = "correct horse battery"
 // site is a console on a socket, over a real database.
 type site struct {
 	*console.Console
-	t      *testing.T
-	url    string
-	path   string // of the database
-	db     *database.DB
-	keys   *identity.Directory
-	ledger *budget.Ledger
-	fleet  *fleet.Fleet
+	t        *testing.T
+	url      string
+	path     string // of the database
+	db       *database.DB
+	keys     *identity.Keys
+	accounts *identity.Accounts
+	sessions *identity.Sessions
+	auditLog *identity.AuditLog
+	ledger   *budget.Ledger
+	fleet    *fleet.Fleet
 }
 
 func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *site {
@@ -48,8 +51,10 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
 	s := &site{
-		t: t, path: path, db: db, keys: identity.New(db, zap.NewNop(), identity.Settings{}),
+		t: t, path: path, db: db,
+		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
 	must(t, s.keys.Start(t.Context()))
@@ -66,7 +71,10 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
-	parts := console.Deps{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
+	parts := console.Deps{
+		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
+		Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+	}
 	parts.Completer = refuser{}
 	for _, c := range change {
 		c(&settings, &parts)
@@ -88,9 +96,9 @@ func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSett
 // account makes an account with the password.
 func (s *site) account(email string, admin bool) identity.Account {
 	s.t.Helper()
-	a, err := s.keys.CreateAccount(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
+	a, err := s.accounts.Create(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
 	must(s.t, err)
-	must(s.t, s.keys.SetPassword(s.t.Context(), email, password))
+	must(s.t, s.sessions.SetPassword(s.t.Context(), email, password))
 	return a
 }
 
@@ -242,7 +250,7 @@ func (s *site) use(k identity.Key, q budget.Request, prompt, completion int64, c
 // key makes a key of an account.
 func (s *site) key(email, name string) (k identity.Key, secret string) {
 	s.t.Helper()
-	k, secret, err := s.keys.CreateKey(s.t.Context(), identity.NewKey{Email: email, Name: name})
+	k, secret, err := s.keys.Create(s.t.Context(), identity.NewKey{Email: email, Name: name})
 	must(s.t, err)
 	return k, secret
 }

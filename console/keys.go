@@ -50,7 +50,7 @@ func (c *Console) createKey(v *visit) error {
 	if err != nil {
 		return refused(err.Error())
 	}
-	key, secret, err := c.keys.CreateKey(v.r.Context(), identity.NewKey{
+	key, secret, err := c.keys.Create(v.r.Context(), identity.NewKey{
 		Email: v.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
 	})
 	if isRefusal(err) {
@@ -80,7 +80,7 @@ func parseConcurrency(text string) (int, error) {
 // ownKey finds a key of the visitor's by its id. Of others' keys nothing is told, not even that they exist.
 func (c *Console) ownKey(v *visit) (identity.Key, error) {
 	id := v.r.PathValue("key")
-	owned, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	owned, err := c.keys.ListOf(v.r.Context(), v.account.ID)
 	if err != nil {
 		return identity.Key{}, err
 	}
@@ -93,12 +93,12 @@ func (c *Console) ownKey(v *visit) (identity.Key, error) {
 }
 
 // keyChange is something that is done to a key.
-type keyChange func(*identity.Directory, context.Context, string) (identity.Key, error)
+type keyChange func(*identity.Keys, context.Context, string) (identity.Key, error)
 
 var keyChanges = map[string]keyChange{
-	"pause":  (*identity.Directory).PauseKey,
-	"resume": (*identity.Directory).ResumeKey,
-	"revoke": (*identity.Directory).RevokeKey,
+	"pause":  (*identity.Keys).Pause,
+	"resume": (*identity.Keys).Resume,
+	"revoke": (*identity.Keys).Revoke,
 }
 
 func (c *Console) changeOwnKey(v *visit) error {
@@ -184,7 +184,7 @@ func (c *Console) setKey(v *visit, page keyPage) error {
 		page.Problem = err.Error()
 		return c.keyPage(v, http.StatusUnprocessableEntity, page)
 	}
-	_, err = c.keys.SetKey(v.r.Context(), page.ID, func(f *identity.KeyFields) {
+	_, err = c.keys.Set(v.r.Context(), page.ID, func(f *identity.KeyFields) {
 		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
 	})
 	if isRefusal(err) {

@@ -12,8 +12,8 @@ import (
 // refusals are the errors of keys that are about what somebody has entered.
 var refusals = []error{
 	identity.ErrNoAccount, identity.ErrEmailTaken, identity.ErrBadEmail, identity.ErrBadName, identity.ErrBadCap, identity.ErrAboveAccount,
-	identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrRevoked, identity.ErrAccountDisabled, identity.ErrAccountPending,
-	identity.ErrBadPassword, identity.ErrBadPurpose, identity.ErrTooManyAsk, identity.ErrNotPending,
+	identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrKeyRevoked, identity.ErrAccountDisabled, identity.ErrAccountPending,
+	identity.ErrBadPassword, identity.ErrBadPurpose, identity.ErrTooManyAccessRequests, identity.ErrNotPending,
 }
 
 // isRefusal tells whether whoever has entered something is to be told what is wrong with it.

@@ -73,7 +73,7 @@ func (c *Console) requests(v *visit) error {
 		Models: c.fleet.Models(), Most: maxRequestsShown,
 	}
 	var err error
-	if page.Keys, err = c.keys.KeysOf(v.r.Context(), v.account.ID); err != nil {
+	if page.Keys, err = c.keys.ListOf(v.r.Context(), v.account.ID); err != nil {
 		return err
 	}
 	names := map[string]string{}

@@ -58,7 +58,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 		s.Email = "all accounts"
 		return s, nil
 	}
-	accounts, err := c.keys.Accounts(v.r.Context())
+	accounts, err := c.accounts.List(v.r.Context())
 	if err != nil {
 		return s, err
 	}
@@ -230,10 +230,10 @@ type names struct {
 // readNames reads as many as the visitor may know.
 func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
 	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
-	owned, err := c.keys.KeysOf(ctx, a.ID)
+	owned, err := c.keys.ListOf(ctx, a.ID)
 	if err == nil && a.Admin {
-		if owned, err = c.keys.Keys(ctx); err == nil {
-			n.accounts, err = c.keys.Accounts(ctx)
+		if owned, err = c.keys.List(ctx); err == nil {
+			n.accounts, err = c.accounts.List(ctx)
 		}
 	}
 	if err != nil {

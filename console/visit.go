@@ -95,7 +95,7 @@ func (c *Console) identify(v *visit) error {
 	if err != nil {
 		return nil //nolint:nilerr // nobody is signed in
 	}
-	v.account, err = c.keys.Session(v.r.Context(), cookie.Value)
+	v.account, err = c.sessions.Account(v.r.Context(), cookie.Value)
 	if err != nil && !errors.Is(err, identity.ErrNoSession) {
 		return err
 	}

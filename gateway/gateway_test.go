@@ -83,11 +83,11 @@ func newKey(t *testing.T, c *config.Config) string {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	directory := identity.New(db, zap.NewNop(), identity.Settings{})
-	if _, err := directory.CreateAccount(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	if _, err := store.Accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := directory.CreateKey(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"})
+	_, secret, err := store.Keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

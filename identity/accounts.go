@@ -14,7 +14,7 @@ import (
 	"basegate/quota"
 )
 
-// What can be wrong with an operation on accounts.
+// Errors of operations on accounts.
 var (
 	ErrNoAccount  = errors.New("there is no such account")
 	ErrEmailTaken = errors.New("there is an account with this e-mail address already")
@@ -22,17 +22,23 @@ var (
 	ErrBadName    = errors.New("this cannot be a name")
 )
 
-// AccountState is whether an account's keys work.
+// Accounts stores accounts, requests for access, and invitations.
+type Accounts struct {
+	db   *database.DB
+	keys *Keys // whose snapshot contains the accounts' states and caps
+}
+
+// AccountState says whether an account's keys may be used.
 type AccountState string
 
-// The states of an account. Only an active account's keys work.
+// The states of an account. Only the keys of an active account may be used.
 const (
 	AccountActive   AccountState = "active"
-	AccountPending  AccountState = "pending" // until somebody approves it
+	AccountPending  AccountState = "pending" // until an administrator approves it
 	AccountDisabled AccountState = "disabled"
 )
 
-// refusal is why an account's keys do not work.
+// refusal returns the error with which the keys of an account in this state are refused, or nil.
 func (s AccountState) refusal() error {
 	switch s {
 	case AccountActive:
@@ -44,10 +50,10 @@ func (s AccountState) refusal() error {
 	return ErrAccountDisabled
 }
 
-// Account is a person, or whatever else has an e-mail address and keys.
+// Account is a person or a service with an e-mail address and keys.
 type Account struct {
 	ID        string
-	Email     string // as it was given; its case makes no difference
+	Email     string // as given at creation; compared without case
 	Name      string // may be empty
 	Admin     bool
 	State     AccountState
@@ -55,7 +61,7 @@ type Account struct {
 	CreatedAt time.Time
 }
 
-// describe is what the audit log says of an account.
+// describe returns the account's description in the audit log.
 func (a Account) describe() string {
 	if a.Admin {
 		return "administrator, " + a.Caps.String()
@@ -63,7 +69,7 @@ func (a Account) describe() string {
 	return a.Caps.String()
 }
 
-// NewAccount is what CreateAccount wants to know.
+// NewAccount describes an account to create.
 type NewAccount struct {
 	Email string
 	Name  string // may be empty
@@ -72,26 +78,26 @@ type NewAccount struct {
 	Caps  quota.Caps
 }
 
-// CreateAccount makes an account. The error may be ErrBadEmail, ErrBadName, ErrBadCap or ErrEmailTaken.
-func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, error) {
+// Create creates an account. The error may be ErrBadEmail, ErrBadName, ErrBadCap or ErrEmailTaken.
+func (a *Accounts) Create(ctx context.Context, n NewAccount) (Account, error) {
 	if n.State == "" {
 		n.State = AccountActive
 	}
 	if err := checkEmail(n.Email); err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
-	if err := (AccountFields{n.Name, n.Admin, n.Caps}).check(); err != nil {
+	if err := (AccountFields{n.Name, n.Admin, n.Caps}).validate(); err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
-	a := Account{
+	account := Account{
 		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps,
 		CreatedAt: now(),
 	}
-	err := d.change(ctx, func(tx database.Tx) error {
-		if err := insertAccount(ctx, tx, a); err != nil {
+	err := a.keys.write(ctx, func(tx database.Tx) error {
+		if err := insertAccount(ctx, tx, account); err != nil {
 			return err
 		}
-		return record(ctx, tx, "create account", a.Email, a.describe())
+		return insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
 	})
 	if database.IsUnique(err) {
 		return Account{}, fmt.Errorf("create account: %w: %s", ErrEmailTaken, n.Email)
@@ -99,122 +105,109 @@ func (d *Directory) CreateAccount(ctx context.Context, n NewAccount) (Account, e
 	if err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
-	return a, nil
+	return account, nil
 }
 
-// Accounts lists all accounts by their addresses.
-func (d *Directory) Accounts(ctx context.Context) ([]Account, error) {
-	return selectAccounts(ctx, d.db.Read())
+// List returns all accounts, ordered by their addresses.
+func (a *Accounts) List(ctx context.Context) ([]Account, error) {
+	return selectAccounts(ctx, a.db.Read())
 }
 
-// Account finds an account by its address. The error may be ErrNoAccount.
-func (d *Directory) Account(ctx context.Context, email string) (Account, error) {
-	return selectAccount(ctx, d.db.Read(), email)
+// Find returns the account with this address. The error may be ErrNoAccount.
+func (a *Accounts) Find(ctx context.Context, email string) (Account, error) {
+	return selectAccount(ctx, a.db.Read(), email)
 }
 
-// DisableAccount makes all keys of an account stop working, until EnableAccount. To disable one that is disabled is no
+// Disable makes all keys of an account refused until Enable, and ends its sessions. To disable a disabled account is no
 // error. The error may be ErrNoAccount.
-func (d *Directory) DisableAccount(ctx context.Context, email string) (Account, error) {
-	return d.setAccountState(ctx, email, AccountDisabled)
+func (a *Accounts) Disable(ctx context.Context, email string) (Account, error) {
+	return a.setState(ctx, email, AccountDisabled)
 }
 
-// EnableAccount approves an account that is pending, and brings back one that was disabled, with its keys as they were.
-// To enable one that is active is no error. The error may be ErrNoAccount.
-func (d *Directory) EnableAccount(ctx context.Context, email string) (Account, error) {
-	return d.setAccountState(ctx, email, AccountActive)
+// Enable approves a pending account, or makes a disabled account active again, with its keys unchanged. To enable an
+// active account is no error. The error may be ErrNoAccount.
+func (a *Accounts) Enable(ctx context.Context, email string) (Account, error) {
+	return a.setState(ctx, email, AccountActive)
 }
 
-func (d *Directory) setAccountState(ctx context.Context, email string, to AccountState) (Account, error) {
-	var a Account
-	err := d.change(ctx, func(tx database.Tx) (err error) {
-		if a, err = selectAccount(ctx, tx, email); err != nil || a.State == to {
+func (a *Accounts) setState(ctx context.Context, email string, to AccountState) (Account, error) {
+	var account Account
+	err := a.keys.write(ctx, func(tx database.Tx) (err error) {
+		if account, err = selectAccount(ctx, tx, email); err != nil || account.State == to {
 			return err
 		}
 		action := "disable account"
 		if to == AccountActive {
 			action = "enable account"
-			if a.State == AccountPending {
+			if account.State == AccountPending {
 				action = "approve account"
 			}
 		}
-		a.State = to
-		if err := updateAccountState(ctx, tx, a.ID, to); err != nil {
+		account.State = to
+		if err := updateAccountState(ctx, tx, account.ID, to); err != nil {
 			return err
 		}
 		if to == AccountDisabled {
-			if err := deleteSessionsOf(ctx, tx, a.ID); err != nil {
+			if err := deleteSessionsOf(ctx, tx, account.ID); err != nil {
 				return err
 			}
 		}
-		return record(ctx, tx, action, a.Email, "")
+		return insertAuditEntry(ctx, tx, action, account.Email, "")
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("make account %s: %w", to, err)
 	}
-	return a, nil
+	return account, nil
 }
 
-// AccountFields are what SetAccount may change.
+// AccountFields are the fields of an account that Set can change.
 type AccountFields struct {
 	Name  string
 	Admin bool
 	Caps  quota.Caps
 }
 
-func (f AccountFields) check() error {
+func (f AccountFields) validate() error {
 	if err := checkName(f.Name); err != nil {
 		return err
 	}
 	return f.Caps.Validate()
 }
 
-// SetAccount gives change the account's fields as they are, and keeps them as it leaves them. The error may be
-// ErrNoAccount, ErrBadName, ErrBadCap, or ErrAboveAccount where a key would have more than its account: keys are not
-// lowered in silence. The account's state does not matter, so that one that is pending can have its caps before it is
-// approved.
-func (d *Directory) SetAccount(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
-	var a Account
-	err := d.change(ctx, func(tx database.Tx) (err error) {
-		if a, err = selectAccount(ctx, tx, email); err != nil {
+// Set passes the account's fields to change, and stores the result. The error may be ErrNoAccount, ErrBadName,
+// ErrBadCap, or ErrAboveAccount if a key would have a higher cap than its account: Set never lowers a key's caps. An
+// account in any state can be changed, so that a pending one can get its caps before it is approved.
+func (a *Accounts) Set(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
+	var account Account
+	err := a.keys.write(ctx, func(tx database.Tx) (err error) {
+		if account, err = selectAccount(ctx, tx, email); err != nil {
 			return err
 		}
-		fields := AccountFields{Name: a.Name, Admin: a.Admin, Caps: a.Caps}
+		fields := AccountFields{Name: account.Name, Admin: account.Admin, Caps: account.Caps}
 		change(&fields)
-		if err := fields.check(); err != nil {
+		if err := fields.validate(); err != nil {
 			return err
 		}
-		a.Name, a.Admin, a.Caps = fields.Name, fields.Admin, fields.Caps
-		owned, err := selectKeysOf(ctx, tx, a.ID)
+		account.Name, account.Admin, account.Caps = fields.Name, fields.Admin, fields.Caps
+		owned, err := selectKeysOf(ctx, tx, account.ID)
 		if err != nil {
 			return err
 		}
-		if err := checkAccountCaps(a.Caps, owned); err != nil {
+		if err := checkAccountCaps(account.Caps, owned); err != nil {
 			return err
 		}
-		if err := updateAccount(ctx, tx, a); err != nil {
+		if err := updateAccount(ctx, tx, account); err != nil {
 			return err
 		}
-		return record(ctx, tx, "change account", a.Email, a.describe())
+		return insertAuditEntry(ctx, tx, "change account", account.Email, account.describe())
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("change account: %w", err)
 	}
-	return a, nil
+	return account, nil
 }
 
-// change commits a change and takes it over.
-func (d *Directory) change(ctx context.Context, apply func(database.Tx) error) error {
-	if err := d.db.WriteGrouped(ctx, apply); err != nil {
-		return err
-	}
-	d.changed(ctx)
-	return nil
-}
-
-// now is the time as the database keeps it.
-func now() time.Time { return time.UnixMicro(time.Now().UnixMicro()).UTC() }
-
-// maxEmail is the longest address that mail can be sent to, in bytes.
+// maxEmail is the length of the longest address that mail can be sent to, in bytes.
 const maxEmail = 254
 
 func checkEmail(text string) error {
@@ -222,15 +215,16 @@ func checkEmail(text string) error {
 		return fmt.Errorf("%w: it is longer than %d characters", ErrBadEmail, maxEmail)
 	}
 	parsed, err := mail.ParseAddress(text)
-	if err != nil || parsed.Address != text || strings.ContainsFunc(text, notInEmail) {
+	if err != nil || parsed.Address != text || strings.ContainsFunc(text, isForbiddenInEmail) {
 		return fmt.Errorf("%w: %q; want just name@example.org", ErrBadEmail, text)
 	}
 	return nil
 }
 
-func notInEmail(r rune) bool { return r <= ' ' || r > '~' }
+// isForbiddenInEmail reports whether r is not a printable ASCII character, or is a space.
+func isForbiddenInEmail(r rune) bool { return r <= ' ' || r > '~' }
 
-// maxName is the length of the longest name, in characters.
+// maxName limits the name of an account or a key, in characters.
 const maxName = 100
 
 func checkName(text string) error {

@@ -27,7 +27,7 @@ func checkKeyCaps(c quota.Caps, a Account) error {
 func checkAccountCaps(c quota.Caps, owned []Key) error {
 	var over []string
 	for _, k := range owned {
-		if k.State == Revoked {
+		if k.State == KeyRevoked {
 			continue
 		}
 		if excess := k.Caps.Excess(c); excess != "" {

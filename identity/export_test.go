@@ -1,32 +1,32 @@
 package identity
 
-// How attempts to sign in are limited, for tests.
+// The limits of failed sign-ins.
 const (
-	AttemptsPerAccount = attemptsPerAccount
-	AttemptsWindow     = attemptsWindow
-	AttemptsKept       = attemptsKept
+	MaxFailuresPerAccount = maxFailuresPerAccount
+	FailureWindow         = failureWindow
+	MaxFailureCounts      = maxFailureCounts
 )
 
-// Attempts are attempts to sign in, without passwords.
-type Attempts struct{ counts *attempts }
+// SignInFailures exports signInFailures.
+type SignInFailures struct{ failures *signInFailures }
 
-// NewAttempts has none.
-func NewAttempts() Attempts { return Attempts{newAttempts()} }
+// NewSignInFailures returns SignInFailures without a failure.
+func NewSignInFailures() SignInFailures { return SignInFailures{newSignInFailures()} }
 
-// Take counts one.
-func (a Attempts) Take(email, address string) error { return a.counts.take(email, address) }
+// Add counts a failure.
+func (f SignInFailures) Add(email, address string) error { return f.failures.add(email, address) }
 
-// Len is how many accounts and addresses are remembered.
-func (a Attempts) Len() int { return len(a.counts.counts) }
+// Len returns the number of accounts and addresses with a count.
+func (f SignInFailures) Len() int { return len(f.failures.counts) }
 
-// HoldHashing takes every place at which passwords are hashed.
-func (d *Directory) HoldHashing() (release func()) {
-	for range hashesAtOnce {
-		d.hashing <- struct{}{}
+// BlockHashing makes every password hash wait until unblock is called.
+func (s *Sessions) BlockHashing() (unblock func()) {
+	for range maxConcurrentHashes {
+		s.hasher.running <- struct{}{}
 	}
 	return func() {
-		for range hashesAtOnce {
-			<-d.hashing
+		for range maxConcurrentHashes {
+			<-s.hasher.running
 		}
 	}
 }

@@ -8,12 +8,11 @@ import (
 	"basegate/identity"
 )
 
-// Whatever somebody presents for a key, an invitation or a session, it is nobody's unless it is the very one that was
-// given out.
+// No text but the one that was issued is accepted as a key, an invitation or a session.
 func FuzzCredentials(f *testing.F) {
-	d := newDirectory(f)
-	_, secret := newKey(f, d, "k")
-	_, invitation, err := d.Invite(f.Context(), "eve@example.org")
+	s := startStoreWithAda(f)
+	_, secret := createKey(f, s, "k")
+	_, invitation, err := s.Accounts.Invite(f.Context(), "eve@example.org")
 	must(f, err)
 	f.Add("")
 	f.Add(secret)
@@ -26,26 +25,26 @@ func FuzzCredentials(f *testing.F) {
 	f.Add("' OR 1=1 --")
 	f.Add(strings.Repeat("x", 100_000))
 	f.Fuzz(func(t *testing.T, text string) {
-		i, err := d.Authenticate(text)
+		p, err := s.Keys.Authenticate(text)
 		switch {
 		case text == secret:
-			if err != nil || i.KeyID == "" {
+			if err != nil || p.KeyID == "" {
 				t.Errorf("the key is refused: %v", err)
 			}
-		case !errors.Is(err, identity.ErrMissing) && !errors.Is(err, identity.ErrMalformed) && !errors.Is(err, identity.ErrUnknown) || i.KeyID != "":
-			t.Errorf("%q is a key: %v", text, err)
+		case !errors.Is(err, identity.ErrKeyMissing) && !errors.Is(err, identity.ErrKeyMalformed) && !errors.Is(err, identity.ErrKeyUnknown) || p.KeyID != "":
+			t.Errorf("%q is accepted as a key, or refused with another error: %v", text, err)
 		}
-		account, err := d.Invitation(t.Context(), text)
+		account, err := s.Sessions.InvitedAccount(t.Context(), text)
 		switch {
 		case text == invitation:
 			if err != nil || account.Email != "eve@example.org" {
 				t.Errorf("the invitation is refused: %v", err)
 			}
 		case !errors.Is(err, identity.ErrNoInvitation) || account.ID != "":
-			t.Errorf("%q is an invitation: %v", text, err)
+			t.Errorf("%q is accepted as an invitation, or refused with another error: %v", text, err)
 		}
-		if account, err := d.Session(t.Context(), text); !errors.Is(err, identity.ErrNoSession) || account.ID != "" {
-			t.Errorf("%q is a session: %v", text, err)
+		if account, err := s.Sessions.Account(t.Context(), text); !errors.Is(err, identity.ErrNoSession) || account.ID != "" {
+			t.Errorf("%q is accepted as a session, or refused with another error: %v", text, err)
 		}
 	})
 }

@@ -1,24 +1,12 @@
-// Package keys knows who asks: the accounts, their keys, and which key a secret belongs to; who is signed in at the
-// console; and who changed what of all this.
-//
-// Authenticate answers from a snapshot in memory, without the database and without a lock, so that it costs a request
-// next to nothing and goes on answering while the database cannot be read. Every change bumps a number in the database,
-// whichever process made it; the snapshot follows that number within a quarter of a second, and at once where the change
-// was made here.
-//
-// A secret exists in the clear only in what CreateKey returns. The database has its SHA-256, which for 32 random bytes
-// cannot be guessed back, and its first characters, by which people tell keys apart.
-//
-// Caps and concurrency are kept here and carried in an Identity; to hold a key to them is the business of the ledger and
-// of admission.
 package identity
 
 import (
 	"context"
-	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,222 +17,267 @@ import (
 	"basegate/quota"
 )
 
-// Why a secret is refused. This is for the log; a client is told the same for all of them.
+// Errors of operations on keys.
 var (
-	ErrMissing         = errors.New("no key was given")
-	ErrMalformed       = errors.New("this cannot be a key")
-	ErrUnknown         = errors.New("there is no such key")
-	ErrPaused          = errors.New("the key is paused")
-	ErrRevoked         = errors.New("the key has been revoked, which is final")
-	ErrAccountDisabled = errors.New("the account is disabled")
-	ErrAccountPending  = errors.New("the account awaits approval")
+	ErrNoKey          = errors.New("there is no such key")
+	ErrAmbiguous      = errors.New("more than one key begins like this")
+	ErrBadConcurrency = errors.New("a key's concurrency is at least 1")
 )
 
-// Identity is who asks: a key and its account.
-type Identity struct {
-	KeyID       string
-	KeyPrefix   string
-	KeyName     string
-	AccountID   string
-	Email       string
-	Admin       bool
-	Concurrency int // requests at a time; 0: whatever is configured for all
-	KeyCaps     quota.Caps
-	AccountCaps quota.Caps
-}
-
-// Settings say how closely a Directory follows changes that other processes make.
-type Settings struct {
-	PollInterval time.Duration // 0: DefaultPollInterval
-	Changed      func()        // called, if not nil, when a change is in force, and not by two goroutines at once
-}
-
-// DefaultPollInterval keeps a Directory within a quarter of a second of the database. A poll reads one row.
-const DefaultPollInterval = 100 * time.Millisecond
-
-// Directory is all accounts and keys. It is safe for concurrent use, by several processes on one database.
-type Directory struct {
+// Keys stores API keys and authenticates requests with them.
+type Keys struct {
 	db       *database.DB
 	log      *zap.Logger
 	settings Settings
 	snapshot atomic.Pointer[snapshot]
-	attempts *attempts     // to sign in
-	hashing  chan struct{} // holds a token for every password that is being hashed
 
-	mu      sync.Mutex // held while a snapshot is made, so that an older one never replaces a newer
-	failing bool       // whether the outage has been logged
+	mu      sync.Mutex // serializes refreshes, so that an older snapshot never replaces a newer one
+	failing bool       // guarded by mu: the last refresh failed, and that has been logged
 
-	stop context.CancelFunc // nil before Start
-	done chan struct{}
+	stop context.CancelFunc // ends the poller; nil before Start
+	done chan struct{}      // closed when the poller has exited
 }
 
-// snapshot is one version of all keys; it is replaced as a whole.
-type snapshot struct {
-	revision int64
-	source   *sql.DB // where it was read; another database may have the same revision
-	byHash   map[hash]entry
-	byID     map[string]entry
-}
-
-// hash is the SHA-256 of a secret.
-type hash [sha256.Size]byte
-
-// entry is what Authenticate answers for a key.
-type entry struct {
-	identity Identity
-	refusal  error
-}
-
-// New makes a Directory. Its operations work at once; Authenticate knows no key before Start.
-func New(db *database.DB, log *zap.Logger, s Settings) *Directory {
+func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
 	if s.PollInterval == 0 {
 		s.PollInterval = DefaultPollInterval
 	}
-	d := &Directory{
-		db: db, log: log, settings: s,
-		attempts: newAttempts(), hashing: make(chan struct{}, hashesAtOnce),
-	}
-	d.snapshot.Store(&snapshot{})
-	return d
+	k := &Keys{db: db, log: log, settings: s}
+	k.snapshot.Store(&snapshot{})
+	return k
 }
 
-// Start reads all keys and follows their changes until Close.
-func (d *Directory) Start(ctx context.Context) error {
-	if err := d.refresh(ctx); err != nil {
-		return err
-	}
-	following, stop := context.WithCancel(context.WithoutCancel(ctx))
-	d.stop, d.done = stop, make(chan struct{})
-	go d.follow(following)
-	return nil
+// KeyState says whether a key may be used.
+type KeyState string
+
+// The states of a key.
+const (
+	KeyActive  KeyState = "active"
+	KeyPaused  KeyState = "paused"  // refused until it is resumed
+	KeyRevoked KeyState = "revoked" // refused permanently
+)
+
+// keyTransitions are the allowed changes of state. A change to the current state is always allowed and does nothing.
+var keyTransitions = map[KeyState][]KeyState{
+	KeyActive:  {KeyPaused, KeyRevoked},
+	KeyPaused:  {KeyActive, KeyRevoked},
+	KeyRevoked: {},
 }
 
-// Close ends the following and waits for it. The last snapshot goes on answering.
-func (d *Directory) Close() {
-	if d.stop != nil {
-		d.stop()
-		<-d.done
-	}
+// keyStateActions are the actions in the audit log, by the state that they lead to.
+var keyStateActions = map[KeyState]string{
+	KeyActive: "resume key", KeyPaused: "pause key", KeyRevoked: "revoke key",
 }
 
-// Authenticate says whose key a secret is. When the key is known but may not be used, the Identity is given with the
-// error, for the log. The error is ErrMissing, ErrMalformed, ErrUnknown, ErrPaused, ErrRevoked, ErrAccountDisabled or
-// ErrAccountPending itself.
-//
-// The secret is hashed before it is looked up, so the time that takes tells nothing about other secrets.
-func (d *Directory) Authenticate(secret string) (Identity, error) {
-	if secret == "" {
-		return Identity{}, ErrMissing
-	}
-	if !wellFormed(secret) {
-		return Identity{}, ErrMalformed
-	}
-	found, ok := d.snapshot.Load().byHash[hashOf(secret)]
-	if !ok {
-		return Identity{}, ErrUnknown
-	}
-	return found.identity, found.refusal
-}
-
-// Identify says who an account is that asks with one of its keys, for whom the account has signed in and no secret is
-// needed. A key that is not the account's is as good as none. The error is ErrUnknown, or one of Authenticate's for a key
-// that may not be used.
-func (d *Directory) Identify(account, key string) (Identity, error) {
-	found, err := d.Lookup(key)
-	if found.AccountID != account {
-		return Identity{}, ErrUnknown
-	}
-	return found, err
-}
-
-// Lookup says how a key of this id stands now. Its errors are Identify's.
-func (d *Directory) Lookup(key string) (Identity, error) {
-	found, ok := d.snapshot.Load().byID[key]
-	if !ok {
-		return Identity{}, ErrUnknown
-	}
-	return found.identity, found.refusal
-}
-
-// follow polls until ctx ends.
-func (d *Directory) follow(ctx context.Context) {
-	defer close(d.done)
-	poll := time.NewTicker(d.settings.PollInterval)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-poll.C:
-			d.noteOutage(ctx, d.refresh(ctx))
-		}
-	}
-}
-
-// refresh makes a new snapshot, if the database has changed since the last.
-func (d *Directory) refresh(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	last, source := d.snapshot.Load(), d.db.Read()
-	revision, err := selectRevision(ctx, source)
-	if err != nil {
-		return err
-	}
-	if revision == last.revision && source == last.source {
+// refusal returns the error with which a key in this state is refused, or nil.
+func (s KeyState) refusal() error {
+	switch s {
+	case KeyActive:
 		return nil
+	case KeyPaused:
+		return ErrKeyPaused
+	case KeyRevoked:
 	}
-	next, err := readSnapshot(ctx, source)
+	return ErrKeyRevoked
+}
+
+// Key is a key without its secret.
+type Key struct {
+	ID          string
+	AccountID   string
+	Email       string // of the account
+	Name        string
+	Prefix      string // the first characters of the secret
+	State       KeyState
+	Concurrency int // requests at a time; 0: the configured default
+	Caps        quota.Caps
+	CreatedAt   time.Time
+}
+
+// describe returns the key's description in the audit log.
+func (k Key) describe() string {
+	text := fmt.Sprintf("%s (%s) of %s, %s", k.Name, k.Prefix, k.Email, k.Caps)
+	if k.Concurrency > 0 {
+		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
+	}
+	return text
+}
+
+// NewKey describes a key to create.
+type NewKey struct {
+	Email       string // of the account
+	Name        string
+	Concurrency int // requests at a time; 0: the configured default
+	Caps        quota.Caps
+}
+
+// Create creates a key and returns it with its secret, which cannot be retrieved later. The error may be ErrNoAccount,
+// ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
+func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, err error) {
+	if err := (KeyFields{n.Name, n.Concurrency, n.Caps}).validate(); err != nil {
+		return Key{}, "", fmt.Errorf("create key: %w", err)
+	}
+	secret = newSecret()
+	key = Key{
+		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
+		Concurrency: n.Concurrency, Caps: n.Caps, CreatedAt: now(),
+	}
+	err = k.write(ctx, func(tx database.Tx) error {
+		account, err := selectAccount(ctx, tx, n.Email)
+		if err != nil {
+			return err
+		}
+		if err := account.State.refusal(); err != nil {
+			return fmt.Errorf("%w: %s", err, account.Email)
+		}
+		if err := checkKeyCaps(key.Caps, account); err != nil {
+			return err
+		}
+		key.AccountID, key.Email = account.ID, account.Email
+		if err := insertKey(ctx, tx, key, hashSecret(secret)); err != nil {
+			return err
+		}
+		return insertAuditEntry(ctx, tx, "create key", key.ID, key.describe())
+	})
 	if err != nil {
+		return Key{}, "", fmt.Errorf("create key: %w", err)
+	}
+	return key, secret, nil
+}
+
+// KeyFields are the fields of a key that Set can change.
+type KeyFields struct {
+	Name        string
+	Concurrency int // requests at a time; 0: the configured default
+	Caps        quota.Caps
+}
+
+func (f KeyFields) validate() error {
+	if strings.TrimSpace(f.Name) == "" {
+		return fmt.Errorf("%w: it is empty", ErrBadName)
+	}
+	if err := checkName(f.Name); err != nil {
 		return err
 	}
-	d.snapshot.Store(next)
-	if d.settings.Changed != nil {
-		d.settings.Changed()
+	if f.Concurrency < 0 {
+		return fmt.Errorf("%w, not %d", ErrBadConcurrency, f.Concurrency)
 	}
-	return nil
+	return f.Caps.Validate()
 }
 
-// readSnapshot reads revision and keys as they are at one moment.
-func readSnapshot(ctx context.Context, source *sql.DB) (*snapshot, error) {
-	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+// Set passes the fields of the key that ref names (see Find) to change, and stores the result. The error may be
+// ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount. A paused key, and a
+// key of an account that is not active, can be changed too.
+func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Key, error) {
+	var key Key
+	err := k.write(ctx, func(tx database.Tx) (err error) {
+		if key, err = findKey(ctx, tx, ref); err != nil {
+			return err
+		}
+		if key.State == KeyRevoked {
+			return fmt.Errorf("%w: %s", ErrKeyRevoked, key.ID)
+		}
+		fields := KeyFields{key.Name, key.Concurrency, key.Caps}
+		change(&fields)
+		if err := fields.validate(); err != nil {
+			return err
+		}
+		key.Name, key.Concurrency, key.Caps = fields.Name, fields.Concurrency, fields.Caps
+		account, err := selectAccount(ctx, tx, key.Email)
+		if err != nil {
+			return err
+		}
+		if err := checkKeyCaps(key.Caps, account); err != nil {
+			return err
+		}
+		if err := updateKey(ctx, tx, key); err != nil {
+			return err
+		}
+		return insertAuditEntry(ctx, tx, "change key", key.ID, key.describe())
+	})
 	if err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
+		return Key{}, fmt.Errorf("change key: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	s := &snapshot{source: source}
-	if s.revision, err = selectRevision(ctx, tx); err != nil {
-		return nil, err
-	}
-	if s.byHash, err = selectEntries(ctx, tx); err != nil {
-		return nil, err
-	}
-	s.byID = make(map[string]entry, len(s.byHash))
-	for _, e := range s.byHash {
-		s.byID[e.identity.KeyID] = e
-	}
-	return s, nil
+	return key, nil
 }
 
-// changed takes over a change that was made here. The change is on disk, so a failure to read it back is not the
-// caller's; the poll will see it.
-func (d *Directory) changed(ctx context.Context) {
-	if d.stop != nil {
-		d.noteOutage(ctx, d.refresh(ctx))
-	}
+// List returns all keys, ordered by their accounts' addresses, then by age, the oldest first.
+func (k *Keys) List(ctx context.Context) ([]Key, error) {
+	return selectKeys(ctx, k.db.Read())
 }
 
-// noteOutage logs the beginning and the end of a time without fresh keys.
-func (d *Directory) noteOutage(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
+// ListOf returns the keys of the account with this id, the oldest first.
+func (k *Keys) ListOf(ctx context.Context, account string) ([]Key, error) {
+	return selectKeysOf(ctx, k.db.Read(), account)
+}
+
+// Find returns the key that ref names. A ref is the key's id, its secret, or the beginning of its secret, up to the
+// length of Key.Prefix, if only one key begins with it; an ellipsis after the beginning is ignored, since lists show one.
+// The error may be ErrNoKey or ErrAmbiguous.
+func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
+	return findKey(ctx, k.db.Read(), ref)
+}
+
+// Pause makes the key that ref names (see Find) refused until Resume. To pause a paused key is no error. The error may
+// be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
+func (k *Keys) Pause(ctx context.Context, ref string) (Key, error) {
+	return k.setState(ctx, ref, KeyPaused)
+}
+
+// Resume makes the paused key that ref names (see Find) work again. To resume an active key is no error. The error may
+// be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
+func (k *Keys) Resume(ctx context.Context, ref string) (Key, error) {
+	return k.setState(ctx, ref, KeyActive)
+}
+
+// Revoke makes the key that ref names (see Find) refused permanently. To revoke a revoked key is no error. The error may
+// be ErrNoKey or ErrAmbiguous.
+func (k *Keys) Revoke(ctx context.Context, ref string) (Key, error) {
+	return k.setState(ctx, ref, KeyRevoked)
+}
+
+func (k *Keys) setState(ctx context.Context, ref string, to KeyState) (Key, error) {
+	var key Key
+	err := k.write(ctx, func(tx database.Tx) (err error) {
+		if key, err = findKey(ctx, tx, ref); err != nil || key.State == to {
+			return err
+		}
+		if !slices.Contains(keyTransitions[key.State], to) {
+			return fmt.Errorf("%w: %s", key.State.refusal(), key.ID)
+		}
+		key.State = to
+		if err := updateKeyState(ctx, tx, key.ID, to); err != nil {
+			return err
+		}
+		return insertAuditEntry(ctx, tx, keyStateActions[to], key.ID, key.describe())
+	})
+	if err != nil {
+		return Key{}, fmt.Errorf("make key %s: %w", to, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	return key, nil
+}
+
+func findKey(ctx context.Context, q querier, ref string) (Key, error) {
+	if isWellFormed(ref) {
+		return selectKeyByHash(ctx, q, hashSecret(ref))
+	}
+	found, err := selectKeysByIDOrPrefix(ctx, q, strings.TrimSuffix(ref, "…"))
 	switch {
-	case err != nil && !d.failing:
-		d.log.Warn("keys cannot be read; the last known ones stay in force", zap.Error(err))
-	case err == nil && d.failing:
-		d.log.Info("keys can be read again")
+	case err != nil:
+		return Key{}, err
+	case len(found) == 0:
+		return Key{}, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(ref))
+	case len(found) > 1:
+		return Key{}, fmt.Errorf("%w: %s is %s (%s) and %s (%s)", ErrAmbiguous, quoteRedacted(ref),
+			found[0].ID, found[0].Name, found[1].ID, found[1].Name)
 	}
-	d.failing = err != nil
+	return found[0], nil
+}
+
+// quoteRedacted quotes a ref for an error. A ref may contain most of a secret, so it is cut to the length of Key.Prefix.
+func quoteRedacted(ref string) string {
+	if len(ref) > prefixLength && strings.HasPrefix(ref, secretTag) {
+		ref = prefixOf(ref) + "…"
+	}
+	return strconv.Quote(ref)
 }

@@ -8,38 +8,46 @@ import (
 )
 
 const (
-	secretHead   = "acs-bm-"
+	secretTag    = "acs-bm-" // every key's secret begins with it
 	secretBytes  = 32
-	secretDigits = 43 // of base 62 hold 32 bytes
-	prefixLength = len(secretHead) + 6
+	secretDigits = 43                 // base-62 digits for 32 bytes
+	prefixLength = len(secretTag) + 6 // of Key.Prefix, in bytes
 
 	idBytes  = 9
-	idDigits = 13 // of base 62 hold 9 bytes
+	idDigits = 13 // base-62 digits for 9 bytes
+
+	tokenDigits = secretDigits // length of a session's or an invitation's token, in bytes
 )
 
-// newSecret makes a secret that nobody has had before.
-func newSecret() string { return secretHead + randomDigits(secretBytes, secretDigits) }
+// secretHash is the SHA-256 of a key's secret.
+type secretHash [sha256.Size]byte
 
-// newID makes a short id: 72 random bits behind what it is the id of.
-func newID(of string) string { return of + "_" + randomDigits(idBytes, idDigits) }
+// newSecret returns a random secret for a key.
+func newSecret() string { return secretTag + randomBase62(secretBytes, secretDigits) }
 
-// randomDigits writes random bytes in base 62, always at the same width.
-func randomDigits(bytes, width int) string {
+// newID returns a short id: 72 random bits after the kind, such as "key_…".
+func newID(kind string) string { return kind + "_" + randomBase62(idBytes, idDigits) }
+
+// newToken returns a random token for a session or an invitation.
+func newToken() string { return randomBase62(secretBytes, tokenDigits) }
+
+// randomBase62 encodes random bytes in base 62, padded to width.
+func randomBase62(bytes, width int) string {
 	random := make([]byte, bytes)
-	_, _ = rand.Read(random) // never fails: it ends the program before it would
+	_, _ = rand.Read(random) // never fails: crypto/rand ends the program instead
 	digits := new(big.Int).SetBytes(random).Text(62)
 	return strings.Repeat("0", width-len(digits)) + digits
 }
 
-// prefixOf is what of a secret may be shown.
+// prefixOf returns the part of a secret that may be shown.
 func prefixOf(secret string) string { return secret[:prefixLength] }
 
-// wellFormed tells whether a text has the shape of a secret.
-func wellFormed(text string) bool {
-	if len(text) != len(secretHead)+secretDigits || text[:len(secretHead)] != secretHead {
+// isWellFormed reports whether a text has the form of a key's secret.
+func isWellFormed(text string) bool {
+	if len(text) != len(secretTag)+secretDigits || text[:len(secretTag)] != secretTag {
 		return false
 	}
-	for i := len(secretHead); i < len(text); i++ {
+	for i := len(secretTag); i < len(text); i++ {
 		c := text[i]
 		if (c < '0' || '9' < c) && (c < 'A' || 'Z' < c) && (c < 'a' || 'z' < c) {
 			return false
@@ -48,9 +56,15 @@ func wellFormed(text string) bool {
 	return true
 }
 
-// hashOf hashes a well-formed secret.
-func hashOf(secret string) hash {
-	var text [len(secretHead) + secretDigits]byte
+// hashSecret hashes a well-formed secret without allocating.
+func hashSecret(secret string) secretHash {
+	var text [len(secretTag) + secretDigits]byte
 	copy(text[:], secret)
 	return sha256.Sum256(text[:])
+}
+
+// hashToken returns the hash under which the database stores a token.
+func hashToken(token string) []byte {
+	h := sha256.Sum256([]byte(token))
+	return h[:]
 }

@@ -267,9 +267,9 @@ func limits(change func(*quota.Caps)) func(*identity.KeyFields) {
 
 func (r *rig) setKey(change func(*identity.KeyFields)) {
 	r.t.Helper()
-	all, err := r.keys.Keys(r.t.Context())
+	all, err := r.keys.List(r.t.Context())
 	if err == nil {
-		_, err = r.keys.SetKey(r.t.Context(), all[0].ID, change)
+		_, err = r.keys.Set(r.t.Context(), all[0].ID, change)
 	}
 	if err != nil {
 		r.t.Fatal(err)

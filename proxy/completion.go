@@ -90,17 +90,17 @@ func (s *Server) authenticate(x *exchange) error {
 }
 
 // identify takes the key from the one Authorization header, but for a guest, who has none.
-func (s *Server) identify(x *exchange) (identity.Identity, error) {
+func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if x.guest != nil {
 		return s.keys.Identify(x.guest.account, x.guest.key)
 	}
 	values := x.r.Header.Values("Authorization")
 	if len(values) != 1 {
-		return identity.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return identity.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }

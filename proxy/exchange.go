@@ -33,7 +33,7 @@ type exchange struct {
 	bodyRead bool // whole, so that none of it is still on its way
 
 	guest       *guest // who asks from within; nil: whoever has the key
-	identity    identity.Identity
+	identity    identity.Principal
 	payer       budget.Payer // who is charged, with the caps in force
 	request     *validate.Request
 	model       *fleet.Model

@@ -34,7 +34,7 @@ type Settings struct {
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
 	settings  atomic.Pointer[Settings]
-	keys      *identity.Directory
+	keys      *identity.Keys
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	ledger    *budget.Ledger
@@ -49,7 +49,7 @@ type Server struct {
 
 // Deps are what a Server decides nothing of. All are needed.
 type Deps struct {
-	Keys      *identity.Directory   // who asks
+	Keys      *identity.Keys        // who asks
 	Fleet     *fleet.Fleet          // where it runs
 	Queue     *admission.Queue      // whose turn it is
 	Ledger    *budget.Ledger        // what it may cost

@@ -22,7 +22,7 @@ const (
 )
 
 // Payer is who pays for what a key asks, and within which caps.
-func Payer(i *identity.Identity) budget.Payer {
+func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
@@ -65,7 +65,7 @@ func (s *Server) waitForSlot(x *exchange, bytes int64) error {
 }
 
 // Concurrency is how many requests of a key may run at a time.
-func (s *Server) Concurrency(i *identity.Identity) int {
+func (s *Server) Concurrency(i *identity.Principal) int {
 	if i.Concurrency > 0 {
 		return i.Concurrency
 	}

@@ -243,11 +243,11 @@ func TestAKeyThatIsPausedWhileItWaitsIsRefused(t *testing.T) {
 	<-g.arrived
 	second := r.background(t.Context(), prompt(1))
 	r.wait("one waits", admission.Stats{Running: 1, Waiting: 1})
-	all, err := r.keys.Keys(t.Context())
+	all, err := r.keys.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.keys.PauseKey(t.Context(), all[0].ID); err != nil {
+	if _, err := r.keys.Pause(t.Context(), all[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	<-time.NewTimer(1100 * time.Millisecond).C // a shorter wait is not looked at again
