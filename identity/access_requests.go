@@ -42,11 +42,17 @@ func (a *Accounts) RequestAccess(ctx context.Context, email, name, purpose strin
 	}
 	account := Account{ID: newID("acc"), Email: email, Name: name, State: AccountPending, CreatedAt: now()}
 	err := a.keys.write(ctx, func(tx database.Tx) error {
-		if _, err := selectAccount(ctx, tx, email); !errors.Is(err, ErrNoAccount) {
-			return errors.Join(errAccountExists, err)
+		switch _, err := selectAccount(ctx, tx, email); {
+		case err == nil:
+			return errAccountExists
+		case !errors.Is(err, ErrNoAccount):
+			return err
 		}
-		if open, err := countAccessRequests(ctx, tx); err != nil || open >= maxAccessRequests {
-			return errors.Join(ErrTooManyAccessRequests, err)
+		switch open, err := countAccessRequests(ctx, tx); {
+		case err != nil:
+			return err
+		case open >= maxAccessRequests:
+			return ErrTooManyAccessRequests
 		}
 		if err := insertAccount(ctx, tx, account); err != nil {
 			return err

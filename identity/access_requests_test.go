@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/database"
 	"basegate/identity"
 )
 
@@ -40,5 +41,17 @@ func TestAccessIsRequestedApprovedAndDeclined(t *testing.T) {
 	invite(t, s, "bea@example.org")
 	if open, err = s.Accounts.AccessRequests(ctx); err != nil || len(open) != 1 {
 		t.Errorf("after the approval: got requests %+v, error %v; want one", open, err)
+	}
+}
+
+func TestRequestAccessReturnsADatabaseError(t *testing.T) {
+	ctx, db := t.Context(), openDatabase(t, newPath(t))
+	must(t, db.WriteExclusive(ctx, func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "ALTER TABLE accounts RENAME TO away")
+		return err
+	}))
+	err := newStore(db).Accounts.RequestAccess(ctx, ada, "Ada", "Interpretability")
+	if err == nil || errors.Is(err, identity.ErrTooManyAccessRequests) {
+		t.Errorf("got error %v, want the database's", err)
 	}
 }
