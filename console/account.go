@@ -71,8 +71,8 @@ func (c *Console) requestAccessPage(v *visit) error {
 }
 
 func (c *Console) requestAccess(v *visit) error {
-	if wait := c.asking.take(c.settings.Load().ClientAddress(v.r)); wait > 0 {
-		return errTooOften(wait)
+	if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+		return errTooOften(retryIn)
 	}
 	form := accessForm{Email: v.field("email"), Name: v.field("name"), Purpose: v.field("purpose")}
 	err := c.accounts.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)

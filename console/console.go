@@ -61,7 +61,7 @@ type Console struct {
 	log      *zap.Logger
 	clock    func() time.Time
 	client   *http.Client
-	asking   rate // of who is not signed in
+	forms    formLimiter // of clients that are not signed in
 	pages    pages
 	tutorial []docs.Page
 	assets   assets
@@ -73,7 +73,7 @@ func New(s Settings, p Deps) *Console {
 	c := &Console{
 		keys: p.Keys, accounts: p.Accounts, sessions: p.Sessions, auditLog: p.AuditLog,
 		ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
-		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),
+		clock: time.Now, client: &http.Client{Transport: p.Transport}, assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.pages = readPages(c.assets)
