@@ -32,8 +32,8 @@ type AccessRequest struct {
 	Time    time.Time
 }
 
-// RequestAccess creates a pending account. If an account with the address exists, it changes nothing and returns nil, so
-// that the result does not reveal which addresses have accounts.
+// RequestAccess creates a pending account. If an account with the address exists, it changes nothing and returns nil,
+// so that the result does not reveal which addresses have accounts.
 //
 // The error may be ErrBadEmail, ErrBadName, ErrBadPurpose or ErrTooManyAccessRequests.
 func (a *Accounts) RequestAccess(ctx context.Context, email, name, purpose string) error {

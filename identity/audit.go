@@ -33,7 +33,9 @@ func (l *AuditLog) List(ctx context.Context, limit int) ([]AuditEntry, error) {
 
 // Record writes an entry for a change that another package makes.
 func (l *AuditLog) Record(ctx context.Context, action, subject, detail string) error {
-	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertAuditEntry(ctx, tx, action, subject, detail) })
+	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		return insertAuditEntry(ctx, tx, action, subject, detail)
+	})
 	if err != nil {
 		return fmt.Errorf("record change: %w", err)
 	}

@@ -59,8 +59,8 @@ func (k *Keys) Identify(account, key string) (Principal, error) {
 	return found, err
 }
 
-// Lookup returns the key with this id. For a key that may not be used, it returns the Principal together with the error.
-// The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrAccountDisabled or ErrAccountPending, unwrapped.
+// Lookup returns the key with this id. For a key that may not be used, it returns the Principal together with the
+// error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrAccountDisabled or ErrAccountPending, unwrapped.
 func (k *Keys) Lookup(key string) (Principal, error) {
 	found, ok := k.snapshot.Load().byID[key]
 	if !ok {

@@ -22,8 +22,8 @@ func checkKeyCaps(c quota.Caps, a Account) error {
 	return nil
 }
 
-// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked keys
-// do not count.
+// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked
+// keys do not count.
 func checkAccountCaps(c quota.Caps, owned []Key) error {
 	var over []string
 	for _, k := range owned {

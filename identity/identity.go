@@ -2,12 +2,12 @@
 //
 // Keys.Authenticate reads an in-memory snapshot, without the database and without a lock. It costs a request next to
 // nothing, and keeps working while the database cannot be read. Every change to accounts and keys increments a revision
-// in the database. Each process polls the revision and replaces its snapshot within a quarter of a second after a change
-// by another process, and at once after a change of its own.
+// in the database. Each process polls the revision and replaces its snapshot within a quarter of a second after a
+// change by another process, and at once after a change of its own.
 //
-// The database holds no secrets: of a key it has the SHA-256, which cannot be reversed for 32 random bytes, and the first
-// characters, by which people tell keys apart. Only Keys.Create returns a secret. Tokens of sessions and invitations are
-// stored as hashes too, and passwords as argon2id hashes.
+// The database holds no secrets: of a key it has the SHA-256, which cannot be reversed for 32 random bytes, and the
+// first characters, by which people tell keys apart. Only Keys.Create returns a secret. Tokens of sessions and
+// invitations are stored as hashes too, and passwords as argon2id hashes.
 //
 // The package stores caps and concurrency limits and returns them in a Principal. Packages budget and admission enforce
 // them.
@@ -34,7 +34,7 @@ type Settings struct {
 	PollInterval time.Duration // 0: DefaultPollInterval
 
 	// Changed is called, if not nil, when a new snapshot of the keys is in force. Calls do not overlap. It must not
-	// change accounts or keys.
+	// change accounts or keys: that would deadlock.
 	Changed func()
 }
 

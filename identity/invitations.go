@@ -15,8 +15,8 @@ var ErrNoInvitation = errors.New("there is no such invitation, or it has ended")
 // InvitationLife is the time from the creation of an invitation to its expiry.
 const InvitationLife = 7 * 24 * time.Hour
 
-// Invite creates an invitation, with which the password of an account is set once, and returns its token, which cannot be
-// retrieved later. It replaces the account's earlier invitation. If no account has the address, Invite creates one.
+// Invite creates an invitation, with which the password of an account is set once, and returns its token, which cannot
+// be retrieved later. It replaces the account's earlier invitation. If no account has the address, Invite creates one.
 //
 // The error may be ErrBadEmail, ErrAccountDisabled, or ErrAccountPending: a pending account must be approved first.
 func (a *Accounts) Invite(ctx context.Context, email string) (account Account, token string, err error) {
@@ -59,9 +59,11 @@ func (s *Sessions) InvitedAccount(ctx context.Context, token string) (Account, e
 	return selectInvitedAccount(ctx, s.db.Read(), token)
 }
 
-// AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the token of
-// a new one. The error may be ErrNoInvitation, or ErrBadPassword, after which the invitation is still valid.
-func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (account Account, session string, err error) {
+// AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the token
+// of a new one. The error may be ErrNoInvitation, or ErrBadPassword, after which the invitation is still valid.
+func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (
+	account Account, session string, err error,
+) {
 	if account, err = s.InvitedAccount(ctx, token); err != nil {
 		return Account{}, "", err
 	}

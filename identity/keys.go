@@ -166,8 +166,8 @@ func (f KeyFields) validate() error {
 }
 
 // Set passes the fields of the key that ref names (see Find) to change, and stores the result. The error may be
-// ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount. A paused key, and a
-// key of an account that is not active, can be changed too.
+// ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount. A paused key, and
+// a key of an account that is not active, can be changed too.
 func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Key, error) {
 	var key Key
 	err := k.write(ctx, func(tx database.Tx) (err error) {
@@ -212,8 +212,8 @@ func (k *Keys) ListOf(ctx context.Context, account string) ([]Key, error) {
 }
 
 // Find returns the key that ref names. A ref is the key's id, its secret, or the beginning of its secret, up to the
-// length of Key.Prefix, if only one key begins with it; an ellipsis after the beginning is ignored, since lists show one.
-// The error may be ErrNoKey or ErrAmbiguous.
+// length of Key.Prefix, if only one key begins with it; an ellipsis after the beginning is ignored, since lists show
+// one. The error may be ErrNoKey or ErrAmbiguous.
 func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
 	return findKey(ctx, k.db.Read(), ref)
 }
@@ -230,8 +230,8 @@ func (k *Keys) Resume(ctx context.Context, ref string) (Key, error) {
 	return k.setState(ctx, ref, KeyActive)
 }
 
-// Revoke makes the key that ref names (see Find) refused permanently. To revoke a revoked key is no error. The error may
-// be ErrNoKey or ErrAmbiguous.
+// Revoke makes the key that ref names (see Find) refused permanently. To revoke a revoked key is no error. The error
+// may be ErrNoKey or ErrAmbiguous.
 func (k *Keys) Revoke(ctx context.Context, ref string) (Key, error) {
 	return k.setState(ctx, ref, KeyRevoked)
 }
@@ -274,7 +274,8 @@ func findKey(ctx context.Context, q querier, ref string) (Key, error) {
 	return found[0], nil
 }
 
-// quoteRedacted quotes a ref for an error. A ref may contain most of a secret, so it is cut to the length of Key.Prefix.
+// quoteRedacted quotes a ref for an error. A ref may contain most of a secret, so it is cut to the length of
+// Key.Prefix.
 func quoteRedacted(ref string) string {
 	if len(ref) > prefixLength && strings.HasPrefix(ref, secretTag) {
 		ref = prefixOf(ref) + "…"

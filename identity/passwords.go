@@ -108,9 +108,9 @@ const (
 	digestBytes = 32
 )
 
-// dummyHash is the hash that a password is checked against if the account does not exist or has no password, so that the
-// time of a sign-in does not reveal which addresses have accounts. Its cost is defaultParams, and no password is known
-// for it.
+// dummyHash is the hash that a password is checked against if the account does not exist or has no password, so that
+// the time of a sign-in does not reveal which addresses have accounts. Its cost is defaultParams, and no password is
+// known for it.
 const dummyHash = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
 // maxConcurrentHashes limits the memory of sign-ins, which anyone can attempt: a hash takes 19 MiB.
@@ -129,12 +129,13 @@ func newPasswordHasher() *passwordHasher {
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails: crypto/rand ends the program instead
-	digest, err := h.digest(ctx, password, salt, defaultParams)
+	p := defaultParams
+	digest, err := h.digest(ctx, password, salt, p)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version,
-		defaultParams.memory, defaultParams.passes, defaultParams.threads, encodeBase64(salt), encodeBase64(digest)), nil
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.passes, p.threads,
+		encodeBase64(salt), encodeBase64(digest)), nil
 }
 
 // matches reports whether a hash is the password's. The error is that of ctx, or says that passwordHash is malformed.

@@ -309,7 +309,8 @@ func updateKeyState(ctx context.Context, tx database.Tx, id string, to KeyState)
 
 func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 	const text = `
-		UPDATE keys SET name = $2, concurrency = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		UPDATE keys SET name = $2, concurrency = $3,
+		                month_total = $4, day_total = $5, month_input = $6, month_output = $7
 		WHERE id = $1`
 	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullableConcurrency(k),
 		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)

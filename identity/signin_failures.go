@@ -16,8 +16,8 @@ const (
 	maxFailureCounts      = 1 << 14 // accounts and addresses in memory; anyone can cause entries, so this limits them
 )
 
-// TooManyAttemptsError is returned when too many sign-ins have failed for an account or from an address. The password was
-// not checked.
+// TooManyAttemptsError is returned when too many sign-ins have failed for an account or from an address. The password
+// was not checked.
 type TooManyAttemptsError struct {
 	RetryIn time.Duration
 }
@@ -42,8 +42,8 @@ type failureCount struct {
 
 func newSignInFailures() *signInFailures { return &signInFailures{counts: map[string]*failureCount{}} }
 
-// add counts an attempt as failed, before its password is checked, so that concurrent attempts cannot exceed the limits.
-// The error is a *TooManyAttemptsError.
+// add counts an attempt as failed, before its password is checked, so that concurrent attempts cannot exceed the
+// limits. The error is a *TooManyAttemptsError.
 func (f *signInFailures) add(email, address string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,8 +62,8 @@ func (f *signInFailures) add(email, address string) error {
 	return nil
 }
 
-// reset clears the account's failures, and takes back the one that add counted for the address, after a sign-in with the
-// right password.
+// reset clears the account's failures, and takes back the one that add counted for the address, after a sign-in with
+// the right password.
 func (f *signInFailures) reset(email, address string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -44,8 +44,8 @@ func (k *Keys) Close() {
 	}
 }
 
-// write commits a change to accounts or keys, then refreshes the snapshot. The change is on disk by then, so an error of
-// the refresh is logged and not returned; the next poll tries again.
+// write commits a change to accounts or keys, then refreshes the snapshot. The change is on disk by then, so an error
+// of the refresh is logged and not returned; the next poll tries again.
 func (k *Keys) write(ctx context.Context, apply func(database.Tx) error) error {
 	if err := k.db.WriteGrouped(ctx, apply); err != nil {
 		return err
