@@ -23,7 +23,7 @@ const module = "basegate"
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll"},
 	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
-	{"keys", "admission", "budget", "fleet"},
+	{"identity", "admission", "budget", "fleet"},
 	{"proxy", "console"},
 	{"gateway"},
 	{"cli"},
@@ -134,7 +134,7 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 	}
 	got, err := complaints(fstest.MapFS{
 		"main.go":                   file("os", "basegate/cli"),
-		"gateway/gateway.go":        file("basegate/config", "basegate/keys", "basegate/proxy", "basegate/errors"),
+		"gateway/gateway.go":        file("basegate/config", "basegate/identity", "basegate/proxy", "basegate/errors"),
 		"proxy/fine_test.go":        file("basegate/gateway", "basegate/config"),
 		"proxy/node_modules/x/x.go": file("basegate/gateway"),
 		"proxy/testdata/x.go":       file("basegate/gateway"),
@@ -146,7 +146,7 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"budget/budget.go":     file("basegate/config"),
 		"database/database.go": file("basegate/nowhere"),
 		"e2e/inside_test.go":   file("basegate/errors"),
-		"keys/keys.go":         file("basegate/proxy"),
+		"identity/keys.go":     file("basegate/proxy"),
 		"mockvllm/server.go":   file("basegate/errors"),
 		"proxy/server.go":      file("basegate/e2e"),
 		"proxy/sse/reader.go":  file("os"),
@@ -161,7 +161,7 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"budget/budget.go imports config, as only gateway, cli, fleet may",
 		"database/database.go (floor 1) imports nowhere, which stands on no floor",
 		"e2e/inside_test.go (outside) imports errors",
-		"keys/keys.go (floor 2) imports proxy (floor 3)",
+		"identity/keys.go (floor 2) imports proxy (floor 3)",
 		"mockvllm/server.go (floor 0) imports errors (floor 0)",
 		"proxy/server.go (floor 3) imports e2e (floor -1)",
 		"proxy/sse/reader.go stands on no floor",

@@ -7,25 +7,25 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // names tells people's words for the ids on the ledger.
 type names struct {
-	keys     map[string]keys.Key
+	keys     map[string]identity.Key
 	accounts map[string]string
 }
 
-func readNames(ctx context.Context, d *keys.Directory) (names, error) {
-	n := names{keys: map[string]keys.Key{}, accounts: map[string]string{}}
-	all, err := d.Keys(ctx)
+func readNames(ctx context.Context, store *identity.Store) (names, error) {
+	n := names{keys: map[string]identity.Key{}, accounts: map[string]string{}}
+	all, err := store.Keys.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list keys: %w", err)
 	}
 	for _, k := range all {
 		n.keys[k.ID] = k
 	}
-	accounts, err := d.Accounts(ctx)
+	accounts, err := store.Accounts.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list accounts: %w", err)
 	}

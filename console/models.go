@@ -76,7 +76,7 @@ func (c *Console) warmModel(v *visit) error {
 			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
 		}
 	}
-	if err := c.keys.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+	if err := c.auditLog.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
 		return err
 	}
 	return v.redirect("/dashboard#models")

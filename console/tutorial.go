@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"basegate/docs"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // readTutorial reads the pages of the tutorial, which are in the program.
@@ -34,12 +34,12 @@ func (c *Console) reader(v *visit) (docs.Reader, error) {
 	if !v.signedIn() {
 		return r, nil
 	}
-	own, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
 	if err != nil {
 		return r, err
 	}
 	for _, k := range own {
-		if k.State == keys.Active {
+		if k.State == identity.KeyActive {
 			r.Key = k.Prefix + "…"
 			break
 		}

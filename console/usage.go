@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -58,7 +58,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 		s.Email = "all accounts"
 		return s, nil
 	}
-	accounts, err := c.keys.Accounts(v.r.Context())
+	accounts, err := c.accounts.List(v.r.Context())
 	if err != nil {
 		return s, err
 	}
@@ -75,7 +75,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 type usagePage struct {
 	scope
 	Months   []month
-	Accounts []keys.Account // to choose from, for administrators
+	Accounts []identity.Account // to choose from, for administrators
 	Chart    chart
 	Totals   share
 	Caps     []outlook
@@ -222,18 +222,18 @@ func outlookWords(m month, used int64, c quota.Cap, now time.Time) string {
 
 // names are people's words for the ids on the ledger.
 type names struct {
-	keys     map[string]keys.Key
+	keys     map[string]identity.Key
 	emails   map[string]string
-	accounts []keys.Account
+	accounts []identity.Account
 }
 
 // readNames reads as many as the visitor may know.
-func (c *Console) readNames(ctx context.Context, a keys.Account) (names, error) {
-	n := names{keys: map[string]keys.Key{}, emails: map[string]string{a.ID: a.Email}}
-	owned, err := c.keys.KeysOf(ctx, a.ID)
+func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
+	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
+	owned, err := c.keys.ListOf(ctx, a.ID)
 	if err == nil && a.Admin {
-		if owned, err = c.keys.Keys(ctx); err == nil {
-			n.accounts, err = c.keys.Accounts(ctx)
+		if owned, err = c.keys.List(ctx); err == nil {
+			n.accounts, err = c.accounts.List(ctx)
 		}
 	}
 	if err != nil {

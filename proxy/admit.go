@@ -10,7 +10,7 @@ import (
 	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/validate"
 )
 
@@ -28,23 +28,23 @@ func (s *Server) authenticate(x *exchange) error {
 }
 
 // identify looks up the key in the one Authorization header. The console's requests name their key instead.
-func (s *Server) identify(x *exchange) (keys.Identity, error) {
+func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if p := x.caller.onBehalfOf; p != nil {
 		return s.keys.Identify(p.account, p.key)
 	}
 	values := x.r.Header.Values("Authorization")
 	if len(values) != 1 {
-		return keys.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return keys.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }
 
 // Payer returns who pays for the requests of a key, and within which caps.
-func Payer(i *keys.Identity) budget.Payer {
+func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
@@ -125,7 +125,7 @@ func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
 const reauthenticateAfter = time.Second
 
 // Concurrency returns how many requests of a key may run at a time.
-func (s *Server) Concurrency(i *keys.Identity) int {
+func (s *Server) Concurrency(i *identity.Principal) int {
 	if i.Concurrency > 0 {
 		return i.Concurrency
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/budget"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
@@ -68,7 +68,7 @@ func TestABurstNeverPassesACap(t *testing.T) {
 				r := newRig(t, nil, upstream(t, spender), upstream(t, spender))
 				if scope == "key" {
 					r.setKey(limits(c.set))
-				} else if _, err := r.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { c.set(&f.Caps) }); err != nil {
+				} else if _, err := r.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { c.set(&f.Caps) }); err != nil {
 					t.Fatal(err)
 				}
 				used := func() (sum int64) {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/mockvllm"
 	"basegate/quota"
 )
@@ -261,15 +261,15 @@ func TestAWholeAnswerIsChargedWhatVLLMSays(t *testing.T) {
 	}
 }
 
-func limits(change func(*quota.Caps)) func(*keys.KeyFields) {
-	return func(f *keys.KeyFields) { change(&f.Caps) }
+func limits(change func(*quota.Caps)) func(*identity.KeyFields) {
+	return func(f *identity.KeyFields) { change(&f.Caps) }
 }
 
-func (r *rig) setKey(change func(*keys.KeyFields)) {
+func (r *rig) setKey(change func(*identity.KeyFields)) {
 	r.t.Helper()
-	all, err := r.keys.Keys(r.t.Context())
+	all, err := r.keys.List(r.t.Context())
 	if err == nil {
-		_, err = r.keys.SetKey(r.t.Context(), all[0].ID, change)
+		_, err = r.keys.Set(r.t.Context(), all[0].ID, change)
 	}
 	if err != nil {
 		r.t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 )
 
 // ask is a request from within for the account's key.
@@ -68,7 +68,7 @@ func TestAGuestIsRefusedLikeTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
-	stranger, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org"})
+	stranger, err := r.accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestAGuestIsRefusedLikeTheKey(t *testing.T) {
 	if got := r.ask(who.AccountID, who.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
 		t.Errorf("an unknown field: %d %s", got.status, got.body)
 	}
-	if _, err := r.keys.PauseKey(t.Context(), who.KeyID); err != nil {
+	if _, err := r.keys.Pause(t.Context(), who.KeyID); err != nil {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the key is paused", func() bool { _, err := r.keys.Authenticate(r.secret); return err != nil })

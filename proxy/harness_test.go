@@ -32,7 +32,7 @@ import (
 	"basegate/fleet"
 	connections "basegate/http1/client"
 	"basegate/http1/server"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/proxy"
 )
 
@@ -48,7 +48,8 @@ type rig struct {
 	log      *lockedBuffer
 	registry *prometheus.Registry
 	server   *proxy.Server
-	keys     *keys.Directory
+	keys     *identity.Keys
+	accounts *identity.Accounts
 	queue    *admission.Queue
 	ledger   *budget.Ledger
 	db       *database.DB
@@ -92,11 +93,12 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	}
 	t.Cleanup(func() { db.Close() })
 	r.db = db
-	r.keys = keys.New(db, log, keys.Settings{})
-	if _, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+	store := identity.New(db, log, identity.Settings{})
+	r.keys, r.accounts = store.Keys, store.Accounts
+	if _, err := r.accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, r.secret, err = r.keys.CreateKey(t.Context(), keys.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
+	if _, r.secret, err = r.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.keys.Start(t.Context()); err != nil {

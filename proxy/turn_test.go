@@ -14,8 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/admission"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
@@ -243,11 +243,11 @@ func TestAKeyThatIsPausedWhileItWaitsIsRefused(t *testing.T) {
 	<-g.arrived
 	second := r.background(t.Context(), prompt(1))
 	r.wait("one waits", admission.Stats{Running: 1, Waiting: 1})
-	all, err := r.keys.Keys(t.Context())
+	all, err := r.keys.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.keys.PauseKey(t.Context(), all[0].ID); err != nil {
+	if _, err := r.keys.Pause(t.Context(), all[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	<-time.NewTimer(1100 * time.Millisecond).C // a shorter wait is not looked at again
@@ -264,7 +264,7 @@ func TestAKeyThatIsPausedWhileItWaitsIsRefused(t *testing.T) {
 func TestAKeysOwnConcurrencyGoesBeforeTheConfigured(t *testing.T) {
 	g := newGate()
 	r := newRig(t, atATime(1), upstream(t, g.ServeHTTP))
-	r.setKey(func(f *keys.KeyFields) { f.Concurrency = 3 })
+	r.setKey(func(f *identity.KeyFields) { f.Concurrency = 3 })
 	var all sync.WaitGroup
 	for i := range 4 {
 		one := r.background(t.Context(), prompt(i))

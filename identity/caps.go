@@ -1,4 +1,4 @@
-package keys
+package identity
 
 import (
 	"errors"
@@ -22,12 +22,12 @@ func checkKeyCaps(c quota.Caps, a Account) error {
 	return nil
 }
 
-// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked keys
-// do not count.
+// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked
+// keys do not count.
 func checkAccountCaps(c quota.Caps, owned []Key) error {
 	var over []string
 	for _, k := range owned {
-		if k.State == Revoked {
+		if k.State == KeyRevoked {
 			continue
 		}
 		if excess := k.Caps.Excess(c); excess != "" {
