@@ -24,6 +24,7 @@ var floors = [][]string{
 	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll"},
 	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
 	{"identity", "admission", "budget", "fleet"},
+	{"report"},
 	{"proxy", "console"},
 	{"gateway"},
 	{"cli"},
@@ -161,11 +162,11 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"budget/budget.go imports config, as only gateway, cli, fleet may",
 		"database/database.go (floor 1) imports nowhere, which stands on no floor",
 		"e2e/inside_test.go (outside) imports errors",
-		"identity/keys.go (floor 2) imports proxy (floor 3)",
+		"identity/keys.go (floor 2) imports proxy (floor 4)",
 		"mockvllm/server.go (floor 0) imports errors (floor 0)",
-		"proxy/server.go (floor 3) imports e2e (floor -1)",
+		"proxy/server.go (floor 4) imports e2e (floor -1)",
 		"proxy/sse/reader.go stands on no floor",
-		"validate/validate.go (floor 1) imports . (floor 6)",
+		"validate/validate.go (floor 1) imports . (floor 7)",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"strconv"
-	"time"
 
 	"basegate/budget"
 	"basegate/fleet"
@@ -98,9 +96,4 @@ func requestsFilter(v *visit) budget.Filter {
 		Account: v.account.ID, Key: v.query("key"), Model: v.query("model"),
 		Search: v.query("q"), Failed: v.query("failed") != "",
 	}
-}
-
-// milliseconds are for what is read by programs.
-func milliseconds(d time.Duration) string {
-	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', -1, 64)
 }
