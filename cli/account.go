@@ -115,7 +115,7 @@ func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool)
 		}
 		budgets := budgetsOf(a.Caps)
 		row := append([]string{a.Email, dash(a.Name), string(a.State), role}, budgets.cells()...)
-		rows = append(rows, append(row, date(a.CreatedAt), a.ID))
+		rows = append(rows, append(row, formatTime(a.CreatedAt), a.ID))
 		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), budgets, a.CreatedAt.UTC()})
 	}
 	if asJSON {

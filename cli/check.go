@@ -61,14 +61,14 @@ func newCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report(cmd, findings)
+			return printFindings(cmd, findings)
 		}),
 	}
 	cmd.Flags().BoolVar(&live, "live", false, "only ask the running gateway whether it lives, as a container's health check does")
 	return cmd
 }
 
-func report(cmd *cobra.Command, findings []finding) error {
+func printFindings(cmd *cobra.Command, findings []finding) error {
 	rows, failed := [][]string{}, false
 	for _, f := range findings {
 		rows = append(rows, []string{f.part, f.verdict, f.detail})

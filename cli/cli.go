@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -103,6 +104,9 @@ func withStore(cmd *cobra.Command, do func(context.Context, *identity.Store) err
 		return do(ctx, identity.New(db, zap.NewNop(), identity.Settings{}))
 	})
 }
+
+// commandLockWait is how long a command waits for another process to release the database.
+const commandLockWait = 5 * time.Second
 
 // withDatabase opens the configured database, also beside a running server.
 func withDatabase(cmd *cobra.Command, do func(context.Context, *database.DB) error) (err error) {

@@ -130,7 +130,7 @@ func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 		}
 		objects = append(objects, object)
 		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime}, object.cells()...)
-		rows = append(rows, append(row, date(k.CreatedAt), k.ID))
+		rows = append(rows, append(row, formatTime(k.CreatedAt), k.ID))
 	}
 	if asJSON {
 		return printJSON(cmd, objects)

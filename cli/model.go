@@ -128,7 +128,7 @@ func printModels(cmd *cobra.Command, reports []fleet.Report) error {
 		}
 		windows := slices.Clone(r.Windows)
 		for _, b := range r.Booked {
-			windows = append(windows, date(b.From)+" to "+date(b.To))
+			windows = append(windows, formatTime(b.From)+" to "+formatTime(b.To))
 		}
 		rows = append(rows, []string{
 			r.ID, r.Checkpoint, dash(r.Precision), r.Status, length, boot, strings.Join(states, ", "), dash(strings.Join(windows, "; ")),

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -19,34 +18,8 @@ func newWindow() *cobra.Command {
 	return cmd
 }
 
-// instant is a flag's value: a moment, in UTC or with its own offset.
-type instant struct{ at time.Time }
-
-var errInstant = errors.New("expected a time such as 2026-11-21T09:30:00Z, or with an offset such as +01:00")
-
-// Set implements pflag.Value.
-func (i *instant) Set(text string) (err error) {
-	if i.at, err = time.Parse(time.RFC3339, text); err != nil {
-		if i.at, err = time.Parse("2006-01-02T15:04Z07:00", text); err != nil {
-			return errInstant
-		}
-	}
-	return nil
-}
-
-// String implements pflag.Value.
-func (i *instant) String() string {
-	if i.at.IsZero() {
-		return ""
-	}
-	return i.at.Format(time.RFC3339)
-}
-
-// Type implements pflag.Value.
-func (*instant) Type() string { return "TIME" }
-
 func newWindowAdd() *cobra.Command {
-	var from, to instant
+	var from, to timeFlag
 	cmd := &cobra.Command{
 		Use:   "add ID --from TIME --to TIME",
 		Short: "Keep a model warm from one time to another",
