@@ -14,49 +14,49 @@ import (
 	"basegate/config"
 )
 
-// liveTimeout bounds the question of check --live, under the 5 s that the image's health check has.
-const liveTimeout = 4 * time.Second
+// healthTimeout limits the request of check --live, below the 5 s timeout of the image's health check.
+const healthTimeout = 4 * time.Second
 
-var errAnyPort = errors.New("server.listen has port 0, so nobody knows where the gateway listens")
+var errPortZero = errors.New("server.listen has port 0, so the gateway's port is not known")
 
-// checkLive asks the running gateway for /healthz, at the address that the configuration has it listen on: what a
-// container without a shell has in place of curl. It opens no database and asks no backend.
-func checkLive(cmd *cobra.Command, cfg *config.Config) error {
-	url, err := liveURL(cfg)
+// checkHealth requests /healthz from the running gateway, at the configured address. It is the health check of containers
+// that have no shell and no curl, and opens no database and queries no backend.
+func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
+	url, err := healthURL(cfg)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), liveTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
-	//nolint:gosec // the certificate is for the public name, and this asks the machine itself whether it lives
+	//nolint:gosec // the certificate is for the public name, and the request goes to this machine
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
-	answer, err := client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("ask the gateway: %w", err)
 	}
-	if err := answer.Body.Close(); err != nil {
-		return fmt.Errorf("close answer: %w", err)
+	if err := response.Body.Close(); err != nil {
+		return fmt.Errorf("close response: %w", err)
 	}
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %d", url, answer.StatusCode)
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %d", url, response.StatusCode)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), "live:", url)
 	return err
 }
 
-// liveURL is where the gateway of this machine answers. One that listens on every address does so on loopback.
-func liveURL(cfg *config.Config) (string, error) {
+// healthURL returns the URL of /healthz on this machine. If the gateway listens on every address, it is on localhost.
+func healthURL(cfg *config.Config) (string, error) {
 	host, port, err := net.SplitHostPort(cfg.Server.Listen)
 	if err != nil {
-		return "", fmt.Errorf("read server.listen: %w", err)
+		return "", fmt.Errorf("parse server.listen: %w", err)
 	}
 	if port == "0" {
-		return "", errAnyPort
+		return "", errPortZero
 	}
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "localhost"

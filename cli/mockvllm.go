@@ -11,7 +11,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// defaultMockModel is the checkpoint that config.yaml expects on the mock's default port.
+// defaultMockModel is the checkpoint that config.yaml expects at the mock's default address.
 const defaultMockModel = "meta-llama/Llama-3.1-8B"
 
 func newMock() *cobra.Command {

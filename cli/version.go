@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker (see the Makefile).
+// version is set by the linker; see the Makefile.
 var version = "dev"
 
 func newVersion() *cobra.Command {
@@ -23,7 +23,7 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// versionText is the linker's version, or the commit that the toolchain has recorded.
+// versionText returns the linker's version, or without one the commit that the toolchain recorded.
 func versionText() string {
 	info, ok := debug.ReadBuildInfo()
 	if version != "dev" || !ok {

@@ -13,7 +13,12 @@ import (
 )
 
 func newWindow() *cobra.Command {
-	cmd := &cobra.Command{Use: "window", Short: "Book windows in which a model is kept warm", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "window",
+		Short: "Book windows in which a model is kept warm",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(newWindowAdd(), newWindowList(), newWindowRemove())
 	return cmd
 }
@@ -30,7 +35,7 @@ func newWindowAdd() *cobra.Command {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
 				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: args[0], From: from.at, To: to.at})
 				if err != nil {
-					return err //nolint:wrapcheck // it says what was done
+					return err //nolint:wrapcheck // the error names the operation
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), booked.ID)
 				return nil
@@ -40,7 +45,7 @@ func newWindowAdd() *cobra.Command {
 	cmd.Flags().Var(&from, "from", "when it is to be warm")
 	cmd.Flags().Var(&to, "to", "until when")
 	for _, required := range []string{"from", "to"} {
-		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
 	return cmd
 }
@@ -55,14 +60,15 @@ func newWindowList() *cobra.Command {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 				booked, err := fleet.Windows(ctx, db)
 				if err != nil {
-					return err //nolint:wrapcheck // it says what was done
+					return err //nolint:wrapcheck // the error names the operation
 				}
 				if asJSON {
 					return printJSON(cmd, booked)
 				}
 				var rows [][]string
 				for _, b := range booked {
-					rows = append(rows, []string{strconv.FormatInt(b.ID, 10), b.Model, b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)})
+					from, to := b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)
+					rows = append(rows, []string{strconv.FormatInt(b.ID, 10), b.Model, from, to})
 				}
 				return printTable(cmd, []string{"ID", "MODEL", "FROM", "TO"}, rows)
 			})
@@ -83,7 +89,7 @@ func newWindowRemove() *cobra.Command {
 				return fmt.Errorf("%w: %s", fleet.ErrNoWindow, args[0])
 			}
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // it says what was done
+				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // the error names the operation
 			})
 		}),
 	}
