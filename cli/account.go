@@ -42,7 +42,7 @@ func newAccountCreate() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&account.Name, "name", "", "whose account it is")
+	cmd.Flags().StringVar(&account.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
 	budgets.add(cmd.Flags())
 	return cmd
@@ -75,8 +75,8 @@ func newAccountSet() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&fields.Name, "name", "", "whose account it is")
-	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false takes it away")
+	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
+	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
 	budgets.add(cmd.Flags())
 	return setter(cmd)
 }
@@ -134,11 +134,13 @@ func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool)
 }
 
 func newAccountDisable() *cobra.Command {
-	return newAccountStateCommand("disable EMAIL", "Disable an account: all its keys stop working", (*identity.Accounts).Disable)
+	const short = "Disable an account: all its keys stop working"
+	return newAccountStateCommand("disable EMAIL", short, (*identity.Accounts).Disable)
 }
 
 func newAccountApprove() *cobra.Command {
-	return newAccountStateCommand("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*identity.Accounts).Enable)
+	const short = "Approve a pending account, or enable a disabled one"
+	return newAccountStateCommand("approve EMAIL", short, (*identity.Accounts).Enable)
 }
 
 // newAccountStateCommand returns a command that changes the state of one account.

@@ -65,7 +65,8 @@ func newCheck() *cobra.Command {
 			return printFindings(cmd, findings)
 		}),
 	}
-	cmd.Flags().BoolVar(&live, "live", false, "only ask the running gateway whether it lives, as a container's health check does")
+	cmd.Flags().BoolVar(&live, "live", false,
+		"only request /healthz from the running gateway, as a container's health check does")
 	return cmd
 }
 
@@ -185,13 +186,14 @@ var versionWarnings = []versionWarning{
 }
 
 func checkVersion(part string, b *fleet.Backend) []finding {
-	var version [2]int
-	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &version[0], &version[1]); err != nil {
-		return []finding{{part, checkWarning, "does not report vLLM's version, so best_of is emulated and its defaults are not known"}}
+	var minor [2]int
+	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &minor[0], &minor[1]); err != nil {
+		const detail = "does not report vLLM's version, so best_of is emulated and vLLM's defaults are not known"
+		return []finding{{part, checkWarning, detail}}
 	}
 	var findings []finding
 	for _, w := range versionWarnings {
-		if !less(version, w.from) && less(version, w.before) {
+		if !less(minor, w.from) && less(minor, w.before) {
 			findings = append(findings, finding{part, checkWarning, w.text})
 		}
 	}
@@ -206,7 +208,8 @@ func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding
 	defer cancel()
 	_, err := b.Tokenize(ctx, "a", true)
 	if err != nil {
-		return []finding{{part, checkWarning, "/tokenize does not answer, so prompts that may be too long are not counted but left to vLLM: " + err.Error()}}
+		detail := "/tokenize does not answer, so vLLM and not the gateway checks prompts that may be too long: " + err.Error()
+		return []finding{{part, checkWarning, detail}}
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Package cli is the command line, with one file per command: it parses flags, calls the packages below and prints their
-// results as a table or JSON. Data goes to stdout, everything else to stderr. The exit code tells a failure from wrong
-// usage. Rules, SQL and the columns of usage are left to other packages.
+// Package cli is the command line, with one file per command: it parses flags, calls the packages below and prints
+// their results as a table or JSON. Data goes to stdout, everything else to stderr; the exit code distinguishes a
+// failure from wrong arguments. It leaves every rule and all SQL to the packages below.
 package cli
 
 import (
@@ -75,7 +75,7 @@ type failure struct{ error }
 // Unwrap returns the marked error.
 func (f *failure) Unwrap() error { return f.error }
 
-// run returns a RunE whose errors are failures and not wrong usage.
+// run returns a RunE whose errors are failures and not wrong arguments.
 func run(command func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := command(cmd, args); err != nil {

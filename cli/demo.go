@@ -44,7 +44,8 @@ func newDemo() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "host:port to listen on")
-	cmd.Flags().StringVar(&dir, "data", "", "the folder for configuration and database; empty: a fresh one that goes with the demo")
+	cmd.Flags().StringVar(&dir, "data", "",
+		"the folder for configuration and database; empty: a temporary one, removed when the demo ends")
 	return cmd
 }
 

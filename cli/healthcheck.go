@@ -19,8 +19,8 @@ const healthTimeout = 4 * time.Second
 
 var errPortZero = errors.New("server.listen has port 0, so the gateway's port is not known")
 
-// checkHealth requests /healthz from the running gateway, at the configured address. It is the health check of containers
-// that have no shell and no curl, and opens no database and queries no backend.
+// checkHealth requests /healthz from the running gateway, at the configured address. It is the health check of
+// containers that have no shell and no curl. It opens no database and queries no backend.
 func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
 	url, err := healthURL(cfg)
 	if err != nil {

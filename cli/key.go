@@ -22,7 +22,7 @@ func newKey() *cobra.Command {
 		newKeyCreate(), newKeyList(), newKeySet(),
 		newKeyStateCommand("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
 		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
-		newKeyStateCommand("revoke ID", "Revoke a key for ever", (*identity.Keys).Revoke),
+		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
 	)
 	return cmd
 }
@@ -32,7 +32,7 @@ func newKeyCreate() *cobra.Command {
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
-		Short: "Create a key and print its secret, this once",
+		Short: "Create a key and print its secret, which is not shown again",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			budgets.apply(&key.Caps)

@@ -30,8 +30,8 @@ func newModel() *cobra.Command {
 	}
 	cmd.AddCommand(
 		newModelList(),
-		newModelCommand("warm ID", "Start a model, or keep one that runs from idling out for a while", fleet.CommandWarm),
-		newModelCommand("stop ID", "Stop a model when its requests have ended, until somebody asks for it", fleet.CommandStop),
+		newModelCommand("warm ID", "Start a model, or restart the idle time of a running one", fleet.CommandWarm),
+		newModelCommand("stop ID", "Drain and stop a model until the next request for it", fleet.CommandStop),
 		newWindow(),
 	)
 	return cmd
@@ -41,9 +41,9 @@ func newModelList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the models and how their backends are",
-		Long: "List the models and how their backends are, as the running gateway knows them.\n" +
-			"Where none answers at server.admin_listen, this command asks every backend itself.",
+		Short: "List the models and the states of their backends",
+		Long: "List the models and the states of their backends, as the running gateway reports them.\n" +
+			"If no gateway answers at server.admin_listen, this command probes every backend itself.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
@@ -52,7 +52,8 @@ func newModelList() *cobra.Command {
 			}
 			reports, err := fetchReports(cmd.Context(), cfg)
 			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No gateway answers at %s; these are the answers of the backends.\n", cfg.Server.AdminListen)
+				const notice = "No gateway answers at %s; the backends were probed instead.\n"
+				fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
 				if reports, err = probeReports(cmd.Context(), cfg); err != nil {
 					return err
 				}
@@ -167,8 +168,9 @@ func newModelCommand(use, short string, command fleet.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long:  short + ".\nThe running gateway obeys within a second. One that is not running never does.",
-		Args:  cobra.ExactArgs(1),
+		Long: short + ".\n" +
+			"The running gateway executes the command within a second. If none runs within a minute, the command is dropped.",
+		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
 				return fleet.Enqueue(ctx, db, args[0], command) //nolint:wrapcheck // the error names the operation

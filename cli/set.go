@@ -10,8 +10,8 @@ import (
 )
 
 // setHelp ends the help of the set commands.
-const setHelp = `What no flag names stays as it is. A budget is a number of tokens, such as 5_000_000, or "unbounded".
-A running server obeys within a second.`
+const setHelp = `Values without a flag do not change. A budget is a number of tokens, such as 5_000_000, or "unbounded".
+A running gateway applies the change within a second.`
 
 var errNoFlags = errors.New("nothing to change: give a flag")
 

@@ -33,22 +33,26 @@ func newUsage() *cobra.Command {
 	groupings := strings.Join(report.CommandLineGroupings(), ", ")
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what has been used",
-		Long: "Show what has been used, from the ledger: requests and days from the newest, the others from the one with the most tokens.\n" +
-			"A DATE is a day, UTC, such as 2026-11-21, or a time such as 2026-11-21T09:30:00Z. --since begins with it; --until ends with\n" +
-			"a whole day, and before a time. A request is of the time at which it came, and is shown once it has ended.",
+		Short: "Show the requests and tokens used",
+		Long: "Show the requests and tokens used, from the ledger. Requests and days are sorted from the newest; keys,\n" +
+			"accounts and models from the most tokens.\n" +
+			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n" +
+			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n" +
+			"it has ended.",
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return q.validate() },
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return q.print(ctx, db, cmd.OutOrStdout()) })
+			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+				return q.print(ctx, db, cmd.OutOrStdout())
+			})
 		}),
 	}
 	q.flags = cmd.Flags()
 	q.flags.Var(&q.since, "since", "from this day or time on")
 	q.flags.Var(&q.until, "until", "up to this day, or before this time")
-	q.flags.StringVar(&q.by, "by", string(budget.ByRequest), "what to add up by: "+groupings)
-	q.flags.StringVar(&q.account, "account", "", "only of the account with the address `EMAIL`")
-	q.flags.StringVar(&q.key, "key", "", "only of the key `ID`, which may be its prefix")
+	q.flags.StringVar(&q.by, "by", string(budget.ByRequest), "group by: "+groupings)
+	q.flags.StringVar(&q.account, "account", "", "only the account with the address `EMAIL`")
+	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID` or prefix")
 	q.flags.BoolVar(&q.asJSON, "json", false, "as JSON")
 	q.flags.BoolVar(&q.asCSV, "csv", false, "as CSV")
 	cmd.MarkFlagsMutuallyExclusive("json", "csv")

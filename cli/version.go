@@ -17,7 +17,8 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n",
+				versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return nil
 		}),
 	}

@@ -28,8 +28,9 @@ func newWindowAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add ID --from TIME --to TIME",
 		Short: "Keep a model warm from one time to another",
-		Long: "Keep a model warm from one time to another. It is started early by what a boot takes.\n" +
-			"A TIME has its offset: 2026-11-21T09:30:00Z or 2026-11-21T10:30:00+01:00. Windows that recur stand in the configuration.",
+		Long: "Keep a model warm from one time to another. It is started earlier by its estimated boot time.\n" +
+			"A TIME has an offset from UTC: 2026-11-21T09:30:00Z or 2026-11-21T10:30:00+01:00.\n" +
+			"Recurring windows are set in the configuration.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
@@ -42,8 +43,8 @@ func newWindowAdd() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().Var(&from, "from", "when it is to be warm")
-	cmd.Flags().Var(&to, "to", "until when")
+	cmd.Flags().Var(&from, "from", "start of the window")
+	cmd.Flags().Var(&to, "to", "end of the window")
 	for _, required := range []string{"from", "to"} {
 		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
@@ -54,7 +55,7 @@ func newWindowList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the booked windows that are not over",
+		Short: "List the booked windows that have not ended",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
