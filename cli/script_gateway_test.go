@@ -17,11 +17,11 @@ import (
 	"basegate/gateway"
 )
 
-// gateway: one runs from here on to the end of the script, by config.yaml, with $MOCK as every backend. $GATEWAY is its
-// address.
-func runGateway(ts *testscript.TestScript, neg bool, args []string) {
+// startGateway is the command `startgateway`: it runs the gateway of config.yaml until the end of the script, with $MOCK
+// as every backend, and sets $GATEWAY to its address.
+func startGateway(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
-		ts.Fatalf("usage: gateway")
+		ts.Fatalf("usage: startgateway")
 	}
 	c, err := config.Load(ts.MkAbs("config.yaml"))
 	ts.Check(err)
@@ -40,36 +40,36 @@ func runGateway(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("GATEWAY", g.Addr().String())
 }
 
-// soon is how long a running gateway may take to obey, and as much again for a slow machine.
-const soon = 5 * time.Second
+// applyTimeout is the second within which a running gateway applies a change, with room for a slow machine.
+const applyTimeout = 5 * time.Second
 
-// ask STATUS SECRET BODY TEXT: a completion is asked for until it is answered with the status and the text, which must be
-// soon. What is answered otherwise until then may be charged too.
-func ask(ts *testscript.TestScript, neg bool, args []string) {
+// complete is the command `complete STATUS SECRET BODY TEXT`: it requests completions from $GATEWAY until one has the
+// status and contains the text, at most for applyTimeout. The others may be charged too.
+func complete(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
-		ts.Fatalf("usage: ask STATUS SECRET BODY TEXT")
+		ts.Fatalf("usage: complete STATUS SECRET BODY TEXT")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), applyTimeout)
 	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		status, answer, err := complete(ctx, "http://"+ts.Getenv("GATEWAY"), args[1], args[2])
+		status, body, err := postCompletion(ctx, "http://"+ts.Getenv("GATEWAY"), args[1], args[2])
 		ts.Check(err)
-		if status == want && strings.Contains(answer, args[3]) {
+		if status == want && strings.Contains(body, args[3]) {
 			return
 		}
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			ts.Fatalf("it is still %d: %s", status, answer)
+			ts.Fatalf("got %d %s after %v, want %d with %s", status, body, applyTimeout, want, args[3])
 		}
 	}
 }
 
-func complete(ctx context.Context, base, secret, body string) (status int, answer string, err error) {
+func postCompletion(ctx context.Context, base, secret, body string) (status int, responseBody string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/completions", strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
@@ -82,7 +82,7 @@ func complete(ctx context.Context, base, secret, body string) (status int, answe
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, "", fmt.Errorf("read answer: %w", err)
+		return 0, "", fmt.Errorf("read response: %w", err)
 	}
 	return response.StatusCode, string(text), nil
 }
