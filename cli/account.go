@@ -78,7 +78,7 @@ func newAccountSet() *cobra.Command {
 	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newAccountList() *cobra.Command {

@@ -44,7 +44,7 @@ type budgetFlags struct {
 	monthly, daily, input, output capFlag
 }
 
-// add adds the flags to a command. Help shows unbounded as their default, which is right for create; setter removes it.
+// add adds the flags to a command. Help shows unbounded as their default, which is right for create; asSetCommand removes it.
 func (b *budgetFlags) add(flags *pflag.FlagSet) {
 	b.flags = flags
 	flags.Var(&b.monthly, "monthly-budget", "tokens a month, prompts and completions together")

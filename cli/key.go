@@ -87,7 +87,7 @@ func newKeySet() *cobra.Command {
 	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
 	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newKeyList() *cobra.Command {

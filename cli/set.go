@@ -15,9 +15,9 @@ A running gateway applies the change within a second.`
 
 var errNoFlags = errors.New("nothing to change: give a flag")
 
-// setter turns cmd, whose flags must be defined, into one that changes an existing account or key: it requires a flag,
+// asSetCommand turns cmd, whose flags must be defined, into one that changes an existing account or key: it requires a flag,
 // and its help shows no default for budgets, because those without a flag stay unchanged.
-func setter(cmd *cobra.Command) *cobra.Command {
+func asSetCommand(cmd *cobra.Command) *cobra.Command {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.DefValue == quota.Unbounded().String() {
 			f.DefValue = ""

@@ -54,7 +54,7 @@ func sum(name string, value func(*budget.Row) int64) column {
 	return column{name: name, summed: true, value: func(_ Names, r *budget.Row) any { return value(r) }}
 }
 
-// notInTable returns the column for a set whose tables omit it.
+// notInTable returns a copy of the column that tables omit.
 func notInTable(c column) column {
 	c.omitFromTable = true
 	return c
@@ -62,7 +62,7 @@ func notInTable(c column) column {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// columnSet has the columns of one grouping on the command line and in the console, nil where it is not offered.
+// columnSet has the columns of one grouping on the command line and in the console, nil if it is not offered there.
 type columnSet struct {
 	by                   budget.By
 	commandLine, console Columns
