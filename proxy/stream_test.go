@@ -4,68 +4,69 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"basegate/internal/ssetest"
 )
 
 const (
 	streamed      = `{"model":"m","prompt":"x","max_tokens":3,"stream":true}`
 	streamedUsage = `{"model":"m","prompt":"x","max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`
-	doneEvent     = "data: [DONE]\n\n"
+	doneEvent     = ssetest.Done
 )
 
-// event is one event of one choice; finish is JSON.
-func event(index int, text, finish string) string {
-	return fmt.Sprintf("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":%d,\"text\":%q,\"finish_reason\":%s}]}\n\n", index, text, finish)
-}
+var event = ssetest.Event
 
-// The transcripts are what each version of vLLM sends with include_usage, as sent; the usage event is the last before
-// [DONE]. Each goes through cut in two at every byte offset, once with the usage asked for and once without.
-func TestATranscriptComesThroughWhereverItIsCut(t *testing.T) {
-	files, err := filepath.Glob("../stream/testdata/sse/*.sse")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			transcript := string(text)
-			var offset int
-			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-				streams(transcript[:offset], transcript[offset:])(w, q)
-			}))
-			n := strings.Count(filepath.Base(file), "n2") + 1 // files of two choices say so in their names
-			ask := func(usage string) string {
-				return fmt.Sprintf(`{"model":"m","prompt":"x","n":%d,"stream":true%s}`, n, usage)
-			}
-			for offset = range len(transcript) + 1 {
-				if got := r.complete(ask(`,"stream_options":{"include_usage":true}`)); got.body != transcript {
-					t.Fatalf("cut at %d (-sent +got):\n%s", offset, cmp.Diff(transcript, got.body))
-				}
-				if got := r.complete(ask("")); got.body != withoutUsage(transcript) {
-					t.Fatalf("cut at %d, usage not asked for (-want +got):\n%s", offset, cmp.Diff(withoutUsage(transcript), got.body))
+// A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits it:
+// in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets around the ends
+// of events and a sample of the others are enough.
+func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
+	for _, s := range ssetest.Streams() {
+		t.Run(s.Name, func(t *testing.T) {
+			var writes []string
+			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) { streams(writes...)(w, q) }))
+			check := func(split string) {
+				t.Helper()
+				for usage, want := range map[string]string{`,"stream_options":{"include_usage":true}`: s.Text(), "": s.TextWithoutUsage()} {
+					got := r.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true%s}`, s.Request, usage))
+					if got.body != want {
+						t.Fatalf("%s, usage %q (-want +got):\n%s", split, usage, cmp.Diff(want, got.body))
+					}
 				}
 			}
+			sent := s.Text()
+			for _, at := range splitOffsets(s.Events) {
+				writes = []string{sent[:at], sent[at:]}
+				check(fmt.Sprint("split at ", at))
+			}
+			writes = strings.Split(sent, "")
+			check("byte by byte")
+			writes = []string{sent}
+			check("not split")
 		})
 	}
 }
 
-// withoutUsage is a transcript less the event whose choices are empty.
-func withoutUsage(transcript string) string {
-	var kept []string
-	for _, e := range strings.SplitAfter(transcript, "\n\n") {
-		if !strings.Contains(e, `"choices":[]`) {
-			kept = append(kept, e)
+// splitOffsets returns the offsets up to two bytes around the end of each event, and every 41st offset between them.
+func splitOffsets(events []string) []int {
+	total := len(strings.Join(events, ""))
+	end := 0
+	var offsets []int
+	for _, e := range events {
+		for at := end; at < end+len(e); at += 41 {
+			offsets = append(offsets, at)
+		}
+		end += len(e)
+		for at := end - 2; at <= min(end+2, total); at++ {
+			offsets = append(offsets, at)
 		}
 	}
-	return strings.Join(kept, "")
+	slices.Sort(offsets)
+	return slices.Compact(offsets)
 }
 
 func TestAnEventWaitsForNothing(t *testing.T) {
