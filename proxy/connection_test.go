@@ -13,7 +13,7 @@ import (
 )
 
 // wire is a backend that answers completions with bytes as they are, and then closes the connection.
-func wire(t *testing.T, answer func(net.Conn)) string {
+func startRawBackend(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -26,14 +26,14 @@ func wire(t *testing.T, answer func(net.Conn)) string {
 			if err != nil {
 				return
 			}
-			served.Go(func() { converse(conn, answer) })
+			served.Go(func() { serveRaw(conn, answer) })
 		}
 	})
 	t.Cleanup(func() { listener.Close(); served.Wait() })
 	return "http://" + listener.Addr().String()
 }
 
-func converse(conn net.Conn, answer func(net.Conn)) {
+func serveRaw(conn net.Conn, answer func(net.Conn)) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	for {
@@ -51,7 +51,7 @@ func converse(conn net.Conn, answer func(net.Conn)) {
 }
 
 // writes answers with text.
-func writes(text string) func(net.Conn) {
+func writeRaw(text string) func(net.Conn) {
 	return func(c net.Conn) { io.WriteString(c, text) }
 }
 
@@ -63,42 +63,42 @@ const (
 )
 
 // What net/http cannot parse it quotes in its error, and the gateway logs why an attempt failed.
-func TestAnAnswerThatIsNoHTTPIsNotQuotedInTheLog(t *testing.T) {
+func TestInvalidHTTPIsNotQuotedInTheLog(t *testing.T) {
 	const marker = "m4rk3r"
 	for name, c := range map[string]struct{ sent, body, code string }{
-		"no status line":    {marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad status":      {"HTTP/1.1 " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad header":      {"HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad length":      {"HTTP/1.1 200 OK\r\nContent-Length: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad encoding":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad chunk":       {plainHead + marker + "\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
-		"a bad trailer":     {plainHead + chunk(plainAnswer) + "0\r\n" + marker + "\r\n\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
-		"a bad event chunk": {streamHead + marker + "\r\n", streamed, "upstream_server_error"},
+		"no status line":    {marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad status":      {"HTTP/1.1 " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad header":      {"HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad length":      {"HTTP/1.1 200 OK\r\nContent-Length: " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad encoding":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad chunk":       {plainHead + marker + "\r\n", plainRequest, "upstream_server_error"},
+		"a bad trailer":     {plainHead + chunk(plainResponse) + "0\r\n" + marker + "\r\n\r\n", plainRequest, "upstream_server_error"},
+		"a bad event chunk": {streamHead + marker + "\r\n", streamRequest, "upstream_server_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(c.sent)))
-			if got := r.complete(c.body); got.status != http.StatusBadGateway || !strings.Contains(got.body, c.code) {
+			h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, writeRaw(c.sent)))
+			if got := h.complete(c.body); got.status != http.StatusBadGateway || !strings.Contains(got.body, c.code) {
 				t.Errorf("got %d %s", got.status, got.body)
 			}
-			if log := r.log.String(); strings.Contains(log, marker) {
+			if log := h.log.String(); strings.Contains(log, marker) {
 				t.Errorf("the log: %s", log)
 			}
 		})
 	}
 }
 
-func TestAPlainAnswerThatBreaksOffIsNoAnswer(t *testing.T) {
-	long := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainAnswer)+1) + "\r\n\r\n"
+func TestTruncatedPlainResponseIsRefused(t *testing.T) {
+	long := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainResponse)+1) + "\r\n\r\n"
 	for name, sent := range map[string]string{
-		"short of its length":     long + plainAnswer,
-		"between two chunks":      plainHead + chunk(plainAnswer),
-		"inside a chunk":          plainHead + "ffff\r\n" + plainAnswer,
+		"short of its length":     long + plainResponse,
+		"between two chunks":      plainHead + chunk(plainResponse),
+		"inside a chunk":          plainHead + "ffff\r\n" + plainResponse,
 		"before the first byte":   plainHead,
 		"before the header's end": "HTTP/1.1 200 OK\r\nContent-Ty",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(sent)))
-			if got := r.complete(`{"model":"m","prompt":"x"}`); got.status != http.StatusBadGateway || strings.Contains(got.body, "choices") {
+			h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, writeRaw(sent)))
+			if got := h.complete(plainRequest); got.status != http.StatusBadGateway || strings.Contains(got.body, "choices") {
 				t.Errorf("got %d %s", got.status, got.body)
 			}
 		})
@@ -107,16 +107,16 @@ func TestAPlainAnswerThatBreaksOffIsNoAnswer(t *testing.T) {
 
 // The client gets every event that was whole, then [DONE] if that was all, else one error event: at whatever byte the
 // connection breaks.
-func TestAStreamCutAtEveryByteEndsInOneWay(t *testing.T) {
+func TestStreamCutOffAtAnyOffsetEndsUnambiguously(t *testing.T) {
 	events := []string{event(0, "caf\u00e9 \u2028", "null"), event(1, "☕", "null"), event(1, "", `"stop"`), event(0, "b", `"length"`), doneEvent}
 	sent := strings.Join(events, "")
 	finished := len(sent) - len(doneEvent)
 	var at int
-	r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, func(c net.Conn) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, func(c net.Conn) {
 		io.WriteString(c, streamHead+chunk(sent[:at]))
 	}))
 	for at = 1; at <= len(sent); at++ {
-		got := r.complete(`{"model":"m","prompt":"x","n":2,"stream":true}`)
+		got := h.complete(`{"model":"m","prompt":"x","n":2,"stream":true}`)
 		whole := strings.LastIndex(sent[:at], "\n\n") + 2
 		if whole < 2 {
 			if got.status != http.StatusBadGateway {
@@ -144,12 +144,12 @@ func TestAStreamCutAtEveryByteEndsInOneWay(t *testing.T) {
 	}
 }
 
-func TestABackendThatFallsSilentInAStreamEndsItWithAnErrorEvent(t *testing.T) {
-	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-		streams(event(0, "a", "null"))(w, q)
-		<-q.Context().Done()
+func TestSilentBackendEndsAStreamWithAnErrorEvent(t *testing.T) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		respondStream(event(0, "a", "null"))(w, r)
+		<-r.Context().Done()
 	}))
-	got := r.complete(streamed)
+	got := h.complete(streamRequest)
 	rest, ok := strings.CutPrefix(got.body, event(0, "a", "null"))
 	if !ok || !strings.HasPrefix(rest, `data: {"error":{"code":"upstream_unreachable"`) || strings.Count(rest, "data: ") != 1 {
 		t.Errorf("got %q", got.body)
@@ -158,22 +158,22 @@ func TestABackendThatFallsSilentInAStreamEndsItWithAnErrorEvent(t *testing.T) {
 
 // A client that stops reading for a while holds its own stream up. The backend, which has sent all it had, is not to
 // blame, and must not have its breaker opened by that.
-func TestASlowClientIsNotTheBackendsSilence(t *testing.T) {
+func TestSlowClientIsNotTakenForASilentBackend(t *testing.T) {
 	const pause = 2250 * time.Millisecond
 	long := event(0, strings.Repeat("word ", 3<<20), "null") // more than the sockets hold
 	sent, resume := make(chan struct{}), make(chan struct{})
-	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-		streams(event(0, "a", "null"), long)(w, q)
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		respondStream(event(0, "a", "null"), long)(w, r)
 		close(sent)
 		<-resume
-		streams(event(0, "b", `"stop"`), doneEvent)(w, q)
+		respondStream(event(0, "b", `"stop"`), doneEvent)(w, r)
 	}))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := r.request(t.Context(), http.MethodPost, "/v1/completions", streamed).Write(conn); err != nil {
+	if err := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest).Write(conn); err != nil {
 		t.Fatal(err)
 	}
 	<-sent

@@ -10,16 +10,16 @@ import (
 )
 
 // A refusal rests on the tokenizer's count, never on the bound; and a prompt that fits by its bytes costs no question.
-func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
+func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 	p, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	r := newRig(t, nil, p.URL())
+	h := newHarness(t, nil, p.URL())
 	questions := func() (n int) {
-		for _, q := range p.Requests() {
-			if q.Path == "/tokenize" {
+		for _, r := range p.Requests() {
+			if r.Path == "/tokenize" {
 				n++
 			}
 		}
@@ -47,7 +47,7 @@ func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := questions()
-			got := r.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
+			got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
 			if got.status != c.status || (c.status == 400 && (!strings.Contains(got.body, `"code":"context_length_exceeded"`) ||
 				!strings.Contains(got.body, fmt.Sprintf(`"max_tokens":%d,"max_model_len":200`, c.maxTokens)))) {
 				t.Errorf("got %d %s", got.status, got.body)
@@ -59,22 +59,22 @@ func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
 	}
 	// Where the tokenizer does not answer, vLLM judges.
 	p.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: -1})
-	got := r.complete(`{"model":"m","prompt":"` + long + `"}`)
+	got := h.complete(`{"model":"m","prompt":"` + long + `"}`)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"vllm_context_length"`) {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
 }
 
 // A prompt to be scored whose length decides is not let through uncounted: vLLM knows nothing of that limit.
-func TestAPromptToBeScoredIsNotLetThroughUncounted(t *testing.T) {
-	limited := func(o *rigOptions) { o.model.MaxScoredPromptTokens = 10 }
-	r := newRig(t, limited, upstreamWithout(t, "/tokenize", answers(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
+func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
+	limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
+	h := newHarness(t, limited, startBackendWithout(t, "/tokenize", respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
 	for body, status := range map[string]int{
 		`"prompt":"once upon a time","prompt_logprobs":1`: http.StatusBadGateway,
 		`"prompt":"once","prompt_logprobs":1`:             http.StatusOK,
 		`"prompt":"once upon a time"`:                     http.StatusOK,
 	} {
-		got := r.complete(`{"model":"m",` + body + `}`)
+		got := h.complete(`{"model":"m",` + body + `}`)
 		if got.status != status || status == http.StatusBadGateway && !strings.Contains(got.body, `"code":"upstream_unreachable"`) {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}

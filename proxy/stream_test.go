@@ -13,14 +13,6 @@ import (
 	"basegate/internal/ssetest"
 )
 
-const (
-	streamed      = `{"model":"m","prompt":"x","max_tokens":3,"stream":true}`
-	streamedUsage = `{"model":"m","prompt":"x","max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`
-	doneEvent     = ssetest.Done
-)
-
-var event = ssetest.Event
-
 // A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits it:
 // in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets around the ends
 // of events and a sample of the others are enough.
@@ -28,11 +20,11 @@ func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {
 			var writes []string
-			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) { streams(writes...)(w, q) }))
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) { respondStream(writes...)(w, r) }))
 			check := func(split string) {
 				t.Helper()
 				for usage, want := range map[string]string{`,"stream_options":{"include_usage":true}`: s.Text(), "": s.TextWithoutUsage()} {
-					got := r.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true%s}`, s.Request, usage))
+					got := h.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true%s}`, s.Request, usage))
 					if got.body != want {
 						t.Fatalf("%s, usage %q (-want +got):\n%s", split, usage, cmp.Diff(want, got.body))
 					}
@@ -69,9 +61,9 @@ func splitOffsets(events []string) []int {
 	return slices.Compact(offsets)
 }
 
-func TestAnEventWaitsForNothing(t *testing.T) {
+func TestEventsAreRelayedImmediately(t *testing.T) {
 	received := make(chan struct{})
-	r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 20 {
 			finish := "null"
@@ -82,13 +74,13 @@ func TestAnEventWaitsForNothing(t *testing.T) {
 			http.NewResponseController(w).Flush()
 			select {
 			case <-received: // the next event is not sent before the client has this one
-			case <-q.Context().Done():
+			case <-r.Context().Done():
 				return
 			}
 		}
 		io.WriteString(w, doneEvent)
 	}))
-	resp, err := client.Do(r.request(t.Context(), http.MethodPost, "/v1/completions", streamed))
+	resp, err := client.Do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,23 +102,23 @@ func TestAnEventWaitsForNothing(t *testing.T) {
 	}
 }
 
-func TestALineOfMegabytesPasses(t *testing.T) {
+func TestEventOfMegabytesIsRelayed(t *testing.T) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		long := event(0, strings.Repeat("word ", size/5), `"length"`) + doneEvent
-		r := newRig(t, nil, upstream(t, streams(long)))
-		if got := r.complete(streamed); got.body != long {
+		h := newHarness(t, nil, startBackend(t, respondStream(long)))
+		if got := h.complete(streamRequest); got.body != long {
 			t.Errorf("%d bytes: got %d bytes that differ", len(long), len(got.body))
 		}
 	}
 }
 
 // Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing behind it.
-func TestAStreamNeverEndsAmbiguously(t *testing.T) {
+func TestStreamNeverEndsAmbiguously(t *testing.T) {
 	begun := event(0, "a", "null") + event(0, "b", "null")
 	finished := event(0, "c", `"length"`)
 	vllmError := "data: {\"error\": {\"message\": \"%s\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}}\n\n" + doneEvent
 	abort := func(w http.ResponseWriter, _ *http.Request) {
-		streams(begun)(w, nil)
+		respondStream(begun)(w, nil)
 		panic(http.ErrAbortHandler)
 	}
 	for _, c := range []struct {
@@ -134,22 +126,22 @@ func TestAStreamNeverEndsAmbiguously(t *testing.T) {
 		backend http.HandlerFunc
 		code    string // of the error event; empty: [DONE]
 	}{
-		{"all is well", streams(begun, finished, doneEvent), ""},
-		{"no [DONE] behind the finish", streams(begun, finished), ""},
-		{"the stream just stops", streams(begun), "upstream_server_error"},
+		{"all is well", respondStream(begun, finished, doneEvent), ""},
+		{"no [DONE] behind the finish", respondStream(begun, finished), ""},
+		{"the stream just stops", respondStream(begun), "upstream_server_error"},
 		{"the connection breaks", abort, "upstream_server_error"},
-		{"it stops inside an event", streams(begun, finished[:20]), "upstream_server_error"},
-		{"[DONE] without a finish", streams(begun, doneEvent), "upstream_server_error"},
-		{"a choice is aborted", streams(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
-		{"an error event", streams(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
-		{"a dead engine, called the client's error 400", streams(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
-		{"out of memory", streams(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
-		{"garbage in an event", streams(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
-		{"garbage between events", streams(begun, "<html>\n\n"), "upstream_server_error"},
+		{"it stops inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
+		{"[DONE] without a finish", respondStream(begun, doneEvent), "upstream_server_error"},
+		{"a choice is aborted", respondStream(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
+		{"an error event", respondStream(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
+		{"a dead engine, called the client's error 400", respondStream(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
+		{"out of memory", respondStream(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
+		{"garbage in an event", respondStream(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
+		{"garbage between events", respondStream(begun, "<html>\n\n"), "upstream_server_error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, nil, upstream(t, c.backend))
-			got := r.complete(streamed)
+			h := newHarness(t, nil, startBackend(t, c.backend))
+			got := h.complete(streamRequest)
 			rest, ok := strings.CutPrefix(got.body, begun)
 			if !ok || got.status != http.StatusOK {
 				t.Fatalf("got %d %q; want it to begin with what had come", got.status, got.body)
@@ -168,37 +160,37 @@ func TestAStreamNeverEndsAmbiguously(t *testing.T) {
 	}
 }
 
-func TestCommentsPassOnceTheStreamHasBegun(t *testing.T) {
-	r := newRig(t, nil, upstream(t, streams(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
+func TestCommentsAreRelayedAfterTheFirstEvent(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respondStream(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
 	want := event(0, "a", "null") + ": ping\n\n" + event(0, "b", `"stop"`) + doneEvent
-	if got := r.complete(streamed); got.body != want {
+	if got := h.complete(streamRequest); got.body != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got.body))
 	}
 }
 
 // Buffers of streams are reused: what one stream leaves behind must not disturb the next.
-func TestStreamsOneAfterTheOther(t *testing.T) {
+func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
 	whole := event(0, "a", `"stop"`) + doneEvent
-	r := newRig(t, nil, upstream(t, streams(whole)))
+	h := newHarness(t, nil, startBackend(t, respondStream(whole)))
 	for range 50 {
-		if got := r.complete(streamed); got.body != whole {
+		if got := h.complete(streamRequest); got.body != whole {
 			t.Fatalf("got %q", got.body)
 		}
 	}
 }
 
-func TestTheStatusWaitsForTheFirstEvent(t *testing.T) {
+func TestStatusIsSentWithTheFirstEvent(t *testing.T) {
 	for name, backend := range map[string]http.HandlerFunc{
-		"an error in the stream": streams("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
-		"an abort":               streams(event(0, "", `"abort"`) + doneEvent),
-		"nothing":                streams(""),
-		"[DONE] alone":           streams(doneEvent),
-		"a plain error":          answers(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
-		"something else":         answers(http.StatusOK, "text/html", `<html>`),
+		"an error in the stream": respondStream("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
+		"an abort":               respondStream(event(0, "", `"abort"`) + doneEvent),
+		"nothing":                respondStream(""),
+		"[DONE] alone":           respondStream(doneEvent),
+		"a plain error":          respond(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
+		"something else":         respond(http.StatusOK, "text/html", `<html>`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil, upstream(t, backend))
-			if got := r.complete(streamedUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
+			h := newHarness(t, nil, startBackend(t, backend))
+			if got := h.complete(streamRequestWithUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
 				t.Errorf("got %d %s", got.status, got.body)
 			}
 		})

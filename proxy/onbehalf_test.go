@@ -12,14 +12,14 @@ import (
 )
 
 // ask is a request from within for the account's key.
-func (r *rig) ask(account, key, body string) reply {
+func (h *harness) completeOnBehalfOf(account, key, body string) response {
 	w := httptest.NewRecorder()
-	q := httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/console/api/completions", strings.NewReader(body))
-	r.server.ServeOnBehalfOf(account, key, w, q)
-	return reply{w.Code, w.Header(), w.Body.String()}
+	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/console/api/completions", strings.NewReader(body))
+	h.server.ServeOnBehalfOf(account, key, w, r)
+	return response{w.Code, w.Header(), w.Body.String()}
 }
 
-func TestAGuestIsServedAndChargedLikeTheKey(t *testing.T) {
+func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 	for _, c := range []struct{ name, body, upstream string }{
 		{
 			"continuation", `{"model":"m","prompt":"once upon","max_tokens":3}`,
@@ -32,62 +32,62 @@ func TestAGuestIsServedAndChargedLikeTheKey(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			asked := make(chan string, 2)
-			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-				body, _ := io.ReadAll(q.Body)
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
 				asked <- string(body)
-				answers(http.StatusOK, "application/json", plainAnswer)(w, q)
+				respond(http.StatusOK, "application/json", plainResponse)(w, r)
 			}))
-			who, err := r.keys.Authenticate(r.secret)
+			who, err := h.keys.Authenticate(h.secret)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := r.ask(who.AccountID, who.KeyID, c.body)
+			got := h.completeOnBehalfOf(who.AccountID, who.KeyID, c.body)
 			if got.status != http.StatusOK {
 				t.Fatalf("got %d %s", got.status, got.body)
 			}
 			if upstream := <-asked; upstream != c.upstream {
 				t.Errorf("vLLM was asked %s, want %s", upstream, c.upstream)
 			}
-			if want := r.complete(c.body); got.body != want.body {
+			if want := h.complete(c.body); got.body != want.body {
 				t.Errorf("got %d %s, want %s", got.status, got.body, want.body)
 			}
 			if got.header.Get("X-Acs-Upstream-Model") == "" || got.header.Get("X-Request-Id") == "" {
 				t.Errorf("headers: %v", got.header)
 			}
-			if r.ledger.KeyTotals(who.KeyID).Month() == 0 {
+			if h.ledger.KeyTotals(who.KeyID).Month() == 0 {
 				t.Error("the key was charged nothing")
 			}
 		})
 	}
 }
 
-func TestAGuestIsRefusedLikeTheKey(t *testing.T) {
-	r := newRig(t, nil, upstream(t, func(http.ResponseWriter, *http.Request) { t.Error("vLLM was asked") }))
-	who, err := r.keys.Authenticate(r.secret)
+func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("vLLM was asked") }))
+	who, err := h.keys.Authenticate(h.secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
-	stranger, err := r.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org"})
+	stranger, err := h.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.ask(stranger.ID, who.KeyID, body); got.status != http.StatusUnauthorized || !strings.Contains(got.body, `"invalid_api_key"`) {
+	if got := h.completeOnBehalfOf(stranger.ID, who.KeyID, body); got.status != http.StatusUnauthorized || !strings.Contains(got.body, `"invalid_api_key"`) {
 		t.Errorf("another's key: %d %s", got.status, got.body)
 	}
-	if got := r.ask(who.AccountID, who.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
+	if got := h.completeOnBehalfOf(who.AccountID, who.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
 		t.Errorf("an unknown field: %d %s", got.status, got.body)
 	}
-	if _, err := r.keys.PauseKey(t.Context(), who.KeyID); err != nil {
+	if _, err := h.keys.PauseKey(t.Context(), who.KeyID); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "the key is paused", func() bool { _, err := r.keys.Authenticate(r.secret); return err != nil })
-	if got, want := r.ask(who.AccountID, who.KeyID, body), r.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
+	poll.Until(t, "the key is paused", func() bool { _, err := h.keys.Authenticate(h.secret); return err != nil })
+	if got, want := h.completeOnBehalfOf(who.AccountID, who.KeyID, body), h.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
 		t.Errorf("a paused key: %d %s, want %d %s", got.status, got.body, want.status, want.body)
 	}
 }
 
 // withoutID is an error's body without the id of its request.
-func withoutID(got reply) string {
+func withoutID(got response) string {
 	return strings.ReplaceAll(got.body, got.header.Get("X-Request-Id"), "")
 }

@@ -1,0 +1,177 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/admission"
+	"basegate/internal/poll"
+	"basegate/keys"
+)
+
+// gate is a backend that answers when it is told to.
+type blockingBackend struct {
+	arrived chan string // the prompts, as they come
+	open    chan struct{}
+}
+
+func newBlockingBackend() *blockingBackend {
+	return &blockingBackend{arrived: make(chan string, 1000), open: make(chan struct{}, 1000)}
+}
+
+func (backend *blockingBackend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	backend.arrived <- gjson.GetBytes(body, "prompt").Str
+	select {
+	case <-backend.open:
+		respond(200, "application/json", plainResponse)(w, r)
+	case <-r.Context().Done():
+	}
+}
+
+// background asks in a goroutine, and tells when the answer is there.
+func (h *harness) completeAsync(ctx context.Context, body string) <-chan response {
+	out := make(chan response, 1)
+	req := h.newRequest(ctx, http.MethodPost, "/v1/completions", body)
+	go func() {
+		defer close(out)
+		resp, err := client.Do(req)
+		if err != nil {
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil {
+			out <- response{resp.StatusCode, resp.Header, string(text)}
+		}
+	}()
+	return out
+}
+
+func (h *harness) awaitQueue(what string, want admission.Stats) {
+	h.t.Helper()
+	poll.Until(h.t, what, func() bool {
+		s := h.queue.Stats()
+		return s.Running == want.Running && s.Waiting == want.Waiting
+	})
+}
+
+func promptRequest(i int) string { return fmt.Sprintf(`{"model":"m","prompt":"p%d"}`, i) }
+
+func concurrency(n int) func(*harnessOptions) {
+	return func(o *harnessOptions) { o.settings.ConcurrencyPerKey = n }
+}
+
+func TestRequestsOfAKeyAreForwardedInOrderUpToItsConcurrency(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(2), startBackend(t, backend.ServeHTTP))
+	var all []<-chan response
+	for i := range 6 {
+		all = append(all, h.completeAsync(t.Context(), promptRequest(i)))
+		h.awaitQueue("it came", admission.Stats{Running: min(i+1, 2), Waiting: max(i-1, 0)})
+	}
+	first := map[string]bool{<-backend.arrived: true, <-backend.arrived: true}
+	if !first["p0"] || !first["p1"] {
+		t.Errorf("the first two are %v", first)
+	}
+	for i := 2; i < 6; i++ {
+		backend.open <- struct{}{}
+		if got := <-backend.arrived; got != "p"+strconv.Itoa(i) {
+			t.Errorf("%d is %s", i, got)
+		}
+	}
+	backend.open <- struct{}{}
+	backend.open <- struct{}{}
+	for i, one := range all {
+		got := <-one
+		if got.status != 200 {
+			t.Errorf("%d: %d %s", i, got.status, got.body)
+		}
+		queued := 0.0
+		if _, err := fmt.Sscanf(got.header.Get("Server-Timing"), "queue;dur=%f, upstream;dur=", &queued); err != nil || queued < 0 {
+			t.Errorf("%d: %v: %q", i, err, got.header.Get("Server-Timing"))
+		}
+	}
+	if !strings.Contains(h.log.String(), `"queue_ms":`) {
+		t.Error("the log does not tell the time in the queue")
+	}
+}
+
+func TestEveryFailureReleasesTheSlot(t *testing.T) {
+	h := newHarness(t, concurrency(1), startBackend(t, respond(500, "text/plain", "Internal Server Error")))
+	for i, body := range []string{
+		promptRequest(1), `{"model":"m","prompt":[1],"max_tokens":1000000}`, `{"model":"m","prompt":"x","stream":true}`,
+		`{"model":"m","prompt":"x","max_tokens":0}`,
+	} {
+		h.complete(body)
+		h.awaitQueue(fmt.Sprintf("%d gave it back", i), admission.Stats{})
+	}
+}
+
+func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, func(o *harnessOptions) { o.settings.ConcurrencyPerKey, o.maxBuffered = 1, 100 }, startBackend(t, backend.ServeHTTP))
+	first := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("x", 200)+`"}`) // does not wait
+	<-backend.arrived
+	second := h.completeAsync(t.Context(), promptRequest(1))
+	h.awaitQueue("one waits", admission.Stats{Running: 1, Waiting: 1})
+	refused := h.complete(`{"model":"m","prompt":"` + strings.Repeat("x", 80) + `"}`)
+	if refused.status != 503 || !strings.Contains(refused.body, `"overloaded"`) || refused.header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s %v", refused.status, refused.body, refused.header)
+	}
+	backend.open <- struct{}{}
+	backend.open <- struct{}{}
+	if a, b := (<-first).status, (<-second).status; a != 200 || b != 200 {
+		t.Errorf("got %d and %d", a, b)
+	}
+}
+
+func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	first := h.completeAsync(t.Context(), promptRequest(0))
+	<-backend.arrived
+	second := h.completeAsync(t.Context(), promptRequest(1))
+	h.awaitQueue("one waits", admission.Stats{Running: 1, Waiting: 1})
+	all, err := h.keys.Keys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.keys.PauseKey(t.Context(), all[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	<-time.NewTimer(1100 * time.Millisecond).C // a shorter wait is not looked at again
+	backend.open <- struct{}{}
+	if got := (<-first).status; got != 200 {
+		t.Errorf("the one that ran: %d", got)
+	}
+	if got := <-second; got.status != 401 {
+		t.Errorf("the one that waited: %d %s", got.status, got.body)
+	}
+	h.awaitQueue("no slot is held", admission.Stats{})
+}
+
+func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	h.updateKey(func(f *keys.KeyFields) { f.Concurrency = 3 })
+	var all sync.WaitGroup
+	for i := range 4 {
+		one := h.completeAsync(t.Context(), promptRequest(i))
+		all.Go(func() { <-one })
+	}
+	h.awaitQueue("three run", admission.Stats{Running: 3, Waiting: 1})
+	for range 4 {
+		backend.open <- struct{}{}
+	}
+	all.Wait()
+}

@@ -1,0 +1,41 @@
+package proxy_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// A deadline for writes that passes between two events would end a stream of HTTP/2, though nobody is slow.
+func TestHTTP2StreamOutlivesPausesOfTheBackend(t *testing.T) {
+	const pause = 200 * time.Millisecond
+	want := strings.Repeat(event(0, "a", "null"), 4) + event(0, "b", `"stop"`) + doneEvent
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 3 / 2 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		for range 4 {
+			respondStream(event(0, "a", "null"))(w, r)
+			<-time.NewTimer(pause).C
+		}
+		respondStream(event(0, "b", `"stop"`), doneEvent)(w, r)
+	}))
+	e := echo.New()
+	h.server.Mount(e)
+	front := httptest.NewUnstartedServer(e)
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	defer front.Close()
+	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest)
+	req.URL.Scheme, req.URL.Host = "https", strings.TrimPrefix(front.URL, "https://")
+	resp, err := front.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.ProtoMajor != 2 || string(body) != want {
+		t.Errorf("got %s, %v: %q", resp.Proto, err, body)
+	}
+}
