@@ -12,8 +12,7 @@ import (
 	"basegate/keys"
 )
 
-// Whatever stands in a request's headers, the key is found only in the one Authorization header that names it, and a
-// workload is one of those that there are.
+// A key is found only in a single Authorization header with the scheme Bearer, and only known workloads are recorded.
 func FuzzHeaders(f *testing.F) {
 	db, err := database.Open(f.Context(), database.Settings{Path: filepath.Join(f.TempDir(), "test.db")}, zap.NewNop())
 	if err != nil {
@@ -48,10 +47,10 @@ func FuzzHeaders(f *testing.F) {
 		fields := strings.SplitN(value, " ", 2)
 		want := second == "" && len(fields) == 2 && strings.EqualFold(fields[0], "Bearer") && strings.TrimSpace(fields[1]) == secret
 		if (err == nil) != want || (identity.KeyID != "") != want {
-			t.Errorf("%q, %q: %+v, %v", value, second, identity, err)
+			t.Errorf("Authorization %q, %q: got %+v, %v, want a key: %t", value, second, identity, err, want)
 		}
 		if got := x.workload(); got != "" && got != "interactive" && got != "batch" || got != "" && got != workload {
-			t.Errorf("workload %q is taken for %q", workload, got)
+			t.Errorf("X-Acs-Workload %q: got the workload %q", workload, got)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 )
 
+// gzipText returns text compressed with gzip.
 func gzipText(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -18,7 +19,8 @@ func gzipText(t *testing.T, text string) string {
 	return b.String()
 }
 
-// Bodies on their way count with what waits: each may unpack to the limit of its size, and many may come at once.
+// Bodies count as buffered memory while they arrive, because many clients may send bodies, or small bodies that decompress to the
+// size limit, at the same time.
 func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 256 << 10 }, startBackend(t, respond(200, "application/json", plainResponse)))
 	large := `{"model":"m","prompt":"` + strings.Repeat("x", 400<<10) + `"}`
@@ -30,13 +32,13 @@ func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 		req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", body)
 		req.Header.Set("Content-Encoding", encoding)
 		if got := h.do(req); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"code":"overloaded"`) {
-			t.Errorf("%q: %d %s", encoding, got.status, got.body)
+			t.Errorf("encoding %q: got %d %s, want 503 overloaded", encoding, got.status, got.body)
 		}
 	}
 	if s := h.queue.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want nothing buffered and 2 requests refused", s)
 	}
 	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100<<10)+`"}`)); got.status != http.StatusOK {
-		t.Errorf("%d %s", got.status, got.body)
+		t.Errorf("a body that fits: got %d %s", got.status, got.body)
 	}
 }

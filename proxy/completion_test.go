@@ -9,7 +9,7 @@ import (
 	"basegate/quota"
 )
 
-// The first that fails answers: each request is wrong in its own way and in every later one.
+// Each request fails one check and all later ones that it can.
 func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	huge := strings.Repeat(" ", 1<<20+1)
@@ -24,18 +24,18 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 		{"less than a model's id", "GET", "/v1/models/", "no", "", "", 404, "not_found"},
 		{"method", "GET", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"OPTIONS", "OPTIONS", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
-		{"a method of nobody's", "BREW", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
+		{"an unknown method", "BREW", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"key", "POST", "/v1/completions", "no", "", huge, 401, "invalid_api_key"},
 		{"size", "POST", "/v1/completions", "", "", huge, 413, "request_too_large"},
-		{"size unpacked", "POST", "/v1/completions", "", "gzip", gzipText(t, huge), 413, "request_too_large"},
+		{"size after decompression", "POST", "/v1/completions", "", "gzip", gzipText(t, huge), 413, "request_too_large"},
 		{"encoding", "POST", "/v1/completions", "", "br", "x", 415, "unsupported_encoding"},
-		{"gzip that is none", "POST", "/v1/completions", "", "gzip", "x", 400, "bad_json"},
+		{"invalid gzip", "POST", "/v1/completions", "", "gzip", "x", 400, "bad_json"},
 		{"JSON", "POST", "/v1/completions", "", "", `{"nope":1,"model":"other"`, 400, "bad_json"},
 		{"fields", "POST", "/v1/completions", "", "", `{"nope":1,"model":"other","prompt":"x"}`, 400, "invalid_request"},
 		{"model", "POST", "/v1/completions", "", "", `{"model":"other","prompt":[1],"max_tokens":5000}`, 400, "model_not_found"},
 		{"length", "POST", "/v1/completions", "", "", `{"model":"m","prompt":[1],"max_tokens":4096}`, 400, "context_length_exceeded"},
-		{"nothing", "POST", "/v1/completions", "", "", `{"model":"m","prompt":[1],"max_tokens":4095}`, 200, ""},
-		{"nothing, packed", "POST", "/v1/completions", "", "gzip", gzipText(t, plainRequest), 200, ""},
+		{"valid", "POST", "/v1/completions", "", "", `{"model":"m","prompt":[1],"max_tokens":4095}`, 200, ""},
+		{"valid, compressed", "POST", "/v1/completions", "", "gzip", gzipText(t, plainRequest), 200, ""},
 		{"chat", "POST", "/v1/chat/completions", "", "", `nonsense`, 400, "chat_completions_unsupported"},
 		{"chat without a key", "POST", "/v1/chat/completions", "no", "", `nonsense`, 401, "invalid_api_key"},
 	} {
@@ -49,7 +49,7 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 			}
 			got := h.do(req)
 			if got.status != c.status || !strings.Contains(got.body, c.code) {
-				t.Fatalf("got %d %s", got.status, got.body)
+				t.Fatalf("got %d %s, want %d %s", got.status, got.body, c.status, c.code)
 			}
 			if got.header.Get("X-Request-Id") == "" {
 				t.Error("no X-Request-Id")
@@ -61,7 +61,8 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 	}
 }
 
-// What can be told at once waits for nothing; what takes the tokenizer or a reservation comes behind the queue.
+// Checks that need only the body happen before the request waits for a slot; those that need the tokenizer or a reservation
+// happen after it.
 func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
@@ -72,19 +73,18 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 		`{`: "bad_json", `{"model":"m","prompt":"x","n":0}`: "invalid_request", `{"model":"other","prompt":"x"}`: "model_not_found",
 	} {
 		if got := h.complete(body); !strings.Contains(got.body, `"`+code+`"`) {
-			t.Errorf("%s: got %s", body, got.body)
+			t.Errorf("%s: got %s, want %s", body, got.body, code)
 		}
 	}
 	tooLong := h.completeAsync(t.Context(), `{"model":"m","prompt":[1],"max_tokens":1000000}`)
-	h.awaitQueue("it waits, too long as it is", admission.Stats{Running: 1, Waiting: 1})
-	backend.open <- struct{}{}
+	h.awaitQueue("the request that is too long waits", admission.Stats{Running: 1, Waiting: 1})
+	backend.release <- struct{}{}
 	<-running
 	if got := <-tooLong; !strings.Contains(got.body, `"context_length_exceeded"`) {
-		t.Errorf("length goes before budget, but got %s", got.body)
+		t.Errorf("got %s, want the length to be checked before the budget", got.body)
 	}
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthInput = quota.Limit(0) }))
-	running = h.completeAsync(t.Context(), promptRequest(0))
-	if got := <-running; got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
-		t.Errorf("got %d %s", got.status, got.body)
+	if got := h.complete(promptRequest(0)); got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
+		t.Errorf("a key without budget: got %d %s", got.status, got.body)
 	}
 }

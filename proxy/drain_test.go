@@ -23,15 +23,15 @@ func TestDrainCompletesStreamsAndRefusesNewRequests(t *testing.T) {
 	defer resp.Body.Close()
 	drained := make(chan error, 1)
 	go func() { drained <- h.server.Drain(t.Context()) }()
-	poll.Until(t, "it drains", h.server.Draining)
+	poll.Until(t, "the server is draining", h.server.Draining)
 	if got := h.complete(streamRequest); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
-		t.Errorf("a new request got %d %s", got.status, got.body)
+		t.Errorf("a new request: got %d %s, want 503 overloaded", got.status, got.body)
 	}
 	close(finish)
 	if body, err := io.ReadAll(resp.Body); err != nil || !strings.HasSuffix(string(body), doneEvent) {
-		t.Errorf("the stream: %v %q", err, body)
+		t.Errorf("the stream in flight: got %q, %v", body, err)
 	}
 	if err := <-drained; err != nil {
-		t.Errorf("drain: %v", err)
+		t.Errorf("Drain: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -86,6 +87,9 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h := &harness{t: t, log: new(lockedBuffer), registry: prometheus.NewRegistry(), database: filepath.Join(t.TempDir(), "test.db")}
 	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(h.log), zap.DebugLevel))
 
+	if err := os.WriteFile(h.database, migratedDatabase(), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	db, err := database.Open(t.Context(), database.Settings{Path: h.database}, log)
 	if err != nil {
 		t.Fatal(err)
@@ -162,6 +166,28 @@ func serve(t *testing.T, h http.Handler) (address string) {
 	})
 	return "http://" + socket.Addr().String()
 }
+
+// migratedDatabase returns the file of an empty database after all migrations, which take longer than the rest of newHarness.
+var migratedDatabase = sync.OnceValue(func() []byte {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "migrated.db")
+	db, err := database.Open(context.Background(), database.Settings{Path: path}, zap.NewNop())
+	if err != nil {
+		panic(err)
+	}
+	if err := db.Close(); err != nil {
+		panic(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	return content
+})
 
 // lockedBuffer is a buffer that can be read while it is written to.
 type lockedBuffer struct {

@@ -9,10 +9,10 @@ import (
 )
 
 func TestRequestHeadersOfABackend(t *testing.T) {
-	var seen []http.Header
+	var received []http.Header
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-		seen = append(seen, r.Header.Clone())
-		if len(seen) == 1 {
+		received = append(received, r.Header.Clone())
+		if len(received) == 1 {
 			respond(http.StatusInternalServerError, "text/plain", "Internal Server Error")(w, r)
 			return
 		}
@@ -25,20 +25,20 @@ func TestRequestHeadersOfABackend(t *testing.T) {
 	} {
 		req.Header.Set(name, value)
 	}
-	answer := h.do(req)
-	if answer.status != http.StatusOK || len(seen) != 2 {
-		t.Fatalf("got %d after %d attempts", answer.status, len(seen))
+	got := h.do(req)
+	if got.status != http.StatusOK || len(received) != 2 {
+		t.Fatalf("got %d after %d attempts, want 200 after 2", got.status, len(received))
 	}
-	id := answer.header.Get("X-Request-Id")
+	id := got.header.Get("X-Request-Id")
 	want := http.Header{
 		"Accept": {"application/json"}, "Content-Type": {"application/json"}, "Traceparent": {"00-1-2-01"}, "Tracestate": {"a=b"},
-		"Authorization": {"Bearer backend-key"}, "X-Request-Id": {id + "-2"}, "Content-Length": seen[1]["Content-Length"],
+		"Authorization": {"Bearer backend-key"}, "X-Request-Id": {id + "-2"}, "Content-Length": received[1]["Content-Length"],
 	}
-	if diff := cmp.Diff(want, seen[1]); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, received[1]); diff != "" {
+		t.Errorf("the second attempt (-want +got):\n%s", diff)
 	}
-	if first := seen[0].Get("X-Request-Id"); first != id+"-1" {
-		t.Errorf("the first attempt's id is %q", first)
+	if first := received[0].Get("X-Request-Id"); first != id+"-1" {
+		t.Errorf("X-Request-Id of the first attempt is %q, want %s-1", first, id)
 	}
 }
 
@@ -53,6 +53,6 @@ func TestResponseHeaders(t *testing.T) {
 		}
 	}
 	if !strings.HasPrefix(got.Get("X-Request-Id"), "req_") || !strings.HasPrefix(got.Get("Server-Timing"), "queue;dur=") {
-		t.Errorf("got %v", got)
+		t.Errorf("X-Request-Id is %q, Server-Timing %q", got.Get("X-Request-Id"), got.Get("Server-Timing"))
 	}
 }

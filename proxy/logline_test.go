@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// What a prompt, a completion, an error text of vLLM's or a key says must be in nothing that is written.
+// The log, the metrics and the database contain nothing of prompts, completions, vLLM's error texts and secrets.
 func TestPromptsAreNotWrittenAnywhere(t *testing.T) {
 	const marker = "m4rk3r"
 	backend := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -46,23 +46,23 @@ func TestPromptsAreNotWrittenAnywhere(t *testing.T) {
 	} {
 		h.complete(body)
 	}
-	wrong := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", "")
-	wrong.Header.Set("Authorization", "Bearer acs-bm-"+marker+strings.Repeat("x", 37))
-	h.do(wrong)
+	unauthorized := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", "")
+	unauthorized.Header.Set("Authorization", "Bearer acs-bm-"+marker+strings.Repeat("x", 37))
+	h.do(unauthorized)
 
 	metrics := httptest.NewRecorder()
 	promhttp.HandlerFor(h.registry, promhttp.HandlerOpts{}).ServeHTTP(metrics, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	written := map[string]string{"the log": h.log.String(), "the metrics": metrics.Body.String()}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		text, _ := os.ReadFile(h.database + suffix) // -shm may not be there
+		text, _ := os.ReadFile(h.database + suffix) // -shm may not exist
 		written["the database"+suffix] = string(text)
 	}
 	for where, text := range written {
 		if strings.Contains(text, marker) || strings.Contains(text, h.secret) {
-			t.Errorf("%s holds it", where)
+			t.Errorf("%s contains a prompt, a completion, an error text or a secret", where)
 		}
 	}
-	if strings.Count(h.log.String(), `"msg":"request"`) != 11 {
-		t.Errorf("not one line a request:\n%s", h.log)
+	if n := strings.Count(h.log.String(), `"msg":"request"`); n != 11 {
+		t.Errorf("got %d log lines for 11 requests:\n%s", n, h.log)
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// A deadline for writes that passes between two events would end a stream of HTTP/2, though nobody is slow.
+// Over HTTP/2, a write deadline that expires between two events ends the stream even without a write.
 func TestHTTP2StreamOutlivesPausesOfTheBackend(t *testing.T) {
+	t.Parallel() // it waits for four pauses
 	const pause = 200 * time.Millisecond
 	want := strings.Repeat(event(0, "a", "null"), 4) + event(0, "b", `"stop"`) + doneEvent
 	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 3 / 2 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -24,18 +25,18 @@ func TestHTTP2StreamOutlivesPausesOfTheBackend(t *testing.T) {
 	}))
 	e := echo.New()
 	h.server.Mount(e)
-	front := httptest.NewUnstartedServer(e)
-	front.EnableHTTP2 = true
-	front.StartTLS()
-	defer front.Close()
+	server := httptest.NewUnstartedServer(e)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
 	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest)
-	req.URL.Scheme, req.URL.Host = "https", strings.TrimPrefix(front.URL, "https://")
-	resp, err := front.Client().Do(req)
+	req.URL.Scheme, req.URL.Host = "https", strings.TrimPrefix(server.URL, "https://")
+	resp, err := server.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err != nil || resp.ProtoMajor != 2 || string(body) != want {
-		t.Errorf("got %s, %v: %q", resp.Proto, err, body)
+		t.Errorf("got %q by %s, %v", body, resp.Proto, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,32 +15,30 @@ import (
 	"basegate/mockvllm"
 )
 
-// rows are the ledger's, the oldest first, once there are n of them and nothing is in flight.
+// awaitRows waits until nothing is in flight and the ledger has n rows, and returns them, the oldest first.
 func (h *harness) awaitRows(n int) []budget.Row {
 	h.t.Helper()
 	var all []budget.Row
-	poll.Until(h.t, fmt.Sprintf("%d requests are on the ledger", n), func() bool {
+	poll.Until(h.t, fmt.Sprintf("the ledger has %d rows and nothing is in flight", n), func() bool {
 		var err error
 		if all, err = h.ledger.Usage(h.t.Context(), budget.Filter{}, budget.ByRequest); err != nil {
 			h.t.Fatal(err)
 		}
 		return len(all) >= n && h.server.InFlight() == 0
 	})
-	for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
-		all[i], all[j] = all[j], all[i]
-	}
+	slices.Reverse(all)
 	if len(all) != n {
-		h.t.Fatalf("%d rows, want %d", len(all), n)
+		h.t.Fatalf("got %d rows, want %d", len(all), n)
 	}
 	return all
 }
 
-// charge is what a row says of an end.
+// summary returns state, status, code, prompt tokens and completion tokens of a row.
 func summary(row budget.Row) string {
 	return fmt.Sprintf("%s %d %q %d+%d", row.State, row.Status, row.Code, row.PromptTokens, row.CompletionTokens)
 }
 
-// hangs sends events and then nothing more until the gateway leaves.
+// respondStreamThenHang returns a handler that sends events and then blocks until the gateway disconnects.
 func respondStreamThenHang(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if len(events) > 0 {
@@ -49,18 +48,19 @@ func respondStreamThenHang(events ...string) http.HandlerFunc {
 	}
 }
 
+// eventWithLogprobs returns an event with that many tokens in its logprobs.
 func eventWithLogprobs(text string, tokens int) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"text\":%q,\"logprobs\":{\"tokens\":[%s]},\"finish_reason\":null}]}\n\n",
 		text, strings.TrimSuffix(strings.Repeat(`"t",`, tokens), ","))
 }
 
-// In these tests a token is a word, and a prompt has one more: see upstream.
+// Tokens are words, and a prompt has one token more: see startBackend.
 func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
-	const events = 2 // that the client reads before it leaves, where there are any
+	const events = 2 // that the client reads before it disconnects, if the backend sends any
 	for _, c := range []struct {
 		name, body string
-		upstream   http.HandlerFunc
-		want       string
+		backend    http.HandlerFunc
+		want       string // prompt and completion tokens
 	}{
 		{"in the middle of a stream", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not", "null"), event(0, " to", "null")), "4+2"},
 		{"events of several tokens", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not to be ", "null"), event(0, "that is", "null")), "4+5"},
@@ -78,13 +78,13 @@ func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 		{"an echo of a text that was counted to fit", `"prompt":"to ` + strings.Repeat("be", 2500) + `","echo":true,"logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)), "3+3"},
 		{"never more than was reserved", `"prompt":"to be","max_tokens":3,"stream":true`, respondStreamThenHang(event(0, "a b c d", "null"), event(0, "e", "null")), "3+3"},
 		{"before the first event", `"prompt":"to be or","stream":true`, respondStreamThenHang(), "4+0"},
-		{"a plain answer", `"prompt":"to be or"`, respondStreamThenHang(), "4+0"},
+		{"a plain response", `"prompt":"to be or"`, respondStreamThenHang(), "4+0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			asked := make(chan struct{}, 1)
+			arrived := make(chan struct{}, 1)
 			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-				asked <- struct{}{}
-				c.upstream(w, r)
+				arrived <- struct{}{}
+				c.backend(w, r)
 			}))
 			ctx, disconnect := context.WithCancel(t.Context())
 			defer disconnect()
@@ -107,8 +107,8 @@ func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 				}
 				disconnect()
 			}()
-			<-asked
-			if c.want[2:] == "0" {
+			<-arrived
+			if strings.HasSuffix(c.want, "+0") {
 				disconnect()
 			}
 			<-done
@@ -116,30 +116,32 @@ func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			if s := h.queue.Stats(); s.Running+s.Waiting != 0 {
-				t.Errorf("a slot leaked: %+v", s)
+				t.Errorf("the slot was not released: %+v", s)
 			}
 		})
 	}
 }
 
-// After a crash the row says what the ledger charges: the prompt as counted, and the tokens that are out.
+// After a crash, the ledger charges what the row in flight contains: the counted prompt and the tokens sent so far.
 func TestLongStreamIsCheckpointedWithItsExactPrompt(t *testing.T) {
+	t.Parallel() // it waits for the background count and the checkpoint
 	for _, c := range []struct {
 		name, body string
 		events     []string
 		want       string
 	}{
 		{"a text", `"prompt":"to be or"`, []string{event(0, "not", "null"), event(0, " to", "null")}, "4+2"},
-		{"an echo of ids, which the first event holds", `"prompt":[1,2,3],"echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "3+3"},
-		{"an echo of a text, by its events", `"prompt":"to be or","echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "4+2"},
+		{"an echo of token ids, all in the first event", `"prompt":[1,2,3],"echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "3+3"},
+		{"an echo of a text, counted by events", `"prompt":"to be or","echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "4+2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			h := newHarness(t, nil, startBackend(t, respondStreamThenHang(c.events...)))
 			ctx, disconnect := context.WithCancel(t.Context())
 			defer disconnect()
 			done := h.completeAsync(ctx, `{"model":"m",`+c.body+`,"max_tokens":9,"stream":true}`)
 			var found string
-			poll.Until(t, "the row in flight has both", func() bool {
+			poll.Until(t, "the row in flight has the prompt's and the completion's tokens", func() bool {
 				err := h.db.Read().QueryRowContext(t.Context(),
 					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
 				return err == nil && found == c.want+" at b0"
@@ -153,20 +155,20 @@ func TestLongStreamIsCheckpointedWithItsExactPrompt(t *testing.T) {
 
 func TestBrokenStreamIsChargedForWhatWasSent(t *testing.T) {
 	broken := map[string]http.HandlerFunc{
-		"cut off":     respondStream(event(0, "or not", "null")),
-		"an error":    respondStream(event(0, "or not", "null"), `data: {"error":{"message":"EngineCore died","code":500}}`+"\n\n", doneEvent),
-		"no finish":   respondStream(event(0, "or not", "null"), doneEvent),
-		"in one read": respondStream(event(0, "or not", "null") + doneEvent),
+		"cut off":      respondStream(event(0, "or not", "null")),
+		"an error":     respondStream(event(0, "or not", "null"), `data: {"error":{"message":"EngineCore died","code":500}}`+"\n\n", doneEvent),
+		"no finish":    respondStream(event(0, "or not", "null"), doneEvent),
+		"in one write": respondStream(event(0, "or not", "null") + doneEvent),
 	}
 	for name, handler := range broken {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil, startBackend(t, handler))
 			got := h.complete(`{"model":"m","prompt":"to be","stream":true}`)
 			if !strings.Contains(got.body, `data: {"error"`) {
-				t.Errorf("it ends with %q", got.body)
+				t.Errorf("got %q, want an error event", got.body)
 			}
 			if got := h.awaitRows(1)[0]; got.PromptTokens != 3 || got.CompletionTokens != 2 || got.Status != 200 || got.Code == "" {
-				t.Errorf("charged %s", summary(got))
+				t.Errorf("the row is %s, want status 200, a code and 3+2 tokens", summary(got))
 			}
 		})
 	}
@@ -185,22 +187,22 @@ func TestFailureBeforeTheFirstTokenIsNotCharged(t *testing.T) {
 			got := h.complete(`{"model":"m","prompt":"to be","stream":true}`)
 			row := h.awaitRows(1)[0]
 			if row.PromptTokens+row.CompletionTokens != 0 || row.Status != got.status || !strings.Contains(got.body, `"code":"`+row.Code+`"`) {
-				t.Errorf("charged %s for %d %s", summary(row), got.status, got.body)
+				t.Errorf("the row is %s for the response %d %s", summary(row), got.status, got.body)
 			}
 		})
 	}
 }
 
-// Where the tokenizer does not answer, the bytes bound the prompt, and each event has a token.
+// If the tokenizer does not respond, the prompt is charged by its bytes, and the completion by its events.
 func TestUpperBoundIsChargedWithoutATokenizer(t *testing.T) {
 	h := newHarness(t, nil, startBackendWithout(t, "/tokenize", respondStream(event(0, "or not", "null"), event(0, " to", "null"))))
 	h.complete(`{"model":"m","prompt":"to be","stream":true}`)
 	if got := h.awaitRows(1)[0]; got.PromptTokens != int64(len("to be")+4) || got.CompletionTokens != 2 {
-		t.Errorf("charged %s", summary(got))
+		t.Errorf("the row is %s", summary(got))
 	}
 }
 
-// No version leaves usage out, but a proxy in between may, and nothing is served uncharged.
+// Every version of vLLM reports usage, but a proxy in between may remove it.
 func TestResponseWithoutUsageIsCounted(t *testing.T) {
 	plain := newHarness(t, nil, startBackend(t, respond(200, "application/json",
 		`{"choices":[{"index":0,"text":"or not to be","finish_reason":"stop"},{"index":1,"text":"that","finish_reason":"stop"}]}`)))
@@ -214,7 +216,7 @@ func TestResponseWithoutUsageIsCounted(t *testing.T) {
 	}
 }
 
-// usage is asked for on the client's behalf and left out again, so that every form is charged just as vLLM says.
+// The gateway requests the usage event of a stream even if the client has not, so all responses are charged as vLLM reports.
 func TestCompleteResponseIsChargedByItsUsage(t *testing.T) {
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})
 	if err != nil {
@@ -225,17 +227,17 @@ func TestCompleteResponseIsChargedByItsUsage(t *testing.T) {
 	bodies := []string{
 		`"prompt":"The sea"`,
 		`"prompt":[72,101,108],"max_tokens":5`,
-		`"prompt":["The sea","A ship"],"n":2,"max_tokens":4,"ignored":null`,
+		`"prompt":["The sea","A ship"],"n":2,"max_tokens":4`,
 		`"prompt":"The sea","echo":true,"logprobs":2`,
 		`"prompt":"The sea","best_of":4,"n":2,"max_tokens":3`,
 		`"prompt":"The sea","stream":true,"max_tokens":7`,
 		`"prompt":["The sea","A ship"],"n":3,"stream":true,"max_tokens":4`,
 	}
 	for i, body := range bodies {
-		if got := h.complete(`{"model":"m","seed":1,` + strings.ReplaceAll(body, `,"ignored":null`, "") + `}`); got.status != 200 {
+		if got := h.complete(`{"model":"m","seed":1,` + body + `}`); got.status != 200 {
 			t.Fatalf("%s: %d %s", body, got.status, got.body)
 		}
-		h.awaitRows(i + 1) // in order
+		h.awaitRows(i + 1) // so that the rows are in the order of bodies
 	}
 	var got []string
 	for _, row := range h.awaitRows(len(bodies)) {

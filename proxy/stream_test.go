@@ -62,7 +62,7 @@ func splitOffsets(events []string) []int {
 }
 
 func TestEventsAreRelayedImmediately(t *testing.T) {
-	received := make(chan struct{})
+	received := make(chan struct{}) // one value for each event that the client has received
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 20 {
@@ -73,7 +73,7 @@ func TestEventsAreRelayedImmediately(t *testing.T) {
 			io.WriteString(w, event(0, "a", finish))
 			http.NewResponseController(w).Flush()
 			select {
-			case <-received: // the next event is not sent before the client has this one
+			case <-received: // the next event is sent only then
 			case <-r.Context().Done():
 				return
 			}
@@ -85,20 +85,19 @@ func TestEventsAreRelayedImmediately(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	one := make([]byte, len(event(0, "a", "null")))
 	for i := range 20 {
 		want := event(0, "a", "null")
 		if i == 19 {
 			want = event(0, "a", `"length"`)
 		}
-		one = append(one[:0], make([]byte, len(want))...)
+		one := make([]byte, len(want))
 		if _, err := io.ReadFull(resp.Body, one); err != nil || string(one) != want {
-			t.Fatalf("event %d: %v, got %q", i, err, one)
+			t.Fatalf("event %d: got %q, %v", i, one, err)
 		}
 		received <- struct{}{}
 	}
 	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != doneEvent {
-		t.Fatalf("at the end: %v, got %q", err, rest)
+		t.Fatalf("the stream ends with %q, %v", rest, err)
 	}
 }
 
@@ -107,12 +106,12 @@ func TestEventOfMegabytesIsRelayed(t *testing.T) {
 		long := event(0, strings.Repeat("word ", size/5), `"length"`) + doneEvent
 		h := newHarness(t, nil, startBackend(t, respondStream(long)))
 		if got := h.complete(streamRequest); got.body != long {
-			t.Errorf("%d bytes: got %d bytes that differ", len(long), len(got.body))
+			t.Errorf("got %d bytes that differ from the %d bytes sent", len(got.body), len(long))
 		}
 	}
 }
 
-// Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing behind it.
+// Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing after it.
 func TestStreamNeverEndsAmbiguously(t *testing.T) {
 	begun := event(0, "a", "null") + event(0, "b", "null")
 	finished := event(0, "c", `"length"`)
@@ -126,15 +125,15 @@ func TestStreamNeverEndsAmbiguously(t *testing.T) {
 		backend http.HandlerFunc
 		code    string // of the error event; empty: [DONE]
 	}{
-		{"all is well", respondStream(begun, finished, doneEvent), ""},
-		{"no [DONE] behind the finish", respondStream(begun, finished), ""},
-		{"the stream just stops", respondStream(begun), "upstream_server_error"},
+		{"complete", respondStream(begun, finished, doneEvent), ""},
+		{"no [DONE] after the finish", respondStream(begun, finished), ""},
+		{"no finish and no [DONE]", respondStream(begun), "upstream_server_error"},
 		{"the connection breaks", abort, "upstream_server_error"},
-		{"it stops inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
+		{"the end is inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
 		{"[DONE] without a finish", respondStream(begun, doneEvent), "upstream_server_error"},
 		{"a choice is aborted", respondStream(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
 		{"an error event", respondStream(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
-		{"a dead engine, called the client's error 400", respondStream(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
+		{"a dead engine, reported as client error 400", respondStream(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
 		{"out of memory", respondStream(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
 		{"garbage in an event", respondStream(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
 		{"garbage between events", respondStream(begun, "<html>\n\n"), "upstream_server_error"},
@@ -144,17 +143,17 @@ func TestStreamNeverEndsAmbiguously(t *testing.T) {
 			got := h.complete(streamRequest)
 			rest, ok := strings.CutPrefix(got.body, begun)
 			if !ok || got.status != http.StatusOK {
-				t.Fatalf("got %d %q; want it to begin with what had come", got.status, got.body)
+				t.Fatalf("got %d %q; want it to begin with the events before the failure", got.status, got.body)
 			}
 			if c.code == "" {
 				if rest != finished+doneEvent {
-					t.Errorf("got %q behind the beginning", rest)
+					t.Errorf("the stream ends with %q, want %q", rest, finished+doneEvent)
 				}
 				return
 			}
 			if strings.Count(rest, "data: ") != 1 || strings.Contains(rest, "[DONE]") ||
 				!strings.HasPrefix(rest, `data: {"error":{"code":"`+c.code+`"`) || !strings.HasSuffix(rest, "}}\n\n") {
-				t.Errorf("got %q; want one error event %s", rest, c.code)
+				t.Errorf("the stream ends with %q, want one error event %s", rest, c.code)
 			}
 		})
 	}
@@ -168,7 +167,6 @@ func TestCommentsAreRelayedAfterTheFirstEvent(t *testing.T) {
 	}
 }
 
-// Buffers of streams are reused: what one stream leaves behind must not disturb the next.
 func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
 	whole := event(0, "a", `"stop"`) + doneEvent
 	h := newHarness(t, nil, startBackend(t, respondStream(whole)))
@@ -179,11 +177,12 @@ func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
 	}
 }
 
-func TestStatusIsSentWithTheFirstEvent(t *testing.T) {
+// The status is sent with the first event, so a failure before it is a plain error.
+func TestFailureBeforeTheFirstEventIsAPlainError(t *testing.T) {
 	for name, backend := range map[string]http.HandlerFunc{
 		"an error in the stream": respondStream("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
 		"an abort":               respondStream(event(0, "", `"abort"`) + doneEvent),
-		"nothing":                respondStream(""),
+		"an empty stream":        respondStream(""),
 		"[DONE] alone":           respondStream(doneEvent),
 		"a plain error":          respond(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
 		"something else":         respond(http.StatusOK, "text/html", `<html>`),
@@ -191,7 +190,7 @@ func TestStatusIsSentWithTheFirstEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil, startBackend(t, backend))
 			if got := h.complete(streamRequestWithUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
-				t.Errorf("got %d %s", got.status, got.body)
+				t.Errorf("got %d %s, want 502 upstream_server_error", got.status, got.body)
 			}
 		})
 	}

@@ -11,25 +11,24 @@ import (
 	"basegate/mockvllm"
 )
 
-// versions are one for each way in which vLLM has spoken.
+// versions contains one version of vLLM for each form of its responses.
 var versions = []string{"0.6.6", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0"}
 
-// mock starts a vLLM of a version behind a rig.
+// startMock starts a mock of a version of vLLM, and a harness in front of it whose breaker never stays open.
 func startMock(t *testing.T, version string) (*harness, *mockvllm.Process) {
 	t.Helper()
-	p, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{
 		Models: []string{"org/Model-8B"}, APIKey: "backend-key", Version: version, TokenDelay: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close() })
-	forgiving := func(o *harnessOptions) { o.breaker.OpenFor = time.Nanosecond }
-	return newHarness(t, forgiving, p.URL()), p
+	t.Cleanup(func() { mock.Close() })
+	closeAtOnce := func(o *harnessOptions) { o.breaker.OpenFor = time.Nanosecond }
+	return newHarness(t, closeAtOnce, mock.URL()), mock
 }
 
-// What every version says of a prompt that is too long, a GPU out of memory, a dead engine and a full queue has one
-// code, whatever its words and the way it comes.
+// Each failure has one code, whatever its wording and form in a version of vLLM.
 func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 	type failure struct {
 		name  string
@@ -48,18 +47,18 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 	}
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			h, p := startMock(t, version)
+			h, mock := startMock(t, version)
 			for _, f := range failures {
 				for _, body := range []string{plainRequest, streamRequest} {
-					p.ClearFaults()
+					mock.ClearFaults()
 					f.fault.Times = -1
-					p.InjectFault(f.fault)
+					mock.InjectFault(f.fault)
 					got := h.complete(body)
 					if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"`+f.code+`"`) {
-						t.Errorf("%s, %.60s: got %d %s", f.name, body, got.status, got.body)
+						t.Errorf("%s, %.60s: got %d %s, want 502 %s", f.name, body, got.status, got.body, f.code)
 					}
 					if kind := got.header.Get("X-Acs-Upstream-Error-Kind"); kind != f.code {
-						t.Errorf("%s: X-Acs-Upstream-Error-Kind is %q", f.name, kind)
+						t.Errorf("%s: X-Acs-Upstream-Error-Kind is %q, want %s", f.name, kind, f.code)
 					}
 				}
 			}
@@ -67,15 +66,15 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 	}
 }
 
-// In the middle of a stream the same failures are one error event; a version that just cuts the stream gives no more
-// than that away.
+// A failure after the first event ends the stream with one error event. Some versions cut the stream off without a reason, so its
+// code may be less specific.
 func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			h, p := startMock(t, version)
+			h, mock := startMock(t, version)
 			for _, c := range []struct {
 				fault mockvllm.Fault
-				codes []string
+				codes []string // any of which is right
 			}{
 				{mockvllm.Fault{Kind: "engine_dead", AfterEvents: 2}, []string{"vllm_engine_dead", "upstream_server_error"}},
 				{mockvllm.Fault{Kind: "reset_mid", AfterEvents: 2}, []string{"upstream_server_error"}},
@@ -84,33 +83,33 @@ func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 				{mockvllm.Fault{Kind: "no_finish", AfterTokens: 2}, []string{"upstream_server_error"}},
 				{mockvllm.Fault{Kind: "garbage", AfterEvents: 2}, []string{"upstream_server_error"}},
 			} {
-				p.ClearFaults()
-				p.InjectFault(c.fault)
+				mock.ClearFaults()
+				mock.InjectFault(c.fault)
 				got := h.complete(`{"model":"m","prompt":"The capital of France is","max_tokens":20,"seed":1,"stream":true}`)
 				events := strings.SplitAfter(strings.TrimSuffix(got.body, "\n\n"), "\n\n")
-				ending := events[len(events)-1]
-				fits := slices.ContainsFunc(c.codes, func(code string) bool { return strings.HasPrefix(ending, `data: {"error":{"code":"`+code+`"`) })
-				if got.status != http.StatusOK || len(events) < 2 || !fits || strings.Contains(got.body, "[DONE]") || strings.Count(got.body, `"error"`) != 1 {
-					t.Errorf("%s: got %d %s", c.fault.Kind, got.status, got.body)
+				last := events[len(events)-1]
+				expected := slices.ContainsFunc(c.codes, func(code string) bool { return strings.HasPrefix(last, `data: {"error":{"code":"`+code+`"`) })
+				if got.status != http.StatusOK || len(events) < 2 || !expected || strings.Contains(got.body, "[DONE]") || strings.Count(got.body, `"error"`) != 1 {
+					t.Errorf("%s: got %d %s, want events and one error event of %v", c.fault.Kind, got.status, got.body, c.codes)
 				}
 			}
 		})
 	}
 }
 
-// Versions 0.7 to 0.13 call every exception in a stream the client's error 400, and earlier ones just cut the stream.
+// Versions 0.7 to 0.13 report every exception in a stream as client error 400. Earlier ones cut the stream off without a reason.
 func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			h, p := startMock(t, version)
+			h, mock := startMock(t, version)
 			for _, after := range []int{0, 2} {
-				p.InjectFault(mockvllm.Fault{Kind: "oom", InStream: true, AfterEvents: after})
+				mock.InjectFault(mockvllm.Fault{Kind: "oom", InStream: true, AfterEvents: after})
 				got := h.complete(`{"model":"m","prompt":"The capital of France is","max_tokens":20,"seed":1,"stream":true}`)
 				if version == "0.6.6" {
 					continue
 				}
 				if !strings.Contains(got.body, `"code":"vllm_oom"`) || strings.Contains(got.body, "[DONE]") {
-					t.Errorf("after %d events: got %d %s", after, got.status, got.body)
+					t.Errorf("after %d events: got %d %s, want vllm_oom", after, got.status, got.body)
 				}
 			}
 		})
