@@ -16,7 +16,7 @@ import (
 
 var errNoKey = errors.New("no bearer token")
 
-// authenticate finds the key that the request is made with, and who pays for it.
+// authenticate finds the key of the request and its payer.
 func (s *Server) authenticate(x *exchange) error {
 	identity, err := s.identify(x)
 	x.caller.identity, x.caller.payer = identity, budget.Payer{}
@@ -43,7 +43,7 @@ func (s *Server) identify(x *exchange) (keys.Identity, error) {
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }
 
-// Payer returns who pays for the requests of a key, and within which caps.
+// Payer returns the payer of a key's requests with its caps.
 func Payer(i *keys.Identity) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
@@ -98,8 +98,8 @@ func (x *exchange) unavailable(err error) error {
 	return x.model.Refusal(err)
 }
 
-// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. A key that was paused or whose
-// caps were changed during a long wait is judged as it is then.
+// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
+// looked up again, because it may have been paused or its caps changed meanwhile.
 func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
 	began := time.Now()
 	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), bodyBytes)

@@ -38,8 +38,8 @@ func (b *blockingBackend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// completeAsync posts a completion request and returns a channel that receives the response. The channel is closed without one
-// if the request fails.
+// completeAsync posts a completion request and returns a channel that receives the response. The channel is closed
+// without one if the request fails.
 func (h *harness) completeAsync(ctx context.Context, body string) <-chan response {
 	out := make(chan response, 1)
 	req := h.newRequest(ctx, http.MethodPost, "/v1/completions", body)

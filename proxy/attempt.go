@@ -28,9 +28,9 @@ const (
 // errTimeout is the cause of an attempt that the watchdog cancelled.
 var errTimeout = errors.New("the backend was silent for too long")
 
-// forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. Whether
-// another attempt follows, and where, is decided by the class of the last outcome. The response has been checked as far
-// as possible before any of it is sent to the client; the caller must close it.
+// forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
+// of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
+// far as possible before any of it is sent to the client; the caller must close it.
 func (s *Server) forward(x *exchange) (*response, error) {
 	var tried []fleet.Attempted
 	var last breaker.Verdict
@@ -109,9 +109,9 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ve
 	return p, outcome
 }
 
-// report tells the breaker and the metrics what became of an attempt. A stream reports at its first event and not at
-// its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it reports
-// again.
+// report reports the outcome of an attempt to the breaker and the metrics. A stream reports at its first event and not
+// at its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it
+// reports again.
 func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Verdict) {
 	if outcome.Class != breaker.Success {
 		x.timings.upstream = time.Since(x.timings.sent)

@@ -11,8 +11,8 @@ import (
 	"basegate/internal/poll"
 )
 
-// The errors have every shape that vLLM gives them, for plain and for streamed requests, before any of the response has been
-// sent.
+// The errors have every shape that vLLM gives them, for plain and for streamed requests, before any of the response has
+// been sent.
 func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
 	const dead = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 	const oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -113,7 +113,8 @@ func TestOpenBreakerRefusesAtOnceAndCloses(t *testing.T) {
 	poll.Until(t, "the breaker has closed", func() bool { return h.complete(plainRequest).status == http.StatusOK })
 }
 
-// vLLM quotes the prompt in some errors, so a client can put any words there. The breaker must not read them as vLLM's own.
+// vLLM quotes the prompt in some errors, so a client can put any words there. The breaker must not read them as vLLM's
+// own.
 func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
 	quoting := respond(400, "application/json", `{"error":{"message":"1 validation error:\n {'input': 'EngineCore encountered an issue. CUDA out of memory'}","code":400}}`)
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 }, startBackend(t, quoting))

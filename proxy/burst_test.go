@@ -19,8 +19,8 @@ import (
 	"basegate/quota"
 )
 
-// respondAtRandom is a backend that reports a usage of the prompt's token ids and a random number of completion tokens within
-// max_tokens. The user tag of a request says what happens to it.
+// respondAtRandom is a backend that reports a usage of the prompt's token ids and a random number of completion tokens
+// within max_tokens. The user tag of a request says what happens to it.
 func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	text, _ := io.ReadAll(r.Body)
 	body := gjson.ParseBytes(text)
@@ -47,8 +47,8 @@ func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// 400 clients request completions at once under each cap of a key and of its account. The tokens used and reserved never exceed
-// the cap, and requests are refused only if there is no room for them.
+// 400 clients request completions at once under each cap of a key and of its account. The tokens used and reserved
+// never exceed the cap, and requests are refused only if there is no room for them.
 func TestBurstNeverExceedsACap(t *testing.T) {
 	const (
 		limit   = 2000      // tokens, far fewer than all requests together need
@@ -88,7 +88,8 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 				go func() {
 					defer close(stopped)
 					for {
-						// The rows are read first: a request that settles in between is in neither, so the sum is never too large.
+						// The rows are read first: a request that settles in between is in neither, so the sum is never
+						// too large.
 						sum := used()
 						if c.meter == "total" { // the metric does not distinguish prompts from completions
 							sum += h.reservedTokens()

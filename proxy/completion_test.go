@@ -61,8 +61,8 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 	}
 }
 
-// Checks that need only the body happen before the request waits for a slot; those that need the tokenizer or a reservation
-// happen after it.
+// Checks that need only the body happen before the request waits for a slot; those that need the tokenizer or a
+// reservation happen after it.
 func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// startRawBackend starts a backend whose response to a completion request is whatever respond writes to the connection, which
-// it closes afterwards.
+// startRawBackend starts a backend whose response to a completion request is whatever respond writes to the connection,
+// which it closes afterwards.
 func startRawBackend(t *testing.T, respond func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +64,8 @@ const (
 	streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 
-// The log says why an attempt failed. Errors of net/http quote the bytes that it could not parse, which may be of a completion.
+// The log says why an attempt failed. Errors of net/http quote the bytes that it could not parse, which may be of a
+// completion.
 func TestInvalidHTTPIsNotQuotedInTheLog(t *testing.T) {
 	const marker = "m4rk3r"
 	for name, c := range map[string]struct{ sent, body, code string }{
@@ -107,8 +108,8 @@ func TestTruncatedPlainResponseIsRefused(t *testing.T) {
 	}
 }
 
-// At whatever offset the connection breaks, the client receives all events that were whole, then [DONE] if every choice has
-// finished, else one error event.
+// At whatever offset the connection breaks, the client receives all events that were whole, then [DONE] if every choice
+// has finished, else one error event.
 func TestStreamCutOffAtAnyOffsetEndsUnambiguously(t *testing.T) {
 	events := []string{event(0, "caf\u00e9 \u2028", "null"), event(1, "☕", "null"), event(1, "", `"stop"`), event(0, "b", `"length"`), doneEvent}
 	sent := strings.Join(events, "")
@@ -158,8 +159,8 @@ func TestSilentBackendEndsAStreamWithAnErrorEvent(t *testing.T) {
 	}
 }
 
-// A client that stops reading delays only its own stream. The time must not count as silence of the backend, whose breaker it
-// would open.
+// A client that stops reading delays only its own stream. The time must not count as silence of the backend, whose
+// breaker it would open.
 func TestSlowClientIsNotTakenForASilentBackend(t *testing.T) {
 	t.Parallel() // it waits for pause
 	const pause = 2250 * time.Millisecond

@@ -167,7 +167,8 @@ func serve(t *testing.T, h http.Handler) (address string) {
 	return "http://" + socket.Addr().String()
 }
 
-// migratedDatabase returns the file of an empty database after all migrations, which take longer than the rest of newHarness.
+// migratedDatabase returns the file of an empty database after all migrations, which take longer than the rest of
+// newHarness.
 var migratedDatabase = sync.OnceValue(func() []byte {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -248,8 +249,8 @@ func (h *harness) complete(body string) response {
 	return h.do(h.newRequest(h.t.Context(), http.MethodPost, "/v1/completions", body))
 }
 
-// startBackend starts a backend that passes completion requests to complete and responds to health checks itself. In its
-// tokenizer, each word is a token, and a prompt has one special token more.
+// startBackend starts a backend that passes completion requests to complete and responds to health checks itself. In
+// its tokenizer, each word is a token, and a prompt has one special token more.
 func startBackend(t *testing.T, complete http.HandlerFunc) string {
 	t.Helper()
 	return startBackendWithout(t, "", complete)

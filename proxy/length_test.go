@@ -9,7 +9,8 @@ import (
 	"basegate/mockvllm"
 )
 
-// A prompt is refused only by the tokenizer's count, never by the upper bound. A prompt whose bound fits is not counted.
+// A prompt is refused only by the tokenizer's count, never by the upper bound. A prompt whose bound fits is not
+// counted.
 func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
 	if err != nil {
@@ -65,8 +66,8 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 	}
 }
 
-// A prompt to be scored that may exceed the limit for such prompts is refused if it cannot be counted, because vLLM does not know
-// that limit.
+// A prompt to be scored that may exceed the limit for such prompts is refused if it cannot be counted, because vLLM
+// does not know that limit.
 func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
 	limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
 	h := newHarness(t, limited, startBackendWithout(t, "/tokenize", respond(200, "application/json",

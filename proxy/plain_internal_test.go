@@ -9,8 +9,8 @@ import (
 	"basegate/validate"
 )
 
-// A plain response is accepted only if it is JSON with choices. Its usage is never negative, and it stays valid JSON when the
-// gateway edits it.
+// A plain response is accepted only if it is JSON with choices. Its usage is never negative, and it stays valid JSON
+// when the gateway edits it.
 func FuzzPlain(f *testing.F) {
 	for _, body := range []string{
 		`{"id":"c","choices":[{"index":0,"text":"a","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}`,

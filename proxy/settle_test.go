@@ -216,7 +216,8 @@ func TestResponseWithoutUsageIsCounted(t *testing.T) {
 	}
 }
 
-// The gateway requests the usage event of a stream even if the client has not, so all responses are charged as vLLM reports.
+// The gateway requests the usage event of a stream even if the client has not, so all responses are charged as vLLM
+// reports.
 func TestCompleteResponseIsChargedByItsUsage(t *testing.T) {
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"basegate/internal/ssetest"
 )
 
-// A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits it:
-// in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets around the ends
-// of events and a sample of the others are enough.
+// A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits
+// it: in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets
+// around the ends of events and a sample of the others are enough.
 func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {

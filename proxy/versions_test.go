@@ -66,8 +66,8 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 	}
 }
 
-// A failure after the first event ends the stream with one error event. Some versions cut the stream off without a reason, so its
-// code may be less specific.
+// A failure after the first event ends the stream with one error event. Some versions cut the stream off without a
+// reason, so its code may be less specific.
 func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
@@ -97,7 +97,8 @@ func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 	}
 }
 
-// Versions 0.7 to 0.13 report every exception in a stream as client error 400. Earlier ones cut the stream off without a reason.
+// Versions 0.7 to 0.13 report every exception in a stream as client error 400. Earlier ones cut the stream off without
+// a reason.
 func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {

@@ -48,8 +48,8 @@ func relay(source io.Reader, choices int, passUsage bool) (passed string, state 
 	}
 }
 
-// A stream is passed on unchanged, except for the usage event that the client did not ask for, however the network splits
-// it: in two at every offset, byte by byte, and not at all. [DONE] is left to the caller.
+// A stream is passed on unchanged, except for the usage event that the client did not ask for, however the network
+// splits it: in two at every offset, byte by byte, and not at all. [DONE] is left to the caller.
 func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 	}
 }
 
-// If a stream is cut off at any offset, the events that are whole are passed on. The stream is complete from the usage event
-// on, which the client asked for; every choice has finished before it.
+// If a stream is cut off at any offset, the events that are whole are passed on. The stream is complete from the usage
+// event on, which the client asked for; every choice has finished before it.
 func TestStreamCutOffAtAnyOffsetPassesWholeEvents(t *testing.T) {
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {

@@ -175,7 +175,8 @@ func TestDuplicateNameIsRefusedAtEveryDepth(t *testing.T) {
 			t.Errorf("%s: %s", c.body, result(err))
 		}
 	}
-	// An unknown field is reported before anything in its value; otherwise the first error in the order of the body counts.
+	// An unknown field is reported before anything in its value; otherwise the first error in the order of the body
+	// counts.
 	for body, param := range map[string]string{
 		`{"x": {"a": 1, "a": 2}}`:                "x",
 		`{"x": [{"b": {"a": 1, "\u0061": 2}}]}`:  "x",

@@ -40,8 +40,8 @@ const (
 type field struct {
 	name     string
 	expected string // the values that are valid, for error messages
-	// read reads exactly one value that is not null. It records an invalid value in parser.failure and returns errors of
-	// syntax only.
+	// read reads exactly one value that is not null. It records an invalid value in parser.failure and returns errors
+	// of syntax only.
 	read func(*parser, *field) error
 }
 
@@ -114,7 +114,8 @@ func number(inRange func(float64) bool) func(*parser, *field) error {
 	}
 }
 
-// integer returns a reader of a field that is an integer literal within a range: no fraction, no exponent. store may be nil.
+// integer returns a reader of a field that is an integer literal within a range: no fraction, no exponent. store may be
+// nil.
 func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser, *field) error {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
@@ -159,8 +160,8 @@ func (p *parser) readNumber(f *field) ([]byte, error) {
 	return p.readScalar(f, '0')
 }
 
-// readScalar reads a value of one kind ('0' for a number, '"' for a string). If the value is of another kind, it records
-// that and returns nil.
+// readScalar reads a value of one kind ('0' for a number, '"' for a string). If the value is of another kind, it
+// records that and returns nil.
 func (p *parser) readScalar(f *field, kind byte) ([]byte, error) {
 	if byte(p.decoder.PeekKind()) != kind {
 		return nil, p.invalidKind(f, "")

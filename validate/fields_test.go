@@ -174,8 +174,8 @@ func TestValidValuesAreAccepted(t *testing.T) {
 	}
 }
 
-// The messages are compared with a golden file, because people act on them. They name the field, the value and the valid
-// values.
+// The messages are compared with a golden file, because people act on them. They name the field, the value and the
+// valid values.
 func TestInvalidValuesAreRefusedWithAnExplanation(t *testing.T) {
 	var got strings.Builder
 	for _, row := range fieldTable {

@@ -29,8 +29,8 @@ func (m rawMember) decodedName() string {
 // text returns the unescaped value of a member that is a string.
 func (m rawMember) text() string { return rawMember{name: m.value}.decodedName() }
 
-// parseMembers parses one object, and nothing after it, with encoding/json, a parser that shares nothing with the one under
-// test. It returns an error for a duplicate name at any depth.
+// parseMembers parses one object, and nothing after it, with encoding/json, a parser that shares nothing with the one
+// under test. It returns an error for a duplicate name at any depth.
 func parseMembers(body []byte) ([]rawMember, error) {
 	if !json.Valid(body) || !utf8.Valid(body) {
 		return nil, errors.New("not valid JSON")

@@ -103,8 +103,8 @@ func (p *parser) readTokenPrompts(f *field) error {
 	})
 }
 
-// readTokenIDs reads the ids of the array whose opening bracket has been read, up to its closing bracket, and counts them.
-// where names the array in error messages.
+// readTokenIDs reads the ids of the array whose opening bracket has been read, up to its closing bracket, and counts
+// them. where names the array in error messages.
 func (p *parser) readTokenIDs(f *field, where string) (int64, error) {
 	var n int64
 	for p.decoder.PeekKind() != ']' {

@@ -18,8 +18,8 @@ const (
 	EmulateBestOf
 )
 
-// Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value is
-// null, and requests the usage event of a stream.
+// Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
+// is null, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
@@ -27,8 +27,8 @@ type Edits struct {
 	TokenIDs  bool // request the ids of tokens, which no client can
 }
 
-// Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes, so
-// it does not copy the prompt.
+// Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
+// so it does not copy the prompt.
 func (r *Request) Upstream(e Edits) Body {
 	s := splicer{request: r}
 	s.setField(fieldModel, quoted(e.Model))
@@ -55,9 +55,9 @@ func (r *Request) Upstream(e Edits) Body {
 	return s.splice()
 }
 
-// tokenIDMembers returns the members that make vLLM name tokens by their ids among log-probabilities, and, if its version
-// supports it, list the ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they are not
-// requested.
+// tokenIDMembers returns the members that make vLLM name tokens by their ids among log-probabilities, and, if its
+// version supports it, list the ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they
+// are not requested.
 func tokenIDMembers(r *Request) string {
 	if r.Echo {
 		return `,"return_tokens_as_token_ids":true`
@@ -134,8 +134,8 @@ func (s *splicer) splice() Body {
 	return s.out
 }
 
-// memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept, else
-// the comma after it.
+// memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept,
+// else the comma after it.
 func (s *splicer) memberSpan(i int, keptBefore bool) span {
 	r := s.request
 	m := r.members[i]

@@ -1,6 +1,7 @@
 // Package validate parses and validates the body of a completion request in a single pass. The body must be one
-// unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of the
-// few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own bytes.
+// unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
+// the few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own
+// bytes.
 //
 // The rules are those of the contract's field table. Keys, budgets and backends are left to other packages: the caller
 // supplies each model's limit for logprobs as a function, and decides which edits to make (see Request.Upstream).
@@ -28,9 +29,10 @@ const DefaultMaxLogprobs = 20
 // Completion parses the body of POST /v1/completions. maxLogprobs returns a model's limit for logprobs and
 // prompt_logprobs by its short id, and DefaultMaxLogprobs for an unknown model.
 //
-// The error is bad_json or invalid_request. Invalid JSON takes precedence over the first invalid field in the order of the
-// body, then follow a missing required field and a pair of conflicting fields. With invalid_request, Completion also returns
-// the Request as far as it has been parsed, because the error response carries its user tag. The Request retains body.
+// The error is bad_json or invalid_request. Invalid JSON takes precedence over the first invalid field in the order of
+// the body, then follow a missing required field and a pair of conflicting fields. With invalid_request, Completion
+// also returns the Request as far as it has been parsed, because the error response carries its user tag. The Request
+// retains body.
 func Completion(body []byte, maxLogprobs func(model string) int) (*Request, error) {
 	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
@@ -79,8 +81,8 @@ func (p *parser) release() {
 	parsers.Put(p)
 }
 
-// parse parses the whole body: one object and nothing after it. It returns errors of syntax only; an invalid field is kept
-// in p.failure, because bad_json further on takes precedence.
+// parse parses the whole body: one object and nothing after it. It returns errors of syntax only; an invalid field is
+// kept in p.failure, because bad_json further on takes precedence.
 func (p *parser) parse() error {
 	if bytes.HasPrefix(p.body, []byte("\xef\xbb\xbf")) {
 		return apierr.MalformedJSON(0, "the body begins with a byte-order mark; send plain UTF-8 without one")
@@ -186,8 +188,8 @@ func (p *parser) skipValue() error {
 	}
 }
 
-// syntaxError converts an error of the decoder to bad_json. A duplicate name is an error of a field instead: it is kept in
-// p.failure, and syntaxError returns nil if the rest of the body is valid JSON.
+// syntaxError converts an error of the decoder to bad_json. A duplicate name is an error of a field instead: it is kept
+// in p.failure, and syntaxError returns nil if the rest of the body is valid JSON.
 func (p *parser) syntaxError(err error) error {
 	if errors.Is(err, jsontext.ErrDuplicateName) {
 		return p.duplicateName(err)
@@ -208,8 +210,8 @@ func (p *parser) syntaxError(err error) error {
 	}
 }
 
-// duplicateName records a name that occurs twice in one object. The decoder stops there, so the body is parsed a second time
-// without that check: bad_json further on takes precedence. This path is cold, because no valid request takes it.
+// duplicateName records a name that occurs twice in one object. The decoder stops there, so the body is parsed a second
+// time without that check: bad_json further on takes precedence. This path is cold, because no valid request takes it.
 func (p *parser) duplicateName(found error) error {
 	if p.failure == nil {
 		name := "?"
@@ -224,8 +226,8 @@ func (p *parser) duplicateName(found error) error {
 	return p.checkEnd()
 }
 
-// reparse parses the whole body with duplicate names allowed. It checks the syntax and finds the model, whose limits apply
-// to the fields before the duplicate.
+// reparse parses the whole body with duplicate names allowed. It checks the syntax and finds the model, whose limits
+// apply to the fields before the duplicate.
 func (p *parser) reparse() error {
 	p.source = *bytes.NewBuffer(p.body)
 	p.decoder.Reset(&p.source, jsontext.AllowDuplicateNames(true))

@@ -42,12 +42,12 @@ func (s Stream) TextWithoutUsage() string {
 	return kept.String()
 }
 
-// Streams returns the recorded streams of several versions of vLLM, and one stream for each unusual form that a parser could
-// fail at.
+// Streams returns the recorded streams of several versions of vLLM, and one stream for each unusual form that a parser
+// could fail at.
 func Streams() []Stream { return append(recordedStreams(), syntheticStreams()...) }
 
-// recorded are streams that were requested with include_usage, byte for byte. The names of those with two choices contain
-// "n2".
+// recorded are streams that were requested with include_usage, byte for byte. The names of those with two choices
+// contain "n2".
 //
 //go:embed recorded/*.sse
 var recorded embed.FS
