@@ -34,11 +34,11 @@ func TestHealthyBackendHidesAFailingOne(t *testing.T) {
 func TestFailoverDependsOnTheFailure(t *testing.T) {
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	reset := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	short := func(w http.ResponseWriter, _ *http.Request) {
+	truncated := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "999")
 		io.WriteString(w, plainResponse)
 	}
-	failed := `{"error":{"message":%q,"type":"x","param":null,"code":%d}}`
+	errorBody := `{"error":{"message":%q,"type":"x","param":null,"code":%d}}`
 	plain, stream := respond(http.StatusOK, "application/json", plainResponse), respondStream(event(0, "a", `"stop"`), doneEvent)
 	for _, c := range []struct {
 		name     string
@@ -49,18 +49,18 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 		{"silence", silent, streamRequest, true},
 		{"silence, plain", silent, plainRequest, true},
 		{"a reset", reset, streamRequest, true},
-		{"a truncated response", short, plainRequest, true},
-		{"a dead engine", respond(500, "application/json", fmt.Sprintf(failed, "EngineCore encountered an issue.", 500)), streamRequest, true},
-		{"a dead engine with status 200", respond(200, "application/json", fmt.Sprintf(failed, "EngineCore encountered an issue.", 500)), plainRequest, true},
-		{"a dead engine as the first event", respondStream("data: "+fmt.Sprintf(failed, "EngineCore encountered an issue.", 400)+"\n\n", doneEvent), streamRequest, true},
+		{"a truncated response", truncated, plainRequest, true},
+		{"a dead engine", respond(500, "application/json", fmt.Sprintf(errorBody, "EngineCore encountered an issue.", 500)), streamRequest, true},
+		{"a dead engine with status 200", respond(200, "application/json", fmt.Sprintf(errorBody, "EngineCore encountered an issue.", 500)), plainRequest, true},
+		{"a dead engine as the first event", respondStream("data: "+fmt.Sprintf(errorBody, "EngineCore encountered an issue.", 400)+"\n\n", doneEvent), streamRequest, true},
 		{"an abort", respondStream(event(0, "", `"abort"`), doneEvent), streamRequest, true},
 		{"an abort, plain", respond(200, "application/json", `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`), plainRequest, true},
-		{"a full queue", respond(503, "application/json", fmt.Sprintf(failed, "The engine is currently busy", 503)), streamRequest, true},
+		{"a full queue", respond(503, "application/json", fmt.Sprintf(errorBody, "The engine is currently busy", 503)), streamRequest, true},
 		{"an empty stream", respondStream(""), streamRequest, true},
-		{"out of memory", respond(500, "application/json", fmt.Sprintf(failed, "CUDA out of memory. Tried to allocate", 500)), streamRequest, false},
-		{"out of memory as the first event", respondStream("data: "+fmt.Sprintf(failed, "CUDA out of memory. Tried to allocate", 500)+"\n\n", doneEvent), streamRequest, false},
-		{"a prompt that is too long", respond(400, "application/json", fmt.Sprintf(failed, "This model's maximum context length is 10 tokens.", 400)), streamRequest, false},
-		{"a client error", respond(400, "application/json", fmt.Sprintf(failed, "top_p must be in (0, 1], got 0.", 400)), streamRequest, false},
+		{"out of memory", respond(500, "application/json", fmt.Sprintf(errorBody, "CUDA out of memory. Tried to allocate", 500)), streamRequest, false},
+		{"out of memory as the first event", respondStream("data: "+fmt.Sprintf(errorBody, "CUDA out of memory. Tried to allocate", 500)+"\n\n", doneEvent), streamRequest, false},
+		{"a prompt that is too long", respond(400, "application/json", fmt.Sprintf(errorBody, "This model's maximum context length is 10 tokens.", 400)), streamRequest, false},
+		{"a client error", respond(400, "application/json", fmt.Sprintf(errorBody, "top_p must be in (0, 1], got 0.", 400)), streamRequest, false},
 		{"a stream that has begun", respondStream(event(0, "a", "null")), streamRequest, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
