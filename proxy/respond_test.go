@@ -14,9 +14,9 @@ import (
 // Over HTTP/2, a write deadline that expires between two events ends the stream even without a write.
 func TestHTTP2StreamOutlivesPausesOfTheBackend(t *testing.T) {
 	t.Parallel() // it waits for four pauses
-	const pause = 200 * time.Millisecond
+	const pause, idleTimeout = 400 * time.Millisecond, time.Second
 	want := strings.Repeat(event(0, "a", "null"), 4) + event(0, "b", `"stop"`) + doneEvent
-	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 3 / 2 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = idleTimeout }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 4 {
 			respondStream(event(0, "a", "null"))(w, r)
 			<-time.NewTimer(pause).C
