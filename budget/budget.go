@@ -103,9 +103,9 @@ func (l *Ledger) Start(ctx context.Context) error {
 	l.submit = func(waited bool, apply func(context.Context, database.Execer) error) *database.Pending {
 		write := func(tx database.Execer) error { return apply(writing, tx) }
 		if waited {
-			return l.db.EnqueueOne(write)
+			return l.db.EnqueueStatement(write)
 		}
-		return l.db.SubmitOne(write)
+		return l.db.SubmitStatement(write)
 	}
 	l.closed = false
 	l.mu.Unlock()
