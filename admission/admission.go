@@ -1,11 +1,11 @@
-// Package admission limits how many requests of each API key run at once. Each key has a number of slots and a FIFO queue
-// of the requests that wait for one.
+// Package admission limits how many requests of each API key run at once. Each key has a number of slots and a FIFO
+// queue of the requests that wait for one.
 //
 // It promises that a key never runs more requests than it has slots, that slots are handed out in order of arrival, and
 // that the requests of one key never wait for those of another. Waiting has no time limit of its own and takes no
-// goroutine besides the caller's. A request whose context ends leaves the queue at once, wherever it stands; a slot handed
-// to it at the same moment goes to the next one. Memory is used only for keys that have requests. How many slots a key
-// has is decided by the caller; token caps are enforced by package budget.
+// goroutine besides the caller's. A request whose context ends leaves the queue at once, wherever it stands; a slot
+// handed to it at the same moment goes to the next one. Memory is used only for keys that have requests. How many slots
+// a key has is decided by the caller; token caps are enforced by package budget.
 package admission
 
 import (
@@ -78,9 +78,9 @@ func (q *Queue) Stats() Stats {
 
 // Acquire blocks until the key has a free slot for this request and returns it. The caller must Release it.
 //
-// The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests that
-// already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. The bytes are the memory
-// that the request holds while it waits; they are not limited if the slot is free at once.
+// The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests
+// that already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. The bytes are
+// the memory that the request holds while it waits; they are not limited if the slot is free at once.
 //
 // The error is ErrFull, or context.Cause(ctx) if ctx ends first; then there is nothing to release.
 func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64) (*Slot, error) {

@@ -16,8 +16,8 @@ import (
 var ErrExists = errors.New("there is a file already")
 
 // Backup writes a consistent snapshot of the database to a file that must not exist. Writes by this and other processes
-// continue meanwhile. The file appears when it is complete and on disk. It is a database like this one: to restore it, put
-// it in the database's place while no process has that open.
+// continue meanwhile. The file appears when it is complete and on disk. It is a database like this one: to restore it,
+// put it in the database's place while no process has that open.
 func (db *DB) Backup(ctx context.Context, to string) (err error) {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("write %s: %w", to, ErrExists), err)

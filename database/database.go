@@ -1,14 +1,14 @@
 // Package database opens and migrates the SQLite database and makes all writes to it, with group commit.
 //
-// Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as one
-// transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes 7,000
-// durable writes a second, 256 concurrent callers make 190,000. The first caller that waits for its write leads; a
-// background goroutine, the writer, leads if no caller waits. Reads use a separate pool of connections and never wait for
-// a write.
+// Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as
+// one transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes
+// 7,000 durable writes a second, 256 concurrent callers make 190,000. The first caller that waits for its write leads;
+// a background goroutine, the writer, leads if no caller waits. Reads use a separate pool of connections and never wait
+// for a write.
 //
-// Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter, BIGINT
-// microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean, belong to the
-// packages whose data they hold.
+// Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
+// BIGINT microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean,
+// belong to the packages whose data they hold.
 package database
 
 import (
@@ -28,9 +28,9 @@ import (
 type Settings struct {
 	Path string // of the database file, which is created if it does not exist
 
-	// LockWait is how long a transaction waits for another process to release the database lock; 0 means DefaultLockWait.
-	// A command holds the lock for milliseconds. The gateway cannot finish a response while it waits, so it should fail
-	// soon if somebody has left a transaction open in a shell; a command can afford to wait longer.
+	// LockWait is how long a transaction waits for another process to release the database lock; 0 means
+	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,
+	// so it should fail soon if somebody has left a transaction open in a shell; a command can afford to wait longer.
 	LockWait time.Duration
 
 	synchronous syncMode

@@ -34,8 +34,8 @@ func (*connector) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 
 // connection is a connection that rewrites parameters.
 //
-// On the writer's connection statements also ignore the end of their context: SQLite rolls back the whole transaction when
-// an INSERT is interrupted, and with it the writes of other callers.
+// On the writer's connection statements also ignore the end of their context: SQLite rolls back the whole transaction
+// when an INSERT is interrupted, and with it the writes of other callers.
 type connection struct {
 	*sqlite3.SQLiteConn
 	connector *connector

@@ -10,9 +10,9 @@ import (
 // ErrClosed is returned for writes after Close.
 var ErrClosed = errors.New("the database is closed")
 
-// ErrUnavailable is returned for a write that fails because of its surroundings: the disk is full or failing, the file is
-// missing or read-only, or another process holds the lock. Nothing was written, unless the failure came at the commit
-// itself; another attempt may succeed.
+// ErrUnavailable is returned for a write that fails because of its surroundings: the disk is full or failing, the file
+// is missing or read-only, or another process holds the lock. Nothing was written, unless the failure came at the
+// commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
 
 // ErrNewer is returned by Open if the schema has migrations that this program does not know.
@@ -34,8 +34,8 @@ func IsBusy(err error) bool {
 	return errors.As(err, &failure) && (failure.Code == sqlite3.ErrBusy || failure.Code == sqlite3.ErrLocked)
 }
 
-// isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite rolls
-// back the whole transaction on most of these.
+// isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite
+// rolls back the whole transaction on most of these.
 func isFault(err error) bool {
 	var failure sqlite3.Error
 	if !errors.As(err, &failure) {
@@ -56,8 +56,8 @@ func unavailable(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnavailable, doing, err)
 }
 
-// mayNeedReopening reports whether an open connection may keep failing with err after its cause is gone, so that the file
-// has to be reopened. A full disk and a lock do not need it.
+// mayNeedReopening reports whether an open connection may keep failing with err after its cause is gone, so that the
+// file has to be reopened. A full disk and a lock do not need it.
 func mayNeedReopening(err error) bool {
 	var failure sqlite3.Error
 	if !errors.As(err, &failure) {

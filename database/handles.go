@@ -89,9 +89,9 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 // journalRetryInterval is the time between attempts to open a file that another process is initializing.
 const journalRetryInterval = 10 * time.Millisecond
 
-// journalMode opens the first connection and returns its journal mode. Switching a new file to a write-ahead log takes a
-// lock that SQLite does not wait for, whatever the busy timeout is: without the retries all but one of several processes
-// that start together would fail.
+// journalMode opens the first connection and returns its journal mode. Switching a new file to a write-ahead log takes
+// a lock that SQLite does not wait for, whatever the busy timeout is: without the retries all but one of several
+// processes that start together would fail.
 func (h *handles) journalMode(ctx context.Context, wait time.Duration) (mode string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -142,8 +142,8 @@ func dsn(path string, values url.Values) string {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// createFile creates an empty file that only its owner may read, unless the file exists. It does not open an existing file:
-// closing it would release the POSIX locks that SQLite holds on it in this process.
+// createFile creates an empty file that only its owner may read, unless the file exists. It does not open an existing
+// file: closing it would release the POSIX locks that SQLite holds on it in this process.
 func createFile(path string) error {
 	info, err := os.Stat(path)
 	switch {

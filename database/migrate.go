@@ -21,8 +21,9 @@ const (
 	migrationPause = 50 * time.Millisecond
 )
 
-// migrate applies the migrations that the database lacks. Each migration is one transaction, so if two processes start at
-// the same time, one of them fails on a table that exists already, rolls back, and has nothing left to do when it retries.
+// migrate applies the migrations that the database lacks. Each migration is one transaction, so if two processes start
+// at the same time, one of them fails on a table that exists already, rolls back, and has nothing left to do when it
+// retries.
 func migrate(ctx context.Context, writer *sql.DB) error {
 	var err error
 	for range migrationTries {

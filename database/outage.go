@@ -17,8 +17,9 @@ type outage struct {
 var errFileMissing = errors.New("the file is gone; put it back, or restart to begin with an empty database")
 
 // ensureCurrentFile checks before a commit that the open file is still the one at db.path, and reopens the path if not:
-// writes to a file that was deleted or replaced would be lost. It does not create a missing file, because an empty database
-// holds no keys and the operator may be about to restore the right one. The stat costs a hundredth of a commit.
+// writes to a file that was deleted or replaced would be lost. It does not create a missing file, because an empty
+// database holds no keys and the operator may be about to restore the right one. The stat costs a hundredth of a
+// commit.
 func (db *DB) ensureCurrentFile(ctx context.Context) error {
 	h := db.current.Load()
 	file, err := os.Stat(db.path)

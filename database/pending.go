@@ -29,11 +29,11 @@ type Pending struct {
 	err       error // set before done is closed
 }
 
-// Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends first, Wait returns the cause
-// and the write may still be made.
+// Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends first, Wait returns the
+// cause and the write may still be made.
 //
-// If there is no leader, the caller becomes it and commits everything that is queued: waking the writer and being woken by
-// it costs more than a small write.
+// If there is no leader, the caller becomes it and commits everything that is queued: waking the writer and being woken
+// by it costs more than a small write.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -66,13 +66,13 @@ func (p *Pending) finish(err error) {
 	close(p.done)
 }
 
-// Submit queues apply for a grouped transaction, wakes the writer, and returns without waiting. Writes are applied in the
-// order in which they are queued.
+// Submit queues apply for a grouped transaction, wakes the writer, and returns without waiting. Writes are applied in
+// the order in which they are queued.
 //
 // Writes share a transaction but fail separately: if apply returns an error or panics, its changes are rolled back to a
 // savepoint and the other writes are committed. apply must not end the transaction. Every other write waits while apply
-// runs, so it must return soon and wait for nothing but its own statements; to wait for another write in it is a deadlock.
-// It may run after its caller has returned, and an ended context does not interrupt its statements.
+// runs, so it must return soon and wait for nothing but its own statements; to wait for another write in it is a
+// deadlock. It may run after its caller has returned, and an ended context does not interrupt its statements.
 //
 // The error of the write is apply's own, ErrClosed or ErrUnavailable.
 func (db *DB) Submit(apply func(Tx) error) *Pending {
@@ -99,8 +99,8 @@ func (db *DB) SubmitStatement(statement func(Execer) error) *Pending {
 	return p
 }
 
-// WriteGrouped makes a write in a transaction that it may share with others, and waits until it is on disk. See Submit for
-// what apply may do and Wait for when ctx ends.
+// WriteGrouped makes a write in a transaction that it may share with others, and waits until it is on disk. See Submit
+// for what apply may do and Wait for when ctx ends.
 func (db *DB) WriteGrouped(ctx context.Context, apply func(Tx) error) error {
 	return db.Enqueue(apply).Wait(ctx)
 }

@@ -143,9 +143,9 @@ func (db *DB) commit(ctx context.Context, batch []*Pending) {
 	}
 }
 
-// transact applies the batch and commits it. It returns a failure of the database, which every write of the batch gets; a
-// write's own failure is set in its Pending. The transaction is begun and ended by plain statements: each transaction of
-// database/sql has a goroutine that waits for the end of its context, and this context never ends.
+// transact applies the batch and commits it. It returns a failure of the database, which every write of the batch gets;
+// a write's own failure is set in its Pending. The transaction is begun and ended by plain statements: each transaction
+// of database/sql has a goroutine that waits for the end of its context, and this context never ends.
 func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	conn, err := db.current.Load().writer.Conn(ctx)
 	if err != nil {
@@ -222,7 +222,7 @@ func (db *DB) applyStatements(conn *sql.Conn, batch []*Pending) (err error) {
 		return nil
 	}
 	broken := conn.Raw(func(driverConn any) error {
-		execer := Execer(&directExecer{connection: driverConn.(*connection)}) //nolint:errcheck // the type that connector opens
+		execer := Execer(&directExecer{connection: driverConn.(*connection)}) //nolint:errcheck // its only type
 		for _, p := range batch {
 			if apply(db, p, p.statement, execer) {
 				err = p.err
@@ -238,8 +238,8 @@ func (db *DB) applyStatements(conn *sql.Conn, batch []*Pending) (err error) {
 }
 
 // applyInSavepoint applies a write of several statements, so that it can be rolled back alone if it fails half way. The
-// savepoint costs 2 µs of the 5 µs that a write of two statements takes in a full batch. The alternative, to roll back the
-// whole batch and apply it again without the failed write, would call the functions twice.
+// savepoint costs 2 µs of the 5 µs that a write of two statements takes in a full batch. The alternative, to roll back
+// the whole batch and apply it again without the failed write, would call the functions twice.
 //
 // On some storage failures SQLite rolls back the whole transaction, including the savepoint.
 func (db *DB) applyInSavepoint(ctx context.Context, tx Tx, p *Pending) error {
@@ -268,8 +268,8 @@ func apply[T any](db *DB, p *Pending, do func(T) error, to T) (fault bool) {
 	return fault
 }
 
-// callRecovered calls do and turns a panic into an error. The panic's value may hold data of a client, so it is included
-// only if it comes from the Go runtime.
+// callRecovered calls do and turns a panic into an error. The panic's value may hold data of a client, so it is
+// included only if it comes from the Go runtime.
 func callRecovered[T any](db *DB, do func(T) error, to T) (err error) {
 	defer func() {
 		thrown := recover()

@@ -92,7 +92,9 @@ func TestAFailedWriteInABatchDoesNotAffectTheOthers(t *testing.T) {
 // A write alone in its transaction has no savepoint to roll back to.
 func TestAFailedWriteAloneInItsTransactionIsRolledBack(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{"WriteExclusive": db.WriteExclusive, "WriteGrouped": db.WriteGrouped} {
+	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{
+		"WriteExclusive": db.WriteExclusive, "WriteGrouped": db.WriteGrouped,
+	} {
 		err := write(t.Context(), func(tx database.Tx) error { return errors.Join(note(1)(tx), errTest) })
 		if !errors.Is(err, errTest) {
 			t.Errorf("%s: got error %v, want errTest", name, err)

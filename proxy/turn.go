@@ -28,7 +28,7 @@ func Payer(i *keys.Identity) budget.Payer {
 
 // refuseSpent refuses who has nothing left, without a place in the queue.
 func (s *Server) refuseSpent(x *exchange) error {
-	if e := s.ledger.Spent(x.payer); e != nil {
+	if e := s.ledger.Exhausted(x.payer); e != nil {
 		return budgetSpent(e)
 	}
 	return nil
@@ -91,13 +91,7 @@ func (s *Server) reserve(x *exchange, bytes int64) (err error) {
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.arrived,
 	}, budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
-		Hold: func() (func(), error) { return s.queue.ReserveMemory(bytes) },
-	}, func(ctx context.Context) (int64, error) {
-		if err := x.countPrompts(ctx); err != nil {
-			return 0, errors.Join(errUncounted, err)
-		}
-		return x.prompt.tokens, nil
-	})
+	}, &requester{x: x, queue: s.queue, bytes: bytes})
 	x.queued += time.Since(began)
 	if err == nil {
 		return nil
@@ -122,6 +116,26 @@ func (s *Server) reserve(x *exchange, bytes int64) (err error) {
 	}
 }
 
+// requester is a request in Ledger.Reserve.
+type requester struct {
+	x     *exchange
+	queue *admission.Queue
+	bytes int64 // held in memory while the request waits
+}
+
+// CountPrompt implements budget.Requester.
+func (r *requester) CountPrompt(ctx context.Context) (int64, error) {
+	if err := r.x.countPrompts(ctx); err != nil {
+		return 0, errors.Join(errUncounted, err)
+	}
+	return r.x.prompt.tokens, nil
+}
+
+// ReserveMemory implements budget.Requester.
+func (r *requester) ReserveMemory() (release func(), err error) {
+	return r.queue.ReserveMemory(r.bytes)
+}
+
 // ledgerFailed refuses what could not be written down: nothing is served that is not charged.
 func ledgerFailed(cause error) error {
 	return apierr.Overload("the ledger cannot be written at the moment", failingRetry, cause)
@@ -130,7 +144,7 @@ func ledgerFailed(cause error) error {
 // setBudgetHeaders tells the client how much its tightest total cap leaves, and whether max_tokens was lowered.
 func (s *Server) setBudgetHeaders(x *exchange) {
 	h := x.w.Header()
-	if room, ok := s.ledger.Tightest(x.payer); ok {
+	if room, ok := s.ledger.Headroom(x.payer); ok {
 		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(room.Limit, 10))
 		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(room.Remaining, 10))
 		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(room.ResetsAt).Round(time.Second), time.Second).String())
