@@ -32,8 +32,8 @@ type Pending struct {
 // Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends first, Wait returns the
 // cause and the write may still be made.
 //
-// If there is no leader, the caller becomes it and commits everything that is queued: waking the writer and being woken
-// by it costs more than a small write.
+// If there is no leader, the caller becomes it and commits what is queued: waking the writer and being woken by it
+// costs more than a small write.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
