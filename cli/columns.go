@@ -63,7 +63,7 @@ var added = []column{requestsColumn, promptColumn, outputColumn, totalColumn}
 // groupings are what usage can be added up by.
 var groupings = []string{string(budget.ByRequest), string(budget.ByKey), string(budget.ByAccount), string(budget.ByModel), string(budget.ByDay)}
 
-var columnsBy = map[budget.By][]column{
+var columnsBy = map[budget.Grouping][]column{
 	budget.ByKey:     append([]column{keyColumn, keyNameColumn, accountColumn}, added...),
 	budget.ByAccount: append([]column{accountColumn}, added...),
 	budget.ByModel:   append([]column{modelColumn}, added...),

@@ -57,7 +57,7 @@ var errNoTime = errors.New("--since is not before --until: there is no time betw
 
 // check finds what makes no sense whatever has been used.
 func (r *usageReport) check() error {
-	if _, ok := columnsBy[budget.By(r.by)]; !ok {
+	if _, ok := columnsBy[budget.Grouping(r.by)]; !ok {
 		return fmt.Errorf("--by %s: expected one of %s", r.by, strings.Join(groupings, ", "))
 	}
 	if r.flags.Changed("since") && r.flags.Changed("until") && !r.since.at.Before(r.until.at) {
@@ -98,7 +98,7 @@ func (r *usageReport) print(ctx context.Context, db *database.DB, out io.Writer)
 	if err != nil {
 		return err
 	}
-	by := budget.By(r.by)
+	by := budget.Grouping(r.by)
 	columns := columnsBy[by]
 	to := r.form(columns, out)
 	for row, err := range budget.New(db, zap.NewNop(), budget.Settings{}).Rows(ctx, filter, by) {

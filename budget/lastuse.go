@@ -10,13 +10,13 @@ import (
 	"basegate/database"
 )
 
-// LastUse is when the last request of a key came; zero where there is none. The requests themselves are not looked
-// through for it: they may be millions, of other keys.
+// LastUse returns when the latest request of a key arrived, or the zero time if there was none. It does not search the
+// requests: there may be millions, most of them of other keys.
 func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 	l.mu.Lock()
 	var last time.Time
 	if found := l.keys[key]; found != nil {
-		last = found.used
+		last = found.lastUse
 	}
 	l.mu.Unlock()
 	if !last.IsZero() {
@@ -33,21 +33,21 @@ func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 	return time.UnixMicro(at).UTC(), nil
 }
 
-// use notes that a request has come; the ledger's lock is held.
-func (p *party) use(at time.Time) {
-	if at = at.Truncate(time.Microsecond); at.After(p.used) {
-		p.used = at
+// recordUse records that a request has arrived. The caller holds the ledger's lock.
+func (o *owner) recordUse(at time.Time) {
+	if at = at.Truncate(time.Microsecond); at.After(o.lastUse) {
+		o.lastUse = at
 	}
 }
 
-// writeUses writes down which keys have been used since it last did. What fails is written with the next; what a crash
-// loses the next start finds in the requests of the month.
-func (l *Ledger) writeUses(ctx context.Context) {
+// writeLastUses writes the last use of the keys used since the previous call. Those that fail are written with the next
+// call; those that a crash loses are recovered by Start from the requests of the month.
+func (l *Ledger) writeLastUses(ctx context.Context) {
 	used := map[string]time.Time{}
 	l.mu.Lock()
 	for id, key := range l.keys {
-		if key.used.After(key.noted) {
-			used[id] = key.used
+		if key.lastUse.After(key.writtenLastUse) {
+			used[id] = key.lastUse
 		}
 	}
 	l.mu.Unlock()
@@ -56,23 +56,23 @@ func (l *Ledger) writeUses(ctx context.Context) {
 	}
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		for id, at := range used {
-			if err := upsertUse(context.WithoutCancel(ctx), tx, id, at); err != nil {
+			if err := upsertLastUse(context.WithoutCancel(ctx), tx, id, at); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return // the database has told the log
+		return // package database logs the outage
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, at := range used {
-		l.keys[id].noted = at
+		l.keys[id].writtenLastUse = at
 	}
 }
 
-func upsertUse(ctx context.Context, tx database.Tx, key string, at time.Time) error {
+func upsertLastUse(ctx context.Context, tx database.Tx, key string, at time.Time) error {
 	const text = `
 		INSERT INTO key_uses (key_id, time) VALUES ($1, $2)
 		ON CONFLICT (key_id) DO UPDATE SET time = excluded.time`
