@@ -109,7 +109,10 @@ func requestMix(t *testing.T, count int, mock *mockvllm.Process) (all []requestS
 	}
 	r := rand.New(rand.NewPCG(3, 400))
 	for i := range count {
-		spec := requestSpec{firstKey: i%4 != 0, stream: r.IntN(2) == 0, usage: r.IntN(2) == 0, disconnects: r.IntN(8) == 0, n: 1, maxTokens: 1 + r.Int64N(24)}
+		spec := requestSpec{
+			firstKey: i%4 != 0, stream: r.IntN(2) == 0, usage: r.IntN(2) == 0, disconnects: r.IntN(8) == 0,
+			n: 1, maxTokens: 1 + r.Int64N(24),
+		}
 		if r.IntN(4) == 0 {
 			spec.n = 2 + r.Int64N(2)
 		}
@@ -163,8 +166,9 @@ func (s requestSpec) send(ctx context.Context, url, secret string) (r clientResu
 	defer resp.Body.Close()
 	r = clientResult{requestSpec: s, status: resp.StatusCode, header: resp.Header, applied: s.maxTokens}
 	if clamp := r.header.Get("X-Acs-Max-Tokens-Clamped"); clamp != "" {
-		var asked int64
-		if n, _ := fmt.Sscanf(clamp, "requested=%d,applied=%d,reason=budget", &asked, &r.applied); n != 2 || asked != s.maxTokens || r.applied < 1 || r.applied >= asked {
+		var requested int64
+		n, _ := fmt.Sscanf(clamp, "requested=%d,applied=%d,reason=budget", &requested, &r.applied)
+		if n != 2 || requested != s.maxTokens || r.applied < 1 || r.applied >= requested {
 			return r, fmt.Errorf("requested max_tokens %d, got the header %q", s.maxTokens, clamp)
 		}
 	}
@@ -333,7 +337,8 @@ func (b *burst) run() []ledgerRow {
 	close(done)
 	watcher.Wait()
 	poll.Until(b.t, "nothing is reserved", func() bool {
-		return g.metric("basegate_ledger_reserved_tokens") == 0 && g.metric("basegate_ledger_open_reservations") == 0 && g.metric("basegate_admission_keys") == 0
+		return g.metric("basegate_ledger_reserved_tokens") == 0 && g.metric("basegate_ledger_open_reservations") == 0 &&
+			g.metric("basegate_admission_keys") == 0
 	})
 	g.signal(syscall.SIGTERM)
 	if code := g.waitExit(); code != 0 {
@@ -391,7 +396,8 @@ func (b *burst) checkCharge(r *clientResult, row ledgerRow) {
 	switch {
 	case row.State != "settled":
 		b.t.Errorf("request %s: state %s, want settled", r.id(), row.State)
-	case r.complete && r.usage.Exists() && (row.Prompt != r.usage.Get("prompt_tokens").Int() || row.Completion != r.usage.Get("completion_tokens").Int()):
+	case r.complete && r.usage.Exists() &&
+		(row.Prompt != r.usage.Get("prompt_tokens").Int() || row.Completion != r.usage.Get("completion_tokens").Int()):
 		b.t.Errorf("request %s: the response reports %s, the row is %+v", r.id(), r.usage.Raw, row)
 	case row.Prompt < r.prompt || row.Prompt > r.prompt && !b.promptEstimated(r.id()):
 		b.t.Errorf("a prompt of %d tokens, but the row is %+v", r.prompt, row)
@@ -429,7 +435,7 @@ func (b *burst) verify(rows []ledgerRow) (results map[string]int) {
 	used := map[string]int64{"key": max(keys[0], keys[1]), "account": account}
 	for _, r := range b.results {
 		row, found := byID[r.id()]
-		asked, sent := upstream[r.id()]
+		maxTokens, sent := upstream[r.id()]
 		switch r.status {
 		case http.StatusTooManyRequests:
 			results["refused by "+b.checkRefusal(&r, used)]++
@@ -437,8 +443,8 @@ func (b *burst) verify(rows []ledgerRow) (results map[string]int) {
 				b.t.Errorf("a refused request reached vLLM (%t) or the ledger: %+v", sent, row)
 			}
 		case http.StatusOK:
-			if !sent || asked != r.applied {
-				b.t.Errorf("vLLM received max_tokens %d, the client was told %d", asked, r.applied)
+			if !sent || maxTokens != r.applied {
+				b.t.Errorf("vLLM received max_tokens %d, the client %d", maxTokens, r.applied)
 			}
 			b.checkCharge(&r, row)
 			results[kindOf(&r)]++

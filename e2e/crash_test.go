@@ -85,7 +85,8 @@ func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	}
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
 	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 100}"}, mock.URL())
-	uncapped, capped := env.createKey("uncapped"), strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
+	uncapped := env.createKey("uncapped")
+	capped := strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
 	completed := &completedResponses{usage: map[string]gjson.Result{}}
 	for range kills {
 		g := env.serveWithKey(uncapped)
@@ -109,7 +110,8 @@ func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	if spent > budget {
 		t.Errorf("%d tokens are charged, over the cap of %d", spent, budget)
 	}
-	t.Logf("%d kills: %d completed responses, %d rows, %d interrupted, %d of the cap's %d tokens charged", kills, len(completed.usage), len(rows), interrupted, spent, budget)
+	t.Logf("%d kills: %d completed responses, %d rows, %d interrupted, %d of the cap's %d tokens charged",
+		kills, len(completed.usage), len(rows), interrupted, spent, budget)
 	if len(completed.usage) < kills {
 		t.Error("fewer completed responses than kills: the test has not tested enough")
 	}
@@ -189,7 +191,8 @@ func TestInterruptedStreamIsChargedItsLastCheckpoint(t *testing.T) {
 	env.serveWithKey(g.secret)
 	got := row()
 	// The third checkpoint was taken after the client had received the tokens counted before the second.
-	if got.State != "interrupted" || got.Prompt != int64(len(encode(t, mock, prompt, true))) || got.Completion < beforeCheckpoint[1] || got.Completion > received.Load()+inFlight {
+	if got.State != "interrupted" || got.Prompt != int64(len(encode(t, mock, prompt, true))) ||
+		got.Completion < beforeCheckpoint[1] || got.Completion > received.Load()+inFlight {
 		t.Errorf("the client received %d tokens before the checkpoints and %d in all, the row is %+v", beforeCheckpoint, received.Load(), got)
 	}
 	t.Logf("the client received %d tokens before the checkpoints and %d in all, %d are charged", beforeCheckpoint, received.Load(), got.Completion)

@@ -154,7 +154,8 @@ func (c *chaosRun) startGateway() {
 	c.t.Helper()
 	kind := capKinds[len(c.gateways)%len(capKinds)]
 	capped := tokenCap{kind: kind, limit: kind.limit / 20}
-	capped.secrets = []string{strings.TrimSpace(c.env.run("key", "create", "--account", c.env.email, "--name", fmt.Sprint("capped ", len(c.gateways)), kind.flag, fmt.Sprint(capped.limit)))}
+	capped.secrets = []string{strings.TrimSpace(c.env.run("key", "create", "--account", c.env.email,
+		"--name", fmt.Sprint("capped ", len(c.gateways)), kind.flag, fmt.Sprint(capped.limit)))}
 	c.caps[0].limit += capGrowth
 	c.env.run("account", "set", "bob@example.org", c.caps[0].kind.flag, fmt.Sprint(c.caps[0].limit))
 	c.caps = append(c.caps, capped)
@@ -162,7 +163,10 @@ func (c *chaosRun) startGateway() {
 	gw := &gatewayProcess{gateway: c.env.serveWithKey(c.uncappedKey)}
 	gw.instance = &instance{address: strings.TrimPrefix(gw.url, "http://")}
 	c.gateways = append(c.gateways, gw)
-	c.activeKeys.Store(&[]string{c.uncappedKey, c.uncappedKey, c.uncappedKey, c.uncappedKey, capped.secrets[0], c.caps[0].secrets[0], c.caps[0].secrets[1]})
+	c.activeKeys.Store(&[]string{
+		c.uncappedKey, c.uncappedKey, c.uncappedKey, c.uncappedKey,
+		capped.secrets[0], c.caps[0].secrets[0], c.caps[0].secrets[1],
+	})
 	c.clientRelay.setServer(gw.instance)
 }
 

@@ -273,7 +273,9 @@ func (l *hostileLoad) endOfText() int {
 // they read then must not look complete.
 func (l *hostileLoad) slowReaders(t *testing.T, n int) {
 	t.Helper()
-	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`, l.endOfText())
+	body := fmt.Sprintf(
+		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`,
+		l.endOfText())
 	for range n {
 		l.goroutines.Go(func() {
 			conn, err := l.dial()
@@ -413,13 +415,15 @@ func isClosed(c <-chan struct{}) bool {
 // During all attacks at once, every hostile client gets the expected response, a legitimate client is served within its
 // timeout, and afterwards nothing of the attacks is left.
 func TestHostileClientsDoNotAffectALegitimateOne(t *testing.T) {
-	const halfOpen, slowReaders = 5000, 8
+	const slowHeaderConns, slowReaders = 5000, 8
 	slowReadersClosed := fmt.Sprintf(`basegate_requests_total{code="client_gone",model="m"} %d`, slowReaders)
-	requireOpenFiles(t, halfOpen+1000)
+	requireOpenFiles(t, slowHeaderConns+1000)
 	useBinaryWithoutRaceDetector(t)
 	_, backend := startMockProcess(t)
 	// The gateway closes the connection of a client that does not read after idle_timeout plus three seconds.
-	env := newEnvironment(t, settings{server: ", read_header_timeout: 6s", extra: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}"}, backend)
+	env := newEnvironment(t, settings{
+		server: ", read_header_timeout: 6s", extra: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}",
+	}, backend)
 	legitimate := &legitimateClient{key: env.createKey("legitimate"), keepAlive: &http.Client{Transport: &http.Transport{}}, timeout: 5 * time.Second}
 	load := &hostileLoad{gateway: env.serve(), backend: backend, done: make(chan struct{})}
 	load.address = strings.TrimPrefix(load.url, "http://")
@@ -432,7 +436,7 @@ func TestHostileClientsDoNotAffectALegitimateOne(t *testing.T) {
 	t.Log("before the attack: ", legitimate)
 	legitimate.latencies = nil
 
-	closed := slices.Concat(load.slowHeaders(t, halfOpen), load.slowBodies(t, 100), load.unreadResponses(t, 2))
+	closed := slices.Concat(load.slowHeaders(t, slowHeaderConns), load.slowBodies(t, 100), load.unreadResponses(t, 2))
 	load.slowReaders(t, slowReaders)
 	load.rapidReset(t)
 	load.sendRawRequests(t, 2)

@@ -233,7 +233,8 @@ func TestKilledReplicaAffectsOnlyStartedStreams(t *testing.T) {
 	for range 64 {
 		wg.Go(func() {
 			for range permits {
-				resp, err := httpClient.Do(g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", `{"model":"m","prompt":"Once upon a time","max_tokens":10,"stream":true}`))
+				resp, err := httpClient.Do(g.request(t.Context(), http.MethodPost, g.url+"/v1/completions",
+					`{"model":"m","prompt":"Once upon a time","max_tokens":10,"stream":true}`))
 				if err != nil {
 					failed.Add(1)
 					continue

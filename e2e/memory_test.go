@@ -136,12 +136,12 @@ func (l *hostileLoad) streams(ctx context.Context, t *testing.T, own, shared int
 func TestMemoryHasACeiling(t *testing.T) {
 	const spare = 300 // files and connections of the other clients
 	streams := memoryStreams(t)
-	halfOpen := streams / 2
+	slowHeaderConns := streams / 2
 	files := openFileLimit(t)
 	// A stream takes two of the gateway's file descriptors: one to its client, of which HTTP/2 needs few, and one to its
 	// backend.
-	own := min(streams, files-streams-halfOpen-halfOpen/10-streams/perHTTP2Connection-spare)
-	requireOpenFiles(t, streams+halfOpen+halfOpen/10+streams/perHTTP2Connection+spare)
+	own := min(streams, files-streams-slowHeaderConns-slowHeaderConns/10-streams/perHTTP2Connection-spare)
+	requireOpenFiles(t, streams+slowHeaderConns+slowHeaderConns/10+streams/perHTTP2Connection+spare)
 	if own < streams {
 		t.Logf("the limit of %d open files makes %d of the streams share HTTP/2 connections", files, streams-own)
 	}
@@ -163,11 +163,11 @@ func TestMemoryHasACeiling(t *testing.T) {
 	peak, current := load.resident()
 	t.Logf("%d streams, %d of them with a connection each: %d MiB resident, peak %d MiB", streams, own, current>>20, peak>>20)
 
-	closed := load.slowHeaders(t, halfOpen)
+	closed := load.slowHeaders(t, slowHeaderConns)
 	load.slowBodies(t, 200)
 	load.rapidReset(t)
 	load.sendRawRequests(t, 4)
-	poll.Within(t, 3*waitTimeout, "the half-open connections are closed", func() bool {
+	poll.Within(t, 3*waitTimeout, "the slow-header connections are closed", func() bool {
 		for _, c := range closed {
 			if !isClosed(c) {
 				return false
@@ -178,7 +178,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	ended := held.ended.Load()
 	close(load.done)
 	peak, current = load.resident()
-	t.Logf("with %d half-open connections and the other hostile clients: %d MiB resident, peak %d MiB", halfOpen, current>>20, peak>>20)
+	t.Logf("with %d slow-header connections and the other hostile clients: %d MiB resident, peak %d MiB", slowHeaderConns, current>>20, peak>>20)
 	if peak > maxResident {
 		t.Errorf("the peak was %d MiB resident, want at most %d", peak>>20, maxResident>>20)
 	}

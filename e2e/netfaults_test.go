@@ -24,8 +24,12 @@ var networkFaults = []networkFault{
 	{name: "latency", maxDuration: shortFault, conditions: func(rng *rand.Rand) linkConditions {
 		return linkConditions{latency: 10*time.Millisecond + randomUpTo(rng, 300*time.Millisecond)}
 	}},
-	{name: "bandwidth", maxDuration: shortFault, conditions: func(rng *rand.Rand) linkConditions { return linkConditions{rate: 8<<10 + rng.IntN(128<<10)} }},
-	{name: "slicing", maxDuration: shortFault, conditions: func(rng *rand.Rand) linkConditions { return linkConditions{slice: 1 + rng.IntN(60)} }},
+	{name: "bandwidth", maxDuration: shortFault, conditions: func(rng *rand.Rand) linkConditions {
+		return linkConditions{rate: 8<<10 + rng.IntN(128<<10)}
+	}},
+	{name: "slicing", maxDuration: shortFault, conditions: func(rng *rand.Rand) linkConditions {
+		return linkConditions{slice: 1 + rng.IntN(60)}
+	}},
 	{name: "reset", apply: func(*link) {}, undo: (*link).reset},
 	{name: "cut after some bytes", maxDuration: shortFault, apply: func(l *link) { l.bytesLeft = 1 + l.relay.rng.IntN(2000) }},
 	{name: "blocked for a while", maxDuration: longFault, apply: (*link).block, undo: (*link).unblock},

@@ -123,7 +123,13 @@ func (s *soakLoad) send(ctx context.Context) {
 // injectFaults makes the first backend fail once in each way, with and without a retry that can help.
 func (s *soakLoad) injectFaults() {
 	for _, fault := range []mockvllm.Fault{
-		{Kind: "oom"}, {Kind: "nested"}, {Kind: "reset"}, {Kind: "reset_mid"}, {Kind: "reset_mid", AfterEvents: 3}, {Kind: "error_event", AfterEvents: 3}, {Kind: "garbage"},
+		{Kind: "oom"},
+		{Kind: "nested"},
+		{Kind: "reset"},
+		{Kind: "reset_mid"},
+		{Kind: "reset_mid", AfterEvents: 3},
+		{Kind: "error_event", AfterEvents: 3},
+		{Kind: "garbage"},
 	} {
 		s.mock.InjectFault(fault)
 	}
@@ -188,8 +194,9 @@ func TestSoakLeavesNothingBehind(t *testing.T) {
 	sent, served = s.sent.Load()-sent, s.served.Load()-served
 	after := s.waitIdle()
 	growth := fmt.Sprintf("heap %.1f MB, then %.1f MB", before/1e6, after/1e6)
-	t.Logf("%.0f requests a second for %v; of %d requests in all %d were served, %d disconnected and %d were over budget; %s; %.0f goroutines and %.0f open files after the load",
-		float64(sent)/took.Seconds(), duration, s.sent.Load(), s.served.Load(), s.disconnected.Load(), s.refused.Load(), growth, s.metric("go_goroutines"), s.metric("process_open_fds"))
+	t.Logf("%.0f requests a second for %v; of %d requests in all %d were served, %d disconnected and %d were over budget; %s; "+
+		"%.0f goroutines and %.0f open files after the load", float64(sent)/took.Seconds(), duration,
+		s.sent.Load(), s.served.Load(), s.disconnected.Load(), s.refused.Load(), growth, s.metric("go_goroutines"), s.metric("process_open_fds"))
 	if after > before+8e6 {
 		t.Error("the heap grows: ", growth)
 	}
