@@ -91,7 +91,7 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone:
 		return "warn"
 	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.Aborted,
-		breaker.Garbled, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
+		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
 	}
 	return "bad"
 }

@@ -9,4 +9,4 @@ import (
 func (m *Model) WarmWindows() []config.Window { return m.config.WarmWindows }
 
 // Outcomes are what became of the last attempts at the backend, the oldest first.
-func (b *Backend) Outcomes() []breaker.Outcome { return b.breaker.Outcomes() }
+func (b *Backend) Outcomes() []breaker.Observation { return b.breaker.Recent() }

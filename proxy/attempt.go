@@ -30,7 +30,7 @@ var errSilent = errors.New("the backend was silent for too long")
 // as can be told before any of it goes to the client, and the caller closes it.
 func (s *Server) forward(x *exchange) (*answer, error) {
 	var tried []fleet.Attempted
-	var last breaker.Verdict
+	var last breaker.Outcome
 	for x.attempts < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
@@ -83,7 +83,7 @@ func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Attempted) error {
 }
 
 // attempt has one backend answer. There is an answer, or the verdict says why not; nothing has gone to the client.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Verdict) {
+func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Outcome) {
 	a := &answer{lease: lease}
 	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
 	a.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { a.cancel(errSilent) })
@@ -107,7 +107,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Verd
 
 // ask sends the request, and takes of the answer what has to be known before any of it may go to the client: of a
 // stream its first events, of a plain answer all.
-func (s *Server) ask(x *exchange, a *answer) breaker.Verdict {
+func (s *Server) ask(x *exchange, a *answer) breaker.Outcome {
 	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, a.lease.Backend), TokenIDs: x.guest != nil}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
@@ -179,37 +179,37 @@ func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, b
 }
 
 // noAnswer classifies an attempt that no answer came from.
-func noAnswer(ctx context.Context, x *exchange, err error) breaker.Verdict {
+func noAnswer(ctx context.Context, x *exchange, err error) breaker.Outcome {
 	var op *net.OpError
 	switch {
 	case x.over():
-		return breaker.Verdict{Class: breaker.ClientGone}
+		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(ctx), errSilent):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errSilent}
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errSilent}
 	case errors.As(err, &op) && op.Op == "dial":
-		return breaker.Verdict{Class: breaker.Refused, Cause: err}
+		return breaker.Outcome{Class: breaker.Refused, Cause: err}
 	default:
-		return breaker.Verdict{Class: breaker.Reset, Cause: err}
+		return breaker.Outcome{Class: breaker.Reset, Cause: err}
 	}
 }
 
 // broken classifies an answer whose body could not be read to its end.
-func (a *answer) broken(x *exchange, err error) breaker.Verdict {
+func (a *answer) broken(x *exchange, err error) breaker.Outcome {
 	switch {
 	case x.over():
-		return breaker.Verdict{Class: breaker.ClientGone}
+		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(a.ctx), errSilent):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errSilent}
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errSilent}
 	default:
-		return breaker.Verdict{Class: breaker.Truncated, Status: a.StatusCode, Cause: err}
+		return breaker.Outcome{Class: breaker.Truncated, Status: a.StatusCode, Cause: err}
 	}
 }
 
 // refusal classifies an answer of any status but 200.
-func (a *answer) refusal(x *exchange) breaker.Verdict {
+func (a *answer) refusal(x *exchange) breaker.Outcome {
 	body, err := io.ReadAll(io.LimitReader(a.Body, errorBody)) //nolint:forbidigo // bounded
 	if err != nil {
 		return a.broken(x, err)
 	}
-	return breaker.Answer(a.StatusCode, body)
+	return breaker.Classify(a.StatusCode, body)
 }

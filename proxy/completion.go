@@ -192,7 +192,7 @@ func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
 }
 
 // failedAttempt notes what became of an attempt that brought nothing.
-func (s *Server) failedAttempt(x *exchange, lease *fleet.Lease, v breaker.Verdict) breaker.Verdict {
+func (s *Server) failedAttempt(x *exchange, lease *fleet.Lease, v breaker.Outcome) breaker.Outcome {
 	x.upstream = time.Since(x.sent)
 	x.asked = v.Class == breaker.ClientGone // what has failed costs nothing
 	lease.Report(v.Class)

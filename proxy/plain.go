@@ -21,7 +21,7 @@ var plainBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // whole takes a whole answer in hand and makes sure that it is one, before its status goes to the client: vLLM sends
 // errors under 200, and a body can break off.
-func (a *answer) whole(x *exchange) (v breaker.Verdict) {
+func (a *answer) whole(x *exchange) (v breaker.Outcome) {
 	a.buffer = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
 	a.buffer.Reset()
 	if a.ContentLength > 0 {
@@ -60,19 +60,19 @@ func releaseBuffer(b *bytes.Buffer) {
 }
 
 // readPlain judges a whole body that came under 200, and finds what it cost.
-func (x *exchange) readPlain(body []byte) (usage, breaker.Verdict) {
+func (x *exchange) readPlain(body []byte) (usage, breaker.Outcome) {
 	var t told
 	if err := t.read(body); err != nil {
-		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
+		return usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: err}
 	}
 	if t.failed() {
-		return usage{}, breaker.Answer(http.StatusOK, body)
+		return usage{}, breaker.Classify(http.StatusOK, body)
 	}
 	if len(t.choices) == 0 {
-		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
+		return usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoChoices}
 	}
 	if slices.ContainsFunc(t.choices, func(c choice) bool { return c.aborted() }) {
-		return usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
+		return usage{}, breaker.Outcome{Class: breaker.Aborted, Status: http.StatusOK}
 	}
 	cost := t.cost()
 	if !cost.known {
@@ -81,7 +81,7 @@ func (x *exchange) readPlain(body []byte) (usage, breaker.Verdict) {
 			x.delivered[i].take(&t.choices[i])
 		}
 	}
-	return cost, breaker.Verdict{}
+	return cost, breaker.Outcome{}
 }
 
 // tagged is body with the request's user tag as its last member.

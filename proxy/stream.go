@@ -14,7 +14,7 @@ import (
 const lastEvent = "data: [DONE]\n\n"
 
 // begin waits for the first events of a stream. Until they have come another attempt may follow.
-func (a *answer) begin(x *exchange) breaker.Verdict {
+func (a *answer) begin(x *exchange) breaker.Outcome {
 	if kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return a.notStream(x)
 	}
@@ -25,7 +25,7 @@ func (a *answer) begin(x *exchange) breaker.Verdict {
 		a.first, a.firstEnd = a.next(x)
 		if len(a.first) > 0 {
 			x.upstream, x.firstToken = time.Since(x.sent), time.Since(x.arrived)
-			return breaker.Verdict{}
+			return breaker.Outcome{}
 		}
 		if a.firstEnd != endNone {
 			return a.transcript.early(a.firstEnd)
@@ -80,18 +80,18 @@ func (a *answer) next(x *exchange) ([]byte, ending) {
 }
 
 // early is the verdict on a stream that ended before its first event.
-func (t *transcript) early(end ending) breaker.Verdict {
+func (t *transcript) early(end ending) breaker.Outcome {
 	if end == endDone { // a usage event alone
-		t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoFinish})
+		t.fail(breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoFinish})
 	}
 	return t.verdict
 }
 
 // notStream judges a plain answer where a stream was asked for: an error, as some versions send it under 200.
-func (a *answer) notStream(x *exchange) breaker.Verdict {
+func (a *answer) notStream(x *exchange) breaker.Outcome {
 	v := a.refusal(x)
 	if v.Class == breaker.ServerError && v.Message == "" {
-		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotEvent}
+		return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNotEvent}
 	}
 	return v
 }

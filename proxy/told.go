@@ -83,7 +83,7 @@ func small[T string | []byte](raw T) int {
 }
 
 // failed tells whether it is one of vLLM's errors.
-func (t *told) failed() bool { return breaker.FoundError(t.failure, t.object) }
+func (t *told) failed() bool { return breaker.IsErrorObject(t.failure, t.object) }
 
 // cost is what vLLM says that it has cost. What are no counts of tokens is not believed: the ledger adds them up.
 func (t *told) cost() usage {

@@ -37,7 +37,7 @@ type transcript struct {
 	unfinished int
 	tokens     int64 // that have gone to the client at the least
 	usage      usage
-	verdict    breaker.Verdict // of endFailed
+	verdict    breaker.Outcome // of endFailed
 	event      recurring
 	scratch    []byte
 }
@@ -83,7 +83,7 @@ func (t *transcript) read(event []byte) (pass bool, end ending) {
 	payload := data(event)
 	if len(payload) == 0 {
 		if !withoutData(event) {
-			return false, t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotEvent})
+			return false, t.fail(breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNotEvent})
 		}
 		return t.began, endNone
 	}
@@ -92,16 +92,16 @@ func (t *transcript) read(event []byte) (pass bool, end ending) {
 	}
 	e := &t.event
 	if err := e.read(payload); err != nil {
-		return false, t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err})
+		return false, t.fail(breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: err})
 	}
 	switch {
 	case e.failed():
-		return false, t.fail(breaker.Answer(http.StatusOK, payload))
+		return false, t.fail(breaker.Classify(http.StatusOK, payload))
 	case len(e.choices) == 0 && e.cost().known:
 		t.usage = e.cost()
 		return t.passUsage, endNone
 	case !t.takeChoices(e.choices):
-		return false, t.fail(breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK})
+		return false, t.fail(breaker.Outcome{Class: breaker.Aborted, Status: http.StatusOK})
 	default:
 		t.began = true
 		return true, endNone
@@ -145,7 +145,7 @@ func (t *transcript) choice(index int) *delivered {
 	return &t.choices[index]
 }
 
-func (t *transcript) fail(v breaker.Verdict) ending {
+func (t *transcript) fail(v breaker.Outcome) ending {
 	t.verdict = v
 	return endFailed
 }
@@ -153,7 +153,7 @@ func (t *transcript) fail(v breaker.Verdict) ending {
 // atDone judges [DONE], which vLLM also sends behind an error.
 func (t *transcript) atDone() ending {
 	if t.unfinished > 0 {
-		return t.fail(breaker.Verdict{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoFinish})
+		return t.fail(breaker.Outcome{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoFinish})
 	}
 	return endDone
 }
@@ -162,7 +162,7 @@ func (t *transcript) atDone() ending {
 // client asked for is missing.
 func (t *transcript) atEnd() ending {
 	if t.passUsage && !t.usage.known {
-		return t.fail(breaker.Verdict{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoUsage})
+		return t.fail(breaker.Outcome{Class: breaker.Truncated, Status: http.StatusOK, Cause: errNoUsage})
 	}
 	return t.atDone()
 }
