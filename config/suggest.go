@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// nearest is the known name that was probably meant: within a typo or two, or with a part left out or added. It is empty
+// suggestKey returns the known name that was probably meant: within a typo or two, or with a part left out or added. It is empty
 // where there is none.
-func nearest(name string, known []string) string {
+func suggestKey(name string, known []string) string {
 	best, fewest := "", 3
 	for _, k := range known {
 		if len(name) > 2*len(k) {
