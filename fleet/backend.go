@@ -85,8 +85,8 @@ func (b *Backend) same(m config.Model, c config.Backend) bool {
 // URL is the address of a path on the backend.
 func (b *Backend) URL(path string) *url.URL { return b.base.JoinPath(path) }
 
-// Completions is the address of the completions endpoint. It is not to be changed.
-func (b *Backend) Completions() *url.URL { return b.completions }
+// CompletionsURL is the address of the completions endpoint. It is not to be changed.
+func (b *Backend) CompletionsURL() *url.URL { return b.completions }
 
 // Authorize sets the backend's own key, where one is configured.
 func (b *Backend) Authorize(h http.Header) {

@@ -86,7 +86,7 @@ func find(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 	return m
 }
 
-func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Attempted) *fleet.Lease {
+func acquire(t *testing.T, m *fleet.Model, tried ...fleet.FailedAttempt) *fleet.Lease {
 	t.Helper()
 	l, err := m.Acquire(tried)
 	if err != nil {
@@ -131,18 +131,18 @@ func TestWhatWasTriedComesLastOrNotAtAll(t *testing.T) {
 	m := find(t, started(t, model(t, "m", one.URL, two.URL)), "m")
 	first, second := m.Backends()[0], m.Backends()[1]
 	for range 20 {
-		l := acquire(t, m, fleet.Attempted{Backend: first, Again: true})
+		l := acquire(t, m, fleet.FailedAttempt{Backend: first, RetrySame: true})
 		l.Release()
 		if l.Backend != second {
 			t.Fatal("the one that was tried was taken")
 		}
 	}
-	l := acquire(t, m, fleet.Attempted{Backend: first, Again: true}, fleet.Attempted{Backend: second, Again: false})
+	l := acquire(t, m, fleet.FailedAttempt{Backend: first, RetrySame: true}, fleet.FailedAttempt{Backend: second, RetrySame: false})
 	l.Release()
 	if l.Backend != first {
 		t.Error("the one that must not be tried again was")
 	}
-	if _, err := m.Acquire([]fleet.Attempted{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOther) {
+	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOtherBackend) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -155,11 +155,11 @@ func TestOpenBreakersAreToldWithTheTimeLeft(t *testing.T) {
 		l.Release()
 	}
 	_, err := m.Acquire(nil)
-	open, ok := errors.AsType[*fleet.OpenError](err)
+	open, ok := errors.AsType[*fleet.BreakerOpenError](err)
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.Servable() == nil || m.Status() != fleet.Unavailable {
+	if m.EnsureServable() == nil || m.Status() != fleet.StatusUnavailable {
 		t.Error("it is said to be servable")
 	}
 }
@@ -175,7 +175,7 @@ func TestARefusedConnectionMarksTheBackendUntilAProbe(t *testing.T) {
 		t.Errorf("it is %s (%s)", state, reason)
 	}
 	s.ill.Store(false)
-	poll.Until(t, "a probe finds it ready", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "a probe finds it ready", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
 func TestTheSmallestContextCountsUnlessConfigured(t *testing.T) {
@@ -204,5 +204,5 @@ func TestAReloadKeepsWhatStaysAndProbesWhatIsNew(t *testing.T) {
 	if got := find(t, f, "m").Backends(); len(got) != 1 || got[0] != kept {
 		t.Error("the backend that stays was made anew")
 	}
-	poll.Until(t, "the new one is ready", func() bool { return find(t, f, "n").Status() == fleet.Warm })
+	poll.Until(t, "the new one is ready", func() bool { return find(t, f, "n").Status() == fleet.StatusWarm })
 }

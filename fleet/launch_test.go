@@ -133,13 +133,13 @@ func wantState(t *testing.T, b *fleet.Backend, want fleet.State) {
 func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
 	b := newBox(t, 300*time.Millisecond)
 	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if m.Status() != fleet.Cold {
+	if m.Status() != fleet.StatusCold {
 		t.Errorf("before: %s", m.Status())
 	}
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
-			err := m.Servable()
+			err := m.EnsureServable()
 			booting, ok := errors.AsType[*fleet.BootingError](err)
 			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
 				t.Errorf("got %v %+v", err, booting)
@@ -150,11 +150,11 @@ func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if m.Status() != fleet.Booting {
+	if m.Status() != fleet.StatusStarting {
 		t.Errorf("meanwhile: %s", m.Status())
 	}
-	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
-	if err := m.Servable(); err != nil {
+	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.StatusWarm })
+	if err := m.EnsureServable(); err != nil {
 		t.Error(err)
 	}
 	acquire(t, m).Release()
@@ -169,7 +169,7 @@ func TestWhatRunsAlreadyIsAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if m.Status() != fleet.Warm || len(b.commands()) != 0 {
+	if m.Status() != fleet.StatusWarm || len(b.commands()) != 0 {
 		t.Errorf("%s, %q", m.Status(), b.commands())
 	}
 }
@@ -180,13 +180,13 @@ func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
 	boot := func() (estimated, took time.Duration) {
 		m := find(t, startedOn(t, db, zap.NewNop(), b.model(nil)), "m")
 		began := time.Now()
-		booting, ok := errors.AsType[*fleet.BootingError](m.Servable())
+		booting, ok := errors.AsType[*fleet.BootingError](m.EnsureServable())
 		if !ok {
 			t.Fatal("it does not boot")
 		}
-		poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+		poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.StatusWarm })
 		took = time.Since(began)
-		if err := m.Halt("the test stops it"); err != nil {
+		if err := m.Stop("the test stops it"); err != nil {
 			t.Fatal(err)
 		}
 		wantState(t, m.Backends()[0], fleet.Stopped)
@@ -245,15 +245,15 @@ func TestAStopWaitsForTheRequestsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := acquire(t, m)
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Acquire([]fleet.Attempted{}); err != nil {
+	if _, err := m.Acquire([]fleet.FailedAttempt{}); err != nil {
 		// A request that comes during the drain calls it off, as nothing has been stopped yet.
 		t.Logf("during the drain: %v", err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
 	if state, _ := m.Backends()[0].State(); state != fleet.Draining || len(b.commands()) != 1 {
@@ -268,18 +268,18 @@ func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
 	b.script("start", "echo starting; echo 'no such image: vllm' >&2; echo started >> $0.log; exit 3")
 	core, logged := observer.New(zap.InfoLevel)
 	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
-	if err := m.Servable(); err == nil {
+	if err := m.EnsureServable(); err == nil {
 		t.Error("it is servable")
 	}
 	wantState(t, m.Backends()[0], fleet.Failed)
 	for range 3 {
-		err := m.Servable()
-		failed, ok := errors.AsType[*fleet.FailedError](err)
+		err := m.EnsureServable()
+		failed, ok := errors.AsType[*fleet.BootFailedError](err)
 		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn <= 20*time.Second {
 			t.Errorf("got %v", err)
 		}
 	}
-	if m.Status() != fleet.Unavailable || len(b.commands()) != 1 {
+	if m.Status() != fleet.StatusUnavailable || len(b.commands()) != 1 {
 		t.Errorf("%s, %q", m.Status(), b.commands())
 	}
 	if logged.FilterMessage("command says").Len() != 2 {
@@ -290,7 +290,7 @@ func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
 func TestWhoWaitsForABootIsToldWhenItIsOver(t *testing.T) {
 	b := newBox(t, 300*time.Millisecond)
 	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.Warm {
+	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.StatusWarm {
 		t.Errorf("%v, %s", err, m.Status())
 	}
 	ill := newBox(t, 0)
@@ -304,7 +304,7 @@ func TestWhoWaitsForABootIsToldWhenItIsOver(t *testing.T) {
 	failing := newBox(t, 0)
 	failing.script("start", "exit 1")
 	m = find(t, startedOn(t, nil, zap.NewNop(), failing.model(nil)), "m")
-	if _, ok := errors.AsType[*fleet.FailedError](m.AwaitBoot(t.Context())); !ok {
+	if _, ok := errors.AsType[*fleet.BootFailedError](m.AwaitBoot(t.Context())); !ok {
 		t.Error("a boot that has failed is waited for")
 	}
 }
@@ -321,7 +321,7 @@ func TestAProbeThatBeganBeforeAStopDoesNotUndoIt(t *testing.T) {
 	wait := func() { close(arrived); <-release }
 	b.held.Store(&wait)
 	<-arrived
-	if err := m.Halt("a test"); err != nil {
+	if err := m.Stop("a test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, backend, fleet.Stopped)
@@ -350,13 +350,13 @@ func TestAnIdleBackendSleepsAndWakes(t *testing.T) {
 	}
 	running.Release()
 	wantState(t, m.Backends()[0], fleet.Asleep)
-	if m.Status() != fleet.Cold {
+	if m.Status() != fleet.StatusCold {
 		t.Errorf("asleep it is %s", m.Status())
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable()); !ok {
 		t.Error("who asks is not told of the wake")
 	}
-	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
 func TestOrdersAndBookingsOfAnotherProcessAreObeyed(t *testing.T) {
@@ -464,7 +464,7 @@ func TestWhatAModelSaysOnceItIsUpIsNotLogged(t *testing.T) {
 		_, err := os.Stat(filepath.Join(b.dir, "start.said"))
 		return err == nil
 	})
-	if err := m.Halt("the test"); err != nil {
+	if err := m.Stop("the test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Stopped)

@@ -36,14 +36,14 @@ type BootingError struct {
 // Error implements error.
 func (*BootingError) Error() string { return "the model is starting" }
 
-// FailedError says that the model could not be started.
-type FailedError struct {
+// BootFailedError says that the model could not be started.
+type BootFailedError struct {
 	Reason  string
 	RetryIn time.Duration // until it is tried again
 }
 
 // Error implements error.
-func (e *FailedError) Error() string { return "the model could not be started: " + e.Reason }
+func (e *BootFailedError) Error() string { return "the model could not be started: " + e.Reason }
 
 // life is where a backend stands on its way from one state to another. It changes only under the backend's lock, and its
 // state only by the machine's table.
@@ -366,14 +366,14 @@ func (b *Backend) booting() *BootingError {
 }
 
 // refused is the failure of a backend that is being left alone; nil where it is not.
-func (b *Backend) refused() *FailedError {
+func (b *Backend) refused() *BootFailedError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	left := b.alone()
 	if left == 0 {
 		return nil
 	}
-	return &FailedError{Reason: b.life.reason, RetryIn: left}
+	return &BootFailedError{Reason: b.life.reason, RetryIn: left}
 }
 
 // alone is how much longer a backend that has failed is left alone; b.mu is held.

@@ -44,7 +44,7 @@ func TestAnOpenBreakerStaysOpenOverAReload(t *testing.T) {
 	if got := m.Backends()[0].Breaker(); got != breaker.Open {
 		t.Errorf("it is %s", got)
 	}
-	if err := m.Servable(); err != nil {
+	if err := m.EnsureServable(); err != nil {
 		t.Errorf("there is another backend, but: %v", err)
 	}
 	l = acquire(t, m)
@@ -66,7 +66,7 @@ func TestAReloadWithOtherBreakersMakesThemAnew(t *testing.T) {
 	l = acquire(t, find(t, f, "m"))
 	l.Report(breaker.ServerError)
 	l.Release()
-	if err := find(t, f, "m").Servable(); err == nil {
+	if err := find(t, f, "m").EnsureServable(); err == nil {
 		t.Error("one failure opens the new breaker, but it is closed")
 	}
 }
@@ -78,7 +78,7 @@ func TestABackendWhoseAddressOrKeyChangesIsAnother(t *testing.T) {
 	moved := model(t, "m", two.URL)
 	f.Reload([]config.Model{moved}, settings)
 	after := find(t, f, "m").Backends()[0]
-	if after == before || after.Completions().Host == before.Completions().Host {
+	if after == before || after.CompletionsURL().Host == before.CompletionsURL().Host {
 		t.Error("it still goes to the old address")
 	}
 	locked := model(t, "m", two.URL)
@@ -135,18 +135,18 @@ func TestCloseWaitsForEveryProbe(t *testing.T) {
 func TestAProbeThatIsNotAnsweredMarksTheBackend(t *testing.T) {
 	s := newServer(t, 100)
 	m := find(t, started(t, model(t, "m", s.URL)), "m")
-	if m.Status() != fleet.Warm {
+	if m.Status() != fleet.StatusWarm {
 		t.Fatalf("it is %s", m.Status())
 	}
 	s.ill.Store(true)
-	poll.Until(t, "it is found ill", func() bool { return m.Status() == fleet.Unavailable })
+	poll.Until(t, "it is found ill", func() bool { return m.Status() == fleet.StatusUnavailable })
 	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason != "/health answered 503" {
 		t.Errorf("it is %s (%s)", state, reason)
 	}
 	l := acquire(t, m) // there is no better one
 	l.Release()
 	s.ill.Store(false)
-	poll.Until(t, "it is found well", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "it is found well", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
 // Nobody here can start it, so it is treated like one that is not managed at all.
@@ -157,7 +157,7 @@ func TestABackendThatOnlySleepsIsAttemptedWhenItDoesNotAnswer(t *testing.T) {
 	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: time.Hour}
 	m := find(t, started(t, c), "m")
 	for range settings.Breaker.ConsecutiveFailures {
-		if err := m.Servable(); err != nil {
+		if err := m.EnsureServable(); err != nil {
 			t.Error(err)
 		}
 		l := acquire(t, m)
@@ -168,7 +168,7 @@ func TestABackendThatOnlySleepsIsAttemptedWhenItDoesNotAnswer(t *testing.T) {
 		l.Release()
 	}
 	_, err := m.Acquire(nil)
-	if _, open := errors.AsType[*fleet.OpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
+	if _, open := errors.AsType[*fleet.BreakerOpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
 		t.Errorf("got %v, the breaker is %s", err, m.Backends()[0].Breaker())
 	}
 }
@@ -184,13 +184,13 @@ func TestAStopDuringABootEndsIt(t *testing.T) {
 	}
 	wantState(t, backend, fleet.Starting)
 	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
 	if state, _ := backend.State(); state != fleet.Draining {
 		t.Errorf("it is %s", state)
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable()); !ok {
 		t.Error("who asks meanwhile is not told to come again")
 	}
 	wantState(t, backend, fleet.Stopped)
@@ -218,7 +218,7 @@ func TestAStopDuringABootWaitsForWhatTheCommandHasStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Stopped)
@@ -255,7 +255,7 @@ func TestAStopDuringAWakePutsItBackToSleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-waking
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
 	if state, _ := backend.State(); state != fleet.Draining {

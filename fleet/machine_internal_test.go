@@ -198,13 +198,13 @@ func TestAFailedWakeIsLeftAloneForAWhileAndThenAttempted(t *testing.T) {
 	now = now.Add(failedFor - time.Second)
 	for range 2 {
 		_, err := m.Acquire(nil)
-		failed, ok := errors.AsType[*FailedError](err)
+		failed, ok := errors.AsType[*BootFailedError](err)
 		if !ok || failed.Reason != "no wake today" || failed.RetryIn != time.Second {
 			t.Errorf("got %v", err)
 		}
 	}
 	now = now.Add(time.Second)
-	if err := m.Servable(); err != nil {
+	if err := m.EnsureServable(); err != nil {
 		t.Error(err)
 	}
 	l, err := m.Acquire(nil)

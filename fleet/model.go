@@ -12,16 +12,16 @@ import (
 	"basegate/config"
 )
 
-// ErrNoOther says that every backend an attempt may go to has been tried.
-var ErrNoOther = errors.New("no other backend")
+// ErrNoOtherBackend says that every backend an attempt may go to has been tried.
+var ErrNoOtherBackend = errors.New("no other backend")
 
-// OpenError says that every backend is being left alone after repeated failures.
-type OpenError struct {
+// BreakerOpenError says that every backend is being left alone after repeated failures.
+type BreakerOpenError struct {
 	RetryIn time.Duration // until the first of them is tried again
 }
 
 // Error implements error.
-func (*OpenError) Error() string { return "every breaker is open" }
+func (*BreakerOpenError) Error() string { return "every breaker is open" }
 
 // Model is one model of the configuration with its backends.
 type Model struct {
@@ -82,24 +82,24 @@ func (m *Model) SpecialTokens() int64 {
 
 // What Status says.
 const (
-	Warm        = "warm"        // it answers at once
-	Cold        = "cold"        // it is started when somebody asks
-	Booting     = "starting"    // it is being started
-	Unavailable = "unavailable" // no backend of it answers, or can be started now
+	StatusWarm        = "warm"        // it answers at once
+	StatusCold        = "cold"        // it is started when somebody asks
+	StatusStarting     = "starting"    // it is being started
+	StatusUnavailable = "unavailable" // no backend of it answers, or can be started now
 )
 
 // Status is what GET /v1/models says of the model.
 func (m *Model) Status() string {
-	status := Unavailable
+	status := StatusUnavailable
 	for _, b := range m.backends {
 		state, _ := b.State()
 		switch {
 		case state == Ready && b.Breaker() != breaker.Open:
-			return Warm
+			return StatusWarm
 		case state == Starting:
-			status = Booting
-		case status == Unavailable && b.startable() && b.refused() == nil:
-			status = Cold
+			status = StatusStarting
+		case status == StatusUnavailable && b.startable() && b.refused() == nil:
+			status = StatusCold
 		}
 	}
 	return status
@@ -124,9 +124,9 @@ func (m *Model) BootEstimate() time.Duration {
 	return 0
 }
 
-// Servable tells whether an attempt could be made now, and has the model started where that takes a start. The error is a
+// EnsureServable tells whether an attempt could be made now, and has the model started where that takes a start. The error is a
 // *BootingError, a *FailedError, or an *OpenError when every backend is being left alone.
-func (m *Model) Servable() error {
+func (m *Model) EnsureServable() error {
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
 			return nil
@@ -145,7 +145,7 @@ func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 func (m *Model) AwaitBoot(ctx context.Context) error {
 	for {
 		news := m.moves.news()
-		err := m.Servable()
+		err := m.EnsureServable()
 		if _, booting := errors.AsType[*BootingError](err); !booting {
 			return err
 		}
@@ -159,7 +159,7 @@ func (m *Model) AwaitBoot(ctx context.Context) error {
 
 // start has one backend started, unless one is starting already, and tells how that stands; nil where none can be.
 func (m *Model) start(reason string) error {
-	var failed *FailedError
+	var failed *BootFailedError
 	var chosen *Backend
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Starting {
@@ -200,7 +200,7 @@ func (m *Model) open() error {
 			soonest = wait
 		}
 	}
-	return &OpenError{RetryIn: soonest}
+	return &BreakerOpenError{RetryIn: soonest}
 }
 
 // Warm has the model started, as if somebody had asked for it.
@@ -216,17 +216,17 @@ func (m *Model) Warm(reason string) error {
 		return nil
 	}
 	if err == nil {
-		return ErrNotOurs
+		return ErrNotManaged
 	}
 	return err
 }
 
-// ErrNotOurs says that no backend of a model can be started, or stopped, from here.
-var ErrNotOurs = errors.New("no backend of this model is ours to start and stop")
+// ErrNotManaged says that no backend of a model can be started, or stopped, from here.
+var ErrNotManaged = errors.New("no backend of this model is ours to start and stop")
 
-// Halt stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep; a
+// Stop stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep; a
 // boot is ended at once. No window starts it again before it is asked for.
-func (m *Model) Halt(reason string) error {
+func (m *Model) Stop(reason string) error {
 	found := false
 	for _, b := range m.backends {
 		if b.stop(reason) {
@@ -234,15 +234,15 @@ func (m *Model) Halt(reason string) error {
 		}
 	}
 	if !found {
-		return ErrNotOurs
+		return ErrNotManaged
 	}
 	return nil
 }
 
-// Attempted is an attempt that failed: at which backend, and whether that one may be tried again.
-type Attempted struct {
+// FailedAttempt is an attempt that failed: at which backend, and whether that one may be tried again.
+type FailedAttempt struct {
 	Backend *Backend
-	Again   bool
+	RetrySame   bool
 }
 
 // Acquire hands out the backend for the next attempt: untried before tried, ready before not ready, then the one with
@@ -253,7 +253,7 @@ type Attempted struct {
 // the model is started.
 //
 // The error is ErrNoOther, an *OpenError, a *BootingError or a *FailedError. The Lease must be released.
-func (m *Model) Acquire(tried []Attempted) (*Lease, error) {
+func (m *Model) Acquire(tried []FailedAttempt) (*Lease, error) {
 	for _, b := range m.ranked(tried) {
 		if !b.hold() {
 			continue
@@ -274,9 +274,9 @@ func (m *Model) Acquire(tried []Attempted) (*Lease, error) {
 		return nil, err
 	}
 	if len(tried) == 0 { // half-open breakers whose probes are under way
-		return nil, &OpenError{RetryIn: time.Second}
+		return nil, &BreakerOpenError{RetryIn: time.Second}
 	}
-	return nil, ErrNoOther
+	return nil, ErrNoOtherBackend
 }
 
 // candidate is a backend with what it is ranked by.
@@ -286,17 +286,17 @@ type candidate struct {
 	inFlight int64
 }
 
-func (m *Model) ranked(tried []Attempted) []*Backend {
+func (m *Model) ranked(tried []FailedAttempt) []*Backend {
 	candidates := make([]candidate, 0, len(m.backends))
 	for _, b := range m.backends {
 		c := candidate{backend: b, inFlight: b.InFlight()}
 		if state, _ := b.State(); state != Ready {
 			c.penalty++
 		}
-		if slices.Contains(tried, Attempted{b, false}) {
+		if slices.Contains(tried, FailedAttempt{b, false}) {
 			continue
 		}
-		if slices.Contains(tried, Attempted{b, true}) {
+		if slices.Contains(tried, FailedAttempt{b, true}) {
 			c.penalty += 2
 		}
 		candidates = append(candidates, c)

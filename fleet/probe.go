@@ -110,8 +110,8 @@ func (b *Backend) learn(ctx context.Context, models gjson.Result, anew bool) {
 		}
 	}
 	if anew || !seen.counted {
-		with, err := b.Tokenize(ctx, "a", true)
-		without, failed := b.Tokenize(ctx, "a", false)
+		with, err := b.CountTokens(ctx, "a", true)
+		without, failed := b.CountTokens(ctx, "a", false)
 		if err == nil && failed == nil {
 			seen.special, seen.counted = max(with-without, 0), true
 		}
@@ -119,26 +119,26 @@ func (b *Backend) learn(ctx context.Context, models gjson.Result, anew bool) {
 	b.seen.Store(&seen)
 }
 
-// Answer is a small answer of a backend, read whole.
-type Answer struct {
+// Response is a small answer of a backend, read whole.
+type Response struct {
 	Status int
 	Body   []byte
 }
 
 // Get asks the backend for a path, with its key. The body is read up to 1 MiB.
-func (b *Backend) Get(ctx context.Context, path string) (Answer, error) {
+func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
 	return b.ask(ctx, http.MethodGet, path, nil)
 }
 
-func (b *Backend) ask(ctx context.Context, method, path string, body io.Reader) (Answer, error) {
+func (b *Backend) ask(ctx context.Context, method, path string, body io.Reader) (Response, error) {
 	return b.send(ctx, method, b.URL(path), body)
 }
 
-func (b *Backend) send(ctx context.Context, method string, address *url.URL, body io.Reader) (Answer, error) {
+func (b *Backend) send(ctx context.Context, method string, address *url.URL, body io.Reader) (Response, error) {
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("ask %s: %w", path, err)
 	}
 	b.Authorize(req.Header)
 	if body != nil {
@@ -146,12 +146,12 @@ func (b *Backend) send(ctx context.Context, method string, address *url.URL, bod
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("ask %s: %w", path, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo // bounded
 	if err != nil {
-		return Answer{}, fmt.Errorf("read %s: %w", path, err)
+		return Response{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return Answer{Status: resp.StatusCode, Body: text}, nil
+	return Response{Status: resp.StatusCode, Body: text}, nil
 }

@@ -7,13 +7,13 @@ import (
 	apierr "basegate/errors"
 )
 
-// Refusal is the answer to who asks for the model where it cannot be had: what Servable, AwaitBoot or Acquire returned, in
+// APIError is the answer to who asks for the model where it cannot be had: what Servable, AwaitBoot or Acquire returned, in
 // the words of the API. An error that is none of theirs stays what it is.
-func (m *Model) Refusal(err error) error {
+func (m *Model) APIError(err error) error {
 	var (
 		booting *BootingError
-		failed  *FailedError
-		open    *OpenError
+		failed  *BootFailedError
+		open    *BreakerOpenError
 	)
 	switch {
 	case errors.As(err, &booting):

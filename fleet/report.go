@@ -2,8 +2,8 @@ package fleet
 
 import "time"
 
-// Report is what a fleet knows of one model, for people and for other programs.
-type Report struct {
+// ModelSnapshot is what a fleet knows of one model, for people and for other programs.
+type ModelSnapshot struct {
 	ID           string          `json:"id"`
 	Checkpoint   string          `json:"checkpoint"`
 	Precision    string          `json:"precision"`
@@ -13,11 +13,11 @@ type Report struct {
 	BootEstimate float64         `json:"boot_estimate_seconds,omitempty"` // of a model that is not warm and ours to start
 	Windows      []string        `json:"warm_windows"`                    // recurring ones, as the configuration has them
 	Booked       []BookedWindow  `json:"booked_windows"`
-	Backends     []BackendReport `json:"backends"`
+	Backends     []BackendSnapshot `json:"backends"`
 }
 
-// BackendReport is what is known of one backend.
-type BackendReport struct {
+// BackendSnapshot is what is known of one backend.
+type BackendSnapshot struct {
 	Name     string    `json:"name"`
 	URL      string    `json:"url"`
 	GPU      string    `json:"gpu"`
@@ -29,41 +29,41 @@ type BackendReport struct {
 	InFlight int64     `json:"in_flight"`
 }
 
-// Reports tells of every model, in the order of the configuration.
-func (f *Fleet) Reports() []Report {
-	all := []Report{}
+// Snapshot tells of every model, in the order of the configuration.
+func (f *Fleet) Snapshot() []ModelSnapshot {
+	all := []ModelSnapshot{}
 	for _, m := range f.Models() {
 		all = append(all, f.report(m))
 	}
 	return all
 }
 
-func (f *Fleet) report(m *Model) Report {
-	r := Report{
+func (f *Fleet) report(m *Model) ModelSnapshot {
+	r := ModelSnapshot{
 		ID: m.ID(), Checkpoint: m.Checkpoint(), Precision: m.Precision(), Status: m.Status(), MaxLogprobs: m.MaxLogprobs(),
 		Windows: []string{}, Booked: []BookedWindow{},
 	}
 	if n := m.MaxModelLen(); n > 0 {
 		r.MaxModelLen = &n
 	}
-	if r.Status != Warm {
+	if r.Status != StatusWarm {
 		r.BootEstimate = m.BootEstimate().Seconds()
 	}
 	for _, w := range m.config.WarmWindows {
 		r.Windows = append(r.Windows, w.String())
 	}
-	r.Booked = append(r.Booked, f.Booked(m.ID())...)
+	r.Booked = append(r.Booked, f.BookedWindows(m.ID())...)
 	for _, b := range m.backends {
 		r.Backends = append(r.Backends, b.report())
 	}
 	return r
 }
 
-func (b *Backend) report() BackendReport {
+func (b *Backend) report() BackendSnapshot {
 	b.mu.Lock()
 	l, inFlight := b.life, b.inFlight
 	b.mu.Unlock()
-	return BackendReport{
+	return BackendSnapshot{
 		Name: b.Name, URL: b.URL("").String(), GPU: b.GPU, State: l.state, Since: l.since.UTC(), Reason: l.reason,
 		Version: b.Version(), Breaker: string(b.Breaker()), InFlight: inFlight,
 	}

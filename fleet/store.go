@@ -271,7 +271,7 @@ func (f *Fleet) do(o order) error {
 		return errStale
 	}
 	if o.what == CommandStop {
-		return m.Halt("the operator stops it")
+		return m.Stop("the operator stops it")
 	}
 	return m.Warm("the operator warms it")
 }

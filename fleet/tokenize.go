@@ -16,13 +16,13 @@ var (
 	errNoTokens = errors.New("the answer of /tokenize has no tokens")
 	errNoText   = errors.New("the answer of /detokenize has no text")
 
-	// ErrNoToken is of ids that the model has no token for.
-	ErrNoToken = errors.New("the model has no such token")
+	// ErrUnknownToken is of ids that the model has no token for.
+	ErrUnknownToken = errors.New("the model has no such token")
 )
 
-// Tokenize asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
+// CountTokens asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
 // The path asks for no key in any version.
-func (b *Backend) Tokenize(ctx context.Context, text string, special bool) (int64, error) {
+func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (int64, error) {
 	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, text, special})
 	if err != nil {
 		return 0, err
@@ -40,8 +40,8 @@ type tokenizeQuestion struct {
 	Special bool   `json:"add_special_tokens"`
 }
 
-// Tokens asks for the ids of a prompt's tokens, the special ones included.
-func (b *Backend) Tokens(ctx context.Context, prompt string) ([]int64, error) {
+// TokenIDs asks for the ids of a prompt's tokens, the special ones included.
+func (b *Backend) TokenIDs(ctx context.Context, prompt string) ([]int64, error) {
 	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, prompt, true})
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (b *Backend) Tokens(ctx context.Context, prompt string) ([]int64, error) {
 	return ids, nil
 }
 
-// Text asks for the text of tokens. What is no whole character comes as U+FFFD.
-func (b *Backend) Text(ctx context.Context, ids []int64) (string, error) {
+// Detokenize asks for the text of tokens. What is no whole character comes as U+FFFD.
+func (b *Backend) Detokenize(ctx context.Context, ids []int64) (string, error) {
 	answer, err := b.question(ctx, "/detokenize", struct {
 		Model  string  `json:"model"`
 		Tokens []int64 `json:"tokens"`
@@ -87,7 +87,7 @@ func (b *Backend) question(ctx context.Context, path string, question any) (gjso
 		return gjson.Result{}, err
 	}
 	if path == "/detokenize" && answer.Status == http.StatusBadRequest {
-		return gjson.Result{}, ErrNoToken
+		return gjson.Result{}, ErrUnknownToken
 	}
 	if answer.Status != http.StatusOK {
 		return gjson.Result{}, fmt.Errorf("%s answered %d", path, answer.Status)
@@ -95,15 +95,15 @@ func (b *Backend) question(ctx context.Context, path string, question any) (gjso
 	return gjson.ParseBytes(answer.Body), nil
 }
 
-// AskReady puts a question to one ready backend after the other until one answers. The error is the last one's, or
+// QueryReady puts a question to one ready backend after the other until one answers. The error is the last one's, or
 // ErrNoOther where none is ready.
-func (m *Model) AskReady(ask func(*Backend) error) error {
-	err := ErrNoOther
+func (m *Model) QueryReady(ask func(*Backend) error) error {
+	err := ErrNoOtherBackend
 	for _, b := range m.Backends() {
 		if state, _ := b.State(); state != Ready {
 			continue
 		}
-		if err = ask(b); err == nil || errors.Is(err, ErrNoToken) {
+		if err = ask(b); err == nil || errors.Is(err, ErrUnknownToken) {
 			return err
 		}
 	}

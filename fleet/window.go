@@ -38,7 +38,7 @@ func (f *Fleet) warm(m *Model, at time.Time) bool {
 			return true
 		}
 	}
-	for _, b := range f.Booked(m.ID()) {
+	for _, b := range f.BookedWindows(m.ID()) {
 		if !at.Before(b.From) && at.Before(b.To) {
 			return true
 		}
@@ -46,8 +46,8 @@ func (f *Fleet) warm(m *Model, at time.Time) bool {
 	return false
 }
 
-// Booked lists the windows of a model that somebody has booked and that are not over.
-func (f *Fleet) Booked(model string) []BookedWindow {
+// BookedWindows lists the windows of a model that somebody has booked and that are not over.
+func (f *Fleet) BookedWindows(model string) []BookedWindow {
 	var all []BookedWindow
 	for _, b := range *f.booked.Load() {
 		if b.Model == model {

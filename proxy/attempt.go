@@ -29,7 +29,7 @@ var errSilent = errors.New("the backend was silent for too long")
 // forward makes attempts until one brings an answer, none may follow, or the client leaves. The answer is sound as far
 // as can be told before any of it goes to the client, and the caller closes it.
 func (s *Server) forward(x *exchange) (*answer, error) {
-	var tried []fleet.Attempted
+	var tried []fleet.FailedAttempt
 	var last breaker.Outcome
 	for x.attempts < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
@@ -55,14 +55,14 @@ func (s *Server) forward(x *exchange) (*answer, error) {
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
-		tried = append(tried, fleet.Attempted{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
+		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
 	}
 	return nil, last.Err(x.model.ID(), x.attempts)
 }
 
 // pause waits before a backend is tried again: a random time up to a bound that doubles, so that those who failed
 // together do not come back together.
-func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Attempted) error {
+func (x *exchange) pause(lease *fleet.Lease, tried []fleet.FailedAttempt) error {
 	bound := backoffBase / 2
 	for _, t := range tried {
 		if t.Backend == lease.Backend {
@@ -166,7 +166,7 @@ func (a *answer) close() {
 
 func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {
 	req := &http.Request{
-		Method: http.MethodPost, URL: b.Completions(), Host: b.Completions().Host,
+		Method: http.MethodPost, URL: b.CompletionsURL(), Host: b.CompletionsURL().Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}

@@ -130,7 +130,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 // awaitModel has the model started where it does not run, and waits for that as long as its cold_wait allows. Who waits
 // counts with those who wait for a slot, since both keep their bodies in memory.
 func (s *Server) awaitModel(x *exchange, bytes int64) error {
-	err := x.model.Servable()
+	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		release, full := s.queue.ReserveMemory(bytes)
 		if full != nil {
@@ -152,7 +152,7 @@ func (x *exchange) unservable(err error) error {
 	if x.over() {
 		return x.ending()
 	}
-	return x.model.Refusal(err)
+	return x.model.APIError(err)
 }
 
 // bestOf decides what a backend gets of best_of. Only the engine of versions before 0.8 honours it; later ones
