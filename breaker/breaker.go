@@ -1,6 +1,6 @@
-// Package breaker classifies upstream failures and provides one circuit breaker per backend. It holds the table of failure
-// classes with their consequences (classes.go), maps vLLM's responses to classes (classify.go) and wraps gobreaker
-// (breaker.go). It leaves sending requests and choosing backends to other packages.
+// Package breaker classifies upstream failures and provides one circuit breaker per backend. It holds the table of
+// failure classes with their consequences (classes.go), maps vLLM's responses to classes (classify.go) and wraps
+// gobreaker (breaker.go). It leaves sending requests and choosing backends to other packages.
 package breaker
 
 import (
@@ -41,8 +41,8 @@ type Breaker struct {
 	recent   recent
 }
 
-// New returns a closed Breaker. It calls changed on every change of state, under the breaker's lock, so changed must return
-// at once and must not call the Breaker.
+// New returns a closed Breaker. It calls changed on every change of state, under the breaker's lock, so changed must
+// return at once and must not call the Breaker.
 func New(name string, s Settings, changed func(from, to State)) *Breaker {
 	b := &Breaker{openFor: s.OpenFor}
 	b.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
@@ -74,8 +74,8 @@ func (b *Breaker) RetryIn() time.Duration {
 	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.openFor)))
 }
 
-// Allow returns a permit for one attempt, or ErrOpen. The caller must close the permit on every path: a half-open breaker
-// whose trial attempt never reports would stay half-open forever.
+// Allow returns a permit for one attempt, or ErrOpen. The caller must close the permit on every path: a half-open
+// breaker whose trial attempt never reports would stay half-open forever.
 func (b *Breaker) Allow() (*Permit, error) {
 	done, err := b.circuit.Allow()
 	if err != nil {

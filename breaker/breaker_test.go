@@ -296,8 +296,8 @@ func TestEveryReportOfAPermitCounts(t *testing.T) {
 	})
 }
 
-// gobreaker drops a report whose Allow was before the last change of state. A stream that began before the breaker opened
-// and closed again must still count when it fails.
+// gobreaker drops a report whose Allow was before the last change of state. A stream that began before the breaker
+// opened and closed again must still count when it fails.
 func TestReportAfterAChangeOfStateStillCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBreaker(t, 1, 1)

@@ -35,8 +35,8 @@ const (
 	Reset
 	// TimedOut is a backend that sent nothing for longer than is allowed.
 	TimedOut
-	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says nothing
-	// about the backend.
+	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
+	// nothing about the backend.
 	ClientGone
 	classCount
 )

@@ -49,8 +49,8 @@ func (o Outcome) logError() error {
 	return fmt.Errorf("%s: %w", o.Class, o.Cause)
 }
 
-// Classify returns the outcome of a failed response: one with any status but 200, or one with status 200 whose body is an
-// error object (see IsErrorObject).
+// Classify returns the outcome of a failed response: one with any status but 200, or one with status 200 whose body is
+// an error object (see IsErrorObject).
 func Classify(status int, body []byte) Outcome {
 	e := parseError(body)
 	if status == http.StatusOK {
@@ -62,9 +62,9 @@ func Classify(status int, body []byte) Outcome {
 	return Outcome{Class: classOf(status, e), Status: status, Message: clip(e.message)}
 }
 
-// IsErrorObject reports whether a JSON object is one of vLLM's errors. It takes the raw values of the object's top-level
-// members "error" and "object", nil for a member that is absent. Several versions of vLLM send errors with status 200, so
-// every body must be checked before it is used as a completion.
+// IsErrorObject reports whether a JSON object is one of vLLM's errors. It takes the raw values of the object's
+// top-level members "error" and "object", nil for a member that is absent. Several versions of vLLM send errors with
+// status 200, so every body must be checked before it is used as a completion.
 func IsErrorObject(errorMember, objectMember []byte) bool {
 	return (len(errorMember) > 0 && string(errorMember) != "null") || string(objectMember) == `"error"`
 }
@@ -76,8 +76,8 @@ type errorBody struct {
 	empty   bool // the response has no body
 }
 
-// parseError parses every form in which vLLM and the servers under it report an error: nested object, flat object, string,
-// FastAPI's detail, plain text, empty body.
+// parseError parses every form in which vLLM and the servers under it report an error: nested object, flat object,
+// string, FastAPI's detail, plain text, empty body.
 func parseError(body []byte) errorBody {
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 {
@@ -101,8 +101,8 @@ func parseError(body []byte) errorBody {
 	}
 }
 
-// statusOf returns the HTTP status that an error object names, or 0. vLLM's Rust frontend sends a word as the code, so the
-// error's type is checked too: a client error inside a stream must not count as a failure of the backend.
+// statusOf returns the HTTP status that an error object names, or 0. vLLM's Rust frontend sends a word as the code, so
+// the error's type is checked too: a client error inside a stream must not count as a failure of the backend.
 func statusOf(e gjson.Result) int {
 	if code := int(e.Get("code").Int()); code != 0 {
 		return code
@@ -115,9 +115,9 @@ func statusOf(e gjson.Result) int {
 	}
 }
 
-// messagePattern maps an error text of some vLLM version to a class. vLLM's messages can contain client text (a validation
-// error quotes the request), so a pattern either is anchored at the start, which vLLM writes itself, or applies only to
-// statuses that no client can provoke.
+// messagePattern maps an error text of some vLLM version to a class. vLLM's messages can contain client text (a
+// validation error quotes the request), so a pattern either is anchored at the start, which vLLM writes itself, or
+// applies only to statuses that no client can provoke.
 type messagePattern struct {
 	class     Class
 	minStatus int // the pattern applies to this status and above

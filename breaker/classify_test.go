@@ -119,7 +119,8 @@ func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// FuzzClassify checks that no response makes Classify panic or return an outcome without a valid class, status and message.
+// FuzzClassify checks that no response makes Classify panic or return an outcome without a valid class, status and
+// message.
 func FuzzClassify(f *testing.F) {
 	for _, c := range responseCases(f) {
 		f.Add(c.status, c.body)
@@ -146,8 +147,8 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-// FuzzQuotedClientTextDoesNotChangeTheClass places client text where vLLM quotes it, with the statuses that a client can
-// provoke. Such text must never open a breaker.
+// FuzzQuotedClientTextDoesNotChangeTheClass places client text where vLLM quotes it, with the statuses that a client
+// can provoke. Such text must never open a breaker.
 func FuzzQuotedClientTextDoesNotChangeTheClass(f *testing.F) {
 	for _, c := range responseCases(f) {
 		f.Add(string(c.body))

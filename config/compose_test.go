@@ -169,8 +169,8 @@ func TestComposeNodesOfAModelHaveTheSameFlags(t *testing.T) {
 	}
 }
 
-// A launch command inside the gateway's container reads the same file with the gateway's variables. If one were missing, the
-// service would differ and Compose would recreate its container.
+// A launch command inside the gateway's container reads the same file with the gateway's variables. If one were
+// missing, the service would differ and Compose would recreate its container.
 func TestComposePassesEveryModelVariableToTheGateway(t *testing.T) {
 	services, text := loadCompose(t)
 	gateway := services["gateway"].Environment

@@ -1,8 +1,9 @@
 // Package config parses and validates config.yaml, and reports every error with its line.
 //
-// A Config returned by Load or Parse needs no further validation: defaults are filled in, durations, sizes, addresses and
-// time zones are parsed, and contradictory values are rejected. sections.go lists all keys with their allowed values. The
-// packages that receive the values decide what they do; config does not check whether a backend responds at its address.
+// A Config returned by Load or Parse needs no further validation: defaults are filled in, durations, sizes, addresses
+// and time zones are parsed, and contradictory values are rejected. sections.go lists all keys with their allowed
+// values. The packages that receive the values decide what they do; config does not check whether a backend responds at
+// its address.
 package config
 
 import (
@@ -168,8 +169,8 @@ func defaultWindow() Window { return Window{Location: time.UTC} }
 // maxFileBytes limits the size of the file, so that a wrong path cannot exhaust memory.
 const maxFileBytes = 1 << 20
 
-// Load reads and parses the file at path. ${NAME} refers to the process's environment. Diagnostics name the file as path;
-// see Parse for the error.
+// Load reads and parses the file at path. ${NAME} refers to the process's environment. Diagnostics name the file as
+// path; see Parse for the error.
 func Load(path string) (*Config, error) {
 	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
 	if err != nil {
@@ -189,7 +190,8 @@ func Load(path string) (*Config, error) {
 // Parse parses and validates a configuration. name is the file name in diagnostics, and env looks up the variables for
 // ${NAME}.
 //
-// The error is an *InvalidError with every problem found; if the text is not YAML, it holds the first syntax error only.
+// The error is an *InvalidError with every problem found; if the text is not YAML, it holds the first syntax error
+// only.
 func Parse(name string, text []byte, env func(string) (string, bool)) (*Config, error) {
 	doc := &document{name: name, env: env}
 	c := Default()

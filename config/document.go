@@ -15,8 +15,8 @@ import (
 
 // document is the file being parsed. It collects diagnostics, so that one pass finds every error.
 //
-// config walks the syntax tree itself instead of using the YAML library's decoder: the decoder stops at the first error,
-// has no line for a value that fails validation, accepts 1.5 as an integer and ignores a second document.
+// config walks the syntax tree itself instead of using the YAML library's decoder: the decoder stops at the first
+// error, has no line for a value that fails validation, accepts 1.5 as an integer and ignores a second document.
 type document struct {
 	name     string
 	env      func(string) (string, bool)

@@ -8,8 +8,8 @@ import (
 
 var errVariable = errors.New("want ${NAME} with a name of letters, digits and _, or $${ for the characters themselves")
 
-// expand replaces each ${NAME} in text by the variable's value, which is not expanded again. $${ stands for the characters
-// ${. found reports whether text refers to a variable; unset lists the variables that are not set.
+// expand replaces each ${NAME} in text by the variable's value, which is not expanded again. $${ stands for the
+// characters ${. found reports whether text refers to a variable; unset lists the variables that are not set.
 func expand(text string, env func(string) (string, bool)) (expanded string, found bool, unset []string, err error) {
 	var out strings.Builder
 	for {

@@ -15,8 +15,8 @@ import (
 
 var diagnosticLine = regexp.MustCompile(`^config\.yaml:[1-9][0-9]*: .`)
 
-// FuzzParse checks that no text makes Parse panic, that every diagnostic is one line that begins with a line number within
-// the file, and that an accepted configuration is complete.
+// FuzzParse checks that no text makes Parse panic, that every diagnostic is one line that begins with a line number
+// within the file, and that an accepted configuration is complete.
 func FuzzParse(f *testing.F) {
 	good, _ := filepath.Glob("testdata/good/*.yaml")
 	for _, path := range append(good, example) {

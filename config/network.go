@@ -68,7 +68,8 @@ func serverURL(to **url.URL) decodeFunc {
 	}
 }
 
-// parseServerURL returns the URL without trailing slashes, so that paths can be appended, and what is wrong with it, or "".
+// parseServerURL returns the URL without trailing slashes, so that paths can be appended, and what is wrong with it, or
+// "".
 func parseServerURL(text string) (u *url.URL, problem string) {
 	u, err := url.Parse(text)
 	switch {
@@ -92,7 +93,8 @@ func parseServerURL(text string) (u *url.URL, problem string) {
 	return u, ""
 }
 
-// webhook decodes the URL of a webhook; empty means none. Webhook URLs often contain a secret, so no diagnostic quotes one.
+// webhook decodes the URL of a webhook; empty means none. Webhook URLs often contain a secret, so no diagnostic quotes
+// one.
 func webhook(to **url.URL) decodeFunc {
 	const want = "http:// or https:// with a host, or nothing"
 	return func(v value) {

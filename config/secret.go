@@ -9,11 +9,11 @@ import (
 // masked is what every method of a Secret but Reveal returns.
 const masked = "***"
 
-// Secret is a text that is formatted as ***: by every verb of fmt, by JSON, YAML and any other text encoding, and by zap.
-// The zero value is the empty text. Two secrets are equal (==) if their texts are.
+// Secret is a text that is formatted as ***: by every verb of fmt, by JSON, YAML and any other text encoding, and by
+// zap. The zero value is the empty text. Two secrets are equal (==) if their texts are.
 //
-// The text is behind a pointer: fmt calls no methods on unexported struct fields, so printing a struct that holds a Secret
-// in one shows an address.
+// The text is behind a pointer: fmt calls no methods on unexported struct fields, so printing a struct that holds a
+// Secret in one shows an address.
 type Secret struct {
 	text unique.Handle[string]
 }

@@ -10,10 +10,11 @@ import (
 	_ "time/tzdata" // the time zones, for images that contain only the binary
 )
 
-// Window is a recurring time during which a model is kept warm: weekdays, a start and an end in the local time of Location.
+// Window is a recurring time during which a model is kept warm: weekdays, a start and an end in the local time of
+// Location.
 //
-// From and To are local times of day, as the duration since midnight. To may be 24h. If To is not after From, the window
-// ends on the next day; it belongs to the day on which it begins.
+// From and To are local times of day, as the duration since midnight. To may be 24h. If To is not after From, the
+// window ends on the next day; it belongs to the day on which it begins.
 type Window struct {
 	Days     Days
 	From     time.Duration

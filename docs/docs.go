@@ -1,6 +1,6 @@
-// Package docs embeds the user documentation, the tutorial and the API reference: it lists the Markdown files in reading
-// order, fills in their placeholders, renders them as HTML and searches them. It leaves serving the pages to the console.
-// The other files of this folder are for operators and are not embedded.
+// Package docs embeds the user documentation, the tutorial and the API reference: it lists the Markdown files in
+// reading order, fills in their placeholders, renders them as HTML and searches them. It leaves serving the pages to
+// the console. The other files of this folder are for operators and are not embedded.
 package docs
 
 import (
@@ -116,8 +116,8 @@ type SearchResult struct {
 // excerptSize is the length of an excerpt in bytes.
 const excerptSize = 160
 
-// Search returns the sections (from heading to heading) that contain all words of the query; sections with all words in the
-// heading come first.
+// Search returns the sections (from heading to heading) that contain all words of the query; sections with all words in
+// the heading come first.
 func Search(pages []Page, query string, v Variables) []SearchResult {
 	words := strings.Fields(strings.ToLower(query))
 	if len(words) == 0 {
@@ -149,8 +149,8 @@ func containsAll(text string, words []string) bool {
 	return true
 }
 
-// sections splits the page at its headings; Excerpt holds the whole text of a section. In code blocks, lines that begin with
-// # are not headings.
+// sections splits the page at its headings; Excerpt holds the whole text of a section. In code blocks, lines that begin
+// with # are not headings.
 func (p Page) sections(v Variables) []SearchResult {
 	var all []SearchResult
 	code := false
@@ -175,8 +175,8 @@ func (p Page) sections(v Variables) []SearchResult {
 	return all
 }
 
-// anchor returns the id that goldmark gives a heading: its ASCII letters in lower case, digits, _ and -, with a dash for
-// each space.
+// anchor returns the id that goldmark gives a heading: its ASCII letters in lower case, digits, _ and -, with a dash
+// for each space.
 func anchor(heading string) string {
 	var id strings.Builder
 	for _, c := range strings.ToLower(heading) {

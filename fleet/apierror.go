@@ -7,8 +7,8 @@ import (
 	apierr "basegate/errors"
 )
 
-// APIError is the answer to who asks for the model where it cannot be had: what Servable, AwaitBoot or Acquire returned, in
-// the words of the API. An error that is none of theirs stays what it is.
+// APIError converts an error of EnsureServable, AwaitBoot or Acquire to the API error for the client. It returns other
+// errors unchanged.
 func (m *Model) APIError(err error) error {
 	var (
 		booting *BootingError
@@ -19,8 +19,8 @@ func (m *Model) APIError(err error) error {
 	case errors.As(err, &booting):
 		return apierr.Booting(m.ID(), booting.RetryIn, booting.Elapsed, booting.Estimate)
 	case errors.As(err, &failed):
-		what := fmt.Sprintf("%s could not be started (%s) and is tried again in %d seconds", m.ID(), failed.Reason, int(failed.RetryIn.Seconds())+1)
-		return apierr.Unreachable(what, 0, err)
+		message := fmt.Sprintf("%s could not be started (%s) and is tried again in %d seconds", m.ID(), failed.Reason, int(failed.RetryIn.Seconds())+1)
+		return apierr.Unreachable(message, 0, err)
 	case errors.As(err, &open):
 		return apierr.BreakerOpen(m.ID(), open.RetryIn)
 	default:
