@@ -148,17 +148,18 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"config/suggest.go":         file("basegate/internal/suggest"),
 		"internal/suggest/x.go":     file("strings"),
 
-		"bench/main.go":         file("basegate/validate"),
-		"breaker/breaker.go":    file("basegate/validate"),
-		"budget/budget.go":      file("basegate/config"),
-		"database/database.go":  file("basegate/nowhere"),
+		"bench/main.go":        file("basegate/validate"),
+		"breaker/breaker.go":   file("basegate/validate"),
+		"budget/budget.go":     file("basegate/config"),
+		"database/database.go": file("basegate/nowhere"),
+		"e2e/inside_test.go":   file("basegate/errors"),
+		"keys/keys.go":         file("basegate/proxy"),
+		"mockvllm/server.go":   file("basegate/errors"),
+		"proxy/server.go":      file("basegate/e2e"),
+		"proxy/sse/reader.go":  file("os"),
+		"validate/validate.go": file("basegate"),
+
 		"internal/suggest/y.go": file("basegate/errors"),
-		"e2e/inside_test.go":    file("basegate/errors"),
-		"keys/keys.go":          file("basegate/proxy"),
-		"mockvllm/server.go":    file("basegate/errors"),
-		"proxy/server.go":       file("basegate/e2e"),
-		"proxy/sse/reader.go":   file("os"),
-		"validate/validate.go":  file("basegate"),
 	})
 	if err != nil {
 		t.Fatal(err)

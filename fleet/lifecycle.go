@@ -202,7 +202,7 @@ func (b *Backend) drainIdle(toSleep bool, reason string) {
 }
 
 // requestStop executes an operator's stop: it drains the backend, and then stops it or, without a stop command, puts it
-// to sleep. It aborts a boot. It returns false if the gateway can do neither.
+// to sleep. It aborts a boot, except a wake that ends in sleep again. It returns false if the gateway can do neither.
 func (b *Backend) requestStop(reason string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
