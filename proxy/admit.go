@@ -73,7 +73,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
 // memory meanwhile, as it does while the request waits for a slot.
 func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
-	err := x.model.Servable()
+	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		release, full := s.queue.ReserveMemory(bodyBytes)
 		if full != nil {
@@ -95,7 +95,7 @@ func (x *exchange) unavailable(err error) error {
 	if x.cancelled() {
 		return x.cancelErr()
 	}
-	return x.model.Refusal(err)
+	return x.model.APIError(err)
 }
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. A key that was paused or whose

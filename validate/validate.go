@@ -123,7 +123,7 @@ func (p *pass) member() error {
 	name := p.unquote(raw)
 	id, known := fieldByName[string(name)]
 	if !known {
-		p.fail(apierr.UnknownField(string(name), nearest(string(name))))
+		p.fail(apierr.UnknownField(string(name), suggestField(string(name))))
 		return p.skip()
 	}
 	m.field = id
