@@ -30,7 +30,7 @@ demo: build ## build and run the demo: mock models, an account, a key
 
 test: tools ## every test that needs no container, with the race detector
 	go test -race ./...
-	go test -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./keys # the race detector would distort these
+	go test -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 	go test -count=1 -race -tags e2e ./e2e # the binary that it drives is outside what Go's cache knows
 
 check: lint test ## what a commit must pass

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func newAccount() *cobra.Command {
@@ -18,7 +18,7 @@ func newAccount() *cobra.Command {
 }
 
 func newAccountCreate() *cobra.Command {
-	var account keys.NewAccount
+	var account identity.NewAccount
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create EMAIL",
@@ -27,8 +27,8 @@ func newAccountCreate() *cobra.Command {
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			account.Email = args[0]
 			budgets.apply(&account.Caps)
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				created, err := d.CreateAccount(ctx, account)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				created, err := store.Accounts.Create(ctx, account)
 				if err != nil {
 					return err
 				}
@@ -44,7 +44,7 @@ func newAccountCreate() *cobra.Command {
 }
 
 func newAccountSet() *cobra.Command {
-	var fields keys.AccountFields
+	var fields identity.AccountFields
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set EMAIL",
@@ -52,8 +52,8 @@ func newAccountSet() *cobra.Command {
 		Long:  "Change an account's budgets, name or role.\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				account, err := d.SetAccount(ctx, args[0], func(f *keys.AccountFields) {
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				account, err := store.Accounts.Set(ctx, args[0], func(f *identity.AccountFields) {
 					if cmd.Flags().Changed("name") {
 						f.Name = fields.Name
 					}
@@ -83,8 +83,8 @@ func newAccountList() *cobra.Command {
 		Short: "List the accounts",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				accounts, err := d.Accounts(ctx)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				accounts, err := store.Accounts.List(ctx)
 				if err != nil {
 					return fmt.Errorf("list accounts: %w", err)
 				}
@@ -106,7 +106,7 @@ type accountJSON struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) error {
+func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool) error {
 	rows, objects := [][]string{}, []accountJSON{}
 	for _, a := range accounts {
 		role := "-"
@@ -126,22 +126,22 @@ func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) err
 }
 
 func newAccountDisable() *cobra.Command {
-	return accountChange("disable EMAIL", "Disable an account: all its keys stop working", (*keys.Directory).DisableAccount)
+	return accountChange("disable EMAIL", "Disable an account: all its keys stop working", (*identity.Accounts).Disable)
 }
 
 func newAccountApprove() *cobra.Command {
-	return accountChange("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*keys.Directory).EnableAccount)
+	return accountChange("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*identity.Accounts).Enable)
 }
 
 // accountChange is a command that changes the state of one account.
-func accountChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Account, error)) *cobra.Command {
+func accountChange(use, short string, change func(*identity.Accounts, context.Context, string) (identity.Account, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				account, err := change(d, ctx, args[0])
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				account, err := change(store.Accounts, ctx, args[0])
 				if err != nil {
 					return err
 				}

@@ -199,7 +199,7 @@ func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.Tokenize(ctx, "a", true)
+	_, err := b.CountTokens(ctx, "a", true)
 	if err != nil {
 		return []finding{{part, checkWarning, "/tokenize does not answer, so a prompt that may be too long is left to vLLM to judge: " + err.Error()}}
 	}

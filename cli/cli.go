@@ -13,7 +13,7 @@ import (
 
 	"basegate/config"
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // The exit codes.
@@ -96,11 +96,11 @@ func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, nil
 }
 
-// withKeys opens the configured database for one operation on accounts and keys. A running server sees the change
+// withStore opens the configured database for one operation on accounts and keys. A running server sees the change
 // within a second.
-func withKeys(cmd *cobra.Command, do func(context.Context, *keys.Directory) error) error {
+func withStore(cmd *cobra.Command, do func(context.Context, *identity.Store) error) error {
 	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-		return do(ctx, keys.New(db, zap.NewNop(), keys.Settings{}))
+		return do(ctx, identity.New(db, zap.NewNop(), identity.Settings{}))
 	})
 }
 

@@ -7,25 +7,25 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // names tells people's words for the ids on the ledger.
 type names struct {
-	keys     map[string]keys.Key
+	keys     map[string]identity.Key
 	accounts map[string]string
 }
 
-func readNames(ctx context.Context, d *keys.Directory) (names, error) {
-	n := names{keys: map[string]keys.Key{}, accounts: map[string]string{}}
-	all, err := d.Keys(ctx)
+func readNames(ctx context.Context, store *identity.Store) (names, error) {
+	n := names{keys: map[string]identity.Key{}, accounts: map[string]string{}}
+	all, err := store.Keys.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list keys: %w", err)
 	}
 	for _, k := range all {
 		n.keys[k.ID] = k
 	}
-	accounts, err := d.Accounts(ctx)
+	accounts, err := store.Accounts.List(ctx)
 	if err != nil {
 		return n, fmt.Errorf("list accounts: %w", err)
 	}
@@ -63,7 +63,7 @@ var added = []column{requestsColumn, promptColumn, outputColumn, totalColumn}
 // groupings are what usage can be added up by.
 var groupings = []string{string(budget.ByRequest), string(budget.ByKey), string(budget.ByAccount), string(budget.ByModel), string(budget.ByDay)}
 
-var columnsBy = map[budget.By][]column{
+var columnsBy = map[budget.Grouping][]column{
 	budget.ByKey:     append([]column{keyColumn, keyNameColumn, accountColumn}, added...),
 	budget.ByAccount: append([]column{accountColumn}, added...),
 	budget.ByModel:   append([]column{modelColumn}, added...),

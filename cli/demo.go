@@ -18,7 +18,7 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/mockvllm"
 )
 
@@ -168,16 +168,16 @@ func demoAccount(ctx context.Context, path string) (e demoEntrance, err error) {
 		return e, fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	_, err = d.CreateAccount(ctx, keys.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
-	if err != nil && !errors.Is(err, keys.ErrEmailTaken) {
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	_, err = store.Accounts.Create(ctx, identity.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
+	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
 		return e, fmt.Errorf("create account: %w", err)
 	}
 	e = demoEntrance{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPassword])}
-	if err := d.SetPassword(ctx, demoEmail, e.Password); err != nil {
+	if err := store.Sessions.SetPassword(ctx, demoEmail, e.Password); err != nil {
 		return e, fmt.Errorf("set password: %w", err)
 	}
-	if _, e.Secret, err = d.CreateKey(ctx, keys.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
+	if _, e.Secret, err = store.Keys.Create(ctx, identity.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
 		return e, fmt.Errorf("create key: %w", err)
 	}
 	return e, nil

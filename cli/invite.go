@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func newAccountInvite() *cobra.Command {
@@ -22,8 +22,8 @@ func newAccountInvite() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				_, token, err := d.Invite(ctx, args[0])
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				_, token, err := store.Accounts.Invite(ctx, args[0])
 				if err != nil {
 					return fmt.Errorf("invite account: %w", err)
 				}
@@ -40,8 +40,8 @@ func newAccountDecline() *cobra.Command {
 		Short: "Decline a request for access: the pending account goes",
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				if err := d.DeclineAccount(ctx, args[0]); err != nil {
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				if err := store.Accounts.Decline(ctx, args[0]); err != nil {
 					return fmt.Errorf("decline account: %w", err)
 				}
 				return nil

@@ -8,22 +8,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func newKey() *cobra.Command {
 	cmd := &cobra.Command{Use: "key", Short: "Create, list, change, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
 	cmd.AddCommand(
 		newKeyCreate(), newKeyList(), newKeySet(),
-		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*keys.Directory).PauseKey),
-		keyChange("resume ID", "Resume a paused key", (*keys.Directory).ResumeKey),
-		keyChange("revoke ID", "Revoke a key for ever", (*keys.Directory).RevokeKey),
+		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
+		keyChange("resume ID", "Resume a paused key", (*identity.Keys).Resume),
+		keyChange("revoke ID", "Revoke a key for ever", (*identity.Keys).Revoke),
 	)
 	return cmd
 }
 
 func newKeyCreate() *cobra.Command {
-	var key keys.NewKey
+	var key identity.NewKey
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
@@ -31,8 +31,8 @@ func newKeyCreate() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			budgets.apply(&key.Caps)
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				created, secret, err := d.CreateKey(ctx, key)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				created, secret, err := store.Keys.Create(ctx, key)
 				if err != nil {
 					return err
 				}
@@ -53,7 +53,7 @@ func newKeyCreate() *cobra.Command {
 }
 
 func newKeySet() *cobra.Command {
-	var fields keys.KeyFields
+	var fields identity.KeyFields
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set ID",
@@ -61,8 +61,8 @@ func newKeySet() *cobra.Command {
 		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				key, err := d.SetKey(ctx, args[0], func(f *keys.KeyFields) {
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				key, err := store.Keys.Set(ctx, args[0], func(f *identity.KeyFields) {
 					if cmd.Flags().Changed("name") {
 						f.Name = fields.Name
 					}
@@ -92,8 +92,8 @@ func newKeyList() *cobra.Command {
 		Short: "List the keys",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				all, err := d.Keys(ctx)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				all, err := store.Keys.List(ctx)
 				if err != nil {
 					return fmt.Errorf("list keys: %w", err)
 				}
@@ -116,7 +116,7 @@ type keyJSON struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
+func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	rows, objects := [][]string{}, []keyJSON{}
 	for _, k := range all {
 		object := keyJSON{
@@ -143,15 +143,15 @@ func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
 const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
 
 // keyChange is a command that changes the state of one key.
-func keyChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Key, error)) *cobra.Command {
+func keyChange(use, short string, change func(*identity.Keys, context.Context, string) (identity.Key, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Long:  short + ".\n" + keyHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				key, err := change(d, ctx, args[0])
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				key, err := change(store.Keys, ctx, args[0])
 				if err != nil {
 					return err
 				}

@@ -68,7 +68,7 @@ const gatewayWithin = 2 * time.Second
 var errNoReport = errors.New("no report")
 
 // askGateway asks the running gateway for what it knows.
-func askGateway(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
+func askGateway(ctx context.Context, cfg *config.Config) (reports []fleet.ModelSnapshot, err error) {
 	ctx, cancel := context.WithTimeout(ctx, gatewayWithin)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Server.AdminListen+"/models", nil)
@@ -86,7 +86,7 @@ func askGateway(ctx context.Context, cfg *config.Config) (reports []fleet.Report
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&reports); err != nil {
 		return nil, fmt.Errorf("ask gateway: %w", err)
 	}
-	same := slices.EqualFunc(reports, cfg.Models, func(r fleet.Report, m config.Model) bool { return r.ID == m.ID })
+	same := slices.EqualFunc(reports, cfg.Models, func(r fleet.ModelSnapshot, m config.Model) bool { return r.ID == m.ID })
 	if !same { // the gateway of another configuration
 		return nil, errNoReport
 	}
@@ -94,9 +94,9 @@ func askGateway(ctx context.Context, cfg *config.Config) (reports []fleet.Report
 }
 
 // askBackends finds out by itself.
-func askBackends(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
+func askBackends(ctx context.Context, cfg *config.Config) (reports []fleet.ModelSnapshot, err error) {
 	err = probed(ctx, cfg, func(f *fleet.Fleet) error {
-		reports = f.Reports()
+		reports = f.Snapshot()
 		return nil
 	})
 	return reports, err
@@ -112,7 +112,7 @@ func probed(ctx context.Context, cfg *config.Config, do func(*fleet.Fleet) error
 	return do(f)
 }
 
-func printModels(cmd *cobra.Command, reports []fleet.Report) error {
+func printModels(cmd *cobra.Command, reports []fleet.ModelSnapshot) error {
 	var rows [][]string
 	for _, r := range reports {
 		length, boot := "-", "-"

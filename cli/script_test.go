@@ -16,7 +16,7 @@ import (
 
 	"basegate/cli"
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/mockvllm"
 )
 
@@ -98,7 +98,7 @@ func use(ts *testscript.TestScript, neg bool, args []string) {
 	db, err := database.Open(ctx, database.Settings{Path: ts.MkAbs("basegate.db")}, zap.NewNop())
 	ts.Check(err)
 	defer db.Close()
-	key, err := keys.New(db, zap.NewNop(), keys.Settings{}).Key(ctx, args[0])
+	key, err := identity.New(db, zap.NewNop(), identity.Settings{}).Keys.Find(ctx, args[0])
 	ts.Check(err)
 	at, err := time.Parse(time.RFC3339, args[1])
 	ts.Check(err)

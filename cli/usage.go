@@ -14,7 +14,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // usageReport is what a usage command was asked for.
@@ -57,7 +57,7 @@ var errNoTime = errors.New("--since is not before --until: there is no time betw
 
 // check finds what makes no sense whatever has been used.
 func (r *usageReport) check() error {
-	if _, ok := columnsBy[budget.By(r.by)]; !ok {
+	if _, ok := columnsBy[budget.Grouping(r.by)]; !ok {
 		return fmt.Errorf("--by %s: expected one of %s", r.by, strings.Join(groupings, ", "))
 	}
 	if r.flags.Changed("since") && r.flags.Changed("until") && !r.since.at.Before(r.until.at) {
@@ -68,17 +68,17 @@ func (r *usageReport) check() error {
 
 // filter finds the account and the key that were asked for. An empty one was asked for too, and is not found: a script
 // whose variable is empty must not get everybody's usage.
-func (r *usageReport) filter(ctx context.Context, d *keys.Directory) (budget.Filter, error) {
+func (r *usageReport) filter(ctx context.Context, store *identity.Store) (budget.Filter, error) {
 	f := budget.Filter{Since: r.since.at, Until: r.until.at}
 	if r.flags.Changed("account") {
-		a, err := d.Account(ctx, r.account)
+		a, err := store.Accounts.Find(ctx, r.account)
 		if err != nil {
 			return f, fmt.Errorf("find account: %w", err)
 		}
 		f.Account = a.ID
 	}
 	if r.flags.Changed("key") {
-		k, err := d.Key(ctx, r.key)
+		k, err := store.Keys.Find(ctx, r.key)
 		if err != nil {
 			return f, fmt.Errorf("find key: %w", err)
 		}
@@ -89,16 +89,16 @@ func (r *usageReport) filter(ctx context.Context, d *keys.Directory) (budget.Fil
 }
 
 func (r *usageReport) print(ctx context.Context, db *database.DB, out io.Writer) error {
-	directory := keys.New(db, zap.NewNop(), keys.Settings{})
-	filter, err := r.filter(ctx, directory)
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	filter, err := r.filter(ctx, store)
 	if err != nil {
 		return err
 	}
-	known, err := readNames(ctx, directory)
+	known, err := readNames(ctx, store)
 	if err != nil {
 		return err
 	}
-	by := budget.By(r.by)
+	by := budget.Grouping(r.by)
 	columns := columnsBy[by]
 	to := r.form(columns, out)
 	for row, err := range budget.New(db, zap.NewNop(), budget.Settings{}).Rows(ctx, filter, by) {

@@ -35,7 +35,7 @@ var (
 )
 
 // csvColumns are the files that there are.
-var csvColumns = map[budget.By][]column{
+var csvColumns = map[budget.Grouping][]column{
 	budget.ByDay:      {dayColumn, requestsColumn, promptColumn, outputColumn, totalColumn},
 	budget.ByDayModel: {dayColumn, modelColumn, requestsColumn, promptColumn, outputColumn, totalColumn},
 	budget.ByModel:    {modelColumn, requestsColumn, promptColumn, outputColumn, totalColumn},
@@ -62,7 +62,7 @@ var csvColumns = map[budget.By][]column{
 
 // usageCSV is any table of usage as a file: of a month, or of the last requests as they are filtered.
 func (c *Console) usageCSV(v *visit) error {
-	by := budget.By(v.query("by"))
+	by := budget.Grouping(v.query("by"))
 	columns, ok := csvColumns[by]
 	if !ok {
 		return errNoPage
@@ -88,7 +88,7 @@ func (c *Console) usageCSV(v *visit) error {
 	return nil
 }
 
-func (c *Console) writeCSV(v *visit, columns []column, known names, f budget.Filter, by budget.By) error {
+func (c *Console) writeCSV(v *visit, columns []column, known names, f budget.Filter, by budget.Grouping) error {
 	out := csv.NewWriter(v.w)
 	cells := make([]string, len(columns))
 	for i, column := range columns {

@@ -9,7 +9,7 @@ import (
 
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // maxRequestsShown is how many of the last requests are shown.
@@ -19,7 +19,7 @@ const maxRequestsShown = 200
 type requestsPage struct {
 	Key, Model, Search string
 	Failed             bool
-	Keys               []keys.Key // to choose from
+	Keys               []identity.Key // to choose from
 	Models             []*fleet.Model
 	Rows               []requestRow
 	Most               int
@@ -73,7 +73,7 @@ func (c *Console) requests(v *visit) error {
 		Models: c.fleet.Models(), Most: maxRequestsShown,
 	}
 	var err error
-	if page.Keys, err = c.keys.KeysOf(v.r.Context(), v.account.ID); err != nil {
+	if page.Keys, err = c.keys.ListOf(v.r.Context(), v.account.ID); err != nil {
 		return err
 	}
 	names := map[string]string{}

@@ -12,7 +12,7 @@ import (
 
 	"basegate/budget"
 	"basegate/console"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -24,7 +24,7 @@ func rows(t *testing.T, text string) [][]string {
 }
 
 // busySite has an account with two keys and six requests.
-func busySite(t *testing.T) (*site, keys.Key) {
+func busySite(t *testing.T) (*site, identity.Key) {
 	t.Helper()
 	s := newSite(t)
 	s.account("ada@example.org", false)

@@ -10,7 +10,7 @@ import (
 	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/validate"
 )
 
@@ -28,23 +28,23 @@ func (s *Server) authenticate(x *exchange) error {
 }
 
 // identify looks up the key in the one Authorization header. The console's requests name their key instead.
-func (s *Server) identify(x *exchange) (keys.Identity, error) {
+func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if p := x.caller.onBehalfOf; p != nil {
 		return s.keys.Identify(p.account, p.key)
 	}
 	values := x.r.Header.Values("Authorization")
 	if len(values) != 1 {
-		return keys.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return keys.Identity{}, errNoKey
+		return identity.Principal{}, errNoKey
 	}
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }
 
 // Payer returns the payer of a key's requests with its caps.
-func Payer(i *keys.Identity) budget.Payer {
+func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
@@ -73,7 +73,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
 // memory meanwhile, as it does while the request waits for a slot.
 func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
-	err := x.model.Servable()
+	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		release, full := s.queue.ReserveMemory(bodyBytes)
 		if full != nil {
@@ -95,7 +95,7 @@ func (x *exchange) unavailable(err error) error {
 	if x.cancelled() {
 		return x.cancelErr()
 	}
-	return x.model.Refusal(err)
+	return x.model.APIError(err)
 }
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
@@ -125,7 +125,7 @@ func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
 const reauthenticateAfter = time.Second
 
 // Concurrency returns how many requests of a key may run at a time.
-func (s *Server) Concurrency(i *keys.Identity) int {
+func (s *Server) Concurrency(i *identity.Principal) int {
 	if i.Concurrency > 0 {
 		return i.Concurrency
 	}

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // A key is found only in a single Authorization header with the scheme Bearer, and only known workloads are recorded.
@@ -19,19 +19,19 @@ func FuzzHeaders(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { db.Close() })
-	d := keys.New(db, zap.NewNop(), keys.Settings{})
-	if _, err := d.CreateAccount(f.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	if _, err := store.Accounts.Create(f.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		f.Fatal(err)
 	}
-	_, secret, err := d.CreateKey(f.Context(), keys.NewKey{Email: "ada@example.org", Name: "k"})
+	_, secret, err := store.Keys.Create(f.Context(), identity.NewKey{Email: "ada@example.org", Name: "k"})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := d.Start(f.Context()); err != nil {
+	if err := store.Keys.Start(f.Context()); err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(d.Close)
-	s := &Server{keys: d}
+	f.Cleanup(store.Keys.Close)
+	s := &Server{keys: store.Keys}
 	for _, value := range []string{"Bearer SECRET", "bearer  SECRET ", "Bearer SECRET,Bearer SECRET", "Basic SECRET", "SECRET", "Bearer", "Bearer\tSECRET", "Bearer SECRET x", ""} {
 		f.Add(value, "", "batch")
 		f.Add(value, value, "Batch ")

@@ -14,8 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/admission"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 )
 
 // blockingBackend is a backend that responds to one request for each value sent to release.
@@ -148,11 +148,11 @@ func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))
 	h.awaitQueue("one request waits", admission.Stats{Running: 1, Waiting: 1})
-	all, err := h.keys.Keys(t.Context())
+	all, err := h.keys.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.keys.PauseKey(t.Context(), all[0].ID); err != nil {
+	if _, err := h.keys.Pause(t.Context(), all[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	<-time.NewTimer(1100 * time.Millisecond).C
@@ -169,7 +169,7 @@ func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
 func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
-	h.updateKey(func(f *keys.KeyFields) { f.Concurrency = 3 })
+	h.updateKey(func(f *identity.KeyFields) { f.Concurrency = 3 })
 	var all sync.WaitGroup
 	for i := range 4 {
 		one := h.completeAsync(t.Context(), promptRequest(i))

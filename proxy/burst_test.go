@@ -14,8 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/budget"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
@@ -71,7 +71,7 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 				h := newHarness(t, nil, startBackend(t, respondAtRandom), startBackend(t, respondAtRandom))
 				if scope == "key" {
 					h.updateKey(withCaps(c.set))
-				} else if _, err := h.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { c.set(&f.Caps) }); err != nil {
+				} else if _, err := h.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { c.set(&f.Caps) }); err != nil {
 					t.Fatal(err)
 				}
 				used := func() (sum int64) {

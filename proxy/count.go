@@ -195,8 +195,8 @@ func countTexts(ctx context.Context, m *fleet.Model, texts []string, special boo
 }
 
 func countText(ctx context.Context, m *fleet.Model, text string, special bool) (tokens int64, err error) {
-	err = m.AskReady(func(b *fleet.Backend) error {
-		tokens, err = b.Tokenize(ctx, text, special)
+	err = m.QueryReady(func(b *fleet.Backend) error {
+		tokens, err = b.CountTokens(ctx, text, special)
 		return err
 	})
 	return tokens, err

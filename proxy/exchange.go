@@ -18,7 +18,7 @@ import (
 	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/stream"
 	"basegate/validate"
 )
@@ -47,7 +47,7 @@ type exchange struct {
 type caller struct {
 	address    string
 	onBehalfOf *principal // the account that the console serves; nil for the bearer of a key
-	identity   keys.Identity
+	identity   identity.Principal
 	payer      budget.Payer // with the caps in force
 }
 

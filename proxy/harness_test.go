@@ -33,7 +33,7 @@ import (
 	"basegate/fleet"
 	connections "basegate/http1/client"
 	"basegate/http1/server"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/proxy"
 )
 
@@ -49,7 +49,8 @@ type harness struct {
 	log      *lockedBuffer
 	registry *prometheus.Registry
 	server   *proxy.Server
-	keys     *keys.Directory
+	keys     *identity.Keys
+	accounts *identity.Accounts
 	queue    *admission.Queue
 	ledger   *budget.Ledger
 	db       *database.DB
@@ -96,11 +97,12 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	}
 	t.Cleanup(func() { db.Close() })
 	h.db = db
-	h.keys = keys.New(db, log, keys.Settings{})
-	if _, err := h.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+	store := identity.New(db, log, identity.Settings{})
+	h.keys, h.accounts = store.Keys, store.Accounts
+	if _, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, h.secret, err = h.keys.CreateKey(t.Context(), keys.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
+	if _, h.secret, err = h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.keys.Start(t.Context()); err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 )
 
 // completeOnBehalfOf serves a completion request of the console in the name of an account's key.
@@ -37,11 +37,11 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 				received <- string(body)
 				respond(http.StatusOK, "application/json", plainResponse)(w, r)
 			}))
-			identity, err := h.keys.Authenticate(h.secret)
+			principal, err := h.keys.Authenticate(h.secret)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := h.completeOnBehalfOf(identity.AccountID, identity.KeyID, c.body)
+			got := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, c.body)
 			if got.status != http.StatusOK {
 				t.Fatalf("got %d %s", got.status, got.body)
 			}
@@ -54,7 +54,7 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 			if got.header.Get("X-Acs-Upstream-Model") == "" || got.header.Get("X-Request-Id") == "" {
 				t.Errorf("X-Acs-Upstream-Model or X-Request-Id is missing: %v", got.header)
 			}
-			if h.ledger.KeyTotals(identity.KeyID).Month() == 0 {
+			if h.ledger.KeyTotals(principal.KeyID).Month() == 0 {
 				t.Error("the key has not been charged")
 			}
 		})
@@ -63,26 +63,26 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 
 func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the backend received a request") }))
-	identity, err := h.keys.Authenticate(h.secret)
+	principal, err := h.keys.Authenticate(h.secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
-	other, err := h.keys.CreateAccount(t.Context(), keys.NewAccount{Email: "eve@example.org"})
+	other, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := h.completeOnBehalfOf(other.ID, identity.KeyID, body); got.status != http.StatusUnauthorized || !strings.Contains(got.body, `"invalid_api_key"`) {
+	if got := h.completeOnBehalfOf(other.ID, principal.KeyID, body); got.status != http.StatusUnauthorized || !strings.Contains(got.body, `"invalid_api_key"`) {
 		t.Errorf("the key of another account: got %d %s, want 401", got.status, got.body)
 	}
-	if got := h.completeOnBehalfOf(identity.AccountID, identity.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
+	if got := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
 		t.Errorf("an unknown field: got %d %s, want 400", got.status, got.body)
 	}
-	if _, err := h.keys.PauseKey(t.Context(), identity.KeyID); err != nil {
+	if _, err := h.keys.Pause(t.Context(), principal.KeyID); err != nil {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the key is paused", func() bool { _, err := h.keys.Authenticate(h.secret); return err != nil })
-	if got, want := h.completeOnBehalfOf(identity.AccountID, identity.KeyID, body), h.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
+	if got, want := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, body), h.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
 		t.Errorf("a paused key: got %d %s, want %d %s", got.status, got.body, want.status, want.body)
 	}
 }

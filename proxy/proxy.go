@@ -20,7 +20,7 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Settings are the limits of the API. Sizes are in bytes.
@@ -36,7 +36,7 @@ type Settings struct {
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
 	settings  atomic.Pointer[Settings]
-	keys      *keys.Directory
+	keys      *identity.Keys
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	ledger    *budget.Ledger
@@ -51,7 +51,7 @@ type Server struct {
 
 // Deps are the parts that a Server calls. All are required.
 type Deps struct {
-	Keys      *keys.Directory
+	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
 	Queue     *admission.Queue
 	Ledger    *budget.Ledger

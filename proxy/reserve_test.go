@@ -10,22 +10,22 @@ import (
 
 	"basegate/admission"
 	"basegate/budget"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 	"basegate/quota"
 )
 
 // withCaps returns a change of a key that changes its caps.
-func withCaps(change func(*quota.Caps)) func(*keys.KeyFields) {
-	return func(f *keys.KeyFields) { change(&f.Caps) }
+func withCaps(change func(*quota.Caps)) func(*identity.KeyFields) {
+	return func(f *identity.KeyFields) { change(&f.Caps) }
 }
 
 // updateKey changes the harness's key.
-func (h *harness) updateKey(change func(*keys.KeyFields)) {
+func (h *harness) updateKey(change func(*identity.KeyFields)) {
 	h.t.Helper()
-	all, err := h.keys.Keys(h.t.Context())
+	all, err := h.keys.List(h.t.Context())
 	if err == nil {
-		_, err = h.keys.SetKey(h.t.Context(), all[0].ID, change)
+		_, err = h.keys.Set(h.t.Context(), all[0].ID, change)
 	}
 	if err != nil {
 		h.t.Fatal(err)

@@ -126,7 +126,7 @@ func (p *parser) readMember() error {
 	name := p.unquote(raw)
 	id, known := fieldByName[string(name)]
 	if !known {
-		p.fail(apierr.UnknownField(string(name), nearest(string(name))))
+		p.fail(apierr.UnknownField(string(name), suggestField(string(name))))
 		return p.skipValue()
 	}
 	m.field = id
