@@ -206,7 +206,7 @@ func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.Tokenize(ctx, "a", true)
+	_, err := b.CountTokens(ctx, "a", true)
 	if err != nil {
 		detail := "/tokenize does not answer, so vLLM and not the gateway checks prompts that may be too long: " + err.Error()
 		return []finding{{part, checkWarning, detail}}

@@ -50,18 +50,18 @@ func newModelList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			reports, err := fetchReports(cmd.Context(), cfg)
+			snapshots, err := fetchSnapshots(cmd.Context(), cfg)
 			if err != nil {
 				const notice = "No gateway answers at %s; the backends were probed instead.\n"
 				fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
-				if reports, err = probeReports(cmd.Context(), cfg); err != nil {
+				if snapshots, err = probeSnapshots(cmd.Context(), cfg); err != nil {
 					return err
 				}
 			}
 			if asJSON {
-				return printJSON(cmd, reports)
+				return printJSON(cmd, snapshots)
 			}
-			return printModels(cmd, reports)
+			return printModels(cmd, snapshots)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
@@ -71,10 +71,10 @@ func newModelList() *cobra.Command {
 // gatewayTimeout limits the request to the running gateway.
 const gatewayTimeout = 2 * time.Second
 
-var errNoReport = errors.New("no report of this configuration's models")
+var errNoSnapshots = errors.New("no snapshots of this configuration's models")
 
-// fetchReports requests the models' reports from the running gateway.
-func fetchReports(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
+// fetchSnapshots requests snapshots of the models from the running gateway.
+func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Server.AdminListen+"/models", nil)
@@ -87,25 +87,25 @@ func fetchReports(ctx context.Context, cfg *config.Config) (reports []fleet.Repo
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, errNoReport
+		return nil, errNoSnapshots
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&reports); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&snapshots); err != nil {
 		return nil, fmt.Errorf("query gateway: %w", err)
 	}
-	sameModels := slices.EqualFunc(reports, cfg.Models, func(r fleet.Report, m config.Model) bool { return r.ID == m.ID })
-	if !sameModels { // the gateway runs another configuration
-		return nil, errNoReport
+	sameID := func(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
+	if !slices.EqualFunc(snapshots, cfg.Models, sameID) { // the gateway runs another configuration
+		return nil, errNoSnapshots
 	}
-	return reports, nil
+	return snapshots, nil
 }
 
-// probeReports probes the backends and returns the models' reports.
-func probeReports(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
+// probeSnapshots probes the backends and returns snapshots of the models.
+func probeSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
 	err = withProbedFleet(ctx, cfg, func(f *fleet.Fleet) error {
-		reports = f.Reports()
+		snapshots = f.Snapshot()
 		return nil
 	})
-	return reports, err
+	return snapshots, err
 }
 
 // withProbedFleet calls operation with a fleet whose backends have each been probed once.
@@ -118,26 +118,26 @@ func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fl
 	return operation(f)
 }
 
-func printModels(cmd *cobra.Command, reports []fleet.Report) error {
+func printModels(cmd *cobra.Command, snapshots []fleet.ModelSnapshot) error {
 	var rows [][]string
-	for _, r := range reports {
+	for _, m := range snapshots {
 		length, boot := "-", "-"
-		if r.MaxModelLen != nil {
-			length = strconv.FormatInt(*r.MaxModelLen, 10)
+		if m.MaxModelLen != nil {
+			length = strconv.FormatInt(*m.MaxModelLen, 10)
 		}
-		if r.BootEstimate > 0 {
-			boot = (time.Duration(r.BootEstimate) * time.Second).String()
+		if m.BootEstimate > 0 {
+			boot = (time.Duration(m.BootEstimate) * time.Second).String()
 		}
 		var states []string
-		for _, b := range r.Backends {
+		for _, b := range m.Backends {
 			states = append(states, b.Name+": "+string(b.State))
 		}
-		windows := slices.Clone(r.Windows)
-		for _, b := range r.Booked {
+		windows := slices.Clone(m.Windows)
+		for _, b := range m.Booked {
 			windows = append(windows, formatTime(b.From)+" to "+formatTime(b.To))
 		}
 		rows = append(rows, []string{
-			r.ID, r.Checkpoint, dash(r.Precision), r.Status, length, boot,
+			m.ID, m.Checkpoint, dash(m.Precision), m.Status, length, boot,
 			strings.Join(states, ", "), dash(strings.Join(windows, "; ")),
 		})
 	}

@@ -63,7 +63,7 @@ var errNoTime = errors.New("--since is not before --until: there is no time betw
 
 // validate refuses flags that make no sense for any ledger.
 func (q *usageQuery) validate() error {
-	if _, ok := report.CommandLineColumns(budget.By(q.by)); !ok {
+	if _, ok := report.CommandLineColumns(budget.Grouping(q.by)); !ok {
 		return fmt.Errorf("--by %s: expected one of %s", q.by, strings.Join(report.CommandLineGroupings(), ", "))
 	}
 	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.at.Before(q.until.at) {
@@ -104,7 +104,7 @@ func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	by := budget.By(q.by)
+	by := budget.Grouping(q.by)
 	columns, _ := report.CommandLineColumns(by)
 	ledger := budget.New(db, zap.NewNop(), budget.Settings{})
 	usage := report.Usage{Columns: columns, Names: names, Rows: ledger.Rows(ctx, filter, by)}

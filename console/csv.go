@@ -11,7 +11,7 @@ import (
 
 // usageCSV sends usage as a CSV file: of a month in any grouping, or of the last requests that match the query's filter.
 func (c *Console) usageCSV(v *visit) error {
-	by := budget.By(v.query("by"))
+	by := budget.Grouping(v.query("by"))
 	columns, ok := report.ConsoleColumns(by)
 	if !ok {
 		return errNoPage

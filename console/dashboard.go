@@ -123,12 +123,12 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 func (c *Console) warnings(a identity.Account, o overview) []string {
 	var all []string
 	whole := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.ledger.Spent(whole); e != nil {
+	if e := c.ledger.Exhausted(whole); e != nil {
 		all = append(all, capHit("your account", "No key works", e))
 	}
 	for _, k := range o.Keys {
 		one := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Spent(one); e != nil && k.State == identity.KeyActive {
+		if e := c.ledger.Exhausted(one); e != nil && k.State == identity.KeyActive {
 			all = append(all, capHit("the key "+k.Name, "It is refused", e))
 		}
 	}

@@ -45,7 +45,7 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	}
 	boot := m.BootEstimate()
 	switch {
-	case row.Status == fleet.Warm:
+	case row.Status == fleet.StatusWarm:
 		row.Words, row.Level = "answers at once", "good"
 	case row.Status == statusStarting:
 		row.Words, row.Level, row.Starting = "is starting, which takes about "+span(boot), "warn", true

@@ -26,8 +26,8 @@ const (
 
 // reader is who reads the tutorial: the address for everybody, and for who is signed in a key's beginning. Secrets are
 // not known here.
-func (c *Console) reader(v *visit) (docs.Reader, error) {
-	r := docs.Reader{Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: anyKey, Model: anyModel}
+func (c *Console) reader(v *visit) (docs.Variables, error) {
+	r := docs.Variables{Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: anyKey, Model: anyModel}
 	if models := c.fleet.Models(); len(models) > 0 {
 		r.Model = models[0].ID()
 	}
@@ -55,7 +55,7 @@ type tutorialView struct {
 	Previous *docs.Page
 	Next     *docs.Page
 	Query    string
-	Found    []docs.Found
+	Found    []docs.SearchResult
 }
 
 // tutorialSearch is the tutorial's first page, or what was found.
@@ -104,7 +104,7 @@ func (c *Console) tutorialPage(v *visit) error {
 	return errNoPage
 }
 
-func (c *Console) allPages(r docs.Reader) string {
+func (c *Console) allPages(r docs.Variables) string {
 	var all []string
 	for _, p := range c.tutorial {
 		all = append(all, p.Markdown(r))

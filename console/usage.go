@@ -95,7 +95,7 @@ func (s share) Total() int64 { return s.Prompt + s.Completion }
 
 // shares are a month divided up in one way.
 type shares struct {
-	By   budget.By
+	By   budget.Grouping
 	Head string
 	Rows []share
 	Rest *share // what is not in Rows; nil where nothing is left
@@ -113,7 +113,7 @@ type outlook struct {
 
 // divisions are the ways in which a month is divided up.
 var divisions = []struct {
-	by   budget.By
+	by   budget.Grouping
 	head string
 }{
 	{budget.ByModel, "Model"}, {budget.ByKey, "Key"}, {budget.ByWorkload, "Workload"}, {budget.ByUser, "User tag"},
@@ -146,7 +146,7 @@ func (c *Console) usage(v *visit) error {
 	ways := divisions
 	if s.All() {
 		ways = append(slices.Clip(ways), struct {
-			by   budget.By
+			by   budget.Grouping
 			head string
 		}{budget.ByAccount, "Account"})
 	}
@@ -251,7 +251,7 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 func (n names) key(id string) string     { return cmp.Or(n.keys[id].Name, id) }
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
-func (n names) shares(rows []budget.Row, by budget.By, total int64) []share {
+func (n names) shares(rows []budget.Row, by budget.Grouping, total int64) []share {
 	all := make([]share, len(rows))
 	for i, r := range rows {
 		s := share{Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens}

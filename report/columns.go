@@ -64,7 +64,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 
 // columnSet has the columns of one grouping on the command line and in the console, nil if it is not offered there.
 type columnSet struct {
-	by                   budget.By
+	by                   budget.Grouping
 	commandLine, console Columns
 }
 
@@ -104,7 +104,7 @@ func grouped(group ...column) Columns {
 }
 
 // CommandLineColumns returns the columns of `basegate usage`; false if it does not offer the grouping.
-func CommandLineColumns(by budget.By) (Columns, bool) {
+func CommandLineColumns(by budget.Grouping) (Columns, bool) {
 	columns := columnSetOf(by).commandLine
 	return columns, columns != nil
 }
@@ -121,12 +121,12 @@ func CommandLineGroupings() []string {
 }
 
 // ConsoleColumns returns the columns of the console's CSV files; false if it does not offer the grouping.
-func ConsoleColumns(by budget.By) (Columns, bool) {
+func ConsoleColumns(by budget.Grouping) (Columns, bool) {
 	columns := columnSetOf(by).console
 	return columns, columns != nil
 }
 
-func columnSetOf(by budget.By) columnSet {
+func columnSetOf(by budget.Grouping) columnSet {
 	i := slices.IndexFunc(columnSets, func(s columnSet) bool { return s.by == by })
 	if i < 0 {
 		return columnSet{}

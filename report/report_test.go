@@ -18,13 +18,13 @@ import (
 	"basegate/report"
 )
 
-var allGroupings = []budget.By{
+var allGroupings = []budget.Grouping{
 	budget.ByRequest, budget.ByKey, budget.ByAccount, budget.ByModel, budget.ByDay, budget.ByDayModel, budget.ByWorkload, budget.ByUser,
 }
 
 func TestColumnsOfEveryGrouping(t *testing.T) {
 	const sums = "requests,prompt_tokens,completion_tokens,total_tokens"
-	commandLine := map[budget.By]string{
+	commandLine := map[budget.Grouping]string{
 		budget.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
 		budget.ByKey:     "key,name,account," + sums,
@@ -32,7 +32,7 @@ func TestColumnsOfEveryGrouping(t *testing.T) {
 		budget.ByModel:   "model," + sums,
 		budget.ByDay:     "day," + sums,
 	}
-	console := map[budget.By]string{
+	console := map[budget.Grouping]string{
 		budget.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
 		budget.ByKey:      "key,key_name,account," + sums,
@@ -101,7 +101,7 @@ var testRequests = []budget.Row{
 	},
 }
 
-func requestReport(t *testing.T, columns func(budget.By) (report.Columns, bool)) report.Usage {
+func requestReport(t *testing.T, columns func(budget.Grouping) (report.Columns, bool)) report.Usage {
 	t.Helper()
 	byRequest, ok := columns(budget.ByRequest)
 	if !ok {
