@@ -19,7 +19,8 @@ import (
 )
 
 var allGroupings = []budget.Grouping{
-	budget.ByRequest, budget.ByKey, budget.ByAccount, budget.ByModel, budget.ByDay, budget.ByDayModel, budget.ByWorkload, budget.ByUser,
+	budget.ByRequest, budget.ByKey, budget.ByAccount, budget.ByModel, budget.ByDay,
+	budget.ByDayModel, budget.ByWorkload, budget.ByUser,
 }
 
 func TestColumnsOfEveryGrouping(t *testing.T) {
