@@ -43,7 +43,7 @@ test-all: test-packages ## every test that needs no container, and proxy's over 
 
 test-packages: tools
 	go test -race -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
-	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./keys # the race detector would distort these
+	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 check: lint test ## what a commit must pass
 

@@ -7,18 +7,23 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func newAccount() *cobra.Command {
-	cmd := &cobra.Command{Use: "account", Short: "Create, invite, list, change and disable accounts", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "account",
+		Short: "Create, invite, list, change and disable accounts",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountSet(), newAccountInvite(),
 		newAccountApprove(), newAccountDecline(), newAccountDisable())
 	return cmd
 }
 
 func newAccountCreate() *cobra.Command {
-	var account keys.NewAccount
+	var account identity.NewAccount
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create EMAIL",
@@ -27,8 +32,8 @@ func newAccountCreate() *cobra.Command {
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			account.Email = args[0]
 			budgets.apply(&account.Caps)
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				created, err := d.CreateAccount(ctx, account)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				created, err := store.Accounts.Create(ctx, account)
 				if err != nil {
 					return err
 				}
@@ -37,14 +42,14 @@ func newAccountCreate() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&account.Name, "name", "", "whose account it is")
+	cmd.Flags().StringVar(&account.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
 	budgets.add(cmd.Flags())
 	return cmd
 }
 
 func newAccountSet() *cobra.Command {
-	var fields keys.AccountFields
+	var fields identity.AccountFields
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set EMAIL",
@@ -52,8 +57,8 @@ func newAccountSet() *cobra.Command {
 		Long:  "Change an account's budgets, name or role.\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				account, err := d.SetAccount(ctx, args[0], func(f *keys.AccountFields) {
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				account, err := store.Accounts.Set(ctx, args[0], func(f *identity.AccountFields) {
 					if cmd.Flags().Changed("name") {
 						f.Name = fields.Name
 					}
@@ -70,10 +75,10 @@ func newAccountSet() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&fields.Name, "name", "", "whose account it is")
-	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false takes it away")
+	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
+	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newAccountList() *cobra.Command {
@@ -83,8 +88,8 @@ func newAccountList() *cobra.Command {
 		Short: "List the accounts",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				accounts, err := d.Accounts(ctx)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				accounts, err := store.Accounts.List(ctx)
 				if err != nil {
 					return fmt.Errorf("list accounts: %w", err)
 				}
@@ -106,17 +111,20 @@ type accountJSON struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) error {
+func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool) error {
 	rows, objects := [][]string{}, []accountJSON{}
 	for _, a := range accounts {
 		role := "-"
 		if a.Admin {
 			role = "admin"
 		}
-		budgets := budgetsOf(a.Caps)
+		budgets := newBudgetsJSON(a.Caps)
 		row := append([]string{a.Email, dash(a.Name), string(a.State), role}, budgets.cells()...)
-		rows = append(rows, append(row, date(a.CreatedAt), a.ID))
-		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), budgets, a.CreatedAt.UTC()})
+		rows = append(rows, append(row, formatTime(a.CreatedAt), a.ID))
+		objects = append(objects, accountJSON{
+			ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State),
+			budgetsJSON: budgets, CreatedAt: a.CreatedAt.UTC(),
+		})
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
@@ -126,22 +134,26 @@ func printAccounts(cmd *cobra.Command, accounts []keys.Account, asJSON bool) err
 }
 
 func newAccountDisable() *cobra.Command {
-	return accountChange("disable EMAIL", "Disable an account: all its keys stop working", (*keys.Directory).DisableAccount)
+	const short = "Disable an account: all its keys stop working"
+	return newAccountStateCommand("disable EMAIL", short, (*identity.Accounts).Disable)
 }
 
 func newAccountApprove() *cobra.Command {
-	return accountChange("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*keys.Directory).EnableAccount)
+	const short = "Approve a pending account, or enable a disabled one"
+	return newAccountStateCommand("approve EMAIL", short, (*identity.Accounts).Enable)
 }
 
-// accountChange is a command that changes the state of one account.
-func accountChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Account, error)) *cobra.Command {
+// newAccountStateCommand returns a command that changes the state of one account.
+func newAccountStateCommand(
+	use, short string, change func(*identity.Accounts, context.Context, string) (identity.Account, error),
+) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				account, err := change(d, ctx, args[0])
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				account, err := change(store.Accounts, ctx, args[0])
 				if err != nil {
 					return err
 				}

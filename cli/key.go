@@ -8,31 +8,36 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func newKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Create, list, change, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Create, list, change, pause, resume and revoke keys",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(
 		newKeyCreate(), newKeyList(), newKeySet(),
-		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*keys.Directory).PauseKey),
-		keyChange("resume ID", "Resume a paused key", (*keys.Directory).ResumeKey),
-		keyChange("revoke ID", "Revoke a key for ever", (*keys.Directory).RevokeKey),
+		newKeyStateCommand("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
+		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
+		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
 	)
 	return cmd
 }
 
 func newKeyCreate() *cobra.Command {
-	var key keys.NewKey
+	var key identity.NewKey
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
-		Short: "Create a key and print its secret, this once",
+		Short: "Create a key and print its secret, which is not shown again",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			budgets.apply(&key.Caps)
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				created, secret, err := d.CreateKey(ctx, key)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				created, secret, err := store.Keys.Create(ctx, key)
 				if err != nil {
 					return err
 				}
@@ -47,13 +52,13 @@ func newKeyCreate() *cobra.Command {
 	cmd.Flags().IntVar(&key.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
 	for _, required := range []string{"account", "name"} {
-		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
 	return cmd
 }
 
 func newKeySet() *cobra.Command {
-	var fields keys.KeyFields
+	var fields identity.KeyFields
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set ID",
@@ -61,8 +66,8 @@ func newKeySet() *cobra.Command {
 		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				key, err := d.SetKey(ctx, args[0], func(f *keys.KeyFields) {
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				key, err := store.Keys.Set(ctx, args[0], func(f *identity.KeyFields) {
 					if cmd.Flags().Changed("name") {
 						f.Name = fields.Name
 					}
@@ -82,7 +87,7 @@ func newKeySet() *cobra.Command {
 	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
 	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newKeyList() *cobra.Command {
@@ -92,8 +97,8 @@ func newKeyList() *cobra.Command {
 		Short: "List the keys",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				all, err := d.Keys(ctx)
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				all, err := store.Keys.List(ctx)
 				if err != nil {
 					return fmt.Errorf("list keys: %w", err)
 				}
@@ -116,21 +121,21 @@ type keyJSON struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
+func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	rows, objects := [][]string{}, []keyJSON{}
 	for _, k := range all {
 		object := keyJSON{
 			ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-			budgetsJSON: budgetsOf(k.Caps), CreatedAt: k.CreatedAt.UTC(),
+			budgetsJSON: newBudgetsJSON(k.Caps), CreatedAt: k.CreatedAt.UTC(),
 		}
-		atATime := "default"
+		concurrency := "default"
 		if k.Concurrency > 0 {
 			object.Concurrency = &k.Concurrency
-			atATime = strconv.Itoa(k.Concurrency)
+			concurrency = strconv.Itoa(k.Concurrency)
 		}
 		objects = append(objects, object)
-		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime}, object.cells()...)
-		rows = append(rows, append(row, date(k.CreatedAt), k.ID))
+		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), concurrency}, object.cells()...)
+		rows = append(rows, append(row, formatTime(k.CreatedAt), k.ID))
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
@@ -139,19 +144,21 @@ func printKeys(cmd *cobra.Command, all []keys.Key, asJSON bool) error {
 	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 
-// keyHelp says what ID is.
+// keyHelp explains the argument ID.
 const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
 
-// keyChange is a command that changes the state of one key.
-func keyChange(use, short string, change func(*keys.Directory, context.Context, string) (keys.Key, error)) *cobra.Command {
+// newKeyStateCommand returns a command that changes the state of one key.
+func newKeyStateCommand(
+	use, short string, change func(*identity.Keys, context.Context, string) (identity.Key, error),
+) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Long:  short + ".\n" + keyHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withKeys(cmd, func(ctx context.Context, d *keys.Directory) error {
-				key, err := change(d, ctx, args[0])
+			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				key, err := change(store.Keys, ctx, args[0])
 				if err != nil {
 					return err
 				}

@@ -1,7 +1,7 @@
 package config
 
-// boolean reads true or false.
-func boolean(to *bool) reader {
+// boolean decodes true or false.
+func boolean(to *bool) decodeFunc {
 	const want = "true or false"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -9,7 +9,7 @@ func boolean(to *bool) reader {
 			return
 		}
 		if s.isText && !s.expanded || s.text != "true" && s.text != "false" {
-			v.complain("want %s, got %s", want, s.got)
+			v.errorf("want %s, got %s", want, s.got)
 			return
 		}
 		*to = s.text == "true"

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // credentials is a page on which a password is set, with what was wrong.
@@ -16,14 +16,14 @@ type credentials struct {
 }
 
 func (c *Console) invitationPage(v *visit) error {
-	a, err := c.keys.Invitation(v.r.Context(), v.r.PathValue("token"))
-	if errors.Is(err, keys.ErrNoInvitation) {
+	a, err := c.sessions.InvitedAccount(v.r.Context(), v.r.PathValue("token"))
+	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
-	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: keys.MinPassword})
+	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: identity.MinPassword})
 }
 
 var errNoInvitation = &problem{
@@ -33,27 +33,27 @@ var errNoInvitation = &problem{
 
 func (c *Console) acceptInvitation(v *visit) error {
 	token := v.r.PathValue("token")
-	a, err := c.keys.Invitation(v.r.Context(), token)
-	if errors.Is(err, keys.ErrNoInvitation) {
+	a, err := c.sessions.InvitedAccount(v.r.Context(), token)
+	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
 	password := v.r.PostFormValue("password")
-	form := credentials{Email: a.Email, Least: keys.MinPassword}
+	form := credentials{Email: a.Email, Least: identity.MinPassword}
 	if password != v.r.PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
-	_, session, err := c.keys.Accept(v.r.Context(), token, password)
+	_, session, err := c.sessions.AcceptInvitation(v.r.Context(), token, password)
 	switch {
 	case err == nil:
 		c.setCookie(v, session)
 		return v.redirect("/dashboard")
-	case errors.Is(err, keys.ErrNoInvitation):
+	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
-	case errors.Is(err, keys.ErrBadPassword):
+	case errors.Is(err, identity.ErrBadPassword):
 		form.Problem = sentence(err)
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
@@ -71,11 +71,11 @@ func (c *Console) requestAccessPage(v *visit) error {
 }
 
 func (c *Console) requestAccess(v *visit) error {
-	if wait := c.asking.take(c.settings.Load().ClientAddress(v.r)); wait > 0 {
-		return errTooOften(wait)
+	if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+		return errTooOften(retryIn)
 	}
 	form := accessForm{Email: v.field("email"), Name: v.field("name"), Purpose: v.field("purpose")}
-	err := c.keys.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)
+	err := c.accounts.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)
 	switch {
 	case err == nil:
 		return c.render(v, "requested", "Request access", nil)
@@ -87,19 +87,19 @@ func (c *Console) requestAccess(v *visit) error {
 }
 
 func (c *Console) accountPage(v *visit) error {
-	return c.render(v, "account", "Account", credentials{Email: v.account.Email, Least: keys.MinPassword})
+	return c.render(v, "account", "Account", credentials{Email: v.account.Email, Least: identity.MinPassword})
 }
 
 func (c *Console) changePassword(v *visit) error {
-	form := credentials{Email: v.account.Email, Least: keys.MinPassword}
+	form := credentials{Email: v.account.Email, Least: identity.MinPassword}
 	next := v.r.PostFormValue("password")
 	if next != v.r.PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(v, http.StatusUnprocessableEntity, "account", "Account", form)
 	}
 	address := c.settings.Load().ClientAddress(v.r)
-	token, err := c.keys.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
-	var tooMany *keys.TooManyError
+	token, err := c.sessions.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
+	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
 		c.setCookie(v, token)
@@ -107,9 +107,9 @@ func (c *Console) changePassword(v *visit) error {
 		return c.render(v, "account", "Account", form)
 	case errors.As(err, &tooMany):
 		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
-	case errors.Is(err, keys.ErrSignIn):
+	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The present password is wrong."
-	case errors.Is(err, keys.ErrBadPassword):
+	case errors.Is(err, identity.ErrBadPassword):
 		form.Problem = sentence(err)
 	default:
 		return err
@@ -118,7 +118,7 @@ func (c *Console) changePassword(v *visit) error {
 }
 
 func (c *Console) signOutEverywhere(v *visit) error {
-	if err := c.keys.SignOutEverywhere(v.r.Context(), v.account.Email); err != nil {
+	if err := c.sessions.SignOutEverywhere(v.r.Context(), v.account.Email); err != nil {
 		return err
 	}
 	c.setCookie(v, "")

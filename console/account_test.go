@@ -7,7 +7,7 @@ import (
 
 func TestAnInvitationLeadsToTheDashboard(t *testing.T) {
 	s := newSite(t)
-	_, token, err := s.keys.Invite(t.Context(), "ada@example.org")
+	_, token, err := s.accounts.Invite(t.Context(), "ada@example.org")
 	must(t, err)
 	b := s.browser()
 	path := "/invitation/" + token

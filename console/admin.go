@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // How much of what only grows an administrator sees.
@@ -15,42 +15,42 @@ const (
 
 // accountsPage is all accounts, and who asks for one.
 type accountsPage struct {
-	Requests []keys.AccessRequest
+	Requests []identity.AccessRequest
 	Accounts []accountRow
 }
 
 // accountRow is an account as the list shows it.
 type accountRow struct {
-	keys.Account
+	identity.Account
 	standing
 	Keys int // that are not revoked
 }
 
 func (*Console) administration(v *visit) error { return v.redirect("/admin/accounts") }
 
-func (c *Console) accounts(v *visit) error {
+func (c *Console) accountsPage(v *visit) error {
 	ctx := v.r.Context()
 	var page accountsPage
 	var err error
-	if page.Requests, err = c.keys.AccessRequests(ctx); err != nil {
+	if page.Requests, err = c.accounts.AccessRequests(ctx); err != nil {
 		return err
 	}
-	accounts, err := c.keys.Accounts(ctx)
+	accounts, err := c.accounts.List(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := c.keys.Keys(ctx)
+	all, err := c.keys.List(ctx)
 	if err != nil {
 		return err
 	}
 	count := map[string]int{}
 	for _, k := range all {
-		if k.State != keys.Revoked {
+		if k.State != identity.KeyRevoked {
 			count[k.AccountID]++
 		}
 	}
 	for _, a := range accounts {
-		if a.State == keys.AccountPending {
+		if a.State == identity.AccountPending {
 			continue
 		}
 		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
@@ -68,7 +68,7 @@ type invited struct {
 func (c *Console) invite(v *visit) error { return c.showInvitation(v, v.field("email")) }
 
 func (c *Console) showInvitation(v *visit, email string) error {
-	a, token, err := c.keys.Invite(v.r.Context(), email)
+	a, token, err := c.accounts.Invite(v.r.Context(), email)
 	if isRefusal(err) {
 		return invalid(sentence(err))
 	}
@@ -81,14 +81,14 @@ func (c *Console) showInvitation(v *visit, email string) error {
 
 func (c *Console) approve(v *visit) error {
 	email := v.field("email")
-	if _, err := c.keys.EnableAccount(v.r.Context(), email); err != nil {
+	if _, err := c.accounts.Enable(v.r.Context(), email); err != nil {
 		return refuse(err)
 	}
 	return c.showInvitation(v, email)
 }
 
 func (c *Console) decline(v *visit) error {
-	if err := c.keys.DeclineAccount(v.r.Context(), v.field("email")); err != nil {
+	if err := c.accounts.Decline(v.r.Context(), v.field("email")); err != nil {
 		return refuse(err)
 	}
 	return v.redirect("/admin/accounts")
@@ -104,7 +104,7 @@ func refuse(err error) error {
 
 // accountDetails is one account, with all that an administrator may change of it.
 type accountDetails struct {
-	keys.Account
+	identity.Account
 	standing
 	Form    capFields
 	Keys    []keyRow
@@ -113,17 +113,17 @@ type accountDetails struct {
 }
 
 // foundAccount finds the account that a page is about.
-func (c *Console) foundAccount(v *visit) (keys.Account, error) {
-	all, err := c.keys.Accounts(v.r.Context())
+func (c *Console) foundAccount(v *visit) (identity.Account, error) {
+	all, err := c.accounts.List(v.r.Context())
 	if err != nil {
-		return keys.Account{}, err
+		return identity.Account{}, err
 	}
 	for _, a := range all {
 		if a.ID == v.r.PathValue("account") {
 			return a, nil
 		}
 	}
-	return keys.Account{}, errNoPage
+	return identity.Account{}, errNoPage
 }
 
 func (c *Console) accountDetails(v *visit) error {
@@ -152,7 +152,7 @@ func (c *Console) setAccount(v *visit) error {
 	page := accountDetails{Account: a, Form: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}}
 	caps, err := v.caps()
 	if err == nil {
-		_, err = c.keys.SetAccount(v.r.Context(), a.Email, func(f *keys.AccountFields) {
+		_, err = c.accounts.Set(v.r.Context(), a.Email, func(f *identity.AccountFields) {
 			f.Name, f.Caps = v.field("name"), caps
 			f.Admin = v.field("admin") != "" || a.ID == v.account.ID // nobody shuts themselves out
 		})
@@ -169,16 +169,18 @@ func (c *Console) setAccount(v *visit) error {
 }
 
 // accountChanges are what is done to an account without a form.
-var accountChanges = map[string]func(*keys.Directory, context.Context, string) error{
-	"disable": func(d *keys.Directory, ctx context.Context, email string) error {
-		_, err := d.DisableAccount(ctx, email)
+var accountChanges = map[string]func(c *Console, ctx context.Context, email string) error{
+	"disable": func(c *Console, ctx context.Context, email string) error {
+		_, err := c.accounts.Disable(ctx, email)
 		return err
 	},
-	"enable": func(d *keys.Directory, ctx context.Context, email string) error {
-		_, err := d.EnableAccount(ctx, email)
+	"enable": func(c *Console, ctx context.Context, email string) error {
+		_, err := c.accounts.Enable(ctx, email)
 		return err
 	},
-	"sign-out": (*keys.Directory).SignOutEverywhere,
+	"sign-out": func(c *Console, ctx context.Context, email string) error {
+		return c.sessions.SignOutEverywhere(ctx, email)
+	},
 }
 
 func (c *Console) changeAccount(v *visit) error {
@@ -197,7 +199,7 @@ func (c *Console) changeAccount(v *visit) error {
 	if what == "disable" && a.ID == v.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	if err := change(c.keys, v.r.Context(), a.Email); err != nil {
+	if err := change(c, v.r.Context(), a.Email); err != nil {
 		return refuse(err)
 	}
 	return v.redirect("/admin/accounts/" + a.ID)
@@ -206,7 +208,7 @@ func (c *Console) changeAccount(v *visit) error {
 // anyKey finds a key of any account by its id, with the page that an administrator changes it on.
 func (c *Console) anyKey(v *visit) (keyPage, error) {
 	id := v.r.PathValue("key")
-	all, err := c.keys.Keys(v.r.Context())
+	all, err := c.keys.List(v.r.Context())
 	if err != nil {
 		return keyPage{}, err
 	}
@@ -214,7 +216,7 @@ func (c *Console) anyKey(v *visit) (keyPage, error) {
 		if k.ID != id {
 			continue
 		}
-		a, err := c.keys.Account(v.r.Context(), k.Email)
+		a, err := c.accounts.Find(v.r.Context(), k.Email)
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: a.Caps, Concurrency: concurrencyField(k),
 			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
@@ -263,9 +265,9 @@ func (c *Console) feedbackReceived(v *visit) error {
 }
 
 func (c *Console) audit(v *visit) error {
-	changes, err := c.keys.Changes(v.r.Context(), maxChangesShown)
+	entries, err := c.auditLog.List(v.r.Context(), maxChangesShown)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "admin-audit", "Audit log", changes)
+	return c.render(v, "admin-audit", "Audit log", entries)
 }

@@ -53,7 +53,7 @@ type daySpan struct {
 func (c *Console) watchModels(v *visit) error {
 	var all []watchedModel
 	for _, m := range c.fleet.Models() {
-		w := watchedModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.Booked(m.ID())}
+		w := watchedModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
 		for _, b := range m.Backends() {
 			w.Backends = append(w.Backends, watch(b))
 		}
@@ -75,7 +75,7 @@ func watch(b *fleet.Backend) watchedBackend {
 		w.Level = "warn"
 	case fleet.Unreachable, fleet.Failed:
 	}
-	seen := b.Outcomes()
+	seen := b.RecentAttempts()
 	for i := range seen {
 		o := seen[len(seen)-1-i]
 		w.Outcomes = append(w.Outcomes, outcome{o.Time, o.Class.String(), outcomeLevel(o.Class)})
@@ -91,7 +91,7 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone:
 		return "warn"
 	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.Aborted,
-		breaker.Garbled, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
+		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
 	}
 	return "bad"
 }

@@ -15,7 +15,7 @@ import (
 	"basegate/budget"
 	"basegate/config"
 	"basegate/console"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -30,7 +30,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	if got := b.post(page, "name", "Ada", "month", "1k", "admin", ""); got.to() != page {
 		t.Fatalf("change: %d %s", got.status, got.body)
 	}
-	a, err := s.keys.Account(t.Context(), "ada@example.org")
+	a, err := s.accounts.Find(t.Context(), "ada@example.org")
 	must(t, err)
 	if a.Name != "Ada" || a.Caps.MonthTotal != quota.Limit(1000) || a.Admin {
 		t.Errorf("it is %+v", a)
@@ -44,7 +44,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	got := b.post(page, "name", "Ada", "month", "800")
 	has(t, got.body, "lower or revoke these first", "desk")
 	b.post("/admin/keys/" + k.ID + "/pause")
-	if _, err := s.keys.Authenticate(secret); !errors.Is(err, keys.ErrPaused) {
+	if _, err := s.keys.Authenticate(secret); !errors.Is(err, identity.ErrKeyPaused) {
 		t.Errorf("paused: %v", err)
 	}
 	if got := b.post(page + "/disable"); got.to() != page {
@@ -73,7 +73,7 @@ func TestAdministratorsSeeUsageOfAll(t *testing.T) {
 	b := s.as("root@example.org")
 	lacks(t, b.get("/usage").body, "cluster")
 	has(t, b.get("/usage?account=all").body, "cluster", "1\u202f541", `id="by-account"`)
-	a, err := s.keys.Account(t.Context(), "ada@example.org")
+	a, err := s.accounts.Find(t.Context(), "ada@example.org")
 	must(t, err)
 	has(t, b.get("/usage?account="+a.ID).body, "cluster", "1\u202f541")
 }
@@ -193,9 +193,9 @@ func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
 // state is ada's account, keys and prompts.
 func (s *site) state() string {
 	s.t.Helper()
-	a, err := s.keys.Account(s.t.Context(), "ada@example.org")
+	a, err := s.accounts.Find(s.t.Context(), "ada@example.org")
 	must(s.t, err)
-	owned, err := s.keys.KeysOf(s.t.Context(), a.ID)
+	owned, err := s.keys.ListOf(s.t.Context(), a.ID)
 	must(s.t, err)
 	var prompts string
 	must(s.t, s.db.Read().QueryRowContext(s.t.Context(),
@@ -229,8 +229,8 @@ func (s *site) content() string {
 func TestToLookAtPagesChangesNothing(t *testing.T) {
 	s, k := busySite(t)
 	root := s.account("root@example.org", true)
-	must(t, s.keys.RequestAccess(t.Context(), "bea@example.org", "Bea", "poems"))
-	_, token, err := s.keys.Invite(t.Context(), "ada@example.org")
+	must(t, s.accounts.RequestAccess(t.Context(), "bea@example.org", "Bea", "poems"))
+	_, token, err := s.accounts.Invite(t.Context(), "ada@example.org")
 	must(t, err)
 	b := s.as("root@example.org")
 	prompt := b.savePrompt("A study", `{}`)

@@ -20,7 +20,7 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Settings are what a new configuration may change.
@@ -32,7 +32,10 @@ type Settings struct {
 
 // Deps are what a Console shows and changes. All are needed, but Warm.
 type Deps struct {
-	Keys      *keys.Directory
+	Keys      *identity.Keys
+	Accounts  *identity.Accounts
+	Sessions  *identity.Sessions
+	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
 	DB        *database.DB      // of what the console keeps itself
@@ -45,7 +48,10 @@ type Deps struct {
 // Console serves the pages. It is safe for concurrent use.
 type Console struct {
 	settings atomic.Pointer[Settings]
-	keys     *keys.Directory
+	keys     *identity.Keys
+	accounts *identity.Accounts
+	sessions *identity.Sessions
+	auditLog *identity.AuditLog
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 	db       *database.DB
@@ -55,7 +61,7 @@ type Console struct {
 	log      *zap.Logger
 	clock    func() time.Time
 	client   *http.Client
-	asking   rate // of who is not signed in
+	forms    formLimiter // of clients that are not signed in
 	pages    pages
 	tutorial []docs.Page
 	assets   assets
@@ -65,8 +71,9 @@ type Console struct {
 // New makes a Console.
 func New(s Settings, p Deps) *Console {
 	c := &Console{
-		keys: p.Keys, ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
-		clock: time.Now, client: &http.Client{Transport: p.Transport}, asking: rate{clock: time.Now}, assets: readAssets(),
+		keys: p.Keys, accounts: p.Accounts, sessions: p.Sessions, auditLog: p.AuditLog,
+		ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
+		clock: time.Now, client: &http.Client{Transport: p.Transport}, assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.pages = readPages(c.assets)

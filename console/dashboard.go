@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -25,7 +25,7 @@ type overview struct {
 
 // keyRow is a key as the dashboard shows it.
 type keyRow struct {
-	keys.Key
+	identity.Key
 	standing
 	LastUse time.Time
 	Form    capFields
@@ -84,7 +84,7 @@ func (c *Console) dashboard(v *visit) error {
 	return c.render(v, "dashboard", "Dashboard", data)
 }
 
-func (c *Console) overview(ctx context.Context, a keys.Account) (overview, error) {
+func (c *Console) overview(ctx context.Context, a identity.Account) (overview, error) {
 	o := overview{
 		Total:  newStanding(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
@@ -94,7 +94,7 @@ func (c *Console) overview(ctx context.Context, a keys.Account) (overview, error
 		return o, err
 	}
 	for _, k := range all {
-		if k.State == keys.Revoked {
+		if k.State == identity.KeyRevoked {
 			o.Gone = append(o.Gone, k)
 			continue
 		}
@@ -105,7 +105,7 @@ func (c *Console) overview(ctx context.Context, a keys.Account) (overview, error
 }
 
 func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error) {
-	owned, err := c.keys.KeysOf(ctx, account)
+	owned, err := c.keys.ListOf(ctx, account)
 	if err != nil {
 		return nil, err
 	}
@@ -120,15 +120,15 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 }
 
 // warnings tell in words why requests are refused now: a budget that is used up, a model that does not answer.
-func (c *Console) warnings(a keys.Account, o overview) []string {
+func (c *Console) warnings(a identity.Account, o overview) []string {
 	var all []string
 	whole := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.ledger.Spent(whole); e != nil {
+	if e := c.ledger.Exhausted(whole); e != nil {
 		all = append(all, capHit("your account", "No key works", e))
 	}
 	for _, k := range o.Keys {
 		one := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Spent(one); e != nil && k.State == keys.Active {
+		if e := c.ledger.Exhausted(one); e != nil && k.State == identity.KeyActive {
 			all = append(all, capHit("the key "+k.Name, "It is refused", e))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"basegate/budget"
 	"basegate/console"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -36,7 +36,7 @@ func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
 func TestAKeyThatCannotBeIsRefusedInWords(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	_, err := s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.MonthTotal = quota.Limit(1000) })
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1000) })
 	must(t, err)
 	b := s.as("ada@example.org")
 	for _, c := range []struct{ name, month, concurrency, want string }{
@@ -54,7 +54,7 @@ func TestAKeyThatCannotBeIsRefusedInWords(t *testing.T) {
 		}
 		has(t, got.body, c.want, `role="alert"`)
 	}
-	all, err := s.keys.Keys(t.Context())
+	all, err := s.keys.List(t.Context())
 	if err != nil || len(all) != 0 {
 		t.Errorf("keys: %v %v", all, err)
 	}
@@ -68,10 +68,10 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 	for _, c := range []struct {
 		change string
 		want   error
-	}{{"pause", keys.ErrPaused}, {"resume", nil}, {"revoke", keys.ErrRevoked}} {
+	}{{"pause", identity.ErrKeyPaused}, {"resume", nil}, {"revoke", identity.ErrKeyRevoked}} {
 		if c.change == "revoke" {
 			got := b.post("/keys/"+k.ID, "name", "desk", "month", "7")
-			if changed, err := s.keys.Key(t.Context(), k.ID); err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
+			if changed, err := s.keys.Find(t.Context(), k.ID); err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
 				t.Errorf("change: %d, %+v, %v", got.status, changed, err)
 			}
 		}
@@ -89,7 +89,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 		t.Errorf("an unknown change: %d", got.status)
 	}
 	has(t, b.get("/dashboard").body, "1 revoked key")
-	changes, err := s.keys.Changes(t.Context(), 1)
+	changes, err := s.auditLog.List(t.Context(), 1)
 	if err != nil || changes[0].Actor != "ada@example.org" || changes[0].Action != "revoke key" {
 		t.Errorf("the audit log says %+v, %v", changes, err)
 	}
@@ -104,12 +104,12 @@ func TestTheDashboardShowsSpendAndTellsWhatIsUsedUp(t *testing.T) {
 	page := b.get("/dashboard").body
 	has(t, page, "1\u202f234")
 	lacks(t, page, "is used up")
-	_, err := s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthTotal = quota.Limit(2468) })
+	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal = quota.Limit(2468) })
 	must(t, err)
 	has(t, b.get("/dashboard").body, "1\u202f234", "of 2\u202f468", `width="50%"`)
-	_, err = s.keys.SetKey(t.Context(), k.ID, func(f *keys.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
+	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
 	must(t, err)
-	_, err = s.keys.SetAccount(t.Context(), "ada@example.org", func(f *keys.AccountFields) { f.Caps.DayTotal = quota.Limit(1234) })
+	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(1234) })
 	must(t, err)
 	has(t, b.get("/dashboard").body,
 		"The monthly input budget of the key laptop is used up: 1\u202f200 of 1\u202f000 tokens.",
@@ -137,7 +137,7 @@ func TestAModelIsWarmedWhereItCanBe(t *testing.T) {
 	if got := b.post("/models/llama-8b/warm"); got.status != http.StatusSeeOther || len(asked) != 1 || asked[0] != "llama-8b" {
 		t.Errorf("%d, asked for %v", got.status, asked)
 	}
-	changes, err := s.keys.Changes(t.Context(), 1)
+	changes, err := s.auditLog.List(t.Context(), 1)
 	if err != nil || changes[0].Action != "warm model" || changes[0].Actor != "ada@example.org" {
 		t.Errorf("the audit log says %+v, %v", changes, err)
 	}

@@ -46,8 +46,8 @@ func (c *Console) feedbackPage(v *visit) error {
 
 func (c *Console) sendFeedback(v *visit) error {
 	if !v.signedIn() {
-		if wait := c.asking.take(c.settings.Load().ClientAddress(v.r)); wait > 0 {
-			return errTooOften(wait)
+		if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+			return errTooOften(retryIn)
 		}
 	}
 	f := feedback{

@@ -23,7 +23,7 @@ import (
 	"basegate/console"
 	"basegate/database"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,13 +33,16 @@ const password = "correct horse battery"
 // site is a console on a socket, over a real database.
 type site struct {
 	*console.Console
-	t      *testing.T
-	url    string
-	path   string // of the database
-	db     *database.DB
-	keys   *keys.Directory
-	ledger *budget.Ledger
-	fleet  *fleet.Fleet
+	t        *testing.T
+	url      string
+	path     string // of the database
+	db       *database.DB
+	keys     *identity.Keys
+	accounts *identity.Accounts
+	sessions *identity.Sessions
+	auditLog *identity.AuditLog
+	ledger   *budget.Ledger
+	fleet    *fleet.Fleet
 }
 
 func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *site {
@@ -48,8 +51,10 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
 	s := &site{
-		t: t, path: path, db: db, keys: keys.New(db, zap.NewNop(), keys.Settings{}),
+		t: t, path: path, db: db,
+		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
 	must(t, s.keys.Start(t.Context()))
@@ -66,7 +71,10 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
-	parts := console.Deps{Keys: s.keys, Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop()}
+	parts := console.Deps{
+		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
+		Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+	}
 	parts.Completer = refuser{}
 	for _, c := range change {
 		c(&settings, &parts)
@@ -86,11 +94,11 @@ var fleetSettings = fleet.Settings{
 func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSettings) }
 
 // account makes an account with the password.
-func (s *site) account(email string, admin bool) keys.Account {
+func (s *site) account(email string, admin bool) identity.Account {
 	s.t.Helper()
-	a, err := s.keys.CreateAccount(s.t.Context(), keys.NewAccount{Email: email, Admin: admin})
+	a, err := s.accounts.Create(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
 	must(s.t, err)
-	must(s.t, s.keys.SetPassword(s.t.Context(), email, password))
+	must(s.t, s.sessions.SetPassword(s.t.Context(), email, password))
 	return a
 }
 
@@ -221,7 +229,7 @@ func lacks(t *testing.T, text string, parts ...string) {
 }
 
 // use makes a request of a key that took so many tokens.
-func (s *site) use(k keys.Key, q budget.Request, prompt, completion int64, code string) {
+func (s *site) use(k identity.Key, q budget.Request, prompt, completion int64, code string) {
 	s.t.Helper()
 	if q.ID == "" {
 		q.ID = "req_" + rand.Text()
@@ -240,9 +248,9 @@ func (s *site) use(k keys.Key, q budget.Request, prompt, completion int64, code 
 }
 
 // key makes a key of an account.
-func (s *site) key(email, name string) (k keys.Key, secret string) {
+func (s *site) key(email, name string) (k identity.Key, secret string) {
 	s.t.Helper()
-	k, secret, err := s.keys.CreateKey(s.t.Context(), keys.NewKey{Email: email, Name: name})
+	k, secret, err := s.keys.Create(s.t.Context(), identity.NewKey{Email: email, Name: name})
 	must(s.t, err)
 	return k, secret
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -22,7 +22,7 @@ type newKeyForm struct {
 
 // madeKey is the page that shows a secret, this once.
 type madeKey struct {
-	keys.Key
+	identity.Key
 	Secret  string
 	BaseURL string
 	Model   string // for the example
@@ -50,7 +50,7 @@ func (c *Console) createKey(v *visit) error {
 	if err != nil {
 		return refused(err.Error())
 	}
-	key, secret, err := c.keys.CreateKey(v.r.Context(), keys.NewKey{
+	key, secret, err := c.keys.Create(v.r.Context(), identity.NewKey{
 		Email: v.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
 	})
 	if isRefusal(err) {
@@ -78,27 +78,27 @@ func parseConcurrency(text string) (int, error) {
 }
 
 // ownKey finds a key of the visitor's by its id. Of others' keys nothing is told, not even that they exist.
-func (c *Console) ownKey(v *visit) (keys.Key, error) {
+func (c *Console) ownKey(v *visit) (identity.Key, error) {
 	id := v.r.PathValue("key")
-	owned, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	owned, err := c.keys.ListOf(v.r.Context(), v.account.ID)
 	if err != nil {
-		return keys.Key{}, err
+		return identity.Key{}, err
 	}
 	for _, k := range owned {
 		if k.ID == id {
 			return k, nil
 		}
 	}
-	return keys.Key{}, errNoPage
+	return identity.Key{}, errNoPage
 }
 
 // keyChange is something that is done to a key.
-type keyChange func(*keys.Directory, context.Context, string) (keys.Key, error)
+type keyChange func(*identity.Keys, context.Context, string) (identity.Key, error)
 
 var keyChanges = map[string]keyChange{
-	"pause":  (*keys.Directory).PauseKey,
-	"resume": (*keys.Directory).ResumeKey,
-	"revoke": (*keys.Directory).RevokeKey,
+	"pause":  (*identity.Keys).Pause,
+	"resume": (*identity.Keys).Resume,
+	"revoke": (*identity.Keys).Revoke,
 }
 
 func (c *Console) changeOwnKey(v *visit) error {
@@ -110,7 +110,7 @@ func (c *Console) changeOwnKey(v *visit) error {
 }
 
 // changeKey pauses, resumes or revokes, and goes on to a page.
-func (c *Console) changeKey(v *visit, k keys.Key, to string) error {
+func (c *Console) changeKey(v *visit, k identity.Key, to string) error {
 	change, ok := keyChanges[v.r.PathValue("change")]
 	if !ok {
 		return errNoPage
@@ -154,7 +154,7 @@ func (c *Console) keyPage(v *visit, status int, p keyPage) error {
 	return c.renderStatus(v, status, "key", "Key "+p.Name, p)
 }
 
-func concurrencyField(k keys.Key) string {
+func concurrencyField(k identity.Key) string {
 	if k.Concurrency == 0 {
 		return ""
 	}
@@ -184,7 +184,7 @@ func (c *Console) setKey(v *visit, page keyPage) error {
 		page.Problem = err.Error()
 		return c.keyPage(v, http.StatusUnprocessableEntity, page)
 	}
-	_, err = c.keys.SetKey(v.r.Context(), page.ID, func(f *keys.KeyFields) {
+	_, err = c.keys.Set(v.r.Context(), page.ID, func(f *identity.KeyFields) {
 		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
 	})
 	if isRefusal(err) {

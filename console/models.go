@@ -45,7 +45,7 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	}
 	boot := m.BootEstimate()
 	switch {
-	case row.Status == fleet.Warm:
+	case row.Status == fleet.StatusWarm:
 		row.Words, row.Level = "answers at once", "good"
 	case row.Status == statusStarting:
 		row.Words, row.Level, row.Starting = "is starting, which takes about "+span(boot), "warn", true
@@ -76,7 +76,7 @@ func (c *Console) warmModel(v *visit) error {
 			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
 		}
 	}
-	if err := c.keys.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+	if err := c.auditLog.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
 		return err
 	}
 	return v.redirect("/dashboard#models")

@@ -6,14 +6,15 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
-// refusals are the errors of keys that are about what somebody has entered.
+// refusals are the errors of package identity that are about what somebody has entered.
 var refusals = []error{
-	keys.ErrNoAccount, keys.ErrEmailTaken, keys.ErrBadEmail, keys.ErrBadName, keys.ErrBadCap, keys.ErrAboveAccount,
-	keys.ErrNoKey, keys.ErrBadConcurrency, keys.ErrRevoked, keys.ErrAccountDisabled, keys.ErrAccountPending,
-	keys.ErrBadPassword, keys.ErrBadPurpose, keys.ErrTooManyAsk, keys.ErrNotPending,
+	identity.ErrNoAccount, identity.ErrEmailTaken, identity.ErrBadEmail, identity.ErrBadName, identity.ErrBadCap,
+	identity.ErrAboveAccount, identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrKeyRevoked,
+	identity.ErrAccountDisabled, identity.ErrAccountPending, identity.ErrBadPassword, identity.ErrBadPurpose,
+	identity.ErrTooManyAccessRequests, identity.ErrNotPending,
 }
 
 // isRefusal tells whether whoever has entered something is to be told what is wrong with it.

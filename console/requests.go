@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"strconv"
-	"time"
 
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // maxRequestsShown is how many of the last requests are shown.
@@ -19,7 +17,7 @@ const maxRequestsShown = 200
 type requestsPage struct {
 	Key, Model, Search string
 	Failed             bool
-	Keys               []keys.Key // to choose from
+	Keys               []identity.Key // to choose from
 	Models             []*fleet.Model
 	Rows               []requestRow
 	Most               int
@@ -73,7 +71,7 @@ func (c *Console) requests(v *visit) error {
 		Models: c.fleet.Models(), Most: maxRequestsShown,
 	}
 	var err error
-	if page.Keys, err = c.keys.KeysOf(v.r.Context(), v.account.ID); err != nil {
+	if page.Keys, err = c.keys.ListOf(v.r.Context(), v.account.ID); err != nil {
 		return err
 	}
 	names := map[string]string{}
@@ -98,9 +96,4 @@ func requestsFilter(v *visit) budget.Filter {
 		Account: v.account.ID, Key: v.query("key"), Model: v.query("model"),
 		Search: v.query("q"), Failed: v.query("failed") != "",
 	}
-}
-
-// milliseconds are for what is read by programs.
-func milliseconds(d time.Duration) string {
-	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', -1, 64)
 }

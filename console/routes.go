@@ -60,7 +60,7 @@ var routes = []route{
 	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
 
 	{pattern: "GET /admin", access: admins, handler: (*Console).administration},
-	{pattern: "GET /admin/accounts", access: admins, handler: (*Console).accounts},
+	{pattern: "GET /admin/accounts", access: admins, handler: (*Console).accountsPage},
 	{pattern: "POST /admin/approve", access: admins, handler: (*Console).approve},
 	{pattern: "POST /admin/decline", access: admins, handler: (*Console).decline},
 	{pattern: "POST /admin/invite", access: admins, handler: (*Console).invite},

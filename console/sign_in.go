@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // signInForm is the page of signing in, with what was wrong.
@@ -33,8 +33,8 @@ func (c *Console) signInPage(v *visit) error {
 func (c *Console) signIn(v *visit) error {
 	form := signInForm{Email: v.field("email"), Next: local(v.field("next"))}
 	address := c.settings.Load().ClientAddress(v.r)
-	token, err := c.keys.SignIn(v.r.Context(), form.Email, v.r.PostFormValue("password"), address)
-	var tooMany *keys.TooManyError
+	token, err := c.sessions.SignIn(v.r.Context(), form.Email, v.r.PostFormValue("password"), address)
+	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
 		c.setCookie(v, token)
@@ -42,11 +42,11 @@ func (c *Console) signIn(v *visit) error {
 	case errors.As(err, &tooMany):
 		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
 		return c.renderStatus(v, http.StatusTooManyRequests, "sign-in", "Sign in", form)
-	case errors.Is(err, keys.ErrSignIn):
+	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The e-mail address or the password is wrong."
-	case errors.Is(err, keys.ErrAccountPending):
+	case errors.Is(err, identity.ErrAccountPending):
 		form.Problem = "Your account awaits approval. You will hear from an administrator."
-	case errors.Is(err, keys.ErrAccountDisabled):
+	case errors.Is(err, identity.ErrAccountDisabled):
 		form.Problem = "Your account is disabled. Ask an administrator why."
 	default:
 		return err
@@ -56,7 +56,7 @@ func (c *Console) signIn(v *visit) error {
 
 func (c *Console) signOut(v *visit) error {
 	if cookie, err := v.r.Cookie(c.cookieName()); err == nil {
-		if err := c.keys.SignOut(v.r.Context(), cookie.Value); err != nil {
+		if err := c.sessions.SignOut(v.r.Context(), cookie.Value); err != nil {
 			return err
 		}
 	}

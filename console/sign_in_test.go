@@ -36,7 +36,7 @@ func TestSigningInLeadsToTheDashboardAndOutAgain(t *testing.T) {
 		t.Errorf("after signing out: %d", got.status)
 	}
 	token, _, _ := strings.Cut(strings.TrimPrefix(cookie, "basegate="), ";")
-	if _, err := s.keys.Session(t.Context(), token); err == nil {
+	if _, err := s.sessions.Account(t.Context(), token); err == nil {
 		t.Error("the session of the old cookie lives on")
 	}
 }

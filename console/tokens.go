@@ -45,7 +45,7 @@ func (c *Console) tokenize(v *visit) error {
 	}
 	var ids []int64
 	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		ids, err = b.Tokens(ctx, q.Prompt)
+		ids, err = b.TokenIDs(ctx, q.Prompt)
 		return err
 	})
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Console) detokenize(v *visit) error {
 	var text string
 	var pieces []string
 	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		if text, err = b.Text(ctx, q.Tokens); err != nil {
+		if text, err = b.Detokenize(ctx, q.Tokens); err != nil {
 			return err
 		}
 		pieces, err = c.texts.of(ctx, b, m.Checkpoint(), q.Tokens)
@@ -97,8 +97,8 @@ func (c *Console) awake(id string) (*fleet.Model, error) {
 	if !ok {
 		return nil, apierr.UnknownModel(id, nil, "")
 	}
-	if err := m.Servable(); err != nil {
-		return nil, m.Refusal(err)
+	if err := m.EnsureServable(); err != nil {
+		return nil, m.APIError(err)
 	}
 	return m, nil
 }
@@ -106,8 +106,8 @@ func (c *Console) awake(id string) (*fleet.Model, error) {
 func asked(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet.Backend) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tokensTimeout)
 	defer cancel()
-	err := m.AskReady(func(b *fleet.Backend) error { return ask(ctx, b) })
-	if errors.Is(err, fleet.ErrNoToken) {
+	err := m.QueryReady(func(b *fleet.Backend) error { return ask(ctx, b) })
+	if errors.Is(err, fleet.ErrUnknownToken) {
 		return errNoToken
 	}
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *tokenTexts) of(ctx context.Context, b *fleet.Backend, checkpoint string
 	asking.SetLimit(textsAtOnce)
 	for id, places := range missing {
 		asking.Go(func() error {
-			text, err := b.Text(ctx, []int64{id})
+			text, err := b.Detokenize(ctx, []int64{id})
 			if err != nil {
 				return err
 			}

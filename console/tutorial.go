@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"basegate/docs"
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // readTutorial reads the pages of the tutorial, which are in the program.
@@ -26,20 +26,20 @@ const (
 
 // reader is who reads the tutorial: the address for everybody, and for who is signed in a key's beginning. Secrets are
 // not known here.
-func (c *Console) reader(v *visit) (docs.Reader, error) {
-	r := docs.Reader{Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: anyKey, Model: anyModel}
+func (c *Console) reader(v *visit) (docs.Variables, error) {
+	r := docs.Variables{Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: anyKey, Model: anyModel}
 	if models := c.fleet.Models(); len(models) > 0 {
 		r.Model = models[0].ID()
 	}
 	if !v.signedIn() {
 		return r, nil
 	}
-	own, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
 	if err != nil {
 		return r, err
 	}
 	for _, k := range own {
-		if k.State == keys.Active {
+		if k.State == identity.KeyActive {
 			r.Key = k.Prefix + "…"
 			break
 		}
@@ -55,7 +55,7 @@ type tutorialView struct {
 	Previous *docs.Page
 	Next     *docs.Page
 	Query    string
-	Found    []docs.Found
+	Found    []docs.SearchResult
 }
 
 // tutorialSearch is the tutorial's first page, or what was found.
@@ -104,7 +104,7 @@ func (c *Console) tutorialPage(v *visit) error {
 	return errNoPage
 }
 
-func (c *Console) allPages(r docs.Reader) string {
+func (c *Console) allPages(r docs.Variables) string {
 	var all []string
 	for _, p := range c.tutorial {
 		all = append(all, p.Markdown(r))

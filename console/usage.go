@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -58,7 +58,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 		s.Email = "all accounts"
 		return s, nil
 	}
-	accounts, err := c.keys.Accounts(v.r.Context())
+	accounts, err := c.accounts.List(v.r.Context())
 	if err != nil {
 		return s, err
 	}
@@ -75,7 +75,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 type usagePage struct {
 	scope
 	Months   []month
-	Accounts []keys.Account // to choose from, for administrators
+	Accounts []identity.Account // to choose from, for administrators
 	Chart    chart
 	Totals   share
 	Caps     []outlook
@@ -95,7 +95,7 @@ func (s share) Total() int64 { return s.Prompt + s.Completion }
 
 // shares are a month divided up in one way.
 type shares struct {
-	By   budget.By
+	By   budget.Grouping
 	Head string
 	Rows []share
 	Rest *share // what is not in Rows; nil where nothing is left
@@ -113,7 +113,7 @@ type outlook struct {
 
 // divisions are the ways in which a month is divided up.
 var divisions = []struct {
-	by   budget.By
+	by   budget.Grouping
 	head string
 }{
 	{budget.ByModel, "Model"}, {budget.ByKey, "Key"}, {budget.ByWorkload, "Workload"}, {budget.ByUser, "User tag"},
@@ -146,7 +146,7 @@ func (c *Console) usage(v *visit) error {
 	ways := divisions
 	if s.All() {
 		ways = append(slices.Clip(ways), struct {
-			by   budget.By
+			by   budget.Grouping
 			head string
 		}{budget.ByAccount, "Account"})
 	}
@@ -222,18 +222,18 @@ func outlookWords(m month, used int64, c quota.Cap, now time.Time) string {
 
 // names are people's words for the ids on the ledger.
 type names struct {
-	keys     map[string]keys.Key
+	keys     map[string]identity.Key
 	emails   map[string]string
-	accounts []keys.Account
+	accounts []identity.Account
 }
 
 // readNames reads as many as the visitor may know.
-func (c *Console) readNames(ctx context.Context, a keys.Account) (names, error) {
-	n := names{keys: map[string]keys.Key{}, emails: map[string]string{a.ID: a.Email}}
-	owned, err := c.keys.KeysOf(ctx, a.ID)
+func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
+	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
+	owned, err := c.keys.ListOf(ctx, a.ID)
 	if err == nil && a.Admin {
-		if owned, err = c.keys.Keys(ctx); err == nil {
-			n.accounts, err = c.keys.Accounts(ctx)
+		if owned, err = c.keys.List(ctx); err == nil {
+			n.accounts, err = c.accounts.List(ctx)
 		}
 	}
 	if err != nil {
@@ -251,7 +251,7 @@ func (c *Console) readNames(ctx context.Context, a keys.Account) (names, error) 
 func (n names) key(id string) string     { return cmp.Or(n.keys[id].Name, id) }
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
-func (n names) shares(rows []budget.Row, by budget.By, total int64) []share {
+func (n names) shares(rows []budget.Row, by budget.Grouping, total int64) []share {
 	all := make([]share, len(rows))
 	for i, r := range rows {
 		s := share{Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens}

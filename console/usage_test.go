@@ -1,9 +1,11 @@
 package console_test
 
 import (
+	"crypto/rand"
 	"encoding/csv"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +14,7 @@ import (
 
 	"basegate/budget"
 	"basegate/console"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/quota"
 )
 
@@ -24,7 +26,7 @@ func rows(t *testing.T, text string) [][]string {
 }
 
 // busySite has an account with two keys and six requests.
-func busySite(t *testing.T) (*site, keys.Key) {
+func busySite(t *testing.T) (*site, identity.Key) {
 	t.Helper()
 	s := newSite(t)
 	s.account("ada@example.org", false)
@@ -61,6 +63,25 @@ func TestUsageIsShownAndAsCSV(t *testing.T) {
 	}
 	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
 		t.Errorf("by colour: %d", got.status)
+	}
+}
+
+func TestCSVEscapesFormulas(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	b := s.as("ada@example.org")
+	for _, tag := range []string{"\n=1", "＝1", "＠x", "@x", "\t=1"} {
+		id := "req_" + rand.Text()
+		s.use(k, budget.Request{ID: id, User: tag, Workload: tag}, 1, 1, "")
+		for _, query := range []string{"by=user", "by=workload", "by=request&q=" + id} {
+			got := rows(t, b.get("/usage/csv?"+query).body)
+			escaped := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, "'"+tag) })
+			raw := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, tag) })
+			if !escaped || raw {
+				t.Errorf("%s: %q is not escaped: %q", query, tag, got)
+			}
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // maxForm is the longest form, in bytes, unless a route says otherwise.
@@ -20,7 +20,7 @@ const maxForm = 64 << 10
 type visit struct {
 	w       http.ResponseWriter
 	r       *http.Request
-	account keys.Account // empty where nobody is signed in
+	account identity.Account // empty where nobody is signed in
 }
 
 func (v *visit) signedIn() bool { return v.account.ID != "" }
@@ -95,12 +95,12 @@ func (c *Console) identify(v *visit) error {
 	if err != nil {
 		return nil //nolint:nilerr // nobody is signed in
 	}
-	v.account, err = c.keys.Session(v.r.Context(), cookie.Value)
-	if err != nil && !errors.Is(err, keys.ErrNoSession) {
+	v.account, err = c.sessions.Account(v.r.Context(), cookie.Value)
+	if err != nil && !errors.Is(err, identity.ErrNoSession) {
 		return err
 	}
 	if v.signedIn() {
-		v.r = v.r.WithContext(keys.WithActor(v.r.Context(), v.account.Email))
+		v.r = v.r.WithContext(identity.WithActor(v.r.Context(), v.account.Email))
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (c *Console) secure() bool { return c.settings.Load().PublicURL.Scheme == "
 // setCookie gives the browser a session; an empty token takes it away.
 func (c *Console) setCookie(v *visit, token string) {
 	cookie := &http.Cookie{ //nolint:gosec // Secure is set where the gateway is reached by https
-		Name: c.cookieName(), Value: token, Path: "/", MaxAge: int(keys.SessionLife / time.Second),
+		Name: c.cookieName(), Value: token, Path: "/", MaxAge: int(identity.SessionLife / time.Second),
 		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,
 	}
 	if token == "" {

@@ -7,7 +7,7 @@ import (
 	"math"
 	"net/http"
 
-	"basegate/keys"
+	"basegate/identity"
 )
 
 // Completer answers a completion request from within, in the name of one of an account's keys: judged, queued, charged
@@ -40,10 +40,10 @@ type offer struct {
 }
 
 type offeredKey struct {
-	ID     string     `json:"id"`
-	Name   string     `json:"name"`
-	Prefix string     `json:"prefix"`
-	State  keys.State `json:"state"`
+	ID     string            `json:"id"`
+	Name   string            `json:"name"`
+	Prefix string            `json:"prefix"`
+	State  identity.KeyState `json:"state"`
 }
 
 type offeredModel struct {
@@ -55,7 +55,7 @@ type offeredModel struct {
 }
 
 func (c *Console) workbenchOffer(v *visit) error {
-	own, err := c.keys.KeysOf(v.r.Context(), v.account.ID)
+	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
 	if err != nil {
 		return err
 	}

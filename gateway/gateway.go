@@ -23,7 +23,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/http1/client"
-	"basegate/keys"
+	"basegate/identity"
 	"basegate/proxy"
 )
 
@@ -33,7 +33,7 @@ type Gateway struct {
 	log      *zap.Logger
 	registry *prometheus.Registry
 	db       *database.DB
-	keys     *keys.Directory
+	keys     *identity.Keys
 	queue    *admission.Queue
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
@@ -73,7 +73,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	g.keys = keys.New(g.db, log.Named("keys"), keys.Settings{Changed: g.applyKeyChanges})
+	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
+	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
@@ -83,7 +84,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
 	g.console = console.New(consoleSettings(cfg), console.Deps{
-		Keys: g.keys, Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
+		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 

@@ -21,8 +21,8 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/keys"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,11 +84,11 @@ func newKey(t *testing.T, c *config.Config) string {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	directory := keys.New(db, zap.NewNop(), keys.Settings{})
-	if _, err := directory.CreateAccount(t.Context(), keys.NewAccount{Email: "ada@example.org"}); err != nil {
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	if _, err := store.Accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := directory.CreateKey(t.Context(), keys.NewKey{Email: "ada@example.org", Name: "test"})
+	_, secret, err := store.Keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (g *Gateway) publicHandler() http.Handler {
 func (g *Gateway) adminHandler() http.Handler {
 	e := newEcho(g.log)
 	g.mountHealth(e)
-	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Reports()) })
+	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Snapshot()) })
 	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
 	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))

@@ -8,65 +8,68 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"basegate/breaker"
 	"basegate/fleet"
+	"basegate/stream"
 	"basegate/validate"
 )
 
 const (
-	// backoffBase doubles with every attempt at the same backend, up to backoffMost.
+	// backoffBase doubles with every attempt at the same backend, up to maxBackoff.
 	backoffBase = 100 * time.Millisecond
-	backoffMost = time.Second
-	// errorBody is how much of an error's body is read, in bytes.
-	errorBody = 1 << 20
+	maxBackoff  = time.Second
+	// maxErrorBody limits how much of an error's body is read, in bytes.
+	maxErrorBody = 1 << 20
 )
 
-// errSilent is why an attempt is given up.
-var errSilent = errors.New("the backend was silent for too long")
+// errTimeout is the cause of an attempt that the watchdog cancelled.
+var errTimeout = errors.New("the backend was silent for too long")
 
-// forward makes attempts until one brings an answer, none may follow, or the client leaves. The answer is sound as far
-// as can be told before any of it goes to the client, and the caller closes it.
-func (s *Server) forward(x *exchange) (*answer, error) {
-	var tried []fleet.Attempted
-	var last breaker.Verdict
-	for x.attempts < x.settings.Attempts {
+// forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
+// of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
+// far as possible before any of it is sent to the client; the caller must close it.
+func (s *Server) forward(x *exchange) (*response, error) {
+	var tried []fleet.FailedAttempt
+	var last breaker.Outcome
+	for x.attempts.count < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
-			if x.attempts == 0 {
-				return nil, x.unservable(err)
+			if x.attempts.count == 0 {
+				return nil, x.unavailable(err)
 			}
 			break
 		}
-		x.attempts++
-		if err := x.pause(lease, tried); err != nil {
+		x.attempts.count++
+		if err := x.backOff(lease, tried); err != nil {
 			lease.Release()
 			return nil, err
 		}
-		a, failed := s.attempt(x, lease)
-		if a != nil {
-			return a, nil
+		response, outcome := s.attempt(x, lease)
+		if response != nil {
+			return response, nil
 		}
-		last = failed
+		last = outcome
 		if last.Class == breaker.ClientGone {
-			return nil, x.ending()
+			return nil, x.cancelErr()
 		}
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
-		tried = append(tried, fleet.Attempted{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
+		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
 	}
-	return nil, last.Err(x.model.ID(), x.attempts)
+	return nil, last.Err(x.model.ID(), x.attempts.count)
 }
 
-// pause waits before a backend is tried again: a random time up to a bound that doubles, so that those who failed
-// together do not come back together.
-func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Attempted) error {
+// backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that
+// requests that failed together do not return together.
+func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.FailedAttempt) error {
 	bound := backoffBase / 2
 	for _, t := range tried {
 		if t.Backend == lease.Backend {
-			bound = min(2*bound, backoffMost)
+			bound = min(2*bound, maxBackoff)
 		}
 	}
 	if bound < backoffBase {
@@ -78,138 +81,163 @@ func (x *exchange) pause(lease *fleet.Lease, tried []fleet.Attempted) error {
 	case <-timer.C:
 		return nil
 	case <-x.r.Context().Done():
-		return x.ending()
+		return x.cancelErr()
 	}
 }
 
-// attempt has one backend answer. There is an answer, or the verdict says why not; nothing has gone to the client.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*answer, breaker.Verdict) {
-	a := &answer{lease: lease}
-	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
-	a.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { a.cancel(errSilent) })
-	sound := false
+// attempt sends the request to one backend. It returns a response, or the outcome that says why there is none; in that
+// case nothing has been sent to the client.
+func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Outcome) {
+	p := &response{lease: lease}
+	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
+	p.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { p.cancel(errTimeout) })
+	succeeded := false
 	defer func() {
-		if !sound {
-			a.close()
+		if !succeeded {
+			p.close()
 		}
 	}()
-	x.backend = lease.Backend
-	x.sent, x.asked = time.Now(), true
+	x.attempts.backend, x.attempts.working = lease.Backend, true
+	x.timings.sent = time.Now()
 	x.reservation.SetBackend(lease.Name)
-	v := s.ask(x, a)
-	if v.Class != breaker.Success {
-		return nil, s.failedAttempt(x, lease, v)
+	outcome := s.exchangeWith(x, p)
+	s.report(x, lease, outcome)
+	if outcome.Class != breaker.Success {
+		return nil, outcome
 	}
-	s.succeededAttempt(x, lease)
-	sound = true
-	return a, v
+	succeeded = true
+	return p, outcome
 }
 
-// ask sends the request, and takes of the answer what has to be known before any of it may go to the client: of a
-// stream its first events, of a plain answer all.
-func (s *Server) ask(x *exchange, a *answer) breaker.Verdict {
-	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOf(x.request, a.lease.Backend), TokenIDs: x.guest != nil}
+// report reports the outcome of an attempt to the breaker and the metrics. A stream reports at its first event and not
+// at its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it
+// reports again.
+func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome) {
+	if outcome.Class != breaker.Success {
+		x.timings.upstream = time.Since(x.timings.sent)
+		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
+	}
+	lease.Report(outcome.Class)
+	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
+}
+
+// exchangeWith sends the request and receives what must be known before any of the response is sent to the client: the
+// whole of a plain response, the first event of a stream.
+func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
+	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOfEdit(x.request, p.lease.Backend), TokenIDs: x.caller.onBehalfOf != nil}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}
-	a.bestOf = edits.BestOf
+	p.bestOf = edits.BestOf
 	var err error
-	a.Response, err = s.roundTrip(a.ctx, x, a.lease.Backend, x.request.Upstream(edits)) //nolint:bodyclose // by close
+	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, x.request.Upstream(edits)) //nolint:bodyclose // by close
 	switch {
 	case err != nil:
-		return noAnswer(a.ctx, x, err)
-	case a.StatusCode != http.StatusOK:
-		return a.refusal(x)
+		return p.noResponse(x, err)
+	case p.StatusCode != http.StatusOK:
+		return p.classifyError(x)
 	case x.request.Stream:
-		return a.begin(x)
+		return p.receiveFirstEvent(x)
 	default:
-		return a.whole(x)
+		return p.receivePlain(x)
 	}
 }
 
-// answer is a backend's answer on its way to the client.
-type answer struct {
-	*http.Response // nil while there is none
+// bestOfEdit decides how best_of is sent to a backend. Only the engine of versions before 0.8 honours it; later ones refuse
+// or ignore it, and a parameter is never silently ignored.
+func bestOfEdit(r *validate.Request, b *fleet.Backend) validate.BestOf {
+	switch {
+	case r.BestOf == 0 || honoursBestOf(b.Version()):
+		return validate.KeepBestOf
+	case r.BestOf == r.N:
+		return validate.DropBestOf
+	default:
+		return validate.EmulateBestOf
+	}
+}
+
+func honoursBestOf(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	return ok && len(minor) > 1 && minor[1] == '.' && minor[0] < '8'
+}
+
+// response is a backend's response on its way to the client.
+type response struct {
+	*http.Response // nil before there is one
 
 	lease    *fleet.Lease
 	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
 	cancel   context.CancelCauseFunc
-	watchdog *time.Timer // gives the attempt up when it fires
+	watchdog *time.Timer // cancels the attempt when it fires
 	bestOf   validate.BestOf
 
-	// Of a stream:
-	events     *events
-	transcript *transcript
-	first      []byte // what goes to the client first
-	firstEnd   ending // behind that
-
-	// Of a plain answer:
-	buffer *bytes.Buffer // the whole body
-	cost   usage
+	stream *eventStream  // nil for a plain response
+	body   *bytes.Buffer // of a plain response, whole
+	usage  stream.Usage  // of a plain response
 }
 
-// close ends the attempt.
-func (a *answer) close() {
-	if a.events != nil {
-		a.events.release()
+// close ends the attempt and returns its resources.
+func (p *response) close() {
+	if p.stream != nil {
+		p.stream.reader.Release()
 	}
-	if a.buffer != nil {
-		releaseBuffer(a.buffer)
+	if p.body != nil {
+		putPlainBuffer(p.body)
 	}
-	if a.Response != nil {
-		a.Body.Close()
+	if p.Response != nil {
+		p.Body.Close()
 	}
-	a.watchdog.Stop()
-	a.cancel(nil)
-	a.lease.Release()
+	p.watchdog.Stop()
+	p.cancel(nil)
+	p.lease.Release()
 }
 
 func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {
 	req := &http.Request{
-		Method: http.MethodPost, URL: b.Completions(), Host: b.Completions().Host,
+		Method: http.MethodPost, URL: b.CompletionsURL(), Host: b.CompletionsURL().Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
-	answer, err := s.transport.RoundTrip(req.WithContext(ctx))
+	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by noAnswer
+		return nil, err //nolint:wrapcheck // classified by noResponse
 	}
-	answer.Request = nil // a stream that is held would hold it too
-	return answer, nil
+	resp.Request = nil // so that a long stream does not keep the request in memory
+	return resp, nil
 }
 
-// noAnswer classifies an attempt that no answer came from.
-func noAnswer(ctx context.Context, x *exchange, err error) breaker.Verdict {
+// noResponse classifies an attempt that brought no response.
+func (p *response) noResponse(x *exchange, err error) breaker.Outcome {
 	var op *net.OpError
 	switch {
-	case x.over():
-		return breaker.Verdict{Class: breaker.ClientGone}
-	case errors.Is(context.Cause(ctx), errSilent):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errSilent}
+	case x.cancelled():
+		return breaker.Outcome{Class: breaker.ClientGone}
+	case errors.Is(context.Cause(p.ctx), errTimeout):
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
 	case errors.As(err, &op) && op.Op == "dial":
-		return breaker.Verdict{Class: breaker.Refused, Cause: err}
+		return breaker.Outcome{Class: breaker.Refused, Cause: err}
 	default:
-		return breaker.Verdict{Class: breaker.Reset, Cause: err}
+		return breaker.Outcome{Class: breaker.Reset, Cause: err}
 	}
 }
 
-// broken classifies an answer whose body could not be read to its end.
-func (a *answer) broken(x *exchange, err error) breaker.Verdict {
+// readFailure classifies a response whose body could not be read to its end.
+func (p *response) readFailure(x *exchange, err error) breaker.Outcome {
 	switch {
-	case x.over():
-		return breaker.Verdict{Class: breaker.ClientGone}
-	case errors.Is(context.Cause(a.ctx), errSilent):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errSilent}
+	case x.cancelled():
+		return breaker.Outcome{Class: breaker.ClientGone}
+	case errors.Is(context.Cause(p.ctx), errTimeout):
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
 	default:
-		return breaker.Verdict{Class: breaker.Truncated, Status: a.StatusCode, Cause: err}
+		return breaker.Outcome{Class: breaker.Truncated, Status: p.StatusCode, Cause: err}
 	}
 }
 
-// refusal classifies an answer of any status but 200.
-func (a *answer) refusal(x *exchange) breaker.Verdict {
-	body, err := io.ReadAll(io.LimitReader(a.Body, errorBody)) //nolint:forbidigo // bounded
+// classifyError classifies a response with another status than 200, by its status and body.
+func (p *response) classifyError(x *exchange) breaker.Outcome {
+	body, err := io.ReadAll(io.LimitReader(p.Body, maxErrorBody)) //nolint:forbidigo // bounded
 	if err != nil {
-		return a.broken(x, err)
+		return p.readFailure(x, err)
 	}
-	return breaker.Answer(a.StatusCode, body)
+	return breaker.Classify(p.StatusCode, body)
 }

@@ -17,9 +17,9 @@ type candidate struct {
 	score float64 // mean log-probability per generated token
 }
 
-// chooseBest does what vLLM's engine no longer does: of the best_of choices of every prompt it keeps the n with the
-// highest mean log-probability per token, re-indexed, without the logprobs that the client did not ask for. What is
-// beside the choices stays as it came; usage counts them all, and so does the charge.
+// chooseBest implements best_of, which vLLM's V1 engine dropped: of the best_of choices of each prompt it keeps the n with
+// the highest mean log-probability per token, re-indexed, without logprobs that the client did not ask for. Everything
+// beside the choices stays as received; usage counts all choices, and so does the charge.
 func chooseBest(body []byte, r *validate.Request) []byte {
 	choices := gjson.GetBytes(body, "choices")
 	groups := make([][]candidate, r.Prompts)
@@ -46,13 +46,13 @@ func chooseBest(body []byte, r *validate.Request) []byte {
 	return append(out, body[choices.Index+len(choices.Raw):]...)
 }
 
-// appendChoice appends a choice under its new index, in the shape that the client asked for.
+// appendChoice appends a choice with its new index, without the members that the client did not ask for.
 func appendChoice(out []byte, raw string, index int, r *validate.Request) []byte {
 	replaced := map[string]string{"index": strconv.Itoa(index)}
 	if r.Logprobs == validate.Absent {
 		replaced["logprobs"] = "null"
 		if r.PromptLogprobs == validate.Absent {
-			replaced["prompt_logprobs"] = "null" // echo with logprobs brings them along
+			replaced["prompt_logprobs"] = "null" // echo with logprobs implies them
 		}
 	}
 	copied := 0
@@ -67,8 +67,8 @@ func appendChoice(out []byte, raw string, index int, r *validate.Request) []byte
 	return append(out, raw[copied:]...)
 }
 
-// meanLogprob is the mean log-probability of a choice's generated tokens. With echo the prompt's come first; they are
-// as many as the prompt_logprobs, which vLLM then sends too.
+// meanLogprob returns the mean log-probability of a choice's generated tokens. With echo, the prompt's tokens come first;
+// there are as many as prompt_logprobs, which vLLM then sends too.
 func meanLogprob(choice gjson.Result, echo bool) float64 {
 	prompt := 0
 	if echo {

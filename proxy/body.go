@@ -16,16 +16,17 @@ import (
 const (
 	// bodyTimeout is how long a client may take to send its body.
 	bodyTimeout = 2 * time.Minute
-	// firstBuffer is what a body gets before any of it has come, in bytes: a client's word on the length alone must not
-	// cost much memory. What goes beyond it counts with what waits.
-	firstBuffer = 16 << 10
-	// likelySize is up to where a client is believed the length of its body once firstBuffer of it has come, in bytes.
-	likelySize = 1 << 20
-	// unpackerSize is what it takes to unpack a body, in bytes.
-	unpackerSize = 48 << 10
+	// initialBuffer is allocated for a body before any of it has arrived, in bytes: a Content-Length alone must not cost
+	// much memory. What exceeds it counts as buffered memory.
+	initialBuffer = 16 << 10
+	// maxTrustedLength is the largest Content-Length for which the whole buffer is allocated once initialBuffer is full, in
+	// bytes.
+	maxTrustedLength = 1 << 20
+	// gunzipMemory is what a gzip reader allocates, in bytes.
+	gunzipMemory = 48 << 10
 )
 
-// readBody takes the whole body into memory, decompressed, within the size limit.
+// readBody reads the whole body into memory, decompressed, within the size limit.
 func (s *Server) readBody(x *exchange) ([]byte, error) {
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
@@ -33,89 +34,89 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 	}
 	control := http.NewResponseController(x.w)
 	if err := control.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
-		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
+		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // it has worked before
 	}
-	arriving := &arrival{body: x.r.Body}
-	in := intake{source: arriving, size: x.r.ContentLength, queue: s.queue}
-	defer in.release()
+	tracked := &trackedBody{body: x.r.Body}
+	buffer := bodyBuffer{source: tracked, size: x.r.ContentLength, queue: s.queue}
+	defer buffer.release()
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		if err := in.take(unpackerSize); err != nil {
-			return nil, tooMuchWaits(err)
+		if err := buffer.reserve(gunzipMemory); err != nil {
+			return nil, bufferFull(err)
 		}
-		unpacked, err := gzip.NewReader(arriving)
+		unzipped, err := gzip.NewReader(tracked)
 		if err != nil {
-			return nil, arriving.unreadable()
+			return nil, tracked.readErr()
 		}
-		in.source, in.size = unpacked, unknownSize
+		buffer.source, buffer.size = unzipped, unknownSize
 	default:
 		return nil, apierr.UnknownEncoding(encoding)
 	}
-	body, err := in.all(limit)
+	body, err := buffer.readAll(limit)
 	switch {
 	case errors.Is(err, admission.ErrFull):
-		return nil, tooMuchWaits(err)
+		return nil, bufferFull(err)
 	case err != nil:
-		return nil, arriving.unreadable()
+		return nil, tracked.readErr()
 	case int64(len(body)) > limit:
 		return nil, apierr.BodyTooLarge(limit)
 	}
-	x.bodyRead = true
-	x.r.Body.Close() // nothing is left of it, but net/http would look for more before the answer, deep in its stack
+	x.delivery.bodyRead = true
+	x.r.Body.Close() // or net/http would look for more of it before the response, deep in its stack
 	return body, nil
 }
 
-// unknownSize is that of a body whose length nobody has said.
+// unknownSize is the size of a body without a Content-Length.
 const unknownSize = -1
 
-// intake is the memory that a body takes while it comes.
-type intake struct {
+// bodyBuffer reads a body into a buffer whose memory is reserved as it grows.
+type bodyBuffer struct {
 	source   io.Reader
-	size     int64 // of the whole body; unknownSize where nobody has said
+	size     int64 // of the whole body, or unknownSize
 	queue    *admission.Queue
 	releases []func()
 }
 
-// take counts bytes with what waits.
-func (in *intake) take(bytes int64) error {
-	release, err := in.queue.ReserveMemory(bytes)
+// reserve counts bytes as buffered memory.
+func (b *bodyBuffer) reserve(bytes int64) error {
+	release, err := b.queue.ReserveMemory(bytes)
 	if err == nil {
-		in.releases = append(in.releases, release)
+		b.releases = append(b.releases, release)
 	}
 	return err
 }
 
-// release counts the body no more: the next that it waits for counts it by itself.
-func (in *intake) release() {
-	for _, release := range in.releases {
+// release releases the reserved memory. Whatever the request waits for next counts the body itself.
+func (b *bodyBuffer) release() {
+	for _, release := range b.releases {
 		release()
 	}
 }
 
-// all reads to the end, or one byte over the limit. A body of known size takes not a byte more in the end: many may wait
-// for their turn.
-func (in *intake) all(limit int64) ([]byte, error) {
+// readAll reads to the end, or to one byte over the limit. A body of known size ends in a buffer of exactly that size,
+// because many may wait for their slot.
+func (b *bodyBuffer) readAll(limit int64) ([]byte, error) {
 	most := limit + 1
-	if in.size >= 0 {
-		most = in.size
+	if b.size >= 0 {
+		most = b.size
 	}
-	body := make([]byte, 0, min(most, firstBuffer))
+	body := make([]byte, 0, min(most, initialBuffer))
 	for int64(len(body)) < most {
 		if len(body) == cap(body) {
 			size := min(most, 2*int64(cap(body)))
-			if most == in.size && most <= likelySize {
+			if most == b.size && most <= maxTrustedLength {
 				size = most
 			}
-			if err := in.take(size - int64(cap(body))); err != nil {
+			if err := b.reserve(size - int64(cap(body))); err != nil {
 				return nil, err
 			}
 			body = append(make([]byte, 0, size), body...)
 		}
-		n, err := in.source.Read(body[len(body):cap(body)])
+		n, err := b.source.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		switch {
-		case errors.Is(err, io.EOF) && (in.size < 0 || int64(len(body)) == in.size):
+		case errors.Is(err, io.EOF) && (b.size < 0 || int64(len(body)) == b.size):
 			return body, nil
 		case err != nil && int64(len(body)) < most:
 			return nil, err
@@ -124,29 +125,28 @@ func (in *intake) all(limit int64) ([]byte, error) {
 	return body, nil
 }
 
-// arrival is a body on its way, and what broke it. That is not to be asked for afterwards: once it has broken off,
-// net/http calls the rest of a body its regular end.
-type arrival struct {
-	body  io.Reader
-	broke error // nil while nothing has
+// trackedBody remembers the error of a body's first failed read. After a body has broken off, net/http reports a regular
+// end for further reads.
+type trackedBody struct {
+	body   io.Reader
+	failed error // nil while reads succeed
 }
 
 // Read implements io.Reader.
-func (a *arrival) Read(p []byte) (int, error) {
-	n, err := a.body.Read(p)
+func (b *trackedBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
 	if err != nil && err != io.EOF {
-		a.broke = err
+		b.failed = err
 	}
 	return n, err
 }
 
-// unreadable tells a body that came whole and cannot be unpacked from a client that left, or stalled, in the middle of
-// sending.
-func (a *arrival) unreadable() error {
+// readErr returns the error for the client: its gzip is invalid, it was too slow, or it disconnected while sending.
+func (b *trackedBody) readErr() error {
 	switch {
-	case a.broke == nil:
+	case b.failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
-	case errors.Is(a.broke, os.ErrDeadlineExceeded):
+	case errors.Is(b.failed, os.ErrDeadlineExceeded):
 		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
 	default:
 		return errClientGone
@@ -154,22 +154,22 @@ func (a *arrival) unreadable() error {
 }
 
 const (
-	// discardMost is how much of an unwanted body is read for a client with a key, in bytes; for others it is no more
-	// than a body may have.
-	discardMost    = 64 << 20
+	// maxDiscard limits how much of an unwanted body is read if the client has a valid key, in bytes. For other clients the
+	// limit is that of a body.
+	maxDiscard     = 64 << 20
 	discardTimeout = 5 * time.Second
 )
 
-// discardBody reads on in a body that nobody wants, before the answer that says so: a client that is still sending
-// would see its connection reset in place of the answer. The deadline stays behind, since net/http too reads on in a body
-// before it sends an answer, for as long as that takes.
+// discardBody reads an unwanted body before the response that refuses it: otherwise a client that is still sending would
+// see a connection reset in place of the response. The read deadline stays set, because net/http reads on before it sends
+// a response, for as long as that takes.
 func (x *exchange) discardBody() {
-	if x.bodyRead || x.r.Body == http.NoBody || x.r.Header.Get("Expect") != "" {
-		return // nothing is coming, or it waits for leave to come
+	if x.delivery.bodyRead || x.r.Body == http.NoBody || x.r.Header.Get("Expect") != "" {
+		return // nothing is coming, or the client waits for "100 Continue"
 	}
 	most := x.settings.MaxBodyBytes
-	if x.payer.Key != "" {
-		most = max(most, discardMost)
+	if x.caller.payer.Key != "" {
+		most = max(most, maxDiscard)
 	}
 	control := http.NewResponseController(x.w)
 	if control.SetReadDeadline(time.Now().Add(discardTimeout)) != nil {

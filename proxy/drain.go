@@ -2,17 +2,17 @@ package proxy
 
 import "context"
 
-// enter counts a request in; false while draining.
-func (s *Server) enter() bool {
+// begin counts a request as in flight; it returns false while draining.
+func (s *Server) begin() bool {
 	s.inFlight.Add(1)
 	if s.draining.Load() {
-		s.leave()
+		s.end()
 		return false
 	}
 	return true
 }
 
-func (s *Server) leave() {
+func (s *Server) end() {
 	if s.inFlight.Add(-1) == 0 && s.draining.Load() {
 		select {
 		case s.idle <- struct{}{}:
@@ -21,13 +21,13 @@ func (s *Server) leave() {
 	}
 }
 
-// Draining tells whether Drain has been called.
+// Draining reports whether Drain has been called.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-// InFlight is the number of requests under way.
+// InFlight returns the number of requests in flight.
 func (s *Server) InFlight() int64 { return s.inFlight.Load() }
 
-// Drain refuses new requests with 503 overloaded and waits until those under way have ended, or ctx has.
+// Drain refuses new requests with 503 overloaded and waits until those in flight have ended or ctx is done.
 func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
 	for s.inFlight.Load() > 0 {

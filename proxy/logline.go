@@ -12,37 +12,38 @@ import (
 // workloads are the values of X-Acs-Workload that are recorded.
 var workloads = map[string]bool{"interactive": true, "batch": true}
 
-// finish writes the one log line of the request and counts it. The line holds nothing of prompts and completions.
+// finish counts the request in the metrics and writes its one log line, which holds nothing of prompts and completions.
 func (s *Server) finish(x *exchange) {
-	total := time.Since(x.arrived)
+	total := time.Since(x.timings.arrived)
 	model, backend := "", ""
 	if x.model != nil {
 		model = x.model.ID()
 	}
-	if x.backend != nil {
-		backend = x.backend.Name
+	if b := x.attempts.backend; b != nil {
+		backend = b.Name
 	}
 	s.metrics.request(model, x, total)
+	identity, usage := &x.caller.identity, x.charge.usage
 	fields := []zap.Field{
 		zap.String("request_id", x.id),
-		zap.String("key", x.identity.KeyPrefix),
-		zap.String("email", x.identity.Email),
-		zap.String("address", x.address),
+		zap.String("key", identity.KeyPrefix),
+		zap.String("email", identity.Email),
+		zap.String("address", x.caller.address),
 		zap.String("endpoint", x.r.Method+" "+apierr.Clip(x.r.URL.Path)),
 		zap.String("model", model),
 		zap.String("backend", backend),
 		zap.Bool("stream", x.request != nil && x.request.Stream),
-		zap.Int64("prompt_tokens", x.usage.prompt),
-		zap.Int64("completion_tokens", x.usage.completion),
-		zap.Int("status", x.status),
-		zap.String("code", string(x.code)),
+		zap.Int64("prompt_tokens", usage.Prompt),
+		zap.Int64("completion_tokens", usage.Completion),
+		zap.Int("status", x.delivery.status),
+		zap.String("code", string(x.delivery.code)),
 		zap.String("workload", x.workload()),
-		zap.Int("attempts", x.attempts),
-		zap.Float64("queue_ms", inMilliseconds(x.queued)),
-		zap.Float64("first_token_ms", inMilliseconds(x.firstToken)),
+		zap.Int("attempts", x.attempts.count),
+		zap.Float64("queue_ms", inMilliseconds(x.timings.queued)),
+		zap.Float64("first_token_ms", inMilliseconds(x.timings.firstToken)),
 		zap.Float64("total_ms", inMilliseconds(total)),
 	}
-	if cause := errors.Unwrap(x.failure); cause != nil {
+	if cause := errors.Unwrap(x.delivery.failure); cause != nil {
 		fields = append(fields, zap.NamedError("cause", cause))
 	}
 	s.log.Info("request", fields...)

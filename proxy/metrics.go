@@ -8,8 +8,8 @@ import (
 	"basegate/breaker"
 )
 
-// metrics are the API's own figures. Labels come from the configuration and the code's own words alone, so that no
-// client can make new series.
+// metrics are the metrics of the API. Label values come only from the configuration and the code, so that no client can
+// create series.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -19,7 +19,7 @@ type metrics struct {
 	attempts   *prometheus.CounterVec
 }
 
-// seconds suit completions, which take from milliseconds to an hour.
+// secondsBuckets suit completions, which take from milliseconds to an hour.
 var secondsBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
 
 func newMetrics(registry prometheus.Registerer) *metrics {
@@ -54,20 +54,20 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 }
 
 func (m *metrics) request(model string, x *exchange, total time.Duration) {
-	m.requests.WithLabelValues(model, string(x.code)).Inc()
+	m.requests.WithLabelValues(model, string(x.delivery.code)).Inc()
 	if model == "" {
 		return
 	}
 	m.durations.WithLabelValues(model).Observe(total.Seconds())
 	if x.slot != nil {
-		m.queued.WithLabelValues(model).Observe(x.queued.Seconds())
+		m.queued.WithLabelValues(model).Observe(x.timings.queued.Seconds())
 	}
-	if x.firstToken > 0 {
-		m.firstToken.WithLabelValues(model).Observe(x.firstToken.Seconds())
+	if x.timings.firstToken > 0 {
+		m.firstToken.WithLabelValues(model).Observe(x.timings.firstToken.Seconds())
 	}
-	if x.settled {
-		m.tokens.WithLabelValues(model, "prompt").Add(float64(x.usage.prompt))
-		m.tokens.WithLabelValues(model, "completion").Add(float64(x.usage.completion))
+	if x.charge.settled {
+		m.tokens.WithLabelValues(model, "prompt").Add(float64(x.charge.usage.Prompt))
+		m.tokens.WithLabelValues(model, "completion").Add(float64(x.charge.usage.Completion))
 	}
 }
 

@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -20,10 +18,10 @@ type modelObject struct {
 	OwnedBy     string `json:"owned_by"`
 	Checkpoint  string `json:"checkpoint"`
 	Precision   string `json:"precision"`
-	MaxModelLen *int64 `json:"max_model_len"` // tokens; null while no backend has said
+	MaxModelLen *int64 `json:"max_model_len"` // tokens; null while unknown
 	MaxLogprobs int    `json:"max_logprobs"`
 	Status      string `json:"status"`
-	// BootEstimate is how long a start takes, in whole seconds, of a model that is not warm; 0 where nobody can say.
+	// BootEstimate is how long a boot takes, in whole seconds, if the model is not warm; 0 if unknown.
 	BootEstimate *int64 `json:"boot_estimate_seconds,omitempty"`
 }
 
@@ -40,7 +38,7 @@ func (s *Server) modelObject(m *fleet.Model) modelObject {
 	if n := m.MaxModelLen(); n > 0 {
 		o.MaxModelLen = &n
 	}
-	if o.Status != fleet.Warm {
+	if o.Status != fleet.StatusWarm {
 		estimate := apierr.Seconds(m.BootEstimate())
 		o.BootEstimate = &estimate
 	}
@@ -55,7 +53,7 @@ func (s *Server) listModels(x *exchange) error {
 	for _, m := range s.fleet.Models() {
 		list.Data = append(list.Data, s.modelObject(m))
 	}
-	return s.json(x, list)
+	return s.sendJSON(x, list)
 }
 
 func (s *Server) showModel(x *exchange) error {
@@ -65,29 +63,18 @@ func (s *Server) showModel(x *exchange) error {
 	id, err := url.PathUnescape(strings.TrimPrefix(x.r.URL.EscapedPath(), "/v1/models/"))
 	if err == nil {
 		if m, ok := s.fleet.Model(id); ok {
-			return s.json(x, s.modelObject(m))
+			return s.sendJSON(x, s.modelObject(m))
 		}
 	}
 	return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the models are listed by GET /v1/models")
 }
 
-// json sends v with status 200.
-func (s *Server) json(x *exchange, v any) error {
+// sendJSON sends v with status 200.
+func (s *Server) sendJSON(x *exchange, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
-	h := x.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	s.setHeaders(x, "")
 	x.discardBody()
-	x.status = http.StatusOK
-	x.boundWrites()
-	x.w.WriteHeader(x.status)
-	if _, err := x.w.Write(body); err != nil {
-		return errClientGone
-	}
-	x.finished = true
-	return nil
+	return s.sendBody(x, "application/json", body)
 }

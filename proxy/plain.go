@@ -5,112 +5,90 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"basegate/breaker"
+	"basegate/stream"
 	"basegate/validate"
 )
 
-var errNoChoices = errors.New("the answer has not the choices that were asked for")
+var errNoChoices = errors.New("the response has no choices")
 
-// plainBuffers hold whole answers on their way.
+// plainBuffers hold plain responses until they are sent.
 var plainBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// whole takes a whole answer in hand and makes sure that it is one, before its status goes to the client: vLLM sends
-// errors under 200, and a body can break off.
-func (a *answer) whole(x *exchange) (v breaker.Verdict) {
-	a.buffer = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
-	a.buffer.Reset()
-	if a.ContentLength > 0 {
-		a.buffer.Grow(int(min(a.ContentLength, maxEvent)) + bytes.MinRead)
-	}
-	if _, err := a.buffer.ReadFrom(a.Body); err != nil {
-		return a.broken(x, err)
-	}
-	x.upstream = time.Since(x.sent)
-	a.cost, v = x.readPlain(a.buffer.Bytes())
-	return v
-}
+const (
+	// maxPooledPlain is the largest buffer that is returned to the pool, in bytes.
+	maxPooledPlain = 1 << 20
+	// maxPlainPrealloc limits what a backend's Content-Length makes the gateway allocate at once, in bytes.
+	maxPlainPrealloc = 256 << 20
+)
 
-// plain brings a whole answer to the client, once its charge is on disk.
-func (s *Server) plain(x *exchange, a *answer) error {
-	if !a.cost.known {
-		a.cost = s.measure(x)
-	}
-	if err := x.settle(a.cost, http.StatusOK, ""); err != nil {
-		return err
-	}
-	body := a.buffer.Bytes()
-	if a.bestOf == validate.EmulateBestOf {
-		body = chooseBest(body, x.request)
-	}
-	return s.deliver(x, a.Header.Get("Content-Type"), tagged(body, x.request.RawUser()))
-}
-
-// keepAnswer is the largest buffer of an answer that goes back to the pool, in bytes.
-const keepAnswer = 1 << 20
-
-func releaseBuffer(b *bytes.Buffer) {
-	if b.Cap() <= keepAnswer {
+func putPlainBuffer(b *bytes.Buffer) {
+	if b.Cap() <= maxPooledPlain {
 		plainBuffers.Put(b)
 	}
 }
 
-// readPlain judges a whole body that came under 200, and finds what it cost.
-func (x *exchange) readPlain(body []byte) (usage, breaker.Verdict) {
-	var t told
-	if err := t.read(body); err != nil {
-		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
+// receivePlain reads a whole plain response and checks it before its status is sent to the client: vLLM sends some errors
+// with status 200, and a body can break off.
+func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
+	p.body = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
+	p.body.Reset()
+	if p.ContentLength > 0 {
+		p.body.Grow(int(min(p.ContentLength, maxPlainPrealloc)) + bytes.MinRead)
 	}
-	if t.failed() {
-		return usage{}, breaker.Answer(http.StatusOK, body)
+	if _, err := p.body.ReadFrom(p.Body); err != nil {
+		return p.readFailure(x, err)
 	}
-	if len(t.choices) == 0 {
-		return usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
-	}
-	if slices.ContainsFunc(t.choices, func(c choice) bool { return c.aborted() }) {
-		return usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
-	}
-	cost := t.cost()
-	if !cost.known {
-		x.delivered = make([]delivered, len(t.choices))
-		for i := range t.choices {
-			x.delivered[i].take(&t.choices[i])
-		}
-	}
-	return cost, breaker.Verdict{}
+	x.timings.upstream = time.Since(x.timings.sent)
+	p.usage, outcome = x.checkPlain(p.body.Bytes())
+	return outcome
 }
 
-// tagged is body with the request's user tag as its last member.
-func tagged(body, user []byte) [][]byte {
+// checkPlain classifies a plain body that came with status 200, and returns its usage. If the backend reported none, the
+// exchange keeps the choices to count them.
+func (x *exchange) checkPlain(body []byte) (stream.Usage, breaker.Outcome) {
+	var completion stream.Object
+	if err := completion.Parse(body); err != nil {
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: err}
+	}
+	switch {
+	case completion.IsError():
+		return stream.Usage{}, breaker.Classify(http.StatusOK, body)
+	case completion.NumChoices() == 0:
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoChoices}
+	case completion.Aborted():
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Aborted, Status: http.StatusOK}
+	}
+	usage := completion.Usage()
+	if !usage.Known {
+		x.charge.choices = completion.ChoiceUsage()
+	}
+	return usage, breaker.Outcome{}
+}
+
+// relayPlain sends a plain response to the client after its charge is on disk.
+func (s *Server) relayPlain(x *exchange, p *response) error {
+	if !p.usage.Known {
+		p.usage = s.countUsage(x)
+	}
+	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
+		return err
+	}
+	body := p.body.Bytes()
+	if p.bestOf == validate.EmulateBestOf {
+		body = chooseBest(body, x.request)
+	}
+	return s.sendBody(x, cmp.Or(p.Header.Get("Content-Type"), "application/json"), withUserTag(body, x.request.RawUser())...)
+}
+
+// withUserTag returns body, in pieces, with the request's user tag as its last member.
+func withUserTag(body, user []byte) [][]byte {
 	end := bytes.LastIndexByte(body, '}')
 	if user == nil || end < 0 {
 		return [][]byte{body}
 	}
 	return [][]byte{body[:end], []byte(`,"user":`), user, body[end:]}
-}
-
-// deliver sends a whole body.
-func (s *Server) deliver(x *exchange, contentType string, pieces [][]byte) error {
-	size := 0
-	for _, p := range pieces {
-		size += len(p)
-	}
-	h := x.w.Header()
-	h.Set("Content-Type", cmp.Or(contentType, "application/json"))
-	h.Set("Content-Length", strconv.Itoa(size))
-	s.setHeaders(x, "")
-	x.status = http.StatusOK
-	x.boundWrites()
-	x.w.WriteHeader(x.status)
-	for _, p := range pieces {
-		if _, err := x.w.Write(p); err != nil {
-			return errClientGone
-		}
-	}
-	x.finished = true
-	return nil
 }

@@ -1,10 +1,12 @@
-// Package proxy is the /v1 API: it takes a request through the contract's order of judgement, sends the spliced body
-// to a backend, and brings the answer back as it came. completion.go reads as the way of a request; attempt.go is
-// what may fail and be tried again; plain.go and stream.go are the two forms of an answer; charge.go is what each way out
-// costs.
+// Package proxy serves the /v1 API. It checks a request in the order that the HTTP contract defines, forwards the
+// spliced body to a backend, and relays the response unchanged.
 //
-// Who may ask is the business of keys, what a body may say of validate, whose turn it is of admission, what it may cost
-// of budget, where it goes of fleet, and what an answer of vLLM means of breaker.
+// The path of a completion reads top to bottom in completion.go: admit.go authenticates it and waits for the model and a
+// slot, length.go checks its length, reserve.go reserves its budget, attempt.go makes attempts at backends and decides on
+// retries, plain.go and stream.go relay the two forms of response, and settle.go charges for it.
+//
+// It leaves the accounts and keys to package identity, the fields of a body to validate, slots to admission, caps to
+// budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
 package proxy
 
 import (
@@ -18,23 +20,23 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/fleet"
-	"basegate/keys"
+	"basegate/identity"
 )
 
-// Settings are the limits of the API. Sizes are bytes.
+// Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
-	FirstByteTimeout  time.Duration              // plain: the whole answer; stream: up to the first event
-	IdleTimeout       time.Duration              // between two events
-	ConcurrencyPerKey int                        // requests at a time of a key that has no limit of its own
-	Attempts          int                        // at a request, before the first byte has gone to the client
-	ClientAddress     func(*http.Request) string // where a request came from
+	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
+	IdleTimeout       time.Duration              // between two events of a stream
+	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
+	Attempts          int                        // per request, before the first byte is sent to the client
+	ClientAddress     func(*http.Request) string // returns the client's IP address
 }
 
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
 	settings  atomic.Pointer[Settings]
-	keys      *keys.Directory
+	keys      *identity.Keys
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	ledger    *budget.Ledger
@@ -44,29 +46,29 @@ type Server struct {
 	started   time.Time
 	draining  atomic.Bool
 	inFlight  atomic.Int64
-	idle      chan struct{} // told when the last request in flight ends
+	idle      chan struct{} // receives a value when the last request in flight ends while draining
 }
 
-// Deps are what a Server decides nothing of. All are needed.
+// Deps are the parts that a Server calls. All are required.
 type Deps struct {
-	Keys      *keys.Directory       // who asks
-	Fleet     *fleet.Fleet          // where it runs
-	Queue     *admission.Queue      // whose turn it is
-	Ledger    *budget.Ledger        // what it may cost
-	Transport http.RoundTripper     // to the backends; its errors go to the log, and must quote nothing of what comes
-	Registry  prometheus.Registerer // of the API's own metrics
+	Keys      *identity.Keys
+	Fleet     *fleet.Fleet
+	Queue     *admission.Queue
+	Ledger    *budget.Ledger
+	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
+	Registry  prometheus.Registerer
 	Log       *zap.Logger
 }
 
-// New makes a Server.
-func New(s Settings, p Deps) *Server {
+// New returns a Server.
+func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: p.Keys, fleet: p.Fleet, queue: p.Queue, ledger: p.Ledger, transport: p.Transport, log: p.Log,
-		metrics: newMetrics(p.Registry), started: time.Now(), idle: make(chan struct{}, 1),
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log,
+		metrics: newMetrics(d.Registry), started: time.Now(), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server
 }
 
-// Reload takes over other limits; requests under way keep theirs.
+// Reload replaces the settings. Requests in flight keep those they started with.
 func (s *Server) Reload(settings Settings) { s.settings.Store(&settings) }

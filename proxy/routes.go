@@ -10,10 +10,10 @@ import (
 	apierr "basegate/errors"
 )
 
-// CompletionsPath is where nearly all requests go.
+// CompletionsPath is the path of nearly all requests.
 const CompletionsPath = "/v1/completions"
 
-// route is one path of the API. Echo would answer OPTIONS by itself, so every method comes in and the table decides.
+// route is one path of the API. Echo would answer OPTIONS itself, so the handler gets every method and checks it.
 type route struct {
 	path    string
 	method  string
@@ -27,19 +27,19 @@ var routes = []route{
 	{"/v1/models/:id", http.MethodGet, (*Server).showModel},
 }
 
-// Mount registers the API on e. The exchange wraps everything under /v1, unknown paths and methods included.
+// Mount registers the API on e. The exchange middleware wraps everything under /v1, unknown paths and methods included.
 func (s *Server) Mount(e *echo.Echo) {
 	e.Use(s.exchange)
 	for _, r := range routes {
-		e.Any(r.path, s.serve(r))
+		e.Any(r.path, s.handle(r))
 	}
 }
 
-// serve runs the route's handler for its one method. Paths are case-sensitive and have no trailing slash.
-func (s *Server) serve(r route) echo.HandlerFunc {
+// handle calls the route's handler for its one method. Paths are case-sensitive and have no trailing slash.
+func (s *Server) handle(r route) echo.HandlerFunc {
 	before, _, variable := strings.Cut(r.path, ":")
 	return func(c echo.Context) error {
-		if variable { // echo takes all that is left of a path for its last one
+		if variable { // echo matches the rest of the path, slashes included
 			if rest := strings.TrimPrefix(c.Request().URL.EscapedPath(), before); rest == "" || strings.Contains(rest, "/") {
 				return echo.ErrNotFound
 			}
@@ -51,10 +51,10 @@ func (s *Server) serve(r route) echo.HandlerFunc {
 	}
 }
 
-// IsAPI tells whether a path is under /v1.
+// IsAPI reports whether a path is under /v1.
 func IsAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
-// RoutingError turns echo's own errors, for a path or a method that it does not know, into those of the contract.
+// RoutingError converts echo's errors for unknown paths and methods to those of the contract.
 func RoutingError(c echo.Context, err error) error {
 	var routing *echo.HTTPError
 	if !errors.As(err, &routing) {
@@ -79,7 +79,7 @@ func RoutingError(c echo.Context, err error) error {
 
 const completionsOnly = "these are base models, so text goes to POST /v1/completions"
 
-// elsewhere says what to use in place of the paths that the OpenAI API has and this one has not.
+// elsewhere says what to use in place of paths of the OpenAI API that this one does not have.
 var elsewhere = map[string]string{
 	"completions":          "the path is /v1/completions, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",

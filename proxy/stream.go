@@ -8,143 +8,174 @@ import (
 	"time"
 
 	"basegate/breaker"
+	"basegate/stream"
 )
 
-// lastEvent closes a stream that is whole.
+// lastEvent ends a stream that is complete.
 const lastEvent = "data: [DONE]\n\n"
 
-// begin waits for the first events of a stream. Until they have come another attempt may follow.
-func (a *answer) begin(x *exchange) breaker.Verdict {
-	if kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
-		return a.notStream(x)
+var (
+	errNotStream = errors.New("the backend sent a plain response in place of a stream")
+	errNoContent = errors.New("the stream ended before its first event")
+)
+
+// eventStream is a backend's stream of events.
+type eventStream struct {
+	reader  *stream.Reader
+	state   *stream.State
+	first   []byte          // the events received before the stream is relayed
+	status  stream.Status   // after them
+	failure breaker.Outcome // why the status is Failed
+}
+
+// receiveFirstEvent waits for the first event of a stream. Until it has arrived, another attempt may follow.
+func (p *response) receiveFirstEvent(x *exchange) breaker.Outcome {
+	if kind, _, err := mime.ParseMediaType(p.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
+		return p.notStream(x)
 	}
-	a.events = newEvents(a.Body)
-	a.transcript = newTranscript(x.request.Choices(), x.request.IncludeUsage)
-	a.transcript.echoed = x.echoed
+	p.stream = &eventStream{
+		reader: stream.NewReader(p.Body),
+		state:  stream.NewState(x.request.Choices(), x.request.IncludeUsage, x.charge.echoed),
+	}
+	e := p.stream
 	for {
-		a.first, a.firstEnd = a.next(x)
-		if len(a.first) > 0 {
-			x.upstream, x.firstToken = time.Since(x.sent), time.Since(x.arrived)
-			return breaker.Verdict{}
+		e.first, e.status = p.nextEvents(x)
+		switch {
+		case len(e.first) > 0:
+			x.timings.upstream, x.timings.firstToken = time.Since(x.timings.sent), time.Since(x.timings.arrived)
+			return breaker.Outcome{}
+		case e.status == stream.Failed:
+			return e.failure
+		case e.status == stream.Complete: // a usage event alone
+			return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoContent}
 		}
-		if a.firstEnd != endNone {
-			return a.transcript.early(a.firstEnd)
-		}
-		a.watchdog.Reset(x.settings.IdleTimeout)
+		p.watchdog.Reset(x.settings.IdleTimeout)
 	}
 }
 
-// stream brings a stream of events to the client, each as soon as it is whole. It ends with [DONE] or with one error
-// event. Ten thousand may wait here for their next event: the less stack is in use, the less each holds.
-func (s *Server) stream(x *exchange, a *answer) error {
-	if err := s.beginStream(x, a); err != nil {
+// notStream classifies a plain response to a request that streams: an error that some versions send with status 200.
+func (p *response) notStream(x *exchange) breaker.Outcome {
+	outcome := p.classifyError(x)
+	if outcome.Class == breaker.ServerError && outcome.Message == "" {
+		return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNotStream}
+	}
+	return outcome
+}
+
+// nextEvents waits for events and returns those to pass on.
+func (p *response) nextEvents(x *exchange) ([]byte, stream.Status) {
+	e := p.stream
+	batch, err := e.reader.Next()
+	p.watchdog.Stop() // the time that the gateway and a slow client take is not the backend's
+	var events []byte
+	var status stream.Status
+	switch {
+	case err == nil:
+		events, status = e.state.Add(batch)
+	case errors.Is(err, io.EOF), errors.Is(err, stream.ErrMidEvent):
+		status = e.state.End()
+	default:
+		outcome := p.readFailure(x, err)
+		if outcome.Class == breaker.Truncated && e.state.End() == stream.Complete {
+			return nil, stream.Complete // everything asked for has arrived
+		}
+		e.failure = outcome
+		return nil, stream.Failed
+	}
+	if status == stream.Failed {
+		e.failure = classifyStream(e.state.Failure())
+	}
+	return events, status
+}
+
+// streamClasses are the classes of the failures of a stream; an error event is classified by its content.
+var streamClasses = map[stream.FailureKind]breaker.Class{
+	stream.Aborted:   breaker.Aborted,
+	stream.Malformed: breaker.Malformed,
+	stream.Truncated: breaker.Truncated,
+}
+
+func classifyStream(f stream.Failure) breaker.Outcome {
+	if f.Kind == stream.ErrorEvent {
+		return breaker.Classify(http.StatusOK, f.Payload)
+	}
+	return breaker.Outcome{Class: streamClasses[f.Kind], Status: http.StatusOK, Cause: f.Err}
+}
+
+// relayStream relays events to the client, each as soon as it is whole. The stream ends with [DONE] or with one error
+// event. Thousands of streams wait in this function, so its stack is kept small.
+func (s *Server) relayStream(x *exchange, p *response) error {
+	if err := s.beginStream(x, p); err != nil {
 		return err
 	}
-	out, end := a.first, a.firstEnd
-	a.first = nil // its buffer is not to be held while the stream waits
-	for ; ; out, end = a.next(x) {
-		if len(out) > 0 {
-			x.reservation.SetProgress(a.transcript.tokens)
-			if err := x.send(out); err != nil {
+	events, status := p.stream.first, p.stream.status
+	p.stream.first = nil // its buffer must not be held while the stream waits
+	for ; ; events, status = p.nextEvents(x) {
+		if len(events) > 0 {
+			x.reservation.SetProgress(p.stream.state.Tokens())
+			if err := x.send(events); err != nil {
 				return err
 			}
 		}
-		switch end {
-		case endNone:
-			a.watchdog.Reset(x.settings.IdleTimeout)
-		case endDone:
-			return s.endStream(x, a)
-		case endFailed:
-			return s.breakStream(x, a)
+		switch status {
+		case stream.Open:
+			p.watchdog.Reset(x.settings.IdleTimeout)
+		case stream.Complete:
+			return s.completeStream(x, p)
+		case stream.Failed:
+			return s.breakStream(x, p)
 		}
 	}
 }
 
-// next waits for events and judges them.
-func (a *answer) next(x *exchange) ([]byte, ending) {
-	batch, err := a.events.batch()
-	a.watchdog.Stop() // what the gateway does with it, and a client that is slow to read, is not the backend's silence
-	t := a.transcript
-	switch {
-	case err == nil:
-		return t.take(batch)
-	case errors.Is(err, io.EOF), errors.Is(err, errMidEvent):
-		return nil, t.atEnd()
-	default:
-		v := a.broken(x, err)
-		if v.Class == breaker.Truncated && t.atEnd() == endDone {
-			return nil, endDone // all that was asked for had come
-		}
-		return nil, t.fail(v)
-	}
-}
-
-// early is the verdict on a stream that ended before its first event.
-func (t *transcript) early(end ending) breaker.Verdict {
-	if end == endDone { // a usage event alone
-		t.fail(breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoFinish})
-	}
-	return t.verdict
-}
-
-// notStream judges a plain answer where a stream was asked for: an error, as some versions send it under 200.
-func (a *answer) notStream(x *exchange) breaker.Verdict {
-	v := a.refusal(x)
-	if v.Class == breaker.ServerError && v.Message == "" {
-		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotEvent}
-	}
-	return v
-}
-
-// beginStream sends the status, once the request is on disk.
-func (s *Server) beginStream(x *exchange, a *answer) error {
+// beginStream sends status and header after the request's row is on disk.
+func (s *Server) beginStream(x *exchange, p *response) error {
 	if err := x.reservation.Wait(x.r.Context()); err != nil {
-		if x.over() {
-			return x.ending()
+		if x.cancelled() {
+			return x.cancelErr()
 		}
-		return ledgerFailed(err)
+		return ledgerUnavailable(err)
 	}
-	x.transcript = a.transcript
+	x.charge.stream = p.stream.state
 	h := x.w.Header()
-	h.Set("Content-Type", a.Header.Get("Content-Type"))
+	h.Set("Content-Type", p.Header.Get("Content-Type"))
 	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // nginx in front would collect events
+	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
 	s.setHeaders(x, "")
-	x.status = http.StatusOK
-	x.streaming = true
-	x.w.WriteHeader(x.status)
+	x.delivery.status, x.delivery.streaming = http.StatusOK, true
+	x.w.WriteHeader(http.StatusOK)
 	return nil
 }
 
-// endStream closes a stream that is whole, once its charge is on disk, and reads the backend's answer to its end so that
-// the connection can serve again.
-func (s *Server) endStream(x *exchange, a *answer) error {
-	cost := a.transcript.usage
-	if !cost.known {
-		cost = s.measure(x)
+// completeStream sends [DONE] after the charge is on disk, and reads the backend's response to its end so that the
+// connection can be reused.
+func (s *Server) completeStream(x *exchange, p *response) error {
+	usage := p.stream.state.Usage()
+	if !usage.Known {
+		usage = s.countUsage(x)
 	}
-	if err := x.settle(cost, x.status, ""); err != nil {
+	if err := x.settle(usage, x.delivery.status, ""); err != nil {
 		return err
 	}
 	if err := x.send([]byte(lastEvent)); err != nil {
 		return err
 	}
-	x.finished = true
-	a.watchdog.Reset(drainGrace)
-	io.Copy(io.Discard, io.LimitReader(a.Body, errorBody)) //nolint:errcheck // the answer is out; this is for the connection
+	x.delivery.complete = true
+	p.watchdog.Reset(reuseGrace)
+	io.Copy(io.Discard, io.LimitReader(p.Body, maxErrorBody)) //nolint:errcheck // the client has its response
 	return nil
 }
 
-// drainGrace is how long a backend has to close a stream behind its [DONE].
-const drainGrace = 100 * time.Millisecond
+// reuseGrace is how long a backend has to end its stream after [DONE] for the connection to be reused.
+const reuseGrace = 100 * time.Millisecond
 
-// breakStream ends a stream that failed under way: the breaker learns of it as a new outcome, the client by the
-// error event that the error becomes.
-func (s *Server) breakStream(x *exchange, a *answer) error {
-	v := a.transcript.verdict
-	if v.Class == breaker.ClientGone {
-		return x.ending()
+// breakStream ends a stream that failed after its first event: it reports a second outcome to the breaker and returns the
+// error that becomes the error event.
+func (s *Server) breakStream(x *exchange, p *response) error {
+	outcome := p.stream.failure
+	if outcome.Class == breaker.ClientGone {
+		return x.cancelErr()
 	}
-	s.failedAttempt(x, a.lease, v)
-	return v.Err(x.model.ID(), x.attempts)
+	s.report(x, p.lease, outcome)
+	return outcome.Err(x.model.ID(), x.attempts.count)
 }

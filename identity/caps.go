@@ -1,0 +1,41 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"basegate/quota"
+)
+
+// Errors of caps.
+var (
+	ErrBadCap       = quota.ErrNegative
+	ErrAboveAccount = errors.New("a key's budget may not exceed its account's")
+)
+
+// checkKeyCaps returns ErrAboveAccount if the caps of a key exceed those of its account.
+func checkKeyCaps(c quota.Caps, a Account) error {
+	if excess := c.Excess(a.Caps); excess != "" {
+		return fmt.Errorf("%w: %s of %s", ErrAboveAccount, excess, a.Email)
+	}
+	return nil
+}
+
+// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked
+// keys do not count.
+func checkAccountCaps(c quota.Caps, owned []Key) error {
+	var over []string
+	for _, k := range owned {
+		if k.State == KeyRevoked {
+			continue
+		}
+		if excess := k.Caps.Excess(c); excess != "" {
+			over = append(over, fmt.Sprintf("%s (%s): %s", k.ID, k.Name, excess))
+		}
+	}
+	if over == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; lower or revoke these first: %s", ErrAboveAccount, strings.Join(over, "; "))
+}

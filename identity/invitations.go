@@ -1,0 +1,96 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"basegate/database"
+)
+
+// ErrNoInvitation is returned for a token of no invitation, or of one that was used, replaced or has expired.
+var ErrNoInvitation = errors.New("there is no such invitation, or it has ended")
+
+// InvitationLife is the time from the creation of an invitation to its expiry.
+const InvitationLife = 7 * 24 * time.Hour
+
+// Invite creates an invitation, with which the password of an account is set once, and returns its token, which cannot
+// be retrieved later. It replaces the account's earlier invitation. If no account has the address, Invite creates one.
+//
+// The error may be ErrBadEmail, ErrAccountDisabled, or ErrAccountPending: a pending account must be approved first.
+func (a *Accounts) Invite(ctx context.Context, email string) (account Account, token string, err error) {
+	token = newToken()
+	err = a.keys.write(ctx, func(tx database.Tx) (err error) {
+		account, err = selectAccount(ctx, tx, email)
+		if errors.Is(err, ErrNoAccount) {
+			account, err = createInvitedAccount(ctx, tx, email)
+		}
+		if err != nil {
+			return err
+		}
+		if err := account.State.refusal(); err != nil {
+			return fmt.Errorf("%w: %s", err, account.Email)
+		}
+		if err := upsertInvitation(ctx, tx, account.ID, token); err != nil {
+			return err
+		}
+		return insertAuditEntry(ctx, tx, "invite", account.Email, "")
+	})
+	if err != nil {
+		return Account{}, "", fmt.Errorf("invite: %w", err)
+	}
+	return account, token, nil
+}
+
+func createInvitedAccount(ctx context.Context, tx database.Tx, email string) (Account, error) {
+	if err := checkEmail(email); err != nil {
+		return Account{}, err
+	}
+	account := Account{ID: newID("acc"), Email: email, State: AccountActive, CreatedAt: now()}
+	if err := insertAccount(ctx, tx, account); err != nil {
+		return Account{}, err
+	}
+	return account, insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
+}
+
+// InvitedAccount returns the account that an invitation is for. The error may be ErrNoInvitation.
+func (s *Sessions) InvitedAccount(ctx context.Context, token string) (Account, error) {
+	return selectInvitedAccount(ctx, s.db.Read(), token)
+}
+
+// AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the token
+// of a new one. The error may be ErrNoInvitation, or ErrBadPassword, after which the invitation is still valid.
+func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (
+	account Account, session string, err error,
+) {
+	if account, err = s.InvitedAccount(ctx, token); err != nil {
+		return Account{}, "", err
+	}
+	if err := checkPassword(password, account.Email); err != nil {
+		return Account{}, "", err
+	}
+	passwordHash, err := s.hasher.hash(ctx, password)
+	if err != nil {
+		return Account{}, "", err
+	}
+	session = newToken()
+	ctx = WithActor(ctx, account.Email)
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		// A concurrent call may have used the invitation while the password was hashed.
+		if _, err := selectInvitedAccount(ctx, tx, token); err != nil {
+			return err
+		}
+		if err := deleteInvitation(ctx, tx, account.ID); err != nil {
+			return err
+		}
+		if err := storePassword(ctx, tx, account, passwordHash); err != nil {
+			return err
+		}
+		return insertSession(ctx, tx, session, account.ID)
+	})
+	if err != nil {
+		return Account{}, "", fmt.Errorf("accept invitation: %w", err)
+	}
+	return account, session, nil
+}

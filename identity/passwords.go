@@ -1,0 +1,184 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/crypto/argon2"
+
+	"basegate/database"
+)
+
+// ErrBadPassword is returned for a password that an account may not have.
+var ErrBadPassword = errors.New("this cannot be a password")
+
+// MinPassword is the length of the shortest password, in characters.
+const MinPassword = 10
+
+// maxPassword limits a password, in characters.
+const maxPassword = 200
+
+// checkPassword returns ErrBadPassword for a password that is too short, too long, or the account's address.
+func checkPassword(password, email string) error {
+	switch n := utf8.RuneCountInString(password); {
+	case !utf8.ValidString(password):
+		return fmt.Errorf("%w: it is not text", ErrBadPassword)
+	case n < MinPassword:
+		return fmt.Errorf("%w: it needs at least %d characters", ErrBadPassword, MinPassword)
+	case n > maxPassword:
+		return fmt.Errorf("%w: it may have at most %d characters", ErrBadPassword, maxPassword)
+	case strings.EqualFold(password, email):
+		return fmt.Errorf("%w: it is the e-mail address", ErrBadPassword)
+	}
+	return nil
+}
+
+// SetPassword sets the password of an account, and ends all its sessions. The error may be ErrNoAccount or
+// ErrBadPassword.
+func (s *Sessions) SetPassword(ctx context.Context, email, password string) error {
+	if err := checkPassword(password, email); err != nil {
+		return err
+	}
+	passwordHash, err := s.hasher.hash(ctx, password)
+	if err != nil {
+		return err
+	}
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		account, err := selectAccount(ctx, tx, email)
+		if err != nil {
+			return err
+		}
+		return storePassword(ctx, tx, account, passwordHash)
+	})
+	if err != nil {
+		return fmt.Errorf("set password: %w", err)
+	}
+	return nil
+}
+
+// ChangePassword sets the password of an account if current is its present one. It ends all sessions of the account and
+// returns the token of a new one. The error may be ErrBadCredentials, a *TooManyAttemptsError or ErrBadPassword.
+func (s *Sessions) ChangePassword(ctx context.Context, email, current, next, address string) (token string, err error) {
+	if err := checkPassword(next, email); err != nil {
+		return "", err
+	}
+	if _, err := s.checkCredentials(ctx, email, current, address); err != nil {
+		return "", err
+	}
+	if err := s.SetPassword(ctx, email, next); err != nil {
+		return "", err
+	}
+	account, err := selectAccount(ctx, s.db.Read(), email)
+	if err != nil {
+		return "", err
+	}
+	return s.create(ctx, account.ID)
+}
+
+// storePassword stores a password's hash and ends all sessions of the account.
+func storePassword(ctx context.Context, tx database.Tx, account Account, passwordHash string) error {
+	if err := upsertPasswordHash(ctx, tx, account.ID, passwordHash); err != nil {
+		return err
+	}
+	if err := deleteSessionsOf(ctx, tx, account.ID); err != nil {
+		return err
+	}
+	return insertAuditEntry(ctx, tx, "set password", account.Email, "")
+}
+
+// argon2Params are the cost of argon2id. Each hash contains those that it was made with, so other defaults apply to new
+// hashes only.
+type argon2Params struct {
+	memory  uint32 // KiB
+	passes  uint32
+	threads uint8
+}
+
+// defaultParams are OWASP's first recommendation for argon2id.
+var defaultParams = argon2Params{memory: 19 << 10, passes: 2, threads: 1}
+
+const (
+	saltBytes   = 16
+	digestBytes = 32
+)
+
+// dummyHash is the hash that a password is checked against if the account does not exist or has no password, so that
+// the time of a sign-in does not reveal which addresses have accounts. Its cost is defaultParams, and no password is
+// known for it.
+const dummyHash = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
+// maxConcurrentHashes limits the memory of sign-ins, which anyone can attempt: a hash takes 19 MiB.
+const maxConcurrentHashes = 2
+
+// passwordHasher hashes passwords with argon2id, a limited number at a time.
+type passwordHasher struct {
+	running chan struct{} // holds a value for each hash being computed
+}
+
+func newPasswordHasher() *passwordHasher {
+	return &passwordHasher{running: make(chan struct{}, maxConcurrentHashes)}
+}
+
+// hash returns the hash of a password in the PHC string format, with a new salt. The error is that of ctx.
+func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
+	salt := make([]byte, saltBytes)
+	_, _ = rand.Read(salt) // never fails: crypto/rand ends the program instead
+	p := defaultParams
+	digest, err := h.digest(ctx, password, salt, p)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.passes, p.threads,
+		encodeBase64(salt), encodeBase64(digest)), nil
+}
+
+// matches reports whether a hash is the password's. The error is that of ctx, or says that passwordHash is malformed.
+func (h *passwordHasher) matches(ctx context.Context, password, passwordHash string) (bool, error) {
+	params, salt, want, err := parsePasswordHash(passwordHash)
+	if err != nil {
+		return false, err
+	}
+	got, err := h.digest(ctx, password, salt, params)
+	if err != nil {
+		return false, err
+	}
+	return subtle.ConstantTimeCompare(got, want) == 1, nil
+}
+
+// digest waits until fewer than maxConcurrentHashes run, then computes a hash.
+func (h *passwordHasher) digest(ctx context.Context, password string, salt []byte, p argon2Params) ([]byte, error) {
+	select {
+	case h.running <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait to hash a password: %w", context.Cause(ctx))
+	}
+	defer func() { <-h.running }()
+	return argon2.IDKey([]byte(password), salt, p.passes, p.memory, p.threads, digestBytes), nil
+}
+
+// parsePasswordHash parses an argon2id hash in the PHC string format.
+func parsePasswordHash(text string) (p argon2Params, salt, digest []byte, err error) {
+	parts := strings.Split(text, "$")
+	if len(parts) != 6 || parts[1] != "argon2id" || parts[2] != fmt.Sprintf("v=%d", argon2.Version) {
+		return p, nil, nil, errors.New("read password: this is not a hash of argon2id")
+	}
+	if _, err := fmt.Sscanf(parts[3], "m=%d,t=%d,p=%d", &p.memory, &p.passes, &p.threads); err != nil {
+		return p, nil, nil, fmt.Errorf("read password: %w", err)
+	}
+	salt, err = base64.RawStdEncoding.DecodeString(parts[4])
+	if err == nil {
+		digest, err = base64.RawStdEncoding.DecodeString(parts[5])
+	}
+	if err != nil {
+		return p, nil, nil, fmt.Errorf("read password: %w", err)
+	}
+	return p, salt, digest, nil
+}
+
+func encodeBase64(b []byte) string { return base64.RawStdEncoding.EncodeToString(b) }

@@ -1,0 +1,394 @@
+package identity
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"basegate/database"
+)
+
+// querier runs queries: a pool of read connections, or a transaction that is about to write.
+type querier interface {
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
+}
+
+// scanner is a *sql.Row, or a *sql.Rows at one of its rows.
+type scanner interface {
+	Scan(to ...any) error
+}
+
+// list scans all rows of a query.
+func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), text string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read list: %w", err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, fmt.Errorf("read list: %w", err)
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read list: %w", err)
+	}
+	return all, nil
+}
+
+// Accounts.
+
+// accountColumns are the columns that scanAccount scans, of accounts a.
+const accountColumns = `
+	a.id, a.email, a.name, a.admin, a.state, a.created_at, a.month_total, a.day_total, a.month_input, a.month_output`
+
+func scanAccount(row scanner) (a Account, err error) {
+	var created int64
+	err = row.Scan(&a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created,
+		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)
+	a.CreatedAt = time.UnixMicro(created).UTC()
+	return a, err
+}
+
+func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
+	const text = `
+		INSERT INTO accounts (id, email, name, admin, state, created_at,
+		                      month_total, day_total, month_input, month_output)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	_, err := tx.ExecContext(ctx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
+		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+	return err
+}
+
+// selectAccount returns ErrNoAccount if no account has the address.
+func selectAccount(ctx context.Context, q querier, email string) (Account, error) {
+	const text = `SELECT` + accountColumns + ` FROM accounts a WHERE lower(a.email) = lower($1)`
+	a, err := scanAccount(q.QueryRowContext(ctx, text, email))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Account{}, fmt.Errorf("%w: %s", ErrNoAccount, email)
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read account: %w", err)
+	}
+	return a, nil
+}
+
+func selectAccounts(ctx context.Context, q querier) ([]Account, error) {
+	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
+	return list(ctx, q, scanAccount, text)
+}
+
+func updateAccountState(ctx context.Context, tx database.Tx, id string, to AccountState) error {
+	const text = `UPDATE accounts SET state = $2 WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, id, to)
+	return err
+}
+
+func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
+	const text = `
+		UPDATE accounts SET name = $2, admin = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, a.ID, a.Name, a.Admin,
+		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+	return err
+}
+
+// deletePendingAccount deletes an account and all rows that refer to it. It does not delete keys, because a pending
+// account has none: no account becomes pending after its creation.
+func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error {
+	for _, text := range []string{
+		`DELETE FROM access_requests WHERE account_id = $1`,
+		`DELETE FROM invitations WHERE account_id = $1`,
+		`DELETE FROM passwords WHERE account_id = $1`,
+		`DELETE FROM sessions WHERE account_id = $1`,
+		`DELETE FROM accounts WHERE id = $1`,
+	} {
+		if _, err := tx.ExecContext(ctx, text, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Requests for access.
+
+func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, purpose string) error {
+	const text = `INSERT INTO access_requests (account_id, purpose, created_at) VALUES ($1, $2, $3)`
+	_, err := tx.ExecContext(ctx, text, a.ID, purpose, a.CreatedAt.UnixMicro())
+	return err
+}
+
+func countAccessRequests(ctx context.Context, q querier) (n int, err error) {
+	const text = `SELECT count(*) FROM accounts WHERE state = 'pending'`
+	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count requests for access: %w", err)
+	}
+	return n, nil
+}
+
+func selectAccessRequests(ctx context.Context, q querier) ([]AccessRequest, error) {
+	const text = `
+		SELECT a.email, a.name, coalesce(r.purpose, ''), a.created_at
+		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
+		WHERE a.state = 'pending' ORDER BY a.created_at, a.id`
+	return list(ctx, q, scanAccessRequest, text)
+}
+
+func scanAccessRequest(row scanner) (r AccessRequest, err error) {
+	var at int64
+	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &at)
+	r.Time = time.UnixMicro(at).UTC()
+	return r, err
+}
+
+// Invitations.
+
+// upsertInvitation replaces the account's invitation, if it has one.
+func upsertInvitation(ctx context.Context, tx database.Tx, account, token string) error {
+	const text = `
+		INSERT INTO invitations (token_hash, account_id, expires_at) VALUES ($1, $2, $3)
+		ON CONFLICT (account_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at`
+	_, err := tx.ExecContext(ctx, text, hashToken(token), account, now().Add(InvitationLife).UnixMicro())
+	return err
+}
+
+// selectInvitedAccount returns ErrNoInvitation if no valid invitation to an active account has the token.
+func selectInvitedAccount(ctx context.Context, q querier, token string) (Account, error) {
+	const text = `SELECT` + accountColumns + `
+		FROM invitations i JOIN accounts a ON a.id = i.account_id
+		WHERE i.token_hash = $1 AND i.expires_at > $2 AND a.state = 'active'`
+	a, err := scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Account{}, ErrNoInvitation
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read invitation: %w", err)
+	}
+	return a, nil
+}
+
+func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
+	const text = `DELETE FROM invitations WHERE account_id = $1`
+	_, err := tx.ExecContext(ctx, text, account)
+	return err
+}
+
+// Passwords.
+
+func upsertPasswordHash(ctx context.Context, tx database.Tx, account, passwordHash string) error {
+	const text = `
+		INSERT INTO passwords (account_id, hash, changed_at) VALUES ($1, $2, $3)
+		ON CONFLICT (account_id) DO UPDATE SET hash = excluded.hash, changed_at = excluded.changed_at`
+	_, err := tx.ExecContext(ctx, text, account, passwordHash, now().UnixMicro())
+	return err
+}
+
+// selectPasswordHash returns dummyHash if the account has no password.
+func selectPasswordHash(ctx context.Context, q querier, account string) (passwordHash string, err error) {
+	const text = `SELECT hash FROM passwords WHERE account_id = $1`
+	switch err := q.QueryRowContext(ctx, text, account).Scan(&passwordHash); {
+	case errors.Is(err, sql.ErrNoRows):
+		return dummyHash, nil
+	case err != nil:
+		return "", fmt.Errorf("read password: %w", err)
+	}
+	return passwordHash, nil
+}
+
+// Sessions.
+
+// insertSession also deletes all expired sessions, so that no other code has to.
+func insertSession(ctx context.Context, tx database.Tx, token, account string) error {
+	const (
+		deleteExpired = `DELETE FROM sessions WHERE expires_at <= $1`
+		insert        = `INSERT INTO sessions (token_hash, account_id, created_at, expires_at) VALUES ($1, $2, $3, $4)`
+	)
+	at := now()
+	if _, err := tx.ExecContext(ctx, deleteExpired, at.UnixMicro()); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, insert, hashToken(token), account, at.UnixMicro(), at.Add(SessionLife).UnixMicro())
+	return err
+}
+
+// selectSessionAccount returns sql.ErrNoRows if no session has the token, or it has expired.
+func selectSessionAccount(ctx context.Context, q querier, token string) (Account, error) {
+	const text = `SELECT` + accountColumns + `
+		FROM sessions s JOIN accounts a ON a.id = s.account_id
+		WHERE s.token_hash = $1 AND s.expires_at > $2`
+	return scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
+}
+
+func deleteSession(ctx context.Context, tx database.Tx, token string) error {
+	const text = `DELETE FROM sessions WHERE token_hash = $1`
+	_, err := tx.ExecContext(ctx, text, hashToken(token))
+	return err
+}
+
+func deleteSessionsOf(ctx context.Context, tx database.Tx, account string) error {
+	const text = `DELETE FROM sessions WHERE account_id = $1`
+	_, err := tx.ExecContext(ctx, text, account)
+	return err
+}
+
+// Keys.
+
+// selectKey selects the columns that scanKey scans.
+const selectKey = `
+	SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
+	       k.month_total, k.day_total, k.month_input, k.month_output
+	FROM keys k JOIN accounts a ON a.id = k.account_id`
+
+func scanKey(row scanner) (k Key, err error) {
+	var created int64
+	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
+		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput)
+	k.CreatedAt = time.UnixMicro(created).UTC()
+	return k, err
+}
+
+func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) error {
+	const text = `
+		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
+		                  month_total, day_total, month_input, month_output)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	_, err := tx.ExecContext(ctx, text,
+		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullableConcurrency(k), k.CreatedAt.UnixMicro(),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
+	return err
+}
+
+// nullableConcurrency returns NULL for the configured default.
+func nullableConcurrency(k Key) sql.NullInt64 {
+	return sql.NullInt64{Int64: int64(k.Concurrency), Valid: k.Concurrency > 0}
+}
+
+func selectKeys(ctx context.Context, q querier) ([]Key, error) {
+	const text = selectKey + ` ORDER BY lower(a.email), k.created_at, k.id`
+	return list(ctx, q, scanKey, text)
+}
+
+func selectKeysOf(ctx context.Context, q querier, account string) ([]Key, error) {
+	const text = selectKey + ` WHERE a.id = $1 ORDER BY k.created_at, k.id`
+	return list(ctx, q, scanKey, text, account)
+}
+
+// selectKeysByIDOrPrefix returns at most two keys that have ref as their id, or whose prefix begins with ref. A ref no
+// longer than secretTag, with which all secrets begin, matches no prefix.
+func selectKeysByIDOrPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.id = $1 OR (length($1) > $2 AND substr(k.prefix, 1, length($1)) = $1)
+		ORDER BY k.created_at, k.id LIMIT 2`
+	return list(ctx, q, scanKey, text, ref, len(secretTag))
+}
+
+// selectKeyByHash returns ErrNoKey if no key has the secret.
+func selectKeyByHash(ctx context.Context, q querier, secret secretHash) (Key, error) {
+	const text = selectKey + ` WHERE k.secret_hash = $1`
+	k, err := scanKey(q.QueryRowContext(ctx, text, secret[:]))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Key{}, ErrNoKey
+	}
+	if err != nil {
+		return Key{}, fmt.Errorf("read key: %w", err)
+	}
+	return k, nil
+}
+
+func updateKeyState(ctx context.Context, tx database.Tx, id string, to KeyState) error {
+	const text = `UPDATE keys SET state = $2 WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, id, to)
+	return err
+}
+
+func updateKey(ctx context.Context, tx database.Tx, k Key) error {
+	const text = `
+		UPDATE keys SET name = $2, concurrency = $3,
+		                month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullableConcurrency(k),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
+	return err
+}
+
+// The snapshot.
+
+// selectRevision returns the number that triggers increment with every change to accounts and keys.
+func selectRevision(ctx context.Context, q querier) (revision int64, err error) {
+	const text = `SELECT revision FROM keys_revision WHERE only = 1`
+	if err := q.QueryRowContext(ctx, text).Scan(&revision); err != nil {
+		return 0, fmt.Errorf("read the revision of keys: %w", err)
+	}
+	return revision, nil
+}
+
+// selectSnapshotEntries returns an entry for every key.
+func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snapshotEntry, error) {
+	const text = `
+		SELECT k.secret_hash, k.state, a.state,
+		       k.id, k.prefix, k.name, a.id, a.email, a.admin, coalesce(k.concurrency, 0),
+		       k.month_total, k.day_total, k.month_input, k.month_output,
+		       a.month_total, a.day_total, a.month_input, a.month_output
+		FROM keys k JOIN accounts a ON a.id = k.account_id`
+	rows, err := q.QueryContext(ctx, text)
+	if err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	defer rows.Close()
+	entries := map[secretHash]snapshotEntry{}
+	for rows.Next() {
+		var (
+			hash         []byte
+			keyState     KeyState
+			accountState AccountState
+			p            Principal
+		)
+		k, a := &p.KeyCaps, &p.AccountCaps
+		err := rows.Scan(&hash, &keyState, &accountState,
+			&p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Email, &p.Admin, &p.Concurrency,
+			&k.MonthTotal, &k.DayTotal, &k.MonthInput, &k.MonthOutput,
+			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput)
+		if err != nil {
+			return nil, fmt.Errorf("read keys: %w", err)
+		}
+		if len(hash) != len(secretHash{}) {
+			return nil, fmt.Errorf("read keys: the hash of %s has %d bytes", p.KeyID, len(hash))
+		}
+		refusal := keyState.refusal()
+		if refusal == nil {
+			refusal = accountState.refusal()
+		}
+		entries[secretHash(hash)] = snapshotEntry{principal: p, refusal: refusal}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	return entries, nil
+}
+
+// The audit log.
+
+// insertAuditEntry records a change by the actor of ctx, in the transaction that makes it.
+func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, detail string) error {
+	const text = `INSERT INTO audit (id, time, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)`
+	_, err := tx.ExecContext(ctx, text, newID("chg"), now().UnixMicro(), actorOf(ctx), action, subject, detail)
+	return err
+}
+
+func selectAuditEntries(ctx context.Context, q querier, limit int) ([]AuditEntry, error) {
+	const text = `SELECT time, actor, action, subject, detail FROM audit ORDER BY time DESC, id DESC LIMIT $1`
+	return list(ctx, q, scanAuditEntry, text, limit)
+}
+
+func scanAuditEntry(row scanner) (e AuditEntry, err error) {
+	var at int64
+	err = row.Scan(&at, &e.Actor, &e.Action, &e.Subject, &e.Detail)
+	e.Time = time.UnixMicro(at).UTC()
+	return e, err
+}

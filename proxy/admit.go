@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/identity"
+	"basegate/validate"
+)
+
+var errNoKey = errors.New("no bearer token")
+
+// authenticate finds the key of the request and its payer.
+func (s *Server) authenticate(x *exchange) error {
+	identity, err := s.identify(x)
+	x.caller.identity, x.caller.payer = identity, budget.Payer{}
+	if err != nil {
+		return apierr.BadKey(err)
+	}
+	x.caller.payer = Payer(&identity)
+	return nil
+}
+
+// identify looks up the key in the one Authorization header. The console's requests name their key instead.
+func (s *Server) identify(x *exchange) (identity.Principal, error) {
+	if p := x.caller.onBehalfOf; p != nil {
+		return s.keys.Identify(p.account, p.key)
+	}
+	values := x.r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return identity.Principal{}, errNoKey
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return identity.Principal{}, errNoKey
+	}
+	return s.keys.Authenticate(strings.TrimSpace(secret))
+}
+
+// Payer returns the payer of a key's requests with its caps.
+func Payer(i *identity.Principal) budget.Payer {
+	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
+}
+
+func (s *Server) maxLogprobs(model string) int {
+	if m, ok := s.fleet.Model(model); ok {
+		return m.MaxLogprobs()
+	}
+	return validate.DefaultMaxLogprobs
+}
+
+func (s *Server) findModel(id string) (*fleet.Model, error) {
+	if m, ok := s.fleet.Model(id); ok {
+		return m, nil
+	}
+	var available []string
+	for _, m := range s.fleet.Models() {
+		available = append(available, m.ID())
+	}
+	suggestion := ""
+	if m, ok := s.fleet.ByCheckpoint(id); ok {
+		suggestion = m.ID()
+	}
+	return nil, apierr.UnknownModel(id, available, suggestion)
+}
+
+// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
+// memory meanwhile, as it does while the request waits for a slot.
+func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
+	err := x.model.EnsureServable()
+	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
+		release, full := s.queue.ReserveMemory(bodyBytes)
+		if full != nil {
+			return bufferFull(full)
+		}
+		defer release()
+		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
+		defer cancel()
+		err = x.model.AwaitBoot(ctx)
+	}
+	if err != nil {
+		return x.unavailable(err)
+	}
+	return nil
+}
+
+// unavailable returns the error of a model at which no attempt can be made.
+func (x *exchange) unavailable(err error) error {
+	if x.cancelled() {
+		return x.cancelErr()
+	}
+	return x.model.APIError(err)
+}
+
+// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
+// looked up again, because it may have been paused or its caps changed meanwhile.
+func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
+	began := time.Now()
+	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), bodyBytes)
+	x.timings.queued = time.Since(began)
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	case err != nil:
+		return x.cancelErr()
+	}
+	x.slot = slot
+	if x.timings.queued < reauthenticateAfter {
+		return nil
+	}
+	if err := s.authenticate(x); err != nil {
+		slot.Release()
+		return err
+	}
+	return nil
+}
+
+// reauthenticateAfter is how long a request must have waited for its key to be looked up again.
+const reauthenticateAfter = time.Second
+
+// Concurrency returns how many requests of a key may run at a time.
+func (s *Server) Concurrency(i *identity.Principal) int {
+	if i.Concurrency > 0 {
+		return i.Concurrency
+	}
+	return s.settings.Load().ConcurrencyPerKey
+}
+
+// bufferFullRetry is when a client should retry that was refused because too much is buffered.
+const bufferFullRetry = 5 * time.Second
+
+func bufferFull(cause error) error {
+	return apierr.Overload("too much is waiting here already", bufferFullRetry, cause)
+}

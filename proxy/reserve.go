@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
+func (s *Server) checkBudget(x *exchange) error {
+	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
+		return budgetExceeded(e)
+	}
+	return nil
+}
+
+// requester counts the prompt and reserves memory if the ledger needs it.
+type requester struct {
+	x         *exchange
+	queue     *admission.Queue
+	bodyBytes int64
+}
+
+// CountPrompt implements budget.Requester.
+func (r *requester) CountPrompt(ctx context.Context) (int64, error) {
+	if err := r.x.countPrompt(ctx); err != nil {
+		return 0, errors.Join(errUncounted, err)
+	}
+	return r.x.prompt.tokens, nil
+}
+
+// ReserveMemory implements budget.Requester.
+func (r *requester) ReserveMemory() (release func(), err error) {
+	return r.queue.ReserveMemory(r.bodyBytes) //nolint:wrapcheck // compared by reserve
+}
+
+// errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
+var errUncounted = errors.New("count the prompt's tokens")
+
+// reserve reserves the most that the request can cost against all its caps, and waits while reservations of other requests
+// stand in the way. The reservation may allow fewer tokens than requested.
+func (s *Server) reserve(x *exchange, bodyBytes int64) (err error) {
+	r := x.request
+	began := time.Now()
+	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
+		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
+	}, budget.Demand{
+		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
+	}, &requester{x, s.queue, bodyBytes})
+	x.timings.queued += time.Since(began)
+	if err == nil {
+		return nil
+	}
+	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
+	switch {
+	case isExceeded:
+		return budgetExceeded(exceeded)
+	case x.cancelled():
+		return x.cancelErr()
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	case errors.Is(err, budget.ErrKeyDisabled):
+		x.caller.payer = budget.Payer{} // the response must not show the budget of a key that no longer works
+		return apierr.BadKey(err)
+	case errors.Is(err, errUncounted):
+		return x.uncountable(err)
+	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed):
+		return ledgerUnavailable(err)
+	default:
+		return fmt.Errorf("reserve: %w", err)
+	}
+}
+
+func budgetExceeded(e *budget.Exceeded) error {
+	return apierr.BudgetSpent(apierr.Budget{
+		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
+		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
+	})
+}
+
+// ledgerRetry is when a client should retry that was refused because the ledger cannot be written.
+const ledgerRetry = 2 * time.Second
+
+// ledgerUnavailable refuses a request that could not be charged.
+func ledgerUnavailable(cause error) error {
+	return apierr.Overload("the ledger cannot be written at the moment", ledgerRetry, cause)
+}

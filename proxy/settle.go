@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/budget"
+	apierr "basegate/errors"
+	"basegate/stream"
+)
+
+// settle charges the request and waits until the charge is on disk, so that no client receives the last byte of a
+// response that is not charged. The error is for the client. If the charge of a plain response cannot be written, nothing
+// of it has been sent, and it costs nothing.
+func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) error {
+	outcome := budget.Outcome{
+		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
+		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: time.Since(x.timings.arrived),
+	}
+	if code == "" {
+		fallback := outcome
+		fallback.Code = string(apierr.Overloaded)
+		if !x.delivery.streaming {
+			fallback.Prompt, fallback.Completion, fallback.Status = 0, 0, apierr.Overloaded.Status()
+		}
+		outcome.Fallback = &fallback
+	}
+	x.charge.usage, x.charge.settled = usage, true
+	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
+	// receives an error.
+	err := x.reservation.Settle(context.WithoutCancel(x.r.Context()), outcome)
+	switch {
+	case err == nil:
+		return nil
+	case x.cancelled():
+		return x.cancelErr()
+	default:
+		return ledgerUnavailable(err)
+	}
+}
+
+// settleFailure settles a request that failed or whose client disconnected. It returns err, which is the error
+// for the client, and not an error of the ledger.
+func (s *Server) settleFailure(x *exchange, err error) error {
+	if err == nil || x.charge.settled {
+		return err
+	}
+	status, code := x.failureOutcome(err)
+	var usage stream.Usage
+	if x.delivery.streaming || (x.attempts.working && code == codeClientGone) {
+		usage = s.countUsage(x)
+	}
+	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
+		s.log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
+	}
+	return err
+}
+
+// failureOutcome returns what the log and the ledger record of a request that failed.
+func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
+	if errors.Is(err, errClientGone) {
+		return statusClientGone, codeClientGone
+	}
+	code = apierr.From(err).Code
+	if x.delivery.streaming {
+		return x.delivery.status, code
+	}
+	return code.Status(), code
+}
+
+// countTimeout limits the requests to /tokenize for a usage that vLLM did not report. It is shorter than what the gateway
+// takes to stop after it has cancelled the requests in flight.
+const countTimeout = 5 * time.Second
+
+// countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. It
+// releases the slot first, because vLLM has finished with the request. If the tokenizer does not respond, the prompt's
+// upper bound is charged, and one token for each event.
+func (s *Server) countUsage(x *exchange) stream.Usage {
+	x.slot.Release()
+	x.stopCounting()
+	if x.delivery.streaming {
+		x.extendWriteDeadline() // an error event is sent after this
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), countTimeout)
+	defer cancel()
+	if err := x.countPrompt(ctx); err != nil {
+		s.log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
+	}
+	if x.charge.stream != nil {
+		x.charge.choices = x.charge.stream.Choices()
+	}
+	usage := stream.Usage{Prompt: x.prompt.tokens, Known: true}
+	for i := range x.charge.choices {
+		usage.Completion += x.charge.choices[i].MinTokens()
+	}
+	if usage.Completion == 0 {
+		return usage
+	}
+	completion, err := x.countCompletion(ctx)
+	if err != nil {
+		s.log.Warn("a stream that was cut off is charged by its events", zap.String("request_id", x.id), zap.Error(err))
+		return usage
+	}
+	usage.Completion = completion
+	return usage
+}

@@ -1,0 +1,77 @@
+package stream
+
+import (
+	"bytes"
+	"slices"
+)
+
+// eventEnd returns the offset after the first blank line, which ends an event, or -1 if there is none.
+func eventEnd(text []byte) int {
+	for from := 0; ; {
+		i := bytes.IndexByte(text[from:], '\n')
+		if i < 0 {
+			return -1
+		}
+		from += i + 1
+		if n := lineBreak(text[from:]); n > 0 {
+			return from + n
+		}
+	}
+}
+
+// lineBreak returns the length of the line break at the beginning of text, or 0 if there is none.
+func lineBreak(text []byte) int {
+	switch {
+	case len(text) > 0 && text[0] == '\n':
+		return 1
+	case len(text) > 1 && text[0] == '\r' && text[1] == '\n':
+		return 2
+	default:
+		return 0
+	}
+}
+
+// splitEvent splits the first event, with its terminator, from a batch.
+func splitEvent(batch []byte) (event, rest []byte) {
+	if end := eventEnd(batch); end >= 0 {
+		return batch[:end], batch[end:]
+	}
+	return batch, nil
+}
+
+// hasOnlySSEFields reports whether every line of an event without payload is a comment or a field that the standard for
+// server-sent events defines.
+func hasOnlySSEFields(event []byte) bool {
+	for line := range bytes.Lines(event) {
+		name, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
+		switch string(name) {
+		case "", "data", "event", "id", "retry":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// payload returns the value of an event's data field, joining several data lines by a line feed. It is empty if the event
+// has none, as a comment does.
+func payload(event []byte) []byte {
+	line, terminated := bytes.CutSuffix(event, []byte("\n\n"))
+	if value, ok := bytes.CutPrefix(line, []byte("data: ")); ok && terminated && bytes.IndexByte(value, '\n') < 0 {
+		return bytes.TrimRight(value, "\r") // the form in which vLLM writes every event
+	}
+	var joined []byte
+	for line := range bytes.Lines(event) {
+		value, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue
+		}
+		value = bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n")
+		if joined == nil {
+			joined = value
+			continue
+		}
+		joined = append(append(slices.Clip(joined), '\n'), value...)
+	}
+	return joined
+}

@@ -1,0 +1,141 @@
+package stream
+
+import "github.com/tidwall/gjson"
+
+// Usage is what vLLM reports that a request has cost, in tokens.
+type Usage struct {
+	Prompt, Completion int64
+	Known              bool // vLLM has reported it
+}
+
+// Object is a completion object of vLLM, a plain response body or the payload of an event, with the members that the
+// gateway reads. The values are slices of the parsed bytes, nil if the member is absent.
+type Object struct {
+	failure, object, usage []byte // the members "error", "object" and "usage"
+	choices                []choice
+}
+
+// choice is an element of the member "choices".
+type choice struct {
+	index                        int // -1 if absent or not an index
+	text, logprobs, finishReason []byte
+	textAt                       int // offset of text in the object
+}
+
+// Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes.
+func (o *Object) Parse(body []byte) error {
+	*o = Object{choices: o.choices[:0]}
+	s := scanner{data: body}
+	s.members(func(name []byte) {
+		switch string(name) {
+		case "error":
+			o.failure = s.value()
+		case "object":
+			o.object = s.value()
+		case "usage":
+			o.usage = s.value()
+		case "choices":
+			if s.next() == '[' {
+				s.elements(func() { o.choices = append(o.choices, parseChoice(&s)) })
+				return
+			}
+			s.value()
+		default:
+			s.value()
+		}
+	})
+	return s.end()
+}
+
+func parseChoice(s *scanner) choice {
+	c := choice{index: -1}
+	if s.next() != '{' {
+		s.value()
+		return c
+	}
+	s.members(func(name []byte) {
+		value := s.value()
+		switch string(name) {
+		case "index":
+			c.index = parseCount(value)
+		case "text":
+			c.text, c.textAt = value, s.at-len(value)
+		case "logprobs":
+			c.logprobs = value
+		case "finish_reason":
+			c.finishReason = value
+		}
+	})
+	return c
+}
+
+// parseCount parses an index or a token count of up to nine digits; -1 if it is neither.
+func parseCount[T string | []byte](raw T) int {
+	if len(raw) == 0 || len(raw) > 9 {
+		return -1
+	}
+	n := 0
+	for i := range len(raw) {
+		if !isDigit(raw[i]) {
+			return -1
+		}
+		n = 10*n + int(raw[i]-'0')
+	}
+	return n
+}
+
+// IsError reports whether the object is one of vLLM's errors, which several versions send with status 200.
+func (o *Object) IsError() bool {
+	return !isNull(o.failure) || string(o.object) == `"error"`
+}
+
+// NumChoices returns the number of choices in the object.
+func (o *Object) NumChoices() int { return len(o.choices) }
+
+// Aborted reports whether vLLM has aborted one of the choices, which it does with status 200.
+func (o *Object) Aborted() bool {
+	for i := range o.choices {
+		if o.choices[i].aborted() {
+			return true
+		}
+	}
+	return false
+}
+
+// Usage returns the usage in the object. Values that are not token counts make it unknown, because the ledger sums them.
+func (o *Object) Usage() Usage {
+	if len(o.usage) == 0 || o.usage[0] != '{' {
+		return Usage{}
+	}
+	u := gjson.ParseBytes(o.usage)
+	prompt, completion := tokenCount(u, "prompt_tokens"), tokenCount(u, "completion_tokens")
+	if prompt < 0 || completion < 0 {
+		return Usage{}
+	}
+	return Usage{Prompt: prompt, Completion: completion, Known: true}
+}
+
+// tokenCount returns a member's token count, 0 if it is absent, -1 if it is not a count.
+func tokenCount(u gjson.Result, name string) int64 {
+	count := u.Get(name)
+	if !count.Exists() {
+		return 0
+	}
+	return int64(parseCount(count.Raw))
+}
+
+// ChoiceUsage returns the usage of each choice, in the order of the object.
+func (o *Object) ChoiceUsage() []ChoiceUsage {
+	all := make([]ChoiceUsage, len(o.choices))
+	for i := range o.choices {
+		all[i].add(&o.choices[i])
+	}
+	return all
+}
+
+func (c *choice) finished() bool { return len(c.finishReason) > 0 && c.finishReason[0] == '"' }
+func (c *choice) aborted() bool  { return string(c.finishReason) == `"abort"` }
+func (c *choice) hasText() bool  { return len(c.text) > len(`""`) && c.text[0] == '"' }
+
+// isNull reports whether a value is absent or null.
+func isNull(value []byte) bool { return len(value) == 0 || string(value) == "null" }

@@ -1,0 +1,192 @@
+package stream
+
+import (
+	"bytes"
+	"errors"
+)
+
+var (
+	errNotEvent = errors.New("the backend sent something other than server-sent events")
+	errNoFinish = errors.New("the stream ended before every choice had finished")
+	errNoUsage  = errors.New("the stream ended without the usage that was asked for")
+)
+
+// Status is the status of a stream.
+type Status uint8
+
+const (
+	// Open means that more events follow.
+	Open Status = iota
+	// Complete means that every choice has finished and [DONE] has been received.
+	Complete
+	// Failed means that the stream is not valid; State.Failure says why.
+	Failed
+)
+
+// FailureKind says what is wrong with a stream.
+type FailureKind uint8
+
+const (
+	// ErrorEvent is an error that vLLM reported in an event.
+	ErrorEvent FailureKind = iota
+	// Aborted is a choice that vLLM aborted, as it does when it shuts down.
+	Aborted
+	// Malformed is an event that is not one of vLLM's.
+	Malformed
+	// Truncated is a stream that ended too early.
+	Truncated
+)
+
+// Failure says why a stream failed.
+type Failure struct {
+	Kind    FailureKind
+	Payload []byte // of an ErrorEvent: vLLM's JSON, valid until the next read
+	Err     error  // of Malformed and Truncated; it quotes nothing of the stream
+}
+
+// State tracks one stream of completion chunks.
+type State struct {
+	total     int                    // choices of the complete response
+	passUsage bool                   // the client asked for the usage event
+	echoed    func(choice int) int64 // prompt tokens that each choice echoes; nil without echo
+	choices   []ChoiceUsage          // by index; grows with the stream, because a request may ask for millions
+
+	began      bool // a chunk has been passed on
+	unfinished int
+	tokens     int64 // lower bound of the completion tokens received
+	usage      Usage
+	failure    Failure
+	chunk      chunkTemplate
+	scratch    []byte
+}
+
+// NewState returns the state of a stream with that many choices. echoed returns how many tokens of the prompt each choice
+// echoes; it is nil without echo.
+func NewState(choices int, passUsage bool, echoed func(choice int) int64) *State {
+	return &State{total: choices, passUsage: passUsage, echoed: echoed, unfinished: choices}
+}
+
+// Usage returns what vLLM reported at the end of the stream.
+func (s *State) Usage() Usage { return s.usage }
+
+// Tokens returns a lower bound of the completion tokens received so far.
+func (s *State) Tokens() int64 { return s.tokens }
+
+// Choices returns the usage of the choices received so far, by index.
+func (s *State) Choices() []ChoiceUsage { return s.choices }
+
+// Failure says why the stream is Failed.
+func (s *State) Failure() Failure { return s.failure }
+
+// Add processes a batch of whole events and returns the bytes to pass on: the batch without the events that the client
+// must not receive and without [DONE]. Nothing after the end of the stream is passed on.
+func (s *State) Add(batch []byte) ([]byte, Status) {
+	rest := batch
+	for len(rest) > 0 {
+		var event []byte
+		before := len(batch) - len(rest)
+		event, rest = splitEvent(rest)
+		pass, status := s.addEvent(event)
+		if status != Open {
+			return batch[:before], status
+		}
+		if !pass {
+			batch = s.without(batch, before, before+len(event))
+			rest = batch[before:]
+		}
+	}
+	return batch, Open
+}
+
+// without returns batch without the bytes from start to end. The batch is in the buffer of the Reader, so it is copied.
+func (s *State) without(batch []byte, start, end int) []byte {
+	if end == len(batch) {
+		return batch[:start]
+	}
+	s.scratch = append(append(s.scratch[:0], batch[:start]...), batch[end:]...)
+	return s.scratch
+}
+
+var done = []byte("[DONE]")
+
+// addEvent processes one event and reports whether it is passed on.
+func (s *State) addEvent(event []byte) (pass bool, status Status) {
+	data := payload(event)
+	if len(data) == 0 {
+		if !hasOnlySSEFields(event) {
+			return false, s.fail(Failure{Kind: Malformed, Err: errNotEvent})
+		}
+		return s.began, Open
+	}
+	if bytes.Equal(data, done) {
+		return false, s.atDone()
+	}
+	chunk := &s.chunk
+	if err := chunk.Parse(data); err != nil {
+		return false, s.fail(Failure{Kind: Malformed, Err: err})
+	}
+	switch {
+	case chunk.IsError():
+		return false, s.fail(Failure{Kind: ErrorEvent, Payload: data})
+	case len(chunk.choices) == 0 && chunk.Usage().Known:
+		s.usage = chunk.Usage()
+		return s.passUsage, Open
+	case chunk.Aborted():
+		return false, s.fail(Failure{Kind: Aborted})
+	default:
+		s.addChoices(chunk.choices)
+		s.began = true
+		return true, Open
+	}
+}
+
+// addChoices counts what a chunk brings of each choice, and which choices it finishes.
+func (s *State) addChoices(choices []choice) {
+	for i := range choices {
+		c := &choices[i]
+		if c.index < 0 || c.index >= s.total {
+			continue
+		}
+		u := s.choice(c.index)
+		before := u.MinTokens()
+		u.add(c)
+		s.tokens += u.MinTokens() - before
+		if c.finished() && !u.finished {
+			u.finished = true
+			s.unfinished--
+		}
+	}
+}
+
+func (s *State) choice(index int) *ChoiceUsage {
+	for next := len(s.choices); next <= index; next++ {
+		var u ChoiceUsage
+		if s.echoed != nil {
+			u.Echoed = s.echoed(next)
+		}
+		s.choices = append(s.choices, u)
+	}
+	return &s.choices[index]
+}
+
+func (s *State) fail(f Failure) Status {
+	s.failure = f
+	return Failed
+}
+
+// atDone returns the status at [DONE], which vLLM also sends after an error.
+func (s *State) atDone() Status {
+	if s.unfinished > 0 {
+		return s.fail(Failure{Kind: Truncated, Err: errNoFinish})
+	}
+	return Complete
+}
+
+// End returns the status of a stream that ended without [DONE]: it is Complete if every choice has finished and the
+// usage that the client asked for has been received.
+func (s *State) End() Status {
+	if s.passUsage && !s.usage.Known {
+		return s.fail(Failure{Kind: Truncated, Err: errNoUsage})
+	}
+	return s.atDone()
+}
