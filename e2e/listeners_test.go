@@ -163,7 +163,7 @@ func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
 	leave()
 	poll.Within(t, time.Second, "the mock sees its client leave", func() bool {
 		for _, r := range mock.Requests() {
-			if r.Path == "/v1/completions" && r.ClientLeft() {
+			if r.Path == "/v1/completions" && r.ClientDisconnected() {
 				return true
 			}
 		}

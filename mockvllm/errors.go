@@ -14,73 +14,73 @@ const (
 	internalSpaced      = "Internal Server Error"
 )
 
-// deadEngine is the V1 engine's constant text, deadLoop the V0 engine's.
+// engineDeadV1 is the V1 engine's constant text, engineDeadV0 the V0 engine's.
 const (
-	deadEngine = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-	deadLoop   = "Background loop has errored already."
+	engineDeadV1 = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+	engineDeadV0 = "Background loop has errored already."
 )
 
 // A failure is an error on its way to the client. It has vLLM's usual shape unless raw is set.
 type failure struct {
-	status  int
-	kind    string // vLLM's "type"
-	message string
-	param   string // empty: null
-	value   string // what param was given; part of the message where the version says so
-	code    int    // 0: the status
+	status    int
+	errorType string // vLLM's "type"
+	message   string
+	param     string // empty: null
+	value     string // what param was given; part of the message where the version says so
+	code      int    // 0: the status
 
 	raw         *string // the whole body, in place of the usual shape
 	contentType string  // of raw
-	underOK     bool    // sent with status 200
-	inEngine    bool    // found only once the stream's 200 has gone out
-	cut         bool    // in a stream: no event, the connection ends
+	asOK        bool    // sent with status 200
+	engineError bool    // found only once the stream's 200 has gone out
+	closesConn  bool    // in a stream: no event, the connection ends
 }
 
 func (f *failure) Error() string { return f.message }
 
 func badRequest(param, format string, arguments ...any) *failure {
 	return &failure{
-		status: http.StatusBadRequest, kind: badRequestError, message: fmt.Sprintf(format, arguments...), param: param,
+		status: http.StatusBadRequest, errorType: badRequestError, message: fmt.Sprintf(format, arguments...), param: param,
 	}
 }
 
-// of adds the offending value, which newer versions append to the message.
-func (f *failure) of(value any) *failure {
+// withValue adds the offending value, which newer versions append to the message.
+func (f *failure) withValue(value any) *failure {
 	f.value = fmt.Sprint(value)
 	return f
 }
 
-// engine marks a check that vLLM makes only inside the engine's generator.
-func (f *failure) engine() *failure {
-	f.inEngine = true
+// fromEngine marks a check that vLLM makes only inside the fromEngine's generator.
+func (f *failure) fromEngine() *failure {
+	f.engineError = true
 	return f
 }
 
-func plainText(status int, text string) *failure {
+func textFailure(status int, text string) *failure {
 	return &failure{status: status, message: text, raw: &text, contentType: "text/plain; charset=utf-8"}
 }
 
-func detail(status int, text string) *failure {
-	body := string(pair("detail", text))
+func detailFailure(status int, text string) *failure {
+	body := string(stringObject("detail", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// stringError is shape C of vLLM's errors: {"error":"text"}.
-func stringError(status int, text string) *failure {
-	body := string(pair("error", text))
+// stringFailure is shape C of vLLM's errors: {"error":"text"}.
+func stringFailure(status int, text string) *failure {
+	body := string(stringObject("error", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// pair is a JSON object with one string.
-func pair(key, text string) []byte {
-	to := appendString([]byte{'{'}, key)
-	to = append(to, ':')
-	to = appendString(to, text)
-	return append(to, '}')
+// stringObject is a JSON object with one string.
+func stringObject(key, text string) []byte {
+	dst := appendString([]byte{'{'}, key)
+	dst = append(dst, ':')
+	dst = appendString(dst, text)
+	return append(dst, '}')
 }
 
-// full is the message as this version words it.
-func (s *shape) full(f *failure) string {
+// fullMessage is the message as this version words it.
+func (s *versionSpec) fullMessage(f *failure) string {
 	if !s.namesParams || f.param == "" || f.value == "" {
 		return f.message
 	}
@@ -88,107 +88,107 @@ func (s *shape) full(f *failure) string {
 }
 
 // errorBody is the failure as a plain answer's body.
-func (s *shape) errorBody(f *failure) []byte {
+func (s *versionSpec) errorBody(f *failure) []byte {
 	if f.raw != nil {
 		return []byte(*f.raw)
 	}
 	if s.errors == flatErrors {
-		return s.appendError(nil, f, compact, true)
+		return s.appendError(nil, f, compactLayout, true)
 	}
 	body := append([]byte(nil), `{"error":`...)
-	body = s.appendError(body, f, compact, false)
+	body = s.appendError(body, f, compactLayout, false)
 	return append(body, '}')
 }
 
 // errorEvent is the failure as an event of a stream. vLLM writes it by json.dumps: ASCII, with spaces.
-func (s *shape) errorEvent(f *failure) []byte {
+func (s *versionSpec) errorEvent(f *failure) []byte {
 	event := append([]byte(nil), `data: {"error": `...)
-	event = s.appendError(event, f, spaced, s.errors == flatErrors)
+	event = s.appendError(event, f, spacedLayout, s.errors == flatErrors)
 	return append(event, "}\n\n"...)
 }
 
-// A layout is one of the two ways in which vLLM writes JSON.
-type layout struct {
+// A jsonLayout is one of the two ways in which vLLM writes JSON.
+type jsonLayout struct {
 	comma, colon string
 	ascii        bool
 }
 
 var (
-	compact = layout{comma: ",", colon: ":"}
-	spaced  = layout{comma: ", ", colon: ": ", ascii: true}
+	compactLayout = jsonLayout{comma: ",", colon: ":"}
+	spacedLayout  = jsonLayout{comma: ", ", colon: ": ", ascii: true}
 )
 
-func (s *shape) appendError(to []byte, f *failure, l layout, flat bool) []byte {
-	text := func(to []byte, text string) []byte {
+func (s *versionSpec) appendError(dst []byte, f *failure, l jsonLayout, flat bool) []byte {
+	text := func(dst []byte, text string) []byte {
 		if l.ascii {
-			return appendASCII(to, text)
+			return appendASCII(dst, text)
 		}
-		return appendString(to, text)
+		return appendString(dst, text)
 	}
-	key := func(to []byte, name string) []byte {
-		return append(append(append(append(to, '"'), name...), '"'), l.colon...)
+	key := func(dst []byte, name string) []byte {
+		return append(append(append(append(dst, '"'), name...), '"'), l.colon...)
 	}
-	to = append(to, '{')
+	dst = append(dst, '{')
 	if flat {
-		to = append(text(key(to, "object"), "error"), l.comma...)
+		dst = append(text(key(dst, "object"), "error"), l.comma...)
 	}
-	to = append(text(key(to, "message"), s.full(f)), l.comma...)
-	to = append(text(key(to, "type"), f.kind), l.comma...)
-	to = key(to, "param")
+	dst = append(text(key(dst, "message"), s.fullMessage(f)), l.comma...)
+	dst = append(text(key(dst, "type"), f.errorType), l.comma...)
+	dst = key(dst, "param")
 	if f.param != "" && s.namesParams {
-		to = text(to, f.param)
+		dst = text(dst, f.param)
 	} else {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	}
 	code := f.code
 	if code == 0 {
 		code = f.status
 	}
-	to = fmt.Appendf(append(to, l.comma...), `"code"%s%d}`, l.colon, code)
-	return to
+	dst = fmt.Appendf(append(dst, l.comma...), `"code"%s%d}`, l.colon, code)
+	return dst
 }
 
-// deathBefore is what a request gets from an engine that is dead, before anything was written.
-func (s *shape) deathBefore() *failure {
-	f := &failure{status: http.StatusInternalServerError, kind: internalServerError, message: deadEngine}
-	switch s.death {
+// deadEngineFailure is what a request gets from an engine that is dead, before anything was written.
+func (s *versionSpec) deadEngineFailure() *failure {
+	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: engineDeadV1}
+	switch s.deathPlain {
 	case deathEmpty:
 		empty := ""
 		f.raw = &empty
 	case deathInternal:
-		f.kind = internalSpaced
-	case deathUnderOK:
-		f.underOK = true
+		f.errorType = internalSpaced
+	case deathAsOK:
+		f.asOK = true
 	case deathInternalServer:
 	}
 	return f
 }
 
-// deathWithin is what a stream gets when the engine dies under it.
-func (s *shape) deathWithin() *failure {
-	message := deadEngine
+// engineDeathInStream is what a stream gets when the engine dies under it.
+func (s *versionSpec) engineDeathInStream() *failure {
+	message := engineDeadV1
 	if s.v0 {
-		message = deadLoop
+		message = engineDeadV0
 	}
-	return s.within(message)
+	return s.streamFailure(message)
 }
 
-// within is an unexpected exception with this text as a stream of this version shows it.
-func (s *shape) within(message string) *failure {
-	switch s.deathInStream {
+// streamFailure is an unexpected exception with this text as a stream of this version shows it.
+func (s *versionSpec) streamFailure(message string) *failure {
+	switch s.deathStream {
 	case streamBadRequest:
 		return badRequest("", "%s", message)
 	case streamCut:
-		return &failure{message: message, cut: true}
+		return &failure{message: message, closesConn: true}
 	case streamInternal:
 	}
-	return &failure{status: http.StatusInternalServerError, kind: internalServerError, message: message}
+	return &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: message}
 }
 
-// contextWordings are vLLM's ways to say that a request is too long, by the order of their age. A context_length
+// contextMessages are vLLM's ways to say that a request is too long, by the order of their age. A context_length
 // fault chooses among them by number, counted from 1. {N} is the context, {P} the prompt, {C} the completion, {T}
 // both.
-var contextWordings = []string{
+var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",
 	"The prompt (total length {P}) is too long to fit into the model (context length {N}). Make sure that `max_model_len` is no smaller than the number of text tokens plus multimodal tokens.",
@@ -205,30 +205,30 @@ var contextWordings = []string{
 
 // Numbers of contextWordings.
 const (
-	wordRequested = iota + 1
-	wordMessages
-	wordPromptV0
-	wordTooLarge
-	wordInput
-	wordDecoder
-	wordDecoderFull
-	wordOutput
-	wordAtLeast
-	wordCharacters
-	wordMaxTokens
-	wordFallback
+	wordingRequested = iota + 1
+	wordingMessages
+	wordingPromptV0
+	wordingTooLarge
+	wordingInput
+	wordingDecoder
+	wordingDecoderFull
+	wordingOutput
+	wordingAtLeast
+	wordingCharacters
+	wordingMaxTokens
+	wordingFallback
 )
 
-// A measure holds the numbers that a wording may tell.
-type measure struct {
-	limit, prompt, completion   int
-	characters, most, maxPrompt int
+// A contextCounts holds the numbers that a wording may tell.
+type contextCounts struct {
+	limit, prompt, completion            int
+	characters, maxCharacters, maxPrompt int
 }
 
-func wordContext(number int, m measure) string {
+func contextMessage(number int, m contextCounts) string {
 	return strings.NewReplacer(
 		"{N}", fmt.Sprint(m.limit), "{P}", fmt.Sprint(m.prompt), "{C}", fmt.Sprint(m.completion),
-		"{T}", fmt.Sprint(m.prompt+m.completion), "{K}", fmt.Sprint(m.characters), "{M}", fmt.Sprint(m.most),
+		"{T}", fmt.Sprint(m.prompt+m.completion), "{K}", fmt.Sprint(m.characters), "{M}", fmt.Sprint(m.maxCharacters),
 		"{Q}", fmt.Sprint(m.maxPrompt),
-	).Replace(contextWordings[number-1])
+	).Replace(contextMessages[number-1])
 }

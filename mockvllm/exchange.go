@@ -16,13 +16,13 @@ const maxBody = 256 << 20
 
 // An exchange is one request with its answer and the fault that strikes it, if any.
 type exchange struct {
-	server  *Server
-	w       http.ResponseWriter
-	r       *http.Request
-	arrived time.Time
-	body    []byte
-	fault   *Fault
-	cleared <-chan struct{} // closed when the faults are
+	server        *Server
+	w             http.ResponseWriter
+	r             *http.Request
+	arrived       time.Time
+	body          []byte
+	fault         *Fault
+	faultsCleared <-chan struct{} // closed when the faults are
 }
 
 func (x *exchange) readBody() error {
@@ -38,28 +38,28 @@ func (x *exchange) readBody() error {
 	return err
 }
 
-// striking tells whether the fault is of the kind.
-func (x *exchange) striking(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
+// hasFault tells whether the fault is of the kind.
+func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
-// refuse answers with a failure; nothing of an answer has been written yet.
-func (x *exchange) refuse(f *failure) {
+// writeFailure answers with a failure; nothing of an answer has been written yet.
+func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"
 	if f.raw != nil {
 		contentType = f.contentType
 	}
 	status := f.status
-	if f.underOK || f.inEngine && x.server.shape.errorsUnderOK {
+	if f.asOK || f.engineError && x.server.spec.engineErrorsAsOK {
 		status = http.StatusOK
 	}
-	x.respond(status, contentType, x.server.shape.errorBody(f))
+	x.writeResponse(status, contentType, x.server.spec.errorBody(f))
 }
 
-// json answers 200 with a body.
-func (x *exchange) json(body []byte) { x.respond(http.StatusOK, "application/json", body) }
+// writeJSON answers 200 with a body.
+func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, "application/json", body) }
 
-// respond writes a plain answer, damaged as the fault wants it.
-func (x *exchange) respond(status int, contentType string, body []byte) {
-	body = x.distort(body)
+// writeResponse writes a plain answer, damaged as the fault wants it.
+func (x *exchange) writeResponse(status int, contentType string, body []byte) {
+	body = x.corruptBody(body)
 	header := x.w.Header()
 	header["Content-Type"] = nil // an empty body has none, and net/http must not guess one
 	if contentType != "" {
@@ -68,21 +68,21 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	x.w.WriteHeader(status)
 	switch {
-	case x.striking(faultResetMid):
-		x.writePart(body)
-		x.reset()
-	case x.striking(faultCut):
-		x.writePart(body)
-		x.hangUp()
-	case x.striking(faultSlow):
-		_ = x.drip(body) // the client has left, or the server is closing: nobody to tell
+	case x.hasFault(faultResetMid):
+		x.writePartialBody(body)
+		x.resetConn()
+	case x.hasFault(faultCut):
+		x.writePartialBody(body)
+		x.closeConn()
+	case x.hasFault(faultSlow):
+		_ = x.writeSlowly(body) // the client has left, or the server is closing: nobody to tell
 	default:
 		_, _ = x.w.Write(body) // idem
 	}
 }
 
-// writePart sends the part of a body that goes out before it breaks off: half unless the fault says how much.
-func (x *exchange) writePart(body []byte) {
+// writePartialBody sends the part of a body that goes out before it breaks off: half unless the fault says how much.
+func (x *exchange) writePartialBody(body []byte) {
 	part := x.fault.AfterBytes
 	if part == 0 {
 		part = len(body) / 2
@@ -91,8 +91,8 @@ func (x *exchange) writePart(body []byte) {
 	_ = http.NewResponseController(x.w).Flush()   // idem
 }
 
-// drip writes in slices with the fault's delay after each.
-func (x *exchange) drip(data []byte) error {
+// writeSlowly writes in slices with the fault's delay after each.
+func (x *exchange) writeSlowly(data []byte) error {
 	slice := x.fault.Slice
 	if slice == 0 {
 		slice = max(1, len(data))
@@ -113,12 +113,12 @@ func (x *exchange) drip(data []byte) error {
 	return nil
 }
 
-// reset ends the connection by a TCP reset, hangUp by an orderly close; neither finishes the answer.
-func (x *exchange) reset() { x.disconnect(true) }
+// resetConn ends the connection by a TCP resetConn, hangUp by an orderly close; neither finishes the answer.
+func (x *exchange) resetConn() { x.endConn(true) }
 
-func (x *exchange) hangUp() { x.disconnect(false) }
+func (x *exchange) closeConn() { x.endConn(false) }
 
-func (x *exchange) disconnect(abruptly bool) {
+func (x *exchange) endConn(abruptly bool) {
 	conn, _, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler) // no connection to take over, as in a recorder: the next best end

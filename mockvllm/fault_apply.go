@@ -19,24 +19,24 @@ const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 h
 const engineBusy = "The engine is currently busy and cannot accept new requests. Please try again later or on a " +
 	"different instance."
 
-// strike lets the fault answer in place of the server, if it is of a kind that does. It tells whether it did.
-func (s *Server) strike(x *exchange) bool {
+// applyFault lets the fault answer in place of the server, if it is of a kind that does. It tells whether it did.
+func (s *Server) applyFault(x *exchange) bool {
 	if x.fault.Kind != faultSlow {
 		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
-			x.hangUp()
+			x.closeConn()
 			return true
 		}
 	}
 	switch x.fault.Kind {
 	case faultReset:
-		x.reset()
+		x.resetConn()
 		return true
 	case faultHang:
-		return !x.fault.midway() && s.hang(x) != nil
+		return !x.fault.isMidStream() && s.hang(x) != nil
 	}
-	failure := s.faultFailure(x.fault)
+	failure := s.failureFor(x.fault)
 	if failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 	}
 	return failure != nil
 }
@@ -45,91 +45,91 @@ func (s *Server) strike(x *exchange) bool {
 func (*Server) hang(x *exchange) error {
 	select {
 	case <-x.r.Context().Done():
-		x.hangUp()
+		x.closeConn()
 		return context.Cause(x.r.Context())
-	case <-x.cleared:
+	case <-x.faultsCleared:
 		return nil
 	}
 }
 
-// faultFailure is the failure that the fault stands for, or nil if it strikes later or otherwise.
-func (s *Server) faultFailure(f *Fault) *failure {
+// failureFor is the failure that the fault stands for, or nil if it strikes later or otherwise.
+func (s *Server) failureFor(f *Fault) *failure {
 	message := cmp.Or(f.Message, "Something went wrong on purpose.")
 	status := cmp.Or(f.Status, http.StatusInternalServerError)
-	usual := &failure{status: status, kind: internalServerError, message: message}
+	usual := &failure{status: status, errorType: internalServerError, message: message}
 	switch f.Kind {
 	case faultError:
 		return &failure{status: status, raw: &f.Body, contentType: cmp.Or(f.ContentType, "application/json")}
 	case faultNested:
-		return usual.inShape(nestedErrors)
+		return usual.inErrorShape(nestedErrors)
 	case faultFlat:
-		return usual.inShape(flatErrors)
+		return usual.inErrorShape(flatErrors)
 	case faultString:
-		return stringError(cmp.Or(f.Status, http.StatusServiceUnavailable),
+		return stringFailure(cmp.Or(f.Status, http.StatusServiceUnavailable),
 			cmp.Or(f.Message, "The model is currently scaling. Please try again later."))
 	case faultDetail:
-		return detail(cmp.Or(f.Status, http.StatusBadRequest), cmp.Or(f.Message, "There was an error parsing the body"))
+		return detailFailure(cmp.Or(f.Status, http.StatusBadRequest), cmp.Or(f.Message, "There was an error parsing the body"))
 	case faultEmpty:
 		empty := ""
 		return &failure{status: status, raw: &empty}
 	case faultText:
-		return plainText(status, cmp.Or(f.Message, internalSpaced))
+		return textFailure(status, cmp.Or(f.Message, internalSpaced))
 	case faultOKError:
-		wrapped := usual.inShape(nestedErrors)
+		wrapped := usual.inErrorShape(nestedErrors)
 		wrapped.status = http.StatusOK
 		return wrapped
 	case faultContext:
 		return s.contextFailure(f)
 	case faultOverloaded:
 		return &failure{
-			status: cmp.Or(f.Status, http.StatusServiceUnavailable), kind: "Service Unavailable",
+			status: cmp.Or(f.Status, http.StatusServiceUnavailable), errorType: "Service Unavailable",
 			message: cmp.Or(f.Message, engineBusy),
 		}
 	case faultOOM, faultEngineDead:
-		return s.fatalFailure(f)
+		return s.engineFailure(f)
 	}
 	return nil
 }
 
-// inShape renders the failure in an error shape that need not be the version's.
-func (f *failure) inShape(shapeOfErrors errorShape) *failure {
-	body := string((&shape{errors: shapeOfErrors}).errorBody(f))
+// inErrorShape renders the failure in an error shape that need not be the version's.
+func (f *failure) inErrorShape(shapeOfErrors errorShape) *failure {
+	body := string((&versionSpec{errors: shapeOfErrors}).errorBody(f))
 	return &failure{status: f.status, message: f.message, raw: &body, contentType: "application/json"}
 }
 
 // contextFailure is a request that is too long, in the words that the fault asks for.
 func (s *Server) contextFailure(f *Fault) *failure {
-	m := measure{
-		limit: s.limit, prompt: s.limit, completion: 16, characters: s.limit * (s.longestPiece + 1),
-		most: (s.limit - 16) * s.longestPiece, maxPrompt: s.limit - 16,
+	m := contextCounts{
+		limit: s.maxModelLen, prompt: s.maxModelLen, completion: 16, characters: s.maxModelLen * (s.longestPiece + 1),
+		maxCharacters: (s.maxModelLen - 16) * s.longestPiece, maxPrompt: s.maxModelLen - 16,
 	}
 	number := f.Wording
 	if number == 0 {
-		spoken := s.shape
+		spoken := s.spec
 		if f.Version != "" {
-			named := shapeOf(parseRelease(f.Version))
+			named := specOf(parseRelease(f.Version))
 			spoken = &named
 		}
 		number = map[contextRule]int{
-			contextRequested: wordRequested, contextTooLarge: wordTooLarge, contextOutputTokens: wordOutput,
+			contextRequested: wordingRequested, contextTooLarge: wordingTooLarge, contextOutputTokens: wordingOutput,
 		}[spoken.context]
 	}
-	failure := badRequest("input_tokens", "%s", cmp.Or(f.Message, wordContext(number, m))).of(m.prompt)
+	failure := badRequest("input_tokens", "%s", cmp.Or(f.Message, contextMessage(number, m))).withValue(m.prompt)
 	failure.status = cmp.Or(f.Status, failure.status)
 	return failure
 }
 
-// fatalFailure is an engine that runs out of memory or dies at once; midway it strikes inside the stream.
-func (s *Server) fatalFailure(f *Fault) *failure {
-	if f.midway() {
+// engineFailure is an engine that runs out of memory or dies at once; midway it strikes inside the stream.
+func (s *Server) engineFailure(f *Fault) *failure {
+	if f.isMidStream() {
 		return nil
 	}
 	if f.Kind == faultEngineDead {
-		s.engine.die(f)
+		s.engine.kill(f)
 	}
-	failure := s.shape.deathBefore()
+	failure := s.spec.deadEngineFailure()
 	if f.Kind == faultOOM {
-		failure.message, failure.raw, failure.underOK = cudaOutOfMemory, nil, failure.underOK && f.Status == 0
+		failure.message, failure.raw, failure.asOK = cudaOutOfMemory, nil, failure.asOK && f.Status == 0
 	}
 	failure.status = cmp.Or(f.Status, failure.status)
 	if f.Message != "" {
@@ -138,21 +138,21 @@ func (s *Server) fatalFailure(f *Fault) *failure {
 	return failure
 }
 
-// distort damages a plain body.
-func (x *exchange) distort(body []byte) []byte {
+// corruptBody damages a plain body.
+func (x *exchange) corruptBody(body []byte) []byte {
 	switch {
-	case x.striking(faultGarbage):
+	case x.hasFault(faultGarbage):
 		return []byte(cmp.Or(x.fault.Body, "<html>\x00\xff this is neither JSON nor an event </html>"))
-	case x.striking(faultBigEvent):
-		return x.fault.inflate(body)
+	case x.hasFault(faultBigEvent):
+		return x.fault.padText(body)
 	}
 	return body
 }
 
-// inflate pads the first text of an answer until the whole has the fault's length.
-func (f *Fault) inflate(data []byte) []byte {
+// padText pads the first text of an answer until the whole has the fault's length.
+func (f *Fault) padText(data []byte) []byte {
 	const text = `"text":"`
-	missing := cmp.Or(f.Bytes, defaultBigEvent) - len(data)
+	missing := cmp.Or(f.Bytes, defaultBigEventBytes) - len(data)
 	if missing <= 0 || !bytes.Contains(data, []byte(text)) {
 		return data
 	}
@@ -165,26 +165,26 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	case "POST /mock/fault":
 		var f Fault
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFaultBodySize)).Decode(&f); err != nil {
-			answerControl(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+			writeControlJSON(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
 			return
 		}
 		s.faults.add(f)
-		answerControl(w, http.StatusOK, s.faults.list())
+		writeControlJSON(w, http.StatusOK, s.faults.list())
 	case "GET /mock/fault":
-		answerControl(w, http.StatusOK, s.faults.list())
+		writeControlJSON(w, http.StatusOK, s.faults.list())
 	case "DELETE /mock/fault":
 		s.ClearFaults()
-		answerControl(w, http.StatusOK, s.faults.list())
+		writeControlJSON(w, http.StatusOK, s.faults.list())
 	case "GET /mock/requests":
-		answerControl(w, http.StatusOK, s.Requests())
+		writeControlJSON(w, http.StatusOK, s.Requests())
 	default:
-		answerControl(w, http.StatusNotFound, map[string]string{
+		writeControlJSON(w, http.StatusNotFound, map[string]string{
 			"error": "here are POST, GET and DELETE /mock/fault, and GET /mock/requests",
 		})
 	}
 }
 
-func answerControl(w http.ResponseWriter, status int, answer any) {
+func writeControlJSON(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // the client has left

@@ -45,37 +45,37 @@ type Fault struct {
 
 // Names of the kinds of fault, each with what a client sees.
 const (
-	faultError       = "error"          // status and body, verbatim
-	faultNested      = "nested"         // {"error":{…}}
-	faultFlat        = "flat"           // {"object":"error",…}
-	faultString      = "string"         // {"error":"…"}
-	faultDetail      = "detail"         // {"detail":"…"}
-	faultEmpty       = "empty"          // no body
-	faultText        = "text"           // text/plain
-	faultOKError     = "ok_error"       // 200 with an error inside
-	faultContext     = "context_length" // 400, in any version's words
-	faultOverloaded  = "overloaded"     // 503 engine busy
-	faultOOM         = "oom"            // CUDA out of memory
-	faultEngineDead  = "engine_dead"    // this request and all after it
-	faultRefuse      = "refuse"         // reset before anything is read
-	faultHang        = "hang"           // never answers, or stops within the stream
-	faultReset       = "reset"          // reset before the answer's first byte
-	faultResetMid    = "reset_mid"      // reset within the answer
-	faultCut         = "cut"            // orderly close within the answer
-	faultAbort       = "abort"          // finish_reason abort under 200
-	faultErrorEvent  = "error_event"    // an error event, then [DONE]
-	faultNoFinish    = "no_finish"      // [DONE] without a finish_reason
-	faultNoDone      = "no_done"        // finished, but no [DONE]
-	faultSlow        = "slow"           // dripping
-	faultGarbage     = "garbage"        // neither JSON nor SSE
-	faultBigEvent    = "big_event"      // one very long line
-	faultMerge       = "merge"          // several tokens an event
-	faultBurst       = "burst"          // all events in one write
-	defaultBigEvent  = 1 << 20
-	defaultMerge     = 4
-	forever          = -1
-	anyPath          = "*"
-	maxFaultBodySize = 8 << 20
+	faultError           = "error"          // status and body, verbatim
+	faultNested          = "nested"         // {"error":{…}}
+	faultFlat            = "flat"           // {"object":"error",…}
+	faultString          = "string"         // {"error":"…"}
+	faultDetail          = "detail"         // {"detail":"…"}
+	faultEmpty           = "empty"          // no body
+	faultText            = "text"           // text/plain
+	faultOKError         = "ok_error"       // 200 with an error inside
+	faultContext         = "context_length" // 400, in any version's words
+	faultOverloaded      = "overloaded"     // 503 engine busy
+	faultOOM             = "oom"            // CUDA out of memory
+	faultEngineDead      = "engine_dead"    // this request and all after it
+	faultRefuse          = "refuse"         // reset before anything is read
+	faultHang            = "hang"           // never answers, or stops within the stream
+	faultReset           = "reset"          // reset before the answer's first byte
+	faultResetMid        = "reset_mid"      // reset within the answer
+	faultCut             = "cut"            // orderly close within the answer
+	faultAbort           = "abort"          // finish_reason abort under 200
+	faultErrorEvent      = "error_event"    // an error event, then [DONE]
+	faultNoFinish        = "no_finish"      // [DONE] without a finish_reason
+	faultNoDone          = "no_done"        // finished, but no [DONE]
+	faultSlow            = "slow"           // dripping
+	faultGarbage         = "garbage"        // neither JSON nor SSE
+	faultBigEvent        = "big_event"      // one very long line
+	faultMerge           = "merge"          // several tokens an event
+	faultBurst           = "burst"          // all events in one write
+	defaultBigEventBytes = 1 << 20
+	defaultMergeTokens   = 4
+	untilCleared         = -1
+	anyPath              = "*"
+	maxFaultBodySize     = 8 << 20
 )
 
 // FaultKinds are the kinds of fault, in the order of the README's table.
@@ -115,15 +115,15 @@ type faultJSON struct {
 // MarshalJSON writes the fault as POST /mock/fault takes it.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(faultJSON{
-		Kind: f.Kind, Path: f.Path, Times: f.Times, Delay: spell(f.Delay), AfterTokens: f.AfterTokens,
+		Kind: f.Kind, Path: f.Path, Times: f.Times, Delay: formatDuration(f.Delay), AfterTokens: f.AfterTokens,
 		AfterEvents: f.AfterEvents, AfterBytes: f.AfterBytes, InStream: f.InStream, Status: f.Status, Body: f.Body,
 		ContentType: f.ContentType, Message: f.Message, Slice: f.Slice, Bytes: f.Bytes, Tokens: f.Tokens,
-		Wording: f.Wording, Version: f.Version, ExitAfter: spell(f.ExitAfter),
-		RestartAfter: spell(f.RestartAfter), Clean: f.Clean,
+		Wording: f.Wording, Version: f.Version, ExitAfter: formatDuration(f.ExitAfter),
+		RestartAfter: formatDuration(f.RestartAfter), Clean: f.Clean,
 	})
 }
 
-func spell(d time.Duration) string {
+func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
@@ -145,7 +145,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	for i, field := range [3][2]string{
 		{"delay", raw.Delay}, {"exit_after", raw.ExitAfter}, {"restart_after", raw.RestartAfter},
 	} {
-		span, err := duration(field[0], field[1])
+		span, err := parseDuration(field[0], field[1])
 		if err != nil {
 			return err
 		}
@@ -158,10 +158,10 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 		Tokens: raw.Tokens, Wording: raw.Wording, Version: raw.Version, ExitAfter: spans[1],
 		RestartAfter: spans[2], Clean: raw.Clean,
 	}
-	return f.check()
+	return f.validate()
 }
 
-func duration(name, text string) (time.Duration, error) {
+func parseDuration(name, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -172,17 +172,17 @@ func duration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// check names what is wrong with the fault.
-func (f *Fault) check() error {
+// validate names what is wrong with the fault.
+func (f *Fault) validate() error {
 	switch {
 	case !slices.Contains(FaultKinds(), f.Kind):
 		return fmt.Errorf("kind must be one of %s, got %q", strings.Join(FaultKinds(), ", "), f.Kind)
-	case f.Times < forever:
+	case f.Times < untilCleared:
 		return fmt.Errorf("times must be -1 (until cleared), 0 (once) or a count, got %d", f.Times)
 	case f.Path != "" && f.Path != anyPath && !strings.HasPrefix(f.Path, "/"):
 		return fmt.Errorf("path must begin with / or be \"*\", got %q", f.Path)
-	case f.Wording < 0 || f.Wording > len(contextWordings):
-		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(contextWordings), f.Wording)
+	case f.Wording < 0 || f.Wording > len(contextMessages):
+		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(contextMessages), f.Wording)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
 		return fmt.Errorf("status must be between 200 and 599, got %d", f.Status)
 	case min(f.AfterTokens, f.AfterEvents, f.AfterBytes, f.Slice, f.Bytes, f.Tokens) < 0:
@@ -191,8 +191,8 @@ func (f *Fault) check() error {
 	return nil
 }
 
-// midway tells whether the fault lets an answer begin first.
-func (f *Fault) midway() bool { return f.InStream || f.AfterTokens > 0 || f.AfterEvents > 0 }
+// isMidStream tells whether the fault lets an answer begin first.
+func (f *Fault) isMidStream() bool { return f.InStream || f.AfterTokens > 0 || f.AfterEvents > 0 }
 
 // faultList holds the faults that are still to strike.
 type faultList struct {
@@ -212,17 +212,17 @@ func (l *faultList) add(f Fault) {
 	l.pending = append(l.pending, &f)
 }
 
-// take gives the oldest fault that hits the path and counts the hit. Connection faults are those that strike before
+// consume gives the oldest fault that hits the path and counts the hit. Connection faults are those that strike before
 // a request is read.
-func (l *faultList) take(path string, connection bool) *Fault {
+func (l *faultList) consume(path string, connection bool) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, f := range l.pending {
-		if (f.Kind == faultRefuse) != connection || !f.hits(path) {
+		if (f.Kind == faultRefuse) != connection || !f.matches(path) {
 			continue
 		}
 		struck := *f
-		if f.Times != forever {
+		if f.Times != untilCleared {
 			f.Times--
 		}
 		if f.Times == 0 {
@@ -233,7 +233,7 @@ func (l *faultList) take(path string, connection bool) *Fault {
 	return nil
 }
 
-func (f *Fault) hits(path string) bool {
+func (f *Fault) matches(path string) bool {
 	switch {
 	case f.Path == anyPath || path == anyPath:
 		return true
@@ -247,11 +247,11 @@ func (f *Fault) hits(path string) bool {
 func (l *faultList) list() []Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := []Fault{}
+	remaining := []Fault{}
 	for _, f := range l.pending {
-		left = append(left, *f)
+		remaining = append(remaining, *f)
 	}
-	return left
+	return remaining
 }
 
 // clear drops all faults and frees the requests that hang.
@@ -263,8 +263,8 @@ func (l *faultList) clear() {
 	l.cleared = make(chan struct{})
 }
 
-// untilCleared is closed with the next clear.
-func (l *faultList) untilCleared() <-chan struct{} {
+// clearedSignal is closed with the next clear.
+func (l *faultList) clearedSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cleared

@@ -165,7 +165,7 @@ func TestHangLastsUntilTheClientLeaves(t *testing.T) {
 		response.Body.Close()
 		t.Fatal("it answered")
 	}
-	poll.Until(t, "the client's leaving", func() bool { return p.Requests()[0].ClientLeft() })
+	poll.Until(t, "the client's leaving", func() bool { return p.Requests()[0].ClientDisconnected() })
 }
 
 func TestStreamHangsUntilCleared(t *testing.T) {

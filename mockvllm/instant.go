@@ -55,7 +55,7 @@ func (a *instantAnswer) demand(body []byte) instantDemand {
 // serve answers one request, and all that follow it on its connection where they can be answered at once.
 func (a *instantAnswer) serve(x *exchange) {
 	if x.readBody() != nil {
-		x.hangUp()
+		x.closeConn()
 		return
 	}
 	d := a.demand(x.body)
@@ -69,10 +69,10 @@ func (a *instantAnswer) serve(x *exchange) {
 		}
 	}
 	if !d.stream {
-		x.json(a.plain(nil, d.tokens))
+		x.writeJSON(a.plain(nil, d.tokens))
 		return
 	}
-	x.w.Header().Set("Content-Type", eventStream)
+	x.w.Header().Set("Content-Type", eventStreamType)
 	x.w.WriteHeader(http.StatusOK)
 	for i := range d.tokens {
 		if _, err := x.w.Write(a.nth(i, d.tokens)); err != nil {
@@ -134,7 +134,7 @@ func (a *instantAnswer) burst(conn net.Conn, d instantDemand) error {
 		events = append(events, a.nth(i, d.tokens)...)
 	}
 	events = a.end(events, d)
-	out := []byte("HTTP/1.1 200 OK\r\nContent-Type: " + eventStream + "\r\nTransfer-Encoding: chunked\r\n\r\n")
+	out := []byte("HTTP/1.1 200 OK\r\nContent-Type: " + eventStreamType + "\r\nTransfer-Encoding: chunked\r\n\r\n")
 	for piece := range slices.Chunk(events, burstChunk) {
 		out = fmt.Appendf(out, "%x\r\n%s\r\n", len(piece), piece)
 		if _, err := conn.Write(out); err != nil {

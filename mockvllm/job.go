@@ -10,23 +10,23 @@ import (
 	"unicode/utf8"
 )
 
-// noScores stands for log-probabilities that nobody asked for; 0 asks for the token's own.
-const noScores = -1
+// noLogprobs stands for log-probabilities that nobody asked for; 0 asks for the token's own.
+const noLogprobs = -1
 
 // A job is a request that the engine can take: prompts in tokens, limits known.
 type job struct {
-	request   *completionRequest
-	id        string
-	created   int64
-	model     string
-	tokens    [][]int
-	texts     []string // what echo prepends
-	drawn     int      // outputs per prompt
-	maxTokens int
-	limit     int  // of prompt and output together
-	top       int  // noScores, or how many likeliest tokens go with each output token
-	promptTop int  // the same for prompt tokens
-	duplicate bool // another running request has the id
+	request           *completionRequest
+	id                string
+	created           int64
+	model             string
+	tokens            [][]int
+	texts             []string // what echo prepends
+	outputsPerPrompt  int      // outputs per prompt
+	maxTokens         int
+	maxLen            int  // of prompt and output together
+	topLogprobs       int  // noScores, or how many likeliest tokens go with each output token
+	topPromptLogprobs int  // the same for prompt tokens
+	duplicate         bool // another running request has the id
 }
 
 // prepare makes a job of the request, or finds out what vLLM refuses before it answers anything.
@@ -35,16 +35,16 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 		return nil, s.unknownModel(r.model)
 	}
 	if s.engine.dead() {
-		return nil, s.shape.deathBefore()
+		return nil, s.spec.deadEngineFailure()
 	}
-	if r.suffix {
+	if r.hasSuffix {
 		return nil, badRequest("suffix", "suffix is not currently supported")
 	}
 	j := &job{
 		request: r, id: requestID(header, r), created: time.Now().Unix(), model: s.models[0],
-		drawn: r.n, maxTokens: r.maxTokens, limit: s.limit, top: noScores, promptTop: noScores,
+		outputsPerPrompt: r.n, maxTokens: r.maxTokens, maxLen: s.maxModelLen, topLogprobs: noLogprobs, topPromptLogprobs: noLogprobs,
 	}
-	if r.maxTokensNull && s.shape.nullMaxTokens == nullIsDefault {
+	if r.maxTokensNull && s.spec.nullMaxTokens == nullIsDefault {
 		r.maxTokensNull = false
 	}
 	for _, p := range r.prompts {
@@ -52,10 +52,10 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 			return nil, failure
 		}
 	}
-	if failure := s.shape.checkSampling(r); failure != nil {
+	if failure := s.spec.checkSampling(r); failure != nil {
 		return nil, failure
 	}
-	s.settle(j)
+	s.resolve(j)
 	return j, nil
 }
 
@@ -77,13 +77,13 @@ func randomID() string {
 
 func (*Server) unknownModel(model string) *failure {
 	return &failure{
-		status: http.StatusNotFound, kind: notFoundError, message: "The model `" + model + "` does not exist.", param: "model",
+		status: http.StatusNotFound, errorType: notFoundError, message: "The model `" + model + "` does not exist.", param: "model",
 	}
 }
 
 // serves tells whether a request for the model is for this server; none named is.
 func (s *Server) serves(model string) bool {
-	return model == "" && !s.shape.modelRequired || slices.Contains(s.models, model)
+	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model)
 }
 
 // addPrompt tokenises a prompt and holds it against the context.
@@ -102,14 +102,14 @@ func (s *Server) addPrompt(j *job, p prompt) *failure {
 	if r.truncate != nil {
 		keep := *r.truncate
 		if keep < 0 {
-			keep = s.limit - r.maxTokens
+			keep = s.maxModelLen - r.maxTokens
 		}
 		tokens = tokens[max(0, len(tokens)-max(keep, 0)):]
 	}
 	if failure := s.checkContext(r, len(tokens), p.isText); failure != nil {
 		return failure
 	}
-	if !p.isText && s.known(tokens) < 0 {
+	if !p.isText && s.firstUnknownToken(tokens) < 0 {
 		text = s.model.decode(tokens)
 	}
 	j.tokens = append(j.tokens, tokens)
@@ -117,66 +117,66 @@ func (s *Server) addPrompt(j *job, p prompt) *failure {
 	return nil
 }
 
-// known is the place of the first token that the vocabulary does not have, or -1.
-func (s *Server) known(tokens []int) int {
+// firstUnknownToken is the place of the first token that the vocabulary does not have, or -1.
+func (s *Server) firstUnknownToken(tokens []int) int {
 	return slices.IndexFunc(tokens, func(id int) bool { return id < 0 || id >= s.model.size() })
 }
 
 // checkCharacters is vLLM's guard before tokenisation: more characters than tokens could ever spell.
 func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
-	if s.shape.context != contextOutputTokens || r.truncate != nil || r.maxTokensNull {
+	if s.spec.context != contextOutputTokens || r.truncate != nil || r.maxTokensNull {
 		return nil
 	}
-	room := s.limit - r.maxTokens
-	m := measure{
-		limit: s.limit, completion: r.maxTokens, characters: utf8.RuneCountInString(text),
-		most: room * s.longestPiece, maxPrompt: room,
+	room := s.maxModelLen - r.maxTokens
+	m := contextCounts{
+		limit: s.maxModelLen, completion: r.maxTokens, characters: utf8.RuneCountInString(text),
+		maxCharacters: room * s.longestPiece, maxPrompt: room,
 	}
-	if room <= 0 || m.characters <= m.most {
+	if room <= 0 || m.characters <= m.maxCharacters {
 		return nil
 	}
-	return badRequest("input_text", "%s", wordContext(wordCharacters, m)).of(m.characters)
+	return badRequest("input_text", "%s", contextMessage(wordingCharacters, m)).withValue(m.characters)
 }
 
 // checkContext refuses a prompt that leaves no room for what is to be generated, in the version's words.
 func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
-	m := measure{limit: s.limit, prompt: count, completion: r.maxTokens}
-	over := count+r.maxTokens > s.limit
+	m := contextCounts{limit: s.maxModelLen, prompt: count, completion: r.maxTokens}
+	over := count+r.maxTokens > s.maxModelLen
 	if r.maxTokensNull {
-		over = count >= s.limit
+		over = count >= s.maxModelLen
 		m.completion = 1
 	}
 	switch {
-	case s.shape.context == contextTooLarge && count >= s.limit:
-		return badRequest("input_tokens", "%s", wordContext(wordInput, m)).of(count)
+	case s.spec.context == contextTooLarge && count >= s.maxModelLen:
+		return badRequest("input_tokens", "%s", contextMessage(wordingInput, m)).withValue(count)
 	case !over:
 		return nil
-	case s.shape.context == contextRequested && r.maxTokensNull:
-		return badRequest("", "%s", wordContext(wordMessages, m))
-	case s.shape.context == contextRequested:
-		return badRequest("", "%s", wordContext(wordRequested, m))
-	case s.shape.context == contextTooLarge:
-		return badRequest("max_tokens", "%s", wordContext(wordTooLarge, m)).of(r.maxTokens)
-	case r.maxTokens > s.limit:
-		return badRequest("max_tokens", "%s", wordContext(wordMaxTokens, m)).of(r.maxTokens)
+	case s.spec.context == contextRequested && r.maxTokensNull:
+		return badRequest("", "%s", contextMessage(wordingMessages, m))
+	case s.spec.context == contextRequested:
+		return badRequest("", "%s", contextMessage(wordingRequested, m))
+	case s.spec.context == contextTooLarge:
+		return badRequest("max_tokens", "%s", contextMessage(wordingTooLarge, m)).withValue(r.maxTokens)
+	case r.maxTokens > s.maxModelLen:
+		return badRequest("max_tokens", "%s", contextMessage(wordingMaxTokens, m)).withValue(r.maxTokens)
 	case isText:
 		// Tokenisation stops at one more than what fits, so the prompt's true length is not known.
-		m.prompt = s.limit - m.completion + 1
-		return badRequest("input_tokens", "%s", wordContext(wordAtLeast, m)).of(m.prompt)
+		m.prompt = s.maxModelLen - m.completion + 1
+		return badRequest("input_tokens", "%s", contextMessage(wordingAtLeast, m)).withValue(m.prompt)
 	default:
-		return badRequest("input_tokens", "%s", wordContext(wordOutput, m)).of(count)
+		return badRequest("input_tokens", "%s", contextMessage(wordingOutput, m)).withValue(count)
 	}
 }
 
-// settle derives what the engine needs from fields that depend on each other.
-func (s *Server) settle(j *job) {
+// resolve derives what the engine needs from fields that depend on each other.
+func (s *Server) resolve(j *job) {
 	r := j.request
 	if r.maxTokensNull {
-		j.maxTokens = s.limit
+		j.maxTokens = s.maxModelLen
 	}
 	j.maxTokens = max(1, j.maxTokens) // echo with max_tokens 0 has the engine generate one token all the same
-	if s.shape.bestOf == bestOfHonoured && r.bestOf > r.n {
-		j.drawn = r.bestOf
+	if s.spec.bestOf == bestOfHonoured && r.bestOf > r.n {
+		j.outputsPerPrompt = r.bestOf
 	}
 	all := func(number int) int {
 		if number == -1 {
@@ -184,75 +184,75 @@ func (s *Server) settle(j *job) {
 		}
 		return number
 	}
-	if r.promptScores != nil {
-		j.promptTop = all(*r.promptScores)
+	if r.promptLogprobs != nil {
+		j.topPromptLogprobs = all(*r.promptLogprobs)
 	}
 	if r.logprobs == nil {
 		return
 	}
-	j.top = all(*r.logprobs)
-	if r.echo && r.promptScores == nil {
-		j.promptTop = j.top
+	j.topLogprobs = all(*r.logprobs)
+	if r.echo && r.promptLogprobs == nil {
+		j.topPromptLogprobs = j.topLogprobs
 	}
 }
 
-// checkEngine are the checks that vLLM makes only when it hands the request to the engine: in a stream they come
+// checkInEngine are the checks that vLLM makes only when it hands the request to the engine: in a stream they come
 // after the 200.
-func (s *Server) checkEngine(j *job) *failure {
+func (s *Server) checkInEngine(j *job) *failure {
 	r := j.request
 	if j.duplicate {
-		return badRequest("", "Request id %s already running.", j.id).engine()
+		return badRequest("", "Request id %s already running.", j.id).fromEngine()
 	}
-	if failure := s.checkScores(j); failure != nil {
-		return failure.engine()
+	if failure := s.checkLogprobLimits(j); failure != nil {
+		return failure.fromEngine()
 	}
-	if failure := s.checkBias(r); failure != nil {
-		return failure.engine()
+	if failure := s.parseLogitBias(r); failure != nil {
+		return failure.fromEngine()
 	}
-	if at := s.known(r.sampling.allowed); at >= 0 {
-		return badRequest("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id!").engine()
+	if at := s.firstUnknownToken(r.sampling.allowed); at >= 0 {
+		return badRequest("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id!").fromEngine()
 	}
 	for _, tokens := range j.tokens {
-		m := measure{limit: s.limit, prompt: len(tokens)}
-		at := s.known(tokens)
+		m := contextCounts{limit: s.maxModelLen, prompt: len(tokens)}
+		at := s.firstUnknownToken(tokens)
 		switch {
 		case len(tokens) == 0:
-			return badRequest("prompt", "The decoder prompt cannot be empty").engine()
+			return badRequest("prompt", "The decoder prompt cannot be empty").fromEngine()
 		case at >= 0:
-			return badRequest("prompt", "Token id %d is out of vocabulary", tokens[at]).engine()
-		case len(tokens) > s.limit:
-			return badRequest("prompt", "%s", wordContext(wordDecoder, m)).engine()
-		case len(tokens) == s.limit:
-			return badRequest("prompt", "%s", wordContext(wordDecoderFull, m)).engine()
+			return badRequest("prompt", "Token id %d is out of vocabulary", tokens[at]).fromEngine()
+		case len(tokens) > s.maxModelLen:
+			return badRequest("prompt", "%s", contextMessage(wordingDecoder, m)).fromEngine()
+		case len(tokens) == s.maxModelLen:
+			return badRequest("prompt", "%s", contextMessage(wordingDecoderFull, m)).fromEngine()
 		}
 	}
 	return nil
 }
 
-func (s *Server) checkScores(j *job) *failure {
+func (s *Server) checkLogprobLimits(j *job) *failure {
 	if s.maxLogprobs == -1 {
 		return nil
 	}
 	for _, asked := range []struct {
 		name, what string
 		top        int
-	}{{"logprobs", "sample", j.top}, {"prompt_logprobs", "prompt", j.promptTop}} {
+	}{{"logprobs", "sample", j.topLogprobs}, {"prompt_logprobs", "prompt", j.topPromptLogprobs}} {
 		if asked.top <= s.maxLogprobs {
 			continue
 		}
-		if s.shape.v0 {
+		if s.spec.v0 {
 			return badRequest(asked.name, "Cannot request more than %d logprobs.", s.maxLogprobs)
 		}
 		return badRequest(asked.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
-			asked.what, asked.top, s.maxLogprobs).of(asked.top)
+			asked.what, asked.top, s.maxLogprobs).withValue(asked.top)
 	}
 	return nil
 }
 
-// checkBias reads logit_bias, whose keys are numbers in strings.
-func (s *Server) checkBias(r *completionRequest) *failure {
-	r.sampling.bias = make(map[int]float64, len(r.bias))
-	for _, entry := range r.bias {
+// parseLogitBias reads logit_bias, whose keys are numbers in strings.
+func (s *Server) parseLogitBias(r *completionRequest) *failure {
+	r.sampling.bias = make(map[int]float64, len(r.logitBias))
+	for _, entry := range r.logitBias {
 		id, err := strconv.Atoi(entry.key)
 		if err != nil {
 			return badRequest("logit_bias", "invalid literal for int() with base 10: %s", reprString(entry.key))

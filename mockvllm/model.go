@@ -13,7 +13,7 @@ var corpusFiles embed.FS
 const (
 	longestContext    = 8    // tokens of history that the model looks at
 	documentSeparator = "%%" // alone on its line in a corpus file
-	unseen            = 0.05 // what a token that the corpus never shows counts for
+	unseenWeight      = 0.05 // what a token that the corpus never shows counts for
 )
 
 // A languageModel predicts the next token by how the corpus goes on after the longest stretches of history that it
@@ -23,7 +23,7 @@ type languageModel struct {
 	*tokenizer
 	corpus   []int
 	suffixes []int // places in the corpus, ordered by the tokens that stand there
-	base     []float64
+	unigrams []float64
 }
 
 // sharedModel is built on first use: there is one corpus, so there is one model.
@@ -54,29 +54,29 @@ func newLanguageModel(documents []string) *languageModel {
 		m.corpus = append(m.corpus, m.eos)
 	}
 	m.suffixes = make([]int, len(m.corpus))
-	for place := range m.suffixes {
-		m.suffixes[place] = place
+	for pos := range m.suffixes {
+		m.suffixes[pos] = pos
 	}
 	slices.SortFunc(m.suffixes, func(a, b int) int {
-		return slices.Compare(m.from(a, longestContext+1), m.from(b, longestContext+1))
+		return slices.Compare(m.tokensAt(a, longestContext+1), m.tokensAt(b, longestContext+1))
 	})
-	m.base = make([]float64, m.size())
-	weight := 1 / (float64(len(m.corpus)) + unseen*float64(m.size()))
-	for id := range m.base {
-		m.base[id] = unseen * weight
+	m.unigrams = make([]float64, m.size())
+	weight := 1 / (float64(len(m.corpus)) + unseenWeight*float64(m.size()))
+	for id := range m.unigrams {
+		m.unigrams[id] = unseenWeight * weight
 	}
 	for _, id := range m.corpus {
 		if id == m.bos {
 			id = m.eos // a text begins once, so what begins it is no candidate within it
 		}
-		m.base[id] += weight
+		m.unigrams[id] += weight
 	}
 	return m
 }
 
-// from is what stands in the corpus at a place, at most length tokens.
-func (m *languageModel) from(place, length int) []int {
-	return m.corpus[place:min(place+length, len(m.corpus))]
+// tokensAt is what stands in the corpus at a place, at most length tokens.
+func (m *languageModel) tokensAt(pos, length int) []int {
+	return m.corpus[pos:min(pos+length, len(m.corpus))]
 }
 
 // predict writes the probability of every token after the history into probabilities, which has the vocabulary's
@@ -85,27 +85,27 @@ func (m *languageModel) predict(history []int, probabilities []float64) {
 	var found [longestContext][]int
 	orders := 0
 	for orders < min(longestContext, len(history)) {
-		places := m.occurrences(history[len(history)-orders-1:])
-		if len(places) == 0 {
+		positions := m.occurrences(history[len(history)-orders-1:])
+		if len(positions) == 0 {
 			break
 		}
-		found[orders] = places
+		found[orders] = positions
 		orders++
 	}
 	var shares [longestContext]float64
 	rest := 1.0
 	for order := orders - 1; order >= 0; order-- {
-		total, distinct := m.continuations(found[order], order+1)
+		total, distinct := m.countContinuations(found[order], order+1)
 		trust := float64(total) / float64(total+distinct)
 		shares[order] = rest * trust / float64(total)
 		rest *= 1 - trust
 	}
-	for id, p := range m.base {
+	for id, p := range m.unigrams {
 		probabilities[id] = rest * p
 	}
 	for order := range orders {
-		for _, place := range found[order] {
-			if next := place + order + 1; next < len(m.corpus) {
+		for _, pos := range found[order] {
+			if next := pos + order + 1; next < len(m.corpus) {
 				probabilities[m.corpus[next]] += shares[order]
 			}
 		}
@@ -114,12 +114,12 @@ func (m *languageModel) predict(history []int, probabilities []float64) {
 
 // occurrences are the places at which the corpus reads like the context, ordered by what follows it there.
 func (m *languageModel) occurrences(context []int) []int {
-	low, _ := slices.BinarySearchFunc(m.suffixes, context, func(place int, context []int) int {
-		return slices.Compare(m.from(place, len(context)), context)
+	low, _ := slices.BinarySearchFunc(m.suffixes, context, func(pos int, context []int) int {
+		return slices.Compare(m.tokensAt(pos, len(context)), context)
 	})
 	after := m.suffixes[low:]
-	count, _ := slices.BinarySearchFunc(after, context, func(place int, context []int) int {
-		if slices.Equal(m.from(place, len(context)), context) {
+	count, _ := slices.BinarySearchFunc(after, context, func(pos int, context []int) int {
+		if slices.Equal(m.tokensAt(pos, len(context)), context) {
 			return -1
 		}
 		return 1
@@ -131,11 +131,11 @@ func (m *languageModel) occurrences(context []int) []int {
 	return after[:count]
 }
 
-// continuations counts what follows a context of so many tokens at the places: how often, and how many different.
-func (m *languageModel) continuations(places []int, context int) (total, distinct int) {
+// countContinuations counts what follows a context of so many tokens at the places: how often, and how many different.
+func (m *languageModel) countContinuations(positions []int, context int) (total, distinct int) {
 	previous := -1
-	for _, place := range places {
-		next := place + context
+	for _, pos := range positions {
+		next := pos + context
 		if next >= len(m.corpus) {
 			continue
 		}

@@ -17,18 +17,18 @@ const (
 
 // A Recorded is a request as it reached the server, byte for byte.
 type Recorded struct {
-	Method   string      `json:"method"`
-	Path     string      `json:"path"`
-	Query    string      `json:"query,omitempty"`
-	Header   http.Header `json:"header"`
-	Body     []byte      `json:"-"`
-	Time     time.Time   `json:"time"`
-	Finished time.Time   `json:"finished"` // when its handler ended; zero while it runs
-	Left     time.Time   `json:"left"`     // when the client left before the end; zero if it did not
+	Method       string      `json:"method"`
+	Path         string      `json:"path"`
+	Query        string      `json:"query,omitempty"`
+	Header       http.Header `json:"header"`
+	Body         []byte      `json:"-"`
+	Time         time.Time   `json:"time"`
+	Finished     time.Time   `json:"finished"` // when its handler ended; zero while it runs
+	Disconnected time.Time   `json:"left"`     // when the client left before the end; zero if it did not
 }
 
-// ClientLeft tells whether the client went before the answer's end.
-func (r Recorded) ClientLeft() bool { return !r.Left.IsZero() }
+// ClientDisconnected tells whether the client went before the answer's end.
+func (r Recorded) ClientDisconnected() bool { return !r.Disconnected.IsZero() }
 
 // MarshalJSON writes the body as text, and times that did not come as absent.
 func (r Recorded) MarshalJSON() ([]byte, error) {
@@ -44,7 +44,7 @@ func (r Recorded) MarshalJSON() ([]byte, error) {
 		Body     string     `json:"body"`
 		Finished *time.Time `json:"finished,omitempty"`
 		Left     *time.Time `json:"left,omitempty"`
-	}{plain(r), string(r.Body), at(r.Finished), at(r.Left)})
+	}{plain(r), string(r.Body), at(r.Finished), at(r.Disconnected)})
 }
 
 type recorder struct {
@@ -70,7 +70,7 @@ func (c *recorder) begin(x *exchange) (end func()) {
 		if context.Cause(ctx) == errClosed { //nolint:errorlint // a cause that is handed over as it is
 			return
 		}
-		c.mark(&record.Left)
+		c.mark(&record.Disconnected)
 	})
 	return func() {
 		if !stop() {

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// A writer spells answers in one version's shape.
-type writer struct {
-	shape       *shape
+// A responseEncoder spells answers in one version's shape.
+type responseEncoder struct {
+	spec        *versionSpec
 	model       *languageModel
 	job         *job
 	fingerprint string
@@ -24,35 +24,35 @@ func fingerprintOf(version, model string) string {
 }
 
 // completion is a plain answer's body.
-func (w *writer) completion(g *generation) []byte {
-	to := w.head(nil)
-	to = append(to, `,"choices":[`...)
+func (e *responseEncoder) completion(g *generation) []byte {
+	dst := e.appendHead(nil)
+	dst = append(dst, `,"choices":[`...)
 	completionTokens := 0
-	for i, q := range g.chosen() {
+	for i, seq := range g.returned() {
 		if i > 0 {
-			to = append(to, ',')
+			dst = append(dst, ',')
 		}
-		to = w.choice(to, g, q)
-		completionTokens += len(q.output())
+		dst = e.appendChoice(dst, g, seq)
+		completionTokens += len(seq.output())
 	}
-	to = append(to, ']')
-	if w.shape.transferParams {
-		to = append(to, `,"service_tier":null,"system_fingerprint":`...)
-		if w.shape.fingerprint {
-			to = appendString(to, w.fingerprint)
+	dst = append(dst, ']')
+	if e.spec.transferParams {
+		dst = append(dst, `,"service_tier":null,"system_fingerprint":`...)
+		if e.spec.fingerprint {
+			dst = appendString(dst, e.fingerprint)
 		} else {
-			to = append(to, "null"...)
+			dst = append(dst, "null"...)
 		}
 	}
-	to = append(to, `,"usage":`...)
-	to = w.usage(to, w.job.promptTokens(), completionTokens)
-	if w.shape.transferParams {
-		to = append(to, `,"kv_transfer_params":null`...)
+	dst = append(dst, `,"usage":`...)
+	dst = e.appendUsage(dst, e.job.promptTokens(), completionTokens)
+	if e.spec.transferParams {
+		dst = append(dst, `,"kv_transfer_params":null`...)
 	}
-	if w.shape.ecParams {
-		to = append(to, `,"ec_transfer_params":null,"metrics":null`...)
+	if e.spec.ecParams {
+		dst = append(dst, `,"ec_transfer_params":null,"metrics":null`...)
 	}
-	return append(to, '}')
+	return append(dst, '}')
 }
 
 // promptTokens counts each prompt once, however many outputs it has.
@@ -64,180 +64,180 @@ func (j *job) promptTokens() int {
 	return total
 }
 
-func (w *writer) head(to []byte) []byte {
-	to = append(to, `{"id":`...)
-	to = appendString(to, w.job.id)
-	to = fmt.Appendf(to, `,"object":"text_completion","created":%d,"model":`, w.job.created)
-	return appendString(to, w.job.model)
+func (e *responseEncoder) appendHead(dst []byte) []byte {
+	dst = append(dst, `{"id":`...)
+	dst = appendString(dst, e.job.id)
+	dst = fmt.Appendf(dst, `,"object":"text_completion","created":%d,"model":`, e.job.created)
+	return appendString(dst, e.job.model)
 }
 
-// usage is the object with all its members, null ones too.
-func (w *writer) usage(to []byte, prompt, completion int) []byte {
-	to = w.bareUsage(to, prompt, completion)
-	to = append(to[:len(to)-1], `,"prompt_tokens_details":null`...)
-	if w.shape.usageCompletion {
-		to = append(to, `,"completion_tokens_details":null`...)
+// appendUsage is the object with all its members, null ones too.
+func (e *responseEncoder) appendUsage(dst []byte, prompt, completion int) []byte {
+	dst = e.appendTokenCounts(dst, prompt, completion)
+	dst = append(dst[:len(dst)-1], `,"prompt_tokens_details":null`...)
+	if e.spec.usageCompletion {
+		dst = append(dst, `,"completion_tokens_details":null`...)
 	}
-	return append(to, '}')
+	return append(dst, '}')
 }
 
-func (*writer) bareUsage(to []byte, prompt, completion int) []byte {
-	return fmt.Appendf(to, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`,
+func (*responseEncoder) appendTokenCounts(dst []byte, prompt, completion int) []byte {
+	return fmt.Appendf(dst, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`,
 		prompt, prompt+completion, completion)
 }
 
-func (w *writer) choice(to []byte, g *generation, q *sequence) []byte {
-	r := w.job.request
-	text := q.text
-	scores := q.scores
+func (e *responseEncoder) appendChoice(dst []byte, g *generation, seq *sequence) []byte {
+	r := e.job.request
+	text := seq.text
+	scores := seq.logprobs
 	if r.echo {
-		text, scores = w.echoed(g, q)
+		text, scores = e.withPrompt(g, seq)
 	}
-	to = fmt.Appendf(to, `{"index":%d,"text":`, q.index)
-	to = appendString(to, text)
-	to = append(to, `,"logprobs":`...)
+	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
+	dst = appendString(dst, text)
+	dst = append(dst, `,"logprobs":`...)
 	if r.logprobs == nil {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	} else {
-		to = w.logprobs(to, scores, 0)
+		dst = e.appendLogprobs(dst, scores, 0)
 	}
-	to = w.ending(to, q)
-	if w.shape.tokenIDs {
-		to = w.ids(append(to, `,"token_ids":`...), q.output())
+	dst = e.appendFinish(dst, seq)
+	if e.spec.tokenIDs {
+		dst = e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output())
 	}
-	to = append(to, `,"prompt_logprobs":`...)
-	if g.promptScores == nil {
-		to = append(to, "null"...)
+	dst = append(dst, `,"prompt_logprobs":`...)
+	if g.promptLogprobs == nil {
+		dst = append(dst, "null"...)
 	} else {
-		to = w.promptLogprobs(to, g.promptScores[q.prompt])
+		dst = e.appendPromptLogprobs(dst, g.promptLogprobs[seq.prompt])
 	}
-	if w.shape.tokenIDs {
-		to = w.ids(append(to, `,"prompt_token_ids":`...), w.job.tokens[q.prompt])
+	if e.spec.tokenIDs {
+		dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[seq.prompt])
 	}
-	if w.shape.routedExperts {
-		to = append(to, `,"routed_experts":null`...)
+	if e.spec.routedExperts {
+		dst = append(dst, `,"routed_experts":null`...)
 	}
-	return append(to, '}')
+	return append(dst, '}')
 }
 
-// echoed is the choice's text and log-probabilities with the prompt before them. max_tokens 0 shows the prompt alone,
+// withPrompt is the choice's text and log-probabilities with the prompt before them. max_tokens 0 shows the prompt alone,
 // though the engine generated a token.
-func (w *writer) echoed(g *generation, q *sequence) (string, []position) {
-	prompt := w.echo(q)
-	var scores []position
-	if g.promptScores != nil {
-		scores = append(scores, g.promptScores[q.prompt]...)
+func (e *responseEncoder) withPrompt(g *generation, seq *sequence) (string, []tokenLogprobs) {
+	prompt := e.promptText(seq)
+	var scores []tokenLogprobs
+	if g.promptLogprobs != nil {
+		scores = append(scores, g.promptLogprobs[seq.prompt]...)
 	}
-	if w.job.request.maxTokens == 0 && !w.job.request.maxTokensNull {
+	if e.job.request.maxTokens == 0 && !e.job.request.maxTokensNull {
 		return prompt, scores
 	}
-	return prompt + q.text, append(scores, q.scores...)
+	return prompt + seq.text, append(scores, seq.logprobs...)
 }
 
-// echo is the prompt's text as echo shows it; with return_token_ids vLLM shows none.
-func (w *writer) echo(q *sequence) string {
-	if w.job.request.tokenIDs && w.shape.tokenIDs {
+// promptText is the prompt's text as promptText shows it; with return_token_ids vLLM shows none.
+func (e *responseEncoder) promptText(seq *sequence) string {
+	if e.job.request.returnTokenIDs && e.spec.tokenIDs {
 		return ""
 	}
-	return w.job.texts[q.prompt]
+	return e.job.texts[seq.prompt]
 }
 
-// ending writes finish_reason and stop_reason.
-func (*writer) ending(to []byte, q *sequence) []byte {
-	to = append(to, `,"finish_reason":`...)
-	if q.finished() && !q.mute {
-		to = appendString(to, q.finish)
+// appendFinish writes finish_reason and stop_reason.
+func (*responseEncoder) appendFinish(dst []byte, seq *sequence) []byte {
+	dst = append(dst, `,"finish_reason":`...)
+	if seq.finished() && !seq.hideFinish {
+		dst = appendString(dst, seq.finish)
 	} else {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	}
-	to = append(to, `,"stop_reason":`...)
+	dst = append(dst, `,"stop_reason":`...)
 	switch {
-	case q.mute:
-	case q.stopText != nil:
-		return appendString(to, *q.stopText)
-	case q.stopID != nil:
-		return strconv.AppendInt(to, int64(*q.stopID), 10)
+	case seq.hideFinish:
+	case seq.stopText != nil:
+		return appendString(dst, *seq.stopText)
+	case seq.stopID != nil:
+		return strconv.AppendInt(dst, int64(*seq.stopID), 10)
 	}
-	return append(to, "null"...)
+	return append(dst, "null"...)
 }
 
-func (w *writer) ids(to []byte, tokens []int) []byte {
-	if !w.job.request.tokenIDs {
-		return append(to, "null"...)
+func (e *responseEncoder) appendTokenIDs(dst []byte, tokens []int) []byte {
+	if !e.job.request.returnTokenIDs {
+		return append(dst, "null"...)
 	}
-	return appendInts(to, tokens)
+	return appendInts(dst, tokens)
 }
 
 // tokenText is how a token is named among log-probabilities: a part of a character is U+FFFD.
-func (w *writer) tokenText(id int) string {
-	if w.job.request.tokensAsIDs {
+func (e *responseEncoder) tokenText(id int) string {
+	if e.job.request.tokensAsIDs {
 		return "token_id:" + strconv.Itoa(id)
 	}
-	return w.model.decode([]int{id})
+	return e.model.decode([]int{id})
 }
 
 // clamped keeps a log-probability within what JSON can hold, as vLLM does.
 func clamped(logprob float64) float64 { return math.Max(logprob, -9999) }
 
-// logprobs writes four parallel lists. Offsets count the characters of token names, from offset on.
-func (w *writer) logprobs(to []byte, scores []position, offset int) []byte {
-	to = append(to, `{"text_offset":[`...)
+// appendLogprobs writes four parallel lists. Offsets count the characters of token names, from offset on.
+func (e *responseEncoder) appendLogprobs(dst []byte, scores []tokenLogprobs, offset int) []byte {
+	dst = append(dst, `{"text_offset":[`...)
 	for i, p := range scores {
-		to = strconv.AppendInt(comma(to, i), int64(offset), 10)
-		offset += utf8.RuneCountInString(w.tokenText(p.id))
+		dst = strconv.AppendInt(appendComma(dst, i), int64(offset), 10)
+		offset += utf8.RuneCountInString(e.tokenText(p.id))
 	}
-	to = append(to, `],"token_logprobs":[`...)
+	dst = append(dst, `],"token_logprobs":[`...)
 	for i, p := range scores {
-		to = comma(to, i)
+		dst = appendComma(dst, i)
 		if p.first {
-			to = append(to, "null"...)
+			dst = append(dst, "null"...)
 		} else {
-			to = appendFloat(to, clamped(p.logprob))
+			dst = appendFloat(dst, clamped(p.logprob))
 		}
 	}
-	to = append(to, `],"tokens":[`...)
+	dst = append(dst, `],"tokens":[`...)
 	for i, p := range scores {
-		to = appendString(comma(to, i), w.tokenText(p.id))
+		dst = appendString(appendComma(dst, i), e.tokenText(p.id))
 	}
-	to = append(to, `],"top_logprobs":[`...)
+	dst = append(dst, `],"top_logprobs":[`...)
 	for i, p := range scores {
-		to = w.top(comma(to, i), p)
+		dst = e.appendTopLogprobs(appendComma(dst, i), p)
 	}
-	return append(to, "]}"...)
+	return append(dst, "]}"...)
 }
 
-func comma(to []byte, i int) []byte {
+func appendComma(dst []byte, i int) []byte {
 	if i == 0 {
-		return to
+		return dst
 	}
-	return append(to, ',')
+	return append(dst, ',')
 }
 
-// top writes one position's likeliest tokens. vLLM keys them by text: of tokens with equal text the last one's number
+// appendTopLogprobs writes one position's likeliest tokens. vLLM keys them by text: of tokens with equal text the last one's number
 // stands, in the first one's place.
-func (w *writer) top(to []byte, p position) []byte {
+func (e *responseEncoder) appendTopLogprobs(dst []byte, p tokenLogprobs) []byte {
 	if p.first {
-		return append(to, "null"...)
+		return append(dst, "null"...)
 	}
 	var names []string
 	numbers := make(map[string]float64)
-	for _, c := range p.withChosen() {
-		name := w.tokenText(c.id)
+	for _, c := range p.entries() {
+		name := e.tokenText(c.id)
 		if _, repeated := numbers[name]; !repeated {
 			names = append(names, name)
 		}
 		numbers[name] = c.weight
 	}
-	to = append(to, '{')
+	dst = append(dst, '{')
 	for i, name := range names {
-		to = append(appendString(comma(to, i), name), ':')
-		to = appendFloat(to, clamped(numbers[name]))
+		dst = append(appendString(appendComma(dst, i), name), ':')
+		dst = appendFloat(dst, clamped(numbers[name]))
 	}
-	return append(to, '}')
+	return append(dst, '}')
 }
 
-// withChosen is the token itself, then the likeliest others: the order of vLLM's dict.
-func (p position) withChosen() []candidate {
+// entries is the token itself, then the likeliest others: the order of vLLM's dict.
+func (p tokenLogprobs) entries() []candidate {
 	all := []candidate{{p.id, p.logprob}}
 	for _, c := range p.top {
 		if c.id != p.id {
@@ -247,28 +247,28 @@ func (p position) withChosen() []candidate {
 	return all
 }
 
-func (w *writer) promptLogprobs(to []byte, scores []position) []byte {
-	to = append(to, '[')
+func (e *responseEncoder) appendPromptLogprobs(dst []byte, scores []tokenLogprobs) []byte {
+	dst = append(dst, '[')
 	for i, p := range scores {
-		to = comma(to, i)
+		dst = appendComma(dst, i)
 		if p.first {
-			to = append(to, "null"...)
+			dst = append(dst, "null"...)
 			continue
 		}
-		to = append(to, '{')
-		for j, c := range p.withChosen() {
-			to = fmt.Appendf(comma(to, j), `"%d":{"logprob":`, c.id)
-			to = appendFloat(to, clamped(c.weight))
-			to = fmt.Appendf(to, `,"rank":%d,"decoded_token":`, p.rankOf(c))
-			to = appendString(to, w.model.decode([]int{c.id}))
-			to = append(to, '}')
+		dst = append(dst, '{')
+		for j, c := range p.entries() {
+			dst = fmt.Appendf(appendComma(dst, j), `"%d":{"logprob":`, c.id)
+			dst = appendFloat(dst, clamped(c.weight))
+			dst = fmt.Appendf(dst, `,"rank":%d,"decoded_token":`, p.rankOf(c))
+			dst = appendString(dst, e.model.decode([]int{c.id}))
+			dst = append(dst, '}')
 		}
-		to = append(to, '}')
+		dst = append(dst, '}')
 	}
-	return append(to, ']')
+	return append(dst, ']')
 }
 
-func (p position) rankOf(c candidate) int {
+func (p tokenLogprobs) rankOf(c candidate) int {
 	for i, other := range p.top {
 		if other.id == c.id && c.id != p.id {
 			return i + 1
@@ -277,79 +277,79 @@ func (p position) rankOf(c candidate) int {
 	return p.rank
 }
 
-// chunk is the event with what the sequence has gained since its last one.
-func (w *writer) chunk(g *generation, q *sequence, fingerprinted bool) []byte {
-	r := w.job.request
-	first := q.sentEvents == 0
-	end := q.ready()
-	text, scores, offset := q.text[q.sentBytes:end], q.scores[min(q.sentTokens, len(q.scores)):], q.sentChars
+// event is the event with what the sequence has gained since its last one.
+func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool) []byte {
+	r := e.job.request
+	first := seq.sentEvents == 0
+	end := seq.sendable()
+	text, scores, offset := seq.text[seq.sentBytes:end], seq.logprobs[min(seq.sentTokens, len(seq.logprobs)):], seq.sentChars
 	gained := utf8.RuneCountInString(text)
 	if r.echo && first {
-		echo, all := w.echoed(g, &sequence{prompt: q.prompt, text: text, scores: scores})
-		if w.shape.echoOffsets || r.maxTokens == 0 {
+		echo, all := e.withPrompt(g, &sequence{prompt: seq.prompt, text: text, logprobs: scores})
+		if e.spec.echoOffsets || r.maxTokens == 0 {
 			gained = utf8.RuneCountInString(echo)
 		}
 		text, scores = echo, all
 	}
-	to := append(w.head([]byte("data: ")), `,"choices":[`...)
-	to = fmt.Appendf(to, `{"index":%d,"text":`, q.index)
-	to = appendString(to, text)
-	to = append(to, `,"logprobs":`...)
+	dst := append(e.appendHead([]byte("data: ")), `,"choices":[`...)
+	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
+	dst = appendString(dst, text)
+	dst = append(dst, `,"logprobs":`...)
 	if r.logprobs == nil {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	} else {
-		to = w.logprobs(to, scores, offset)
+		dst = e.appendLogprobs(dst, scores, offset)
 	}
-	to = w.ending(to, q)
-	to = w.chunkIDs(to, q, first)
-	to = append(to, `}]`...)
-	to = w.chunkUsage(to, q)
-	if fingerprinted && q.finished() && !q.mute {
-		to = appendString(append(to, `,"system_fingerprint":`...), w.fingerprint)
+	dst = e.appendFinish(dst, seq)
+	dst = e.appendEventTokenIDs(dst, seq, first)
+	dst = append(dst, `}]`...)
+	dst = e.appendEventUsage(dst, seq)
+	if fingerprinted && seq.finished() && !seq.hideFinish {
+		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
 	}
-	q.sentBytes, q.sentChars, q.sentTokens = end, q.sentChars+gained, len(q.output())
-	q.sentEvents++
-	return append(to, "}\n\n"...)
+	seq.sentBytes, seq.sentChars, seq.sentTokens = end, seq.sentChars+gained, len(seq.output())
+	seq.sentEvents++
+	return append(dst, "}\n\n"...)
 }
 
-func (w *writer) chunkIDs(to []byte, q *sequence, first bool) []byte {
-	if !w.shape.tokenIDs {
-		return to
+func (e *responseEncoder) appendEventTokenIDs(dst []byte, seq *sequence, first bool) []byte {
+	if !e.spec.tokenIDs {
+		return dst
 	}
-	to = append(to, `,"prompt_token_ids":`...)
+	dst = append(dst, `,"prompt_token_ids":`...)
 	if first {
-		to = w.ids(to, w.job.tokens[q.prompt])
+		dst = e.appendTokenIDs(dst, e.job.tokens[seq.prompt])
 	} else {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	}
-	return w.ids(append(to, `,"token_ids":`...), q.output()[q.sentTokens:])
+	return e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output()[seq.sentTokens:])
 }
 
-// chunkUsage is the running usage of one choice; versions before 0.20 write null where there is none.
-func (w *writer) chunkUsage(to []byte, q *sequence) []byte {
-	r := w.job.request
-	prompt, completion := len(w.job.tokens[q.prompt]), len(q.output())
+// appendEventUsage is the running usage of one choice; versions before 0.20 write null where there is none.
+func (e *responseEncoder) appendEventUsage(dst []byte, seq *sequence) []byte {
+	r := e.job.request
+	prompt, completion := len(e.job.tokens[seq.prompt]), len(seq.output())
 	switch {
-	case r.includeUsage && r.runningUsage && w.shape.usageNull:
-		return w.usage(append(to, `,"usage":`...), prompt, completion)
-	case r.includeUsage && r.runningUsage:
-		return w.bareUsage(append(to, `,"usage":`...), prompt, completion)
-	case w.shape.usageNull:
-		return append(to, `,"usage":null`...)
+	case r.includeUsage && r.continuousUsage && e.spec.nullUsageInEvents:
+		return e.appendUsage(append(dst, `,"usage":`...), prompt, completion)
+	case r.includeUsage && r.continuousUsage:
+		return e.appendTokenCounts(append(dst, `,"usage":`...), prompt, completion)
+	case e.spec.nullUsageInEvents:
+		return append(dst, `,"usage":null`...)
 	}
-	return to
+	return dst
 }
 
-// usageChunk is the extra last event of include_usage; null members are left out of it.
-func (w *writer) usageChunk(g *generation) []byte {
+// usageEvent is the extra last event of include_usage; null members are left out of it.
+func (e *responseEncoder) usageEvent(g *generation) []byte {
 	completion := 0
-	for _, q := range g.sequences {
-		completion += len(q.output())
+	for _, seq := range g.sequences {
+		completion += len(seq.output())
 	}
-	to := append(w.head([]byte("data: ")), `,"choices":[],"usage":`...)
-	to = w.bareUsage(to, w.job.promptTokens(), completion)
-	if w.shape.fingerprint {
-		to = appendString(append(to, `,"system_fingerprint":`...), w.fingerprint)
+	dst := append(e.appendHead([]byte("data: ")), `,"choices":[],"usage":`...)
+	dst = e.appendTokenCounts(dst, e.job.promptTokens(), completion)
+	if e.spec.fingerprint {
+		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
 	}
-	return append(to, "}\n\n"...)
+	return append(dst, "}\n\n"...)
 }

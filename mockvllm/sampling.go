@@ -28,8 +28,8 @@ type sampling struct {
 
 func (p *sampling) greedy() bool { return p.temperature < greedyBelow }
 
-// plain tells whether the probabilities are left as the model has them, but for the temperature.
-func (p *sampling) plain() bool {
+// keepsLogits tells whether the probabilities are left as the model has them, but for the temperature.
+func (p *sampling) keepsLogits() bool {
 	return !p.penalises() && len(p.bias) == 0 && len(p.allowed) == 0
 }
 
@@ -51,12 +51,12 @@ type sampler struct {
 	inPrompt []bool // nil without penalties
 	counts   []int  // of each token in the output so far; nil without penalties
 	logits   []float64
-	left     []candidate // scratch space of candidates
+	scratch  []candidate // scratch space of candidates
 }
 
 // newSampler makes the sampler of the child-th output for a prompt. A seed makes it repeatable; each child has its own.
 func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
-	s := &sampler{sampling: p, logits: make([]float64, vocabulary), left: make([]candidate, 0, vocabulary)}
+	s := &sampler{sampling: p, logits: make([]float64, vocabulary), scratch: make([]candidate, 0, vocabulary)}
 	if s.temperature < lowestTemperature && !s.greedy() {
 		s.temperature = lowestTemperature
 	}
@@ -77,7 +77,7 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 
 // draw chooses the next token by its probabilities; banned tokens cannot be chosen.
 func (s *sampler) draw(probabilities []float64, banned []int) int {
-	if s.greedy() && s.plain() && len(banned) == 0 {
+	if s.greedy() && s.keepsLogits() && len(banned) == 0 {
 		return slices.Index(probabilities, slices.Max(probabilities)) // the logarithms are in the same order
 	}
 	// The logarithms' zero is moved so that likely tokens have positive logits, as in a network: repetition_penalty
@@ -86,16 +86,16 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 	for id, p := range probabilities {
 		s.logits[id] = math.Log(p) + shift
 	}
-	s.restrict(banned)
+	s.maskTokens(banned)
 	for id, bias := range s.bias {
 		s.logits[id] += bias
 	}
-	s.penalise()
+	s.applyPenalties()
 	var id int
 	if s.greedy() {
 		id = slices.Index(s.logits, slices.Max(s.logits))
 	} else {
-		id = s.pick(s.candidates())
+		id = s.pickWeighted(s.candidates())
 	}
 	if s.counts != nil {
 		s.counts[id]++
@@ -103,7 +103,7 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 	return id
 }
 
-func (s *sampler) restrict(banned []int) {
+func (s *sampler) maskTokens(banned []int) {
 	if len(s.allowed) > 0 {
 		permitted := make(map[int]float64, len(s.allowed))
 		for _, id := range s.allowed {
@@ -121,8 +121,8 @@ func (s *sampler) restrict(banned []int) {
 	}
 }
 
-// penalise lowers tokens that have appeared: repetition counts the prompt too, the others the output only.
-func (s *sampler) penalise() {
+// applyPenalties lowers tokens that have appeared: repetition counts the prompt too, the others the output only.
+func (s *sampler) applyPenalties() {
 	if s.counts == nil {
 		return
 	}
@@ -144,26 +144,26 @@ func (s *sampler) penalise() {
 // candidates are the tokens left by temperature, min_p, top_k and top_p.
 func (s *sampler) candidates() []candidate {
 	top := slices.Max(s.logits)
-	left := s.left[:0]
+	kept := s.scratch[:0]
 	total := 0.0
 	for id, logit := range s.logits {
 		weight := math.Exp((logit - top) / s.temperature)
 		if weight > 0 && weight >= s.minP { // the likeliest weighs 1
-			left = append(left, candidate{id, weight})
+			kept = append(kept, candidate{id, weight})
 			total += weight
 		}
 	}
-	if s.topK > 0 && s.topK < len(left) {
-		left = likeliest(left, s.topK)
+	if s.topK > 0 && s.topK < len(kept) {
+		kept = likeliest(kept, s.topK)
 		total = 0
-		for _, c := range left {
+		for _, c := range kept {
 			total += c.weight
 		}
 	}
 	if s.topP < 1 {
-		left = nucleus(left, s.topP, total)
+		kept = nucleus(kept, s.topP, total)
 	}
-	return left
+	return kept
 }
 
 // nucleus keeps the likeliest candidates until their share of the total reaches topP; the one that crosses it stays.
@@ -208,7 +208,7 @@ func likeliest(from []candidate, k int) []candidate {
 	return top
 }
 
-func (s *sampler) pick(from []candidate) int {
+func (s *sampler) pickWeighted(from []candidate) int {
 	total := 0.0
 	for _, c := range from {
 		total += c.weight

@@ -41,9 +41,9 @@ type Server struct {
 	options      Options
 	models       []string
 	version      string
-	limit        int
+	maxModelLen  int
 	maxLogprobs  int
-	shape        *shape
+	spec         *versionSpec
 	model        *languageModel
 	longestPiece int
 	routes       map[string]route
@@ -52,7 +52,7 @@ type Server struct {
 	faults   *faultList
 	engine   *engine
 	recorder *recorder
-	meter    *meter
+	metrics  *engineMetrics
 	running  atomic.Int64
 
 	mu       sync.Mutex
@@ -76,17 +76,17 @@ func New(o Options) *Server {
 	if o.Version == "" {
 		o.Version = newestVersion
 	}
-	version := shapeOf(parseRelease(o.Version))
+	version := specOf(parseRelease(o.Version))
 	s := &Server{
-		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), limit: o.MaxModelLen,
-		maxLogprobs: o.MaxLogprobs, shape: &version, model: sharedModel(),
-		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), meter: newMeter(),
+		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
+		maxLogprobs: o.MaxLogprobs, spec: &version, model: sharedModel(),
+		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), metrics: newEngineMetrics(),
 		inflight: make(map[*exchange]context.CancelCauseFunc), ids: make(map[string]bool),
 	}
 	s.longestPiece = s.model.longestPiece()
 	s.routes = s.buildRoutes()
 	if o.Instant {
-		s.instant = newInstantAnswer(s.models[0], s.limit)
+		s.instant = newInstantAnswer(s.models[0], s.maxModelLen)
 	}
 	return s
 }
@@ -105,7 +105,7 @@ func (s *Server) Close() {
 
 // InjectFault lets something go wrong. It panics where POST /mock/fault would refuse: that is a mistake in the test.
 func (s *Server) InjectFault(f Fault) {
-	if err := f.check(); err != nil {
+	if err := f.validate(); err != nil {
 		panic("mockvllm: " + err.Error())
 	}
 	s.faults.add(f)
@@ -131,15 +131,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{server: s, w: w, arrived: time.Now()}
-	if s.engine.exited() || s.faults.take(r.URL.Path, true) != nil {
-		x.reset()
+	if s.engine.exited() || s.faults.consume(r.URL.Path, true) != nil {
+		x.resetConn()
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	x.r = r.WithContext(ctx)
 	if !s.begin(x, cancel) {
-		x.reset()
+		x.resetConn()
 		return
 	}
 	defer s.end(x)
@@ -172,16 +172,16 @@ func (s *Server) end(x *exchange) {
 // serve reads, records and answers a request, fault or no fault.
 func (s *Server) serve(x *exchange) {
 	if err := x.readBody(); err != nil {
-		x.hangUp()
+		x.closeConn()
 		return
 	}
 	defer s.recorder.begin(x)()
 	if !s.authorised(x.r) {
-		x.refuse(stringError(http.StatusUnauthorized, "Unauthorized"))
+		x.writeFailure(stringFailure(http.StatusUnauthorized, "Unauthorized"))
 		return
 	}
-	x.cleared = s.faults.untilCleared() // before the fault is taken, or a clear between the two would go unseen
-	if x.fault = s.faults.take(x.r.URL.Path, false); x.fault != nil && s.strike(x) {
+	x.faultsCleared = s.faults.clearedSignal() // before the fault is taken, or a clear between the two would go unseen
+	if x.fault = s.faults.consume(x.r.URL.Path, false); x.fault != nil && s.applyFault(x) {
 		return
 	}
 	s.route(x)
@@ -193,8 +193,8 @@ func (s *Server) authorised(r *http.Request) bool {
 		return true
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if s.shape.anyCaseBearer {
+	if s.spec.anyCaseBearer {
 		scheme = strings.ToLower(scheme)
 	}
-	return key == s.options.APIKey && (scheme == "Bearer" || scheme == "bearer" && s.shape.anyCaseBearer)
+	return key == s.options.APIKey && (scheme == "Bearer" || scheme == "bearer" && s.spec.anyCaseBearer)
 }

@@ -31,8 +31,8 @@ func TestLeavingStopsGeneration(t *testing.T) {
 	leave()
 	poll.Until(t, "the end", func() bool { return p.Running() == 0 })
 	record := p.Requests()[0]
-	if !record.ClientLeft() || record.Left.Sub(left) > 2*time.Second {
-		t.Errorf("left at %v, recorded as %v", left, record.Left)
+	if !record.ClientDisconnected() || record.Disconnected.Sub(left) > 2*time.Second {
+		t.Errorf("left at %v, recorded as %v", left, record.Disconnected)
 	}
 	before := generated(t, p)
 	time.Sleep(20 * time.Millisecond)
@@ -58,7 +58,7 @@ func TestRequestsAreKeptByteForByte(t *testing.T) {
 	send(t, p, http.MethodPost, completions, odd)
 	poll.Until(t, "the handler's end", func() bool { return !p.Requests()[0].Finished.IsZero() })
 	r := p.Requests()[0]
-	if string(r.Body) != odd || r.Method != http.MethodPost || r.Path != completions || r.Header.Get("X-Request-Id") != "test" || r.ClientLeft() {
+	if string(r.Body) != odd || r.Method != http.MethodPost || r.Path != completions || r.Header.Get("X-Request-Id") != "test" || r.ClientDisconnected() {
 		t.Errorf("%+v", r)
 	}
 	var listed []struct{ Method, Path, Body string }
@@ -199,7 +199,7 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 	}
 	clients.Wait()
 	web.Close()
-	if s.Requests()[0].ClientLeft() {
+	if s.Requests()[0].ClientDisconnected() {
 		t.Error("the server's end counts as the client's")
 	}
 }

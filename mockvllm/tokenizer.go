@@ -19,7 +19,7 @@ const (
 const (
 	learnedWords     = 1000
 	learnedFragments = 400
-	rarestWord       = 2 // a word seen less often is spelled in fragments
+	minWordCount     = 2 // a word seen less often is spelled in fragments
 	longestFragment  = 5
 )
 
@@ -28,22 +28,22 @@ const (
 // tokens. A piece never spans a word boundary, so a prompt that ends with a word encodes like the same words within
 // a longer text.
 type tokenizer struct {
-	pieces []string
-	ids    map[string]int
-	reach  []uint8 // for two bytes, big endian: the length of the longest piece that begins with them
-	bos    int
-	eos    int
+	pieces      []string
+	ids         map[string]int
+	maxPieceLen []uint8 // for two bytes, big endian: the length of the longest piece that begins with them
+	bos         int
+	eos         int
 }
 
 func newTokenizer(documents []string) *tokenizer {
-	t := &tokenizer{ids: make(map[string]int), reach: make([]uint8, 1<<16)}
+	t := &tokenizer{ids: make(map[string]int), maxPieceLen: make([]uint8, 1<<16)}
 	for b := range 256 {
 		t.add(string([]byte{byte(b)}))
 	}
-	for _, piece := range learn(documents) {
+	for _, piece := range learnPieces(documents) {
 		t.add(piece)
 		start := int(piece[0])<<8 | int(piece[1])
-		t.reach[start] = max(t.reach[start], uint8(len(piece))) //nolint:gosec // countWords keeps pieces under 32 bytes
+		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // countWords keeps pieces under 32 bytes
 	}
 	t.bos = t.add(beginOfText)
 	t.eos = t.add(endOfText)
@@ -95,8 +95,8 @@ func (t *tokenizer) match(text string) int {
 	if text[0] == '<' && strings.HasPrefix(text, endOfText) {
 		return t.eos
 	}
-	reach := int(t.reach[int(text[0])<<8|int(text[1])])
-	for length := min(reach, len(text)); length >= 2; length-- {
+	maxLen := int(t.maxPieceLen[int(text[0])<<8|int(text[1])])
+	for length := min(maxLen, len(text)); length >= 2; length-- {
 		if id, ok := t.ids[text[:length]]; ok {
 			return id
 		}
@@ -130,7 +130,7 @@ func replaceInvalid(raw []byte) (text string, rest []byte) {
 			if !utf8.FullRune(raw) {
 				return out.String(), raw
 			}
-			size = brokenLength(raw)
+			size = invalidLength(raw)
 		}
 		out.WriteRune(r)
 		raw = raw[size:]
@@ -138,8 +138,8 @@ func replaceInvalid(raw []byte) (text string, rest []byte) {
 	return out.String(), nil
 }
 
-// brokenLength is how many bytes at the start began a character that never became one.
-func brokenLength(raw []byte) int {
+// invalidLength is how many bytes at the start began a character that never became one.
+func invalidLength(raw []byte) int {
 	for length := min(3, len(raw)-1); length > 1; length-- {
 		if !utf8.FullRune(raw[:length]) {
 			return length
@@ -166,13 +166,13 @@ func (d *decoder) next(id int) string {
 	return text
 }
 
-// learn finds the pieces that spell the documents in few tokens. Equal documents give equal pieces in equal order.
-func learn(documents []string) []string {
+// learnPieces finds the pieces that spell the documents in few tokens. Equal documents give equal pieces in equal order.
+func learnPieces(documents []string) []string {
 	words := make(map[string]int)
 	for _, document := range documents {
 		countWords(document, words)
 	}
-	pieces := best(words, rarestWord, learnedWords)
+	pieces := mostSaving(words, minWordCount, learnedWords)
 	fragments := make(map[string]int)
 	for word, count := range words {
 		for start := range len(word) {
@@ -184,15 +184,15 @@ func learn(documents []string) []string {
 	for _, piece := range pieces {
 		delete(fragments, piece)
 	}
-	return append(pieces, best(fragments, rarestWord, learnedFragments)...)
+	return append(pieces, mostSaving(fragments, minWordCount, learnedFragments)...)
 }
 
-// best are the strings that save most bytes, at most limit of them.
-func best(counts map[string]int, rarest, limit int) []string {
+// mostSaving are the strings that save most bytes, at most limit of them.
+func mostSaving(counts map[string]int, minCount, limit int) []string {
 	pieces := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b]*(len(b)-1), counts[a]*(len(a)-1)), cmp.Compare(a, b))
 	})
-	pieces = slices.DeleteFunc(pieces, func(piece string) bool { return len(piece) < 2 || counts[piece] < rarest })
+	pieces = slices.DeleteFunc(pieces, func(piece string) bool { return len(piece) < 2 || counts[piece] < minCount })
 	return pieces[:min(limit, len(pieces))]
 }
 
@@ -211,14 +211,14 @@ func wordLength(text string) int {
 	first, size := utf8.DecodeRuneInString(text)
 	start := 0
 	if first == ' ' && len(text) > 1 {
-		if next, _ := utf8.DecodeRuneInString(text[1:]); class(next) == letter {
+		if next, _ := utf8.DecodeRuneInString(text[1:]); classOf(next) == letter {
 			start, first, size = 1, next, utf8.RuneLen(next)
 		}
 	}
-	kind, end, count := class(first), start+size, 1
+	kind, end, count := classOf(first), start+size, 1
 	for end < len(text) && (kind != digit || count < 3) {
 		next, width := utf8.DecodeRuneInString(text[end:])
-		if class(next) != kind {
+		if classOf(next) != kind {
 			break
 		}
 		end += width
@@ -233,11 +233,11 @@ const (
 	letter runeClass = iota
 	digit
 	newline
-	blank
-	mark
+	space
+	punctuation
 )
 
-func class(r rune) runeClass {
+func classOf(r rune) runeClass {
 	switch {
 	case unicode.IsLetter(r):
 		return letter
@@ -246,8 +246,8 @@ func class(r rune) runeClass {
 	case r == '\n':
 		return newline
 	case r == ' ':
-		return blank
+		return space
 	default:
-		return mark
+		return punctuation
 	}
 }
