@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// A schemaError is one of pydantic's complaints about a request.
+// A schemaError is one error of pydantic's validation of a request.
 type schemaError struct {
 	kind    string
-	loc     []string // below the body
+	loc     []string // path below "body"
 	message string
-	input   string // repr of what was given
-	context string // repr; empty for most
+	input   string // Python repr of the offending value
+	context string // Python repr of pydantic's ctx; empty for most errors
 }
 
-// repr is the problem as Python prints it.
+// repr formats the error as Python prints pydantic's error dict.
 func (p schemaError) repr() string {
 	loc := []string{"'body'"}
 	for _, step := range p.loc {
 		if _, err := strconv.Atoi(step); err != nil {
-			step = reprString(step) // a name, not a list's index
+			step = reprString(step) // a field name, not a list index
 		}
 		loc = append(loc, step)
 	}
@@ -38,7 +38,8 @@ func (p schemaError) repr() string {
 	return text + "}"
 }
 
-// schemaFailure words problems as the version does: old ones print the list, newer ones a headline, some both.
+// schemaFailure formats validation errors as the version does: old versions print the list, newer ones a headline and
+// one line per error, some both.
 func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	reprs := make([]string, len(problems))
 	for i, p := range problems {
@@ -60,7 +61,7 @@ func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message, param: param}
 }
 
-// A typeError is why a value does not fit a type; the zero one means that it fits.
+// A typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
 type typeError struct{ kind, message string }
 
 var (
@@ -80,8 +81,8 @@ var (
 	dictType   = typeError{"dict_type", "Input should be a valid dictionary"}
 )
 
-// asInt reads an integer as laxly as pydantic: true, "16", 16.0 and 1e2 are integers. What 64 bits do not hold is
-// the nearest that they do.
+// asInt converts a value to an integer as laxly as pydantic does: true, "16", 16.0 and 1e2 are integers. Values beyond
+// 64 bits saturate.
 func asInt(v value) (int64, typeError) {
 	switch v.kind {
 	case boolKind:
@@ -107,12 +108,12 @@ func asInt(v value) (int64, typeError) {
 }
 
 func parseSaturated(literal string) int64 {
-	number, _ := strconv.ParseInt(literal, 10, 64) // out of range gives the nearest
+	number, _ := strconv.ParseInt(literal, 10, 64) // ParseInt saturates when out of range
 	return number
 }
 
 func floatToInt(literal string) (int64, typeError) {
-	number, _ := strconv.ParseFloat(literal, 64) // out of range gives an infinity
+	number, _ := strconv.ParseFloat(literal, 64) // out of range yields an infinity
 	switch {
 	case math.IsNaN(number) || math.IsInf(number, 0):
 		return 0, intFinite
@@ -130,7 +131,7 @@ func asFloat(v value) (float64, typeError) {
 		number, _ := asInt(v)
 		return float64(number), typeError{}
 	case numberKind:
-		number, _ := strconv.ParseFloat(v.text, 64) // out of range gives an infinity, as in Python
+		number, _ := strconv.ParseFloat(v.text, 64) // out of range yields an infinity, as in Python
 		return number, typeError{}
 	case stringKind:
 		number, err := strconv.ParseFloat(strings.TrimSpace(v.text), 64)
@@ -173,7 +174,7 @@ func asString(v value) (string, typeError) {
 	return v.text, typeError{}
 }
 
-// A fieldReader reads typed fields from a request's object and gathers what is wrong with them.
+// A fieldReader reads typed fields from a request object and collects validation errors.
 type fieldReader struct {
 	body value
 	errs []schemaError
@@ -185,8 +186,8 @@ func (f *fieldReader) addError(c typeError, input value, loc ...string) {
 	}
 }
 
-// readField gives the field to a reader unless it is absent, or null where null is allowed. It tells whether a value came
-// out of it.
+// readField parses the named field into dst. It returns false, and leaves dst alone, if the field is absent, invalid,
+// or null and nullable.
 func readField[T any](f *fieldReader, name string, nullable bool, parse func(value) (T, typeError), dst *T) bool {
 	v, present := f.body.member(name)
 	if !present || nullable && v.kind == nullKind {
@@ -233,7 +234,7 @@ func (f *fieldReader) ints(name string, dst *[]int) {
 	}
 }
 
-// strings reads a string or a list of them.
+// strings reads a string or a list of strings.
 func (f *fieldReader) strings(name string, dst *[]string) {
 	v, present := f.body.member(name)
 	switch {

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// errEngineDied ends the requests that run when another one kills the engine.
+// errEngineDied ends running requests when a fault kills the engine under them.
 var errEngineDied = errors.New("engine died")
 
-// complete is POST /v1/completions.
+// complete handles POST /v1/completions.
 func (s *Server) complete(x *exchange) {
 	r, failure := s.readRequest(x)
 	if failure != nil {
@@ -39,7 +39,7 @@ func (s *Server) complete(x *exchange) {
 	}
 }
 
-// claimID takes a request's id; it fails while another request has it.
+// claimID registers a request id. It returns false if another running request has it.
 func (s *Server) claimID(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *Server) releaseID(j *job) {
 	}
 }
 
-// readRequest does FastAPI's part: media type, JSON, schema.
+// readRequest does FastAPI's part: media type, JSON and schema.
 func (s *Server) readRequest(x *exchange) (*completionRequest, *failure) {
 	body, failure := s.readJSON(x)
 	if failure != nil {
@@ -99,7 +99,7 @@ func (s *Server) readJSON(x *exchange) (value, *failure) {
 	return parsed, nil
 }
 
-// completePlain answers once everything is generated.
+// completePlain responds once all outputs are generated.
 func (s *Server) completePlain(x *exchange, j *job) {
 	if failure := s.checkInEngine(j); failure != nil {
 		x.writeFailure(failure)
@@ -123,8 +123,7 @@ func (s *Server) completePlain(x *exchange, j *job) {
 	x.writeJSON(s.encoder(j).completion(g))
 }
 
-// generateAll runs the generation to its end. Where it does not get there the exchange has been answered, and it
-// tells so.
+// generateAll runs the generation to its end. If it fails, generateAll ends the exchange and returns false.
 func (s *Server) generateAll(x *exchange, g *generation) bool {
 	err := s.run(x, g, func() error { return nil })
 	switch {
@@ -136,7 +135,8 @@ func (s *Server) generateAll(x *exchange, g *generation) bool {
 	return err == nil
 }
 
-// applyPlainFault are the faults that a plain answer meets once the request is found good.
+// applyPlainFault writes the fault's response in place of a plain one once the request has passed every check. It
+// returns false if the fault is of another kind.
 func (s *Server) applyPlainFault(x *exchange) bool {
 	switch {
 	case x.hasFault(faultEngineDead) || x.hasFault(faultOOM):
@@ -151,8 +151,8 @@ func (s *Server) applyPlainFault(x *exchange) bool {
 	return true
 }
 
-// run drives a generation, one step of all outputs at a time, and calls each after every step. It ends early with the
-// cause when the client leaves, the server closes or the engine dies.
+// run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with
+// the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	ctx := x.r.Context()
 	if err := s.engine.awaitWake(ctx); err != nil {
@@ -186,7 +186,8 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	}
 }
 
-// nullMaxTokensFailure is what versions that accept max_tokens null make of it after all the work: a failed assertion.
+// nullMaxTokensFailure returns the error of versions that accept max_tokens null: they generate everything and then
+// fail an assertion.
 func (s *Server) nullMaxTokensFailure(j *job) *failure {
 	if !j.request.maxTokensNull {
 		return nil

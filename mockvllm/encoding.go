@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// appendString writes a JSON string as pydantic and Starlette do: UTF-8 as it is, and only what must be escaped.
+// appendString appends a JSON string as pydantic and Starlette write it: raw UTF-8, escaped only if JSON requires it.
 func appendString(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	start := 0
@@ -44,7 +44,8 @@ func appendEscape(dst []byte, b byte) []byte {
 	}
 }
 
-// appendASCII writes a JSON string as json.dumps does: everything but ASCII escaped, by surrogates where needed.
+// appendASCII appends a JSON string as json.dumps writes it: all but ASCII escaped, with surrogate pairs beyond the
+// BMP.
 func appendASCII(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	for _, r := range text {
@@ -63,7 +64,7 @@ func appendASCII(dst []byte, text string) []byte {
 	return append(dst, '"')
 }
 
-// appendFloat writes a number as Python's repr does: 0.0, 1e-05, -9999.0.
+// appendFloat appends a number as Python's repr writes it: 0.0, 1e-05, -9999.0.
 func appendFloat(dst []byte, value float64) []byte {
 	switch {
 	case math.IsNaN(value):

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// The engine's state is that of the process behind the HTTP server: it may be asleep, and it may be dead.
+// engine is the state of the simulated engine process behind the HTTP server: awake or asleep, alive or dead.
 type engine struct {
 	mu           sync.Mutex
-	diedAt       time.Time     // zero: alive
-	exitAfter    time.Duration // from the death to the end of the process; zero: it stays
-	restartAfter time.Duration // from there to a new process; zero: none
-	changed      chan struct{} // has an element after a death or a revival
-	sleepLevel   int           // of sleep; 0: awake
+	diedAt       time.Time     // zero while alive
+	exitAfter    time.Duration // from death to process exit; 0 keeps the process
+	restartAfter time.Duration // from exit to a new process; 0 means no restart
+	changed      chan struct{} // receives after death and revival
+	sleepLevel   int           // 0 while awake
 	woken        chan struct{} // closed at wake-up; nil while awake
-	aborts       int           // counts the times that running requests were aborted
+	aborts       int           // how often running requests were aborted
 }
 
 func newEngine() *engine { return &engine{changed: make(chan struct{}, 1)} }
 
-// kill kills the engine, and after a while the process, as the fault wants it.
+// kill marks the engine dead and schedules the process exit and restart of the fault.
 func (e *engine) kill(f *Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -30,6 +30,7 @@ func (e *engine) kill(f *Fault) {
 	}
 }
 
+// revive undoes kill.
 func (e *engine) revive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -40,7 +41,7 @@ func (e *engine) revive() {
 func (e *engine) notifyChange() {
 	select {
 	case e.changed <- struct{}{}:
-	default: // the one before it has not been read yet, and says as much
+	default: // a notification is already pending
 	}
 }
 
@@ -51,39 +52,39 @@ func (e *engine) dead() bool {
 	return !e.diedAt.IsZero()
 }
 
-// exited tells whether the process is gone, so that connections are refused.
+// exited reports whether the process has exited, so that connections are refused.
 func (e *engine) exited() bool {
 	down, _ := e.exitState()
 	return down
 }
 
-// exitState tells also for how long that holds; negative is until something happens.
+// exitState returns also how long that state lasts; a negative duration means until the next change.
 func (e *engine) exitState() (bool, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.exitStateLocked()
 }
 
-// exitStateLocked is where between death, exit and restart the process stands. It needs the lock.
+// exitStateLocked derives the state from the times of death, exit and restart. e.mu must be held.
 func (e *engine) exitStateLocked() (down bool, remaining time.Duration) {
-	const lasting = -1
+	const untilChange = -1
 	if e.diedAt.IsZero() || e.exitAfter == 0 {
-		return false, lasting
+		return false, untilChange
 	}
 	since := time.Since(e.diedAt)
 	switch {
 	case since < e.exitAfter:
 		return false, e.exitAfter - since
 	case e.restartAfter == 0:
-		return true, lasting
+		return true, untilChange
 	case since < e.exitAfter+e.restartAfter:
 		return true, e.exitAfter + e.restartAfter - since
 	}
 	e.diedAt = time.Time{}
-	return false, lasting
+	return false, untilChange
 }
 
-// sleep puts the engine to sleep, which aborts what runs.
+// sleep puts the engine to sleep and aborts running requests.
 func (e *engine) sleep(level int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,6 +95,7 @@ func (e *engine) sleep(level int) {
 	}
 }
 
+// wake wakes the engine up; waiting requests run.
 func (e *engine) wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,21 +106,21 @@ func (e *engine) wake() {
 	}
 }
 
-// sleepState is the level of sleep and whether the engine sleeps at all.
+// sleepState returns the sleep level and whether the engine is asleep.
 func (e *engine) sleepState() (level int, sleeping bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.sleepLevel, e.woken != nil
 }
 
-// abortCount counts the aborts so far: a request compares it with the count when it began.
+// abortCount returns how often running requests were aborted. A request compares it with the count at its start.
 func (e *engine) abortCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.aborts
 }
 
-// awaitWake waits until the engine is.
+// awaitWake blocks until the engine is awake or ctx ends.
 func (e *engine) awaitWake(ctx context.Context) error {
 	e.mu.Lock()
 	woken := e.woken

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Types that vLLM gives its errors; a schema error's type depends on the version (shape.validationType).
+// Values of "type" in vLLM's errors. The type of a schema error depends on the version (versionSpec.validationType).
 const (
 	badRequestError     = "BadRequestError"
 	notFoundError       = "NotFoundError"
@@ -14,26 +14,26 @@ const (
 	internalSpaced      = "Internal Server Error"
 )
 
-// engineDeadV1 is the V1 engine's constant text, engineDeadV0 the V0 engine's.
+// engineDeadV1 is the constant text of the V1 engine, engineDeadV0 that of the V0 engine.
 const (
 	engineDeadV1 = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 	engineDeadV0 = "Background loop has errored already."
 )
 
-// A failure is an error on its way to the client. It has vLLM's usual shape unless raw is set.
+// A failure is an error response. It has vLLM's usual shape unless raw is set.
 type failure struct {
 	status    int
-	errorType string // vLLM's "type"
+	errorType string // "type"
 	message   string
-	param     string // empty: null
-	value     string // what param was given; part of the message where the version says so
-	code      int    // 0: the status
+	param     string // "param"; empty means null
+	value     string // the offending value, which some versions append to the message
+	code      int    // "code"; 0 means the status
 
-	raw         *string // the whole body, in place of the usual shape
+	raw         *string // the whole body, instead of the usual shape
 	contentType string  // of raw
 	asOK        bool    // sent with status 200
-	engineError bool    // found only once the stream's 200 has gone out
-	closesConn  bool    // in a stream: no event, the connection ends
+	engineError bool    // raised inside the engine, so a stream has already sent its 200
+	closesConn  bool    // in a stream: closes the connection without an event
 }
 
 func (f *failure) Error() string { return f.message }
@@ -44,13 +44,13 @@ func badRequest(param, format string, arguments ...any) *failure {
 	}
 }
 
-// withValue adds the offending value, which newer versions append to the message.
+// withValue sets the offending value, which newer versions append to the message.
 func (f *failure) withValue(value any) *failure {
 	f.value = fmt.Sprint(value)
 	return f
 }
 
-// fromEngine marks a check that vLLM makes only inside the fromEngine's generator.
+// fromEngine marks the failure as raised inside the engine's generator.
 func (f *failure) fromEngine() *failure {
 	f.engineError = true
 	return f
@@ -60,18 +60,19 @@ func textFailure(status int, text string) *failure {
 	return &failure{status: status, message: text, raw: &text, contentType: "text/plain; charset=utf-8"}
 }
 
+// detailFailure is FastAPI's error: {"detail":"text"}.
 func detailFailure(status int, text string) *failure {
 	body := string(stringObject("detail", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// stringFailure is shape C of vLLM's errors: {"error":"text"}.
+// stringFailure is an error whose "error" is a string: {"error":"text"}.
 func stringFailure(status int, text string) *failure {
 	body := string(stringObject("error", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// stringObject is a JSON object with one string.
+// stringObject encodes a JSON object with one string member.
 func stringObject(key, text string) []byte {
 	dst := appendString([]byte{'{'}, key)
 	dst = append(dst, ':')
@@ -79,7 +80,7 @@ func stringObject(key, text string) []byte {
 	return append(dst, '}')
 }
 
-// fullMessage is the message as this version words it.
+// fullMessage returns the message as the version words it.
 func (s *versionSpec) fullMessage(f *failure) string {
 	if !s.namesParams || f.param == "" || f.value == "" {
 		return f.message
@@ -87,7 +88,7 @@ func (s *versionSpec) fullMessage(f *failure) string {
 	return fmt.Sprintf("%s (parameter=%s, value=%s)", f.message, f.param, f.value)
 }
 
-// errorBody is the failure as a plain answer's body.
+// errorBody encodes the failure as a plain response body.
 func (s *versionSpec) errorBody(f *failure) []byte {
 	if f.raw != nil {
 		return []byte(*f.raw)
@@ -100,14 +101,14 @@ func (s *versionSpec) errorBody(f *failure) []byte {
 	return append(body, '}')
 }
 
-// errorEvent is the failure as an event of a stream. vLLM writes it by json.dumps: ASCII, with spaces.
+// errorEvent encodes the failure as a stream event. vLLM writes it with json.dumps: ASCII, with spaces.
 func (s *versionSpec) errorEvent(f *failure) []byte {
 	event := append([]byte(nil), `data: {"error": `...)
 	event = s.appendError(event, f, spacedLayout, s.errors == flatErrors)
 	return append(event, "}\n\n"...)
 }
 
-// A jsonLayout is one of the two ways in which vLLM writes JSON.
+// A jsonLayout is one of vLLM's two JSON styles: pydantic's compact one and that of json.dumps.
 type jsonLayout struct {
 	comma, colon string
 	ascii        bool
@@ -148,7 +149,7 @@ func (s *versionSpec) appendError(dst []byte, f *failure, l jsonLayout, flat boo
 	return dst
 }
 
-// deadEngineFailure is what a request gets from an engine that is dead, before anything was written.
+// deadEngineFailure is the response of a dead engine to a request that has not begun its response.
 func (s *versionSpec) deadEngineFailure() *failure {
 	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: engineDeadV1}
 	switch s.deathPlain {
@@ -164,7 +165,7 @@ func (s *versionSpec) deadEngineFailure() *failure {
 	return f
 }
 
-// engineDeathInStream is what a stream gets when the engine dies under it.
+// engineDeathInStream is the error of a stream whose engine dies.
 func (s *versionSpec) engineDeathInStream() *failure {
 	message := engineDeadV1
 	if s.v0 {
@@ -173,7 +174,7 @@ func (s *versionSpec) engineDeathInStream() *failure {
 	return s.streamFailure(message)
 }
 
-// streamFailure is an unexpected exception with this text as a stream of this version shows it.
+// streamFailure is an unexpected exception with this text inside a stream.
 func (s *versionSpec) streamFailure(message string) *failure {
 	switch s.deathStream {
 	case streamBadRequest:
@@ -185,9 +186,8 @@ func (s *versionSpec) streamFailure(message string) *failure {
 	return &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: message}
 }
 
-// contextMessages are vLLM's ways to say that a request is too long, by the order of their age. A context_length
-// fault chooses among them by number, counted from 1. {N} is the context, {P} the prompt, {C} the completion, {T}
-// both.
+// contextMessages are vLLM's messages for a request that is too long, oldest first. A context_length fault selects one
+// by number, counted from 1. {N} is the context length, {P} the prompt's tokens, {C} the completion's, {T} their sum.
 var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",
@@ -203,7 +203,7 @@ var contextMessages = []string{
 	"Input length ({P}) exceeds model's maximum context length ({N}).",
 }
 
-// Numbers of contextWordings.
+// Numbers of contextMessages.
 const (
 	wordingRequested = iota + 1
 	wordingMessages
@@ -219,7 +219,7 @@ const (
 	wordingFallback
 )
 
-// A contextCounts holds the numbers that a wording may tell.
+// contextCounts holds the numbers that a context message mentions.
 type contextCounts struct {
 	limit, prompt, completion            int
 	characters, maxCharacters, maxPrompt int

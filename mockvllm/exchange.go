@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxBody bounds a request's body. vLLM does not, but a test that goes wrong should fail rather than swap.
+// maxBody limits a request body, in bytes. vLLM has no limit, but a broken test should fail rather than swap.
 const maxBody = 256 << 20
 
-// An exchange is one request with its answer and the fault that strikes it, if any.
+// An exchange is one request with its response and the fault that applies to it, if any.
 type exchange struct {
 	server        *Server
 	w             http.ResponseWriter
@@ -22,7 +22,7 @@ type exchange struct {
 	arrived       time.Time
 	body          []byte
 	fault         *Fault
-	faultsCleared <-chan struct{} // closed when the faults are
+	faultsCleared <-chan struct{} // closed when the faults are cleared
 }
 
 func (x *exchange) readBody() error {
@@ -38,10 +38,10 @@ func (x *exchange) readBody() error {
 	return err
 }
 
-// hasFault tells whether the fault is of the kind.
+// hasFault reports whether a fault of this kind applies to the exchange.
 func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
-// writeFailure answers with a failure; nothing of an answer has been written yet.
+// writeFailure writes an error response. Nothing may have been written before.
 func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"
 	if f.raw != nil {
@@ -54,14 +54,14 @@ func (x *exchange) writeFailure(f *failure) {
 	x.writeResponse(status, contentType, x.server.spec.errorBody(f))
 }
 
-// writeJSON answers 200 with a body.
+// writeJSON writes a 200 response.
 func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, "application/json", body) }
 
-// writeResponse writes a plain answer, damaged as the fault wants it.
+// writeResponse writes a plain response, damaged as the fault says.
 func (x *exchange) writeResponse(status int, contentType string, body []byte) {
 	body = x.corruptBody(body)
 	header := x.w.Header()
-	header["Content-Type"] = nil // an empty body has none, and net/http must not guess one
+	header["Content-Type"] = nil // an empty body has none; nil keeps net/http from sniffing one
 	if contentType != "" {
 		header.Set("Content-Type", contentType)
 	}
@@ -75,23 +75,23 @@ func (x *exchange) writeResponse(status int, contentType string, body []byte) {
 		x.writePartialBody(body)
 		x.closeConn()
 	case x.hasFault(faultSlow):
-		_ = x.writeSlowly(body) // the client has left, or the server is closing: nobody to tell
+		_ = x.writeSlowly(body) // fails only if the client disconnected or the server is closing
 	default:
-		_, _ = x.w.Write(body) // idem
+		_, _ = x.w.Write(body) // as above
 	}
 }
 
-// writePartialBody sends the part of a body that goes out before it breaks off: half unless the fault says how much.
+// writePartialBody writes the part of a body that precedes the break: half of it unless the fault says how many bytes.
 func (x *exchange) writePartialBody(body []byte) {
 	part := x.fault.AfterBytes
 	if part == 0 {
 		part = len(body) / 2
 	}
-	_, _ = x.w.Write(body[:min(part, len(body))]) // the answer is to break anyway
-	_ = http.NewResponseController(x.w).Flush()   // idem
+	_, _ = x.w.Write(body[:min(part, len(body))]) // the response is broken anyway
+	_ = http.NewResponseController(x.w).Flush()   // as above
 }
 
-// writeSlowly writes in slices with the fault's delay after each.
+// writeSlowly writes data in slices with the fault's delay after each.
 func (x *exchange) writeSlowly(data []byte) error {
 	slice := x.fault.Slice
 	if slice == 0 {
@@ -113,27 +113,28 @@ func (x *exchange) writeSlowly(data []byte) error {
 	return nil
 }
 
-// resetConn ends the connection by a TCP resetConn, hangUp by an orderly close; neither finishes the answer.
+// resetConn ends the connection with a TCP reset.
 func (x *exchange) resetConn() { x.endConn(true) }
 
+// closeConn ends the connection with an orderly close, before the response is complete.
 func (x *exchange) closeConn() { x.endConn(false) }
 
-func (x *exchange) endConn(abruptly bool) {
+func (x *exchange) endConn(reset bool) {
 	conn, _, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // no connection to take over, as in a recorder: the next best end
+		panic(http.ErrAbortHandler) // not hijackable, as with httptest.ResponseRecorder
 	}
-	resetOrClose(conn, abruptly)
+	resetOrClose(conn, reset)
 }
 
-func resetOrClose(conn net.Conn, abruptly bool) {
-	if tcp, ok := conn.(*net.TCPConn); ok && abruptly {
-		_ = tcp.SetLinger(0) // without it the close is orderly, which still ends the connection
+func resetOrClose(conn net.Conn, reset bool) {
+	if tcp, ok := conn.(*net.TCPConn); ok && reset {
+		_ = tcp.SetLinger(0) // on failure the close is orderly, which still ends the connection
 	}
-	_ = conn.Close() // it is to be gone, however
+	_ = conn.Close() // nothing depends on an orderly close
 }
 
-// pause waits, unless the request ends first.
+// pause sleeps for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)

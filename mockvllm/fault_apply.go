@@ -9,17 +9,18 @@ import (
 	"strings"
 )
 
-// cudaOutOfMemory is what torch says when the GPU is full.
+// cudaOutOfMemory is PyTorch's message when the GPU's memory is exhausted.
 const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of " +
 	"which 1.62 GiB is free. Including non-PyTorch memory, this process has 77.48 GiB memory in use. Of the allocated " +
 	"memory 74.91 GiB is allocated by PyTorch, and 1.07 GiB is reserved by PyTorch but unallocated. If reserved but " +
 	"unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
-// engineBusy is vLLM's answer when its queue is full.
+// engineBusy is vLLM's message when its queue is full.
 const engineBusy = "The engine is currently busy and cannot accept new requests. Please try again later or on a " +
 	"different instance."
 
-// applyFault lets the fault answer in place of the server, if it is of a kind that does. It tells whether it did.
+// applyFault writes the fault's response in place of the server's. It returns false if the fault applies later or not
+// to whole responses.
 func (s *Server) applyFault(x *exchange) bool {
 	if x.fault.Kind != faultSlow {
 		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
@@ -41,7 +42,8 @@ func (s *Server) applyFault(x *exchange) bool {
 	return failure != nil
 }
 
-// hang keeps the client waiting until it leaves. When the faults are cleared the request goes its usual way.
+// hang blocks until the client disconnects. If the faults are cleared first, it returns nil and the request continues
+// normally.
 func (*Server) hang(x *exchange) error {
 	select {
 	case <-x.r.Context().Done():
@@ -52,7 +54,7 @@ func (*Server) hang(x *exchange) error {
 	}
 }
 
-// failureFor is the failure that the fault stands for, or nil if it strikes later or otherwise.
+// failureFor returns the error response of the fault, or nil if its kind has none or applies inside a stream.
 func (s *Server) failureFor(f *Fault) *failure {
 	message := cmp.Or(f.Message, "Something went wrong on purpose.")
 	status := cmp.Or(f.Status, http.StatusInternalServerError)
@@ -91,13 +93,13 @@ func (s *Server) failureFor(f *Fault) *failure {
 	return nil
 }
 
-// inErrorShape renders the failure in an error shape that need not be the version's.
-func (f *failure) inErrorShape(shapeOfErrors errorShape) *failure {
-	body := string((&versionSpec{errors: shapeOfErrors}).errorBody(f))
+// inErrorShape encodes the failure in an error shape other than the version's.
+func (f *failure) inErrorShape(shape errorShape) *failure {
+	body := string((&versionSpec{errors: shape}).errorBody(f))
 	return &failure{status: f.status, message: f.message, raw: &body, contentType: "application/json"}
 }
 
-// contextFailure is a request that is too long, in the words that the fault asks for.
+// contextFailure is the response to a request that is too long, in the wording that the fault selects.
 func (s *Server) contextFailure(f *Fault) *failure {
 	m := contextCounts{
 		limit: s.maxModelLen, prompt: s.maxModelLen, completion: 16, characters: s.maxModelLen * (s.longestPiece + 1),
@@ -105,21 +107,22 @@ func (s *Server) contextFailure(f *Fault) *failure {
 	}
 	number := f.Wording
 	if number == 0 {
-		spoken := s.spec
+		spec := s.spec
 		if f.Version != "" {
 			named := specOf(parseRelease(f.Version))
-			spoken = &named
+			spec = &named
 		}
 		number = map[contextRule]int{
 			contextRequested: wordingRequested, contextTooLarge: wordingTooLarge, contextOutputTokens: wordingOutput,
-		}[spoken.context]
+		}[spec.context]
 	}
 	failure := badRequest("input_tokens", "%s", cmp.Or(f.Message, contextMessage(number, m))).withValue(m.prompt)
 	failure.status = cmp.Or(f.Status, failure.status)
 	return failure
 }
 
-// engineFailure is an engine that runs out of memory or dies at once; midway it strikes inside the stream.
+// engineFailure is an engine that runs out of memory or dies before the response begins. It returns nil for faults
+// inside a stream.
 func (s *Server) engineFailure(f *Fault) *failure {
 	if f.isMidStream() {
 		return nil
@@ -138,7 +141,7 @@ func (s *Server) engineFailure(f *Fault) *failure {
 	return failure
 }
 
-// corruptBody damages a plain body.
+// corruptBody applies the kinds of fault that replace or inflate a plain body.
 func (x *exchange) corruptBody(body []byte) []byte {
 	switch {
 	case x.hasFault(faultGarbage):
@@ -149,7 +152,7 @@ func (x *exchange) corruptBody(body []byte) []byte {
 	return body
 }
 
-// padText pads the first text of an answer until the whole has the fault's length.
+// padText pads the first text of a response until the whole has the fault's length.
 func (f *Fault) padText(data []byte) []byte {
 	const text = `"text":"`
 	missing := cmp.Or(f.Bytes, defaultBigEventBytes) - len(data)
@@ -159,7 +162,7 @@ func (f *Fault) padText(data []byte) []byte {
 	return bytes.Replace(data, []byte(text), []byte(text+strings.Repeat("x", missing)), 1)
 }
 
-// serveControl is the mock's own interface: faults and what was received.
+// serveControl serves the mock's own endpoints: faults and recorded requests.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "POST /mock/fault":
@@ -184,8 +187,8 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func writeControlJSON(w http.ResponseWriter, status int, answer any) {
+func writeControlJSON(w http.ResponseWriter, status int, content any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // the client has left
+	_ = json.NewEncoder(w).Encode(content) // fails only if the client disconnected
 }

@@ -9,57 +9,58 @@ import (
 	"unicode/utf8"
 )
 
-// Why an output ended, in vLLM's words.
+// Values of finish_reason.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
 	finishAbort  = "abort"
 )
 
-// A tokenLogprobs is what the model thought of one token: its own log-probability and rank, and the likeliest others.
+// A tokenLogprobs is the model's scoring of one token: its log-probability and rank, and those of the most likely
+// tokens.
 type tokenLogprobs struct {
 	id      int
 	logprob float64
 	rank    int
-	top     []candidate // weight is the log-probability
-	first   bool        // a prompt's first token, of which nothing can be said
+	top     []candidate // the weight is the log-probability
+	first   bool        // a prompt's first token, which has no log-probability
 }
 
-// A sequence is one output in the making.
+// A sequence is one output being generated.
 type sequence struct {
-	index      int // among the answer's choices
+	index      int // among the response's choices
 	job        *job
-	prompt     int // number of the prompt
+	prompt     int // index of its prompt
 	history    []int
 	logprobs   []tokenLogprobs
-	promptLen  int // length of the prompt in history
+	promptLen  int // tokens of history that belong to the prompt
 	sampler    *sampler
 	decoder    decoder
 	text       string
-	logprob    float64 // of the whole output
+	logprob    float64 // sum over the output's tokens
 	finish     string
-	stopText   *string // the stop string that ended it
-	stopID     *int    // the stop token that ended it
-	hideFinish bool    // a fault keeps the ending to itself
+	stopText   *string // the stop string that ended the output
+	stopID     *int    // the stop token that ended the output
+	hideFinish bool    // a no_finish fault suppresses finish_reason
 
-	sentBytes  int // of text
+	sentBytes  int // bytes of text already sent
 	sentChars  int
 	sentTokens int
 	sentEvents int
-	sentFinish bool // the event with finish_reason
+	sentFinish bool // the event with finish_reason is sent
 }
 
 func (seq *sequence) output() []int { return seq.history[seq.promptLen:] }
 
 func (seq *sequence) finished() bool { return seq.finish != "" }
 
-// A generation is the engine's work on one request: all outputs of all its prompts, each a token further at a step.
+// A generation is the engine's work on one request: all outputs of all its prompts. Each step adds one token to each.
 type generation struct {
 	model          *languageModel
 	job            *job
 	sequences      []*sequence
 	probabilities  []float64
-	promptLogprobs [][]tokenLogprobs // by prompt; nil unless asked for
+	promptLogprobs [][]tokenLogprobs // by prompt; nil unless requested
 	generated      int
 }
 
@@ -79,7 +80,7 @@ func newGeneration(m *languageModel, j *job) *generation {
 	return g
 }
 
-// scorePrompts reads the prompts: the log-probability of each of their tokens, where the request wants them.
+// scorePrompts computes the log-probability of every prompt token if the request asks for them.
 func (g *generation) scorePrompts(ctx context.Context) error {
 	if g.job.topPromptLogprobs == noLogprobs {
 		return nil
@@ -98,7 +99,7 @@ func (g *generation) scorePrompts(ctx context.Context) error {
 	return nil
 }
 
-// logprobsOf looks up a token in the current probabilities, with the top likeliest.
+// logprobsOf scores a token by the current probabilities and adds the top most likely tokens.
 func (g *generation) logprobsOf(id, top int) tokenLogprobs {
 	p := tokenLogprobs{id: id, logprob: toFloat32(math.Log(g.probabilities[id]))}
 	for _, other := range g.probabilities {
@@ -117,10 +118,10 @@ func (g *generation) logprobsOf(id, top int) tokenLogprobs {
 	return p
 }
 
-// toFloat32 rounds to the 32 bits that a GPU's logits have, and so to the digits that they show.
+// toFloat32 rounds to the 32 bits of a GPU's logits, and so to the digits that vLLM prints.
 func toFloat32(value float64) float64 { return float64(float32(value)) }
 
-// step draws the next token of every output that has not ended. It tells whether any is left.
+// step draws the next token of every unfinished output. It reports whether any output remains unfinished.
 func (g *generation) step() bool {
 	unfinished := false
 	for _, seq := range g.sequences {
@@ -141,7 +142,7 @@ func (g *generation) step() bool {
 	return unfinished
 }
 
-// bannedTokens are the tokens that would end the output before min_tokens.
+// bannedTokens returns the tokens that would end the output before min_tokens.
 func (g *generation) bannedTokens(seq *sequence) []int {
 	r := g.job.request
 	if len(seq.output()) >= r.minTokens {
@@ -150,7 +151,7 @@ func (g *generation) bannedTokens(seq *sequence) []int {
 	return append([]int{g.model.eos}, r.stopTokens...)
 }
 
-// abort ends what has not ended.
+// abort finishes all unfinished outputs.
 func (g *generation) abort() {
 	for _, seq := range g.sequences {
 		if !seq.finished() {
@@ -159,7 +160,7 @@ func (g *generation) abort() {
 	}
 }
 
-// accept appends the token's text and finds out whether the output ends with it.
+// accept appends the token's text and determines whether the output ends.
 func (seq *sequence) accept(id, eos int) {
 	r := seq.job.request
 	count := len(seq.output())
@@ -173,7 +174,7 @@ func (seq *sequence) accept(id, eos int) {
 		seq.finish = finishLength
 	}
 	if seq.finish == finishStop && !r.includeStop {
-		return // the ending token's text is not part of the output
+		return // the end token's text is not part of the output
 	}
 	before := len(seq.text)
 	seq.text += seq.decoder.next(id)
@@ -182,7 +183,7 @@ func (seq *sequence) accept(id, eos int) {
 	}
 }
 
-// truncateAtStop ends the text at the first of the request's stop strings that its newest part completes.
+// truncateAtStop truncates the text at the first of the request's stop strings that the newest part completes.
 func (seq *sequence) truncateAtStop(newFrom int) {
 	for _, stop := range seq.job.request.stop {
 		from := max(0, newFrom-len(stop)+1)
@@ -200,7 +201,8 @@ func (seq *sequence) truncateAtStop(newFrom int) {
 	}
 }
 
-// sendable is how much of the text may be sent: while it grows, the end that may yet become a stop string stays back.
+// sendable returns how many bytes of the text may be sent. While the output grows, a tail that could become a stop
+// string is held back.
 func (seq *sequence) sendable() int {
 	r := seq.job.request
 	end := len(seq.text)
@@ -218,7 +220,7 @@ func (seq *sequence) sendable() int {
 	return max(end, seq.sentBytes)
 }
 
-// returned are the outputs that the answer shows, best_of's losers left out.
+// returned lists the outputs that the response includes: for best_of, the n with the highest log-probability.
 func (g *generation) returned() []*sequence {
 	n := g.job.request.n
 	if g.job.outputsPerPrompt == n {

@@ -10,26 +10,26 @@ import (
 	"unicode/utf8"
 )
 
-// noLogprobs stands for log-probabilities that nobody asked for; 0 asks for the token's own.
+// noLogprobs means that no log-probabilities are requested; 0 requests the token's own.
 const noLogprobs = -1
 
-// A job is a request that the engine can take: prompts in tokens, limits known.
+// A job is a validated request for the engine: prompts as tokens, limits resolved.
 type job struct {
 	request           *completionRequest
 	id                string
 	created           int64
 	model             string
 	tokens            [][]int
-	texts             []string // what echo prepends
-	outputsPerPrompt  int      // outputs per prompt
+	texts             []string // the prompts as echo prepends them
+	outputsPerPrompt  int
 	maxTokens         int
-	maxLen            int  // of prompt and output together
-	topLogprobs       int  // noScores, or how many likeliest tokens go with each output token
-	topPromptLogprobs int  // the same for prompt tokens
-	duplicate         bool // another running request has the id
+	maxLen            int  // in tokens, prompt and output together
+	topLogprobs       int  // number of most likely tokens listed per output token, or noLogprobs
+	topPromptLogprobs int  // the same per prompt token
+	duplicate         bool // another running request has the same id
 }
 
-// prepare makes a job of the request, or finds out what vLLM refuses before it answers anything.
+// prepare turns a request into a job, or returns the error that vLLM sends before it begins a response.
 func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failure) {
 	if !s.serves(r.model) {
 		return nil, s.unknownModel(r.model)
@@ -81,12 +81,13 @@ func (*Server) unknownModel(model string) *failure {
 	}
 }
 
-// serves tells whether a request for the model is for this server; none named is.
+// serves reports whether the server serves the model. An empty name is the default model, unless the version requires
+// one.
 func (s *Server) serves(model string) bool {
 	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model)
 }
 
-// addPrompt tokenises a prompt and holds it against the context.
+// addPrompt tokenises a prompt and checks it against the context length.
 func (s *Server) addPrompt(j *job, p prompt) *failure {
 	r := j.request
 	tokens, text := p.tokens, ""
@@ -117,12 +118,13 @@ func (s *Server) addPrompt(j *job, p prompt) *failure {
 	return nil
 }
 
-// firstUnknownToken is the place of the first token that the vocabulary does not have, or -1.
+// firstUnknownToken returns the index of the first token outside the vocabulary, or -1.
 func (s *Server) firstUnknownToken(tokens []int) int {
 	return slices.IndexFunc(tokens, func(id int) bool { return id < 0 || id >= s.model.size() })
 }
 
-// checkCharacters is vLLM's guard before tokenisation: more characters than tokens could ever spell.
+// checkCharacters is vLLM's check before tokenisation: it rejects a text that no tokenisation could fit into the
+// context.
 func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
 	if s.spec.context != contextOutputTokens || r.truncate != nil || r.maxTokensNull {
 		return nil
@@ -138,7 +140,7 @@ func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
 	return badRequest("input_text", "%s", contextMessage(wordingCharacters, m)).withValue(m.characters)
 }
 
-// checkContext refuses a prompt that leaves no room for what is to be generated, in the version's words.
+// checkContext rejects a prompt that leaves no room for the requested output, in the version's words.
 func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
 	m := contextCounts{limit: s.maxModelLen, prompt: count, completion: r.maxTokens}
 	over := count+r.maxTokens > s.maxModelLen
@@ -160,7 +162,7 @@ func (s *Server) checkContext(r *completionRequest, count int, isText bool) *fai
 	case r.maxTokens > s.maxModelLen:
 		return badRequest("max_tokens", "%s", contextMessage(wordingMaxTokens, m)).withValue(r.maxTokens)
 	case isText:
-		// Tokenisation stops at one more than what fits, so the prompt's true length is not known.
+		// vLLM stops tokenising at one token over the limit, so the prompt's true length is unknown.
 		m.prompt = s.maxModelLen - m.completion + 1
 		return badRequest("input_tokens", "%s", contextMessage(wordingAtLeast, m)).withValue(m.prompt)
 	default:
@@ -168,13 +170,13 @@ func (s *Server) checkContext(r *completionRequest, count int, isText bool) *fai
 	}
 }
 
-// resolve derives what the engine needs from fields that depend on each other.
+// resolve computes the job's fields that depend on several request fields.
 func (s *Server) resolve(j *job) {
 	r := j.request
 	if r.maxTokensNull {
 		j.maxTokens = s.maxModelLen
 	}
-	j.maxTokens = max(1, j.maxTokens) // echo with max_tokens 0 has the engine generate one token all the same
+	j.maxTokens = max(1, j.maxTokens) // for echo with max_tokens 0 the engine still generates one token
 	if s.spec.bestOf == bestOfHonoured && r.bestOf > r.n {
 		j.outputsPerPrompt = r.bestOf
 	}
@@ -196,8 +198,7 @@ func (s *Server) resolve(j *job) {
 	}
 }
 
-// checkInEngine are the checks that vLLM makes only when it hands the request to the engine: in a stream they come
-// after the 200.
+// checkInEngine makes the checks that vLLM makes only inside the engine. In a stream they follow the 200.
 func (s *Server) checkInEngine(j *job) *failure {
 	r := j.request
 	if j.duplicate {
@@ -249,7 +250,7 @@ func (s *Server) checkLogprobLimits(j *job) *failure {
 	return nil
 }
 
-// parseLogitBias reads logit_bias, whose keys are numbers in strings.
+// parseLogitBias parses logit_bias, whose keys are token ids as strings.
 func (s *Server) parseLogitBias(r *completionRequest) *failure {
 	r.sampling.bias = make(map[int]float64, len(r.logitBias))
 	for _, entry := range r.logitBias {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A engineMetrics counts what vLLM's /metrics tells.
+// engineMetrics holds what GET /metrics reports.
 type engineMetrics struct {
 	mu              sync.Mutex
-	running         int // outputs in the engine
-	cachedTokens    int // tokens that they and their prompts hold in the cache
+	running         int // outputs being generated
+	cachedTokens    int // tokens of these outputs and their prompts in the KV cache
 	promptTokens    int
 	generatedTokens int
 	finished        map[string]int
@@ -23,7 +23,7 @@ type engineMetrics struct {
 	jobs            map[*job]*jobProgress
 }
 
-// A jobProgress is a job's way through the engine.
+// A jobProgress is a running job's progress as of its last step.
 type jobProgress struct {
 	begun     time.Time
 	last      time.Time
@@ -69,7 +69,7 @@ func (m *engineMetrics) begin(j *job) {
 	m.cachedTokens += j.promptTokens()
 }
 
-// end takes a job out, however it ended.
+// end removes a job, whatever its outcome.
 func (m *engineMetrics) end(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,7 @@ func (m *engineMetrics) end(j *job) {
 	delete(m.jobs, j)
 }
 
-// step counts what the engine's last step generated.
+// step records what the engine's last step generated.
 func (m *engineMetrics) step(g *generation, arrived time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *engineMetrics) step(g *generation, arrived time.Time) {
 	p.generated, p.last = g.generated, now
 }
 
-// finish counts the outputs by why they ended.
+// finish counts a job's outputs by finish_reason and observes its latency.
 func (m *engineMetrics) finish(g *generation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,7 +107,7 @@ func (m *engineMetrics) finish(g *generation) {
 	m.endToEnd.observe(time.Since(m.jobs[g.job].begun).Seconds())
 }
 
-// serveMetrics is GET /serveMetrics, under vLLM's names.
+// serveMetrics handles GET /metrics, with vLLM's metric names.
 func (s *Server) serveMetrics(x *exchange) {
 	m := s.metrics
 	m.mu.Lock()
@@ -124,7 +124,7 @@ func (s *Server) serveMetrics(x *exchange) {
 	}
 	p.number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", float64(m.running-waiting))
 	p.number("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", float64(waiting))
-	cache := float64(m.cachedTokens) / float64(16*s.maxModelLen) // room for 16 requests that fill the context
+	cache := float64(m.cachedTokens) / float64(16*s.maxModelLen) // as if the cache held 16 full contexts
 	p.number(s.spec.cacheGauge, "gauge", "KV-cache usage. 1 means 100 percent usage.", min(1, cache))
 	p.number("vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", 0)
 	p.number("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(m.promptTokens))
@@ -151,9 +151,9 @@ func gaugeValue(is bool) float64 {
 	return 0
 }
 
-// A metricsPage is Prometheus text in the making.
+// A metricsPage builds a page in Prometheus's text format.
 type metricsPage struct {
-	label string // those of every sample
+	label string // labels of every sample
 	text  strings.Builder
 }
 

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	keepAlive        = 5 * time.Second        // how long uvicorn keeps an idle connection
-	relistenInterval = 100 * time.Millisecond // between attempts to listen again on a port that somebody has taken
+	keepAlive        = 5 * time.Second        // uvicorn's idle timeout of a connection
+	relistenInterval = 100 * time.Millisecond // between attempts to listen again if the port is taken
 )
 
-// A Process is a Server on a port of its own, with uvicorn's manners.
+// A Process is a Server that listens on a port, with uvicorn's timeouts.
 type Process struct {
 	*Server
 	listener *pausableListener
@@ -25,7 +25,7 @@ type Process struct {
 	done     chan struct{}
 }
 
-// Start listens on an address, such as 127.0.0.1:0, and serves until Close; the context's end does not end it.
+// Start listens on an address, such as 127.0.0.1:0, and serves until Close. The end of ctx does not stop it.
 func Start(ctx context.Context, listen string, o Options) (*Process, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
@@ -40,13 +40,13 @@ func Start(ctx context.Context, listen string, o Options) (*Process, error) {
 	return p, nil
 }
 
-// Addr is the address that the process listens on.
+// Addr returns the address that the process listens on, as host:port.
 func (p *Process) Addr() string { return p.listener.address.String() }
 
-// URL is the address as a base URL.
+// URL returns the base URL.
 func (p *Process) URL() string { return "http://" + p.Addr() }
 
-// Close ends all requests and connections, frees the port and waits for everything that Start began.
+// Close ends all requests and connections, frees the port and waits for the goroutines of Start.
 func (p *Process) Close() error {
 	p.Server.Close()
 	p.stop()
@@ -58,7 +58,7 @@ func (p *Process) Close() error {
 	return err
 }
 
-// supervise takes the port down while the process has exited.
+// supervise closes the port while the simulated process has exited.
 func (p *Process) supervise(ctx context.Context) {
 	defer close(p.done)
 	for ctx.Err() == nil {
@@ -79,19 +79,19 @@ func (p *Process) supervise(ctx context.Context) {
 	}
 }
 
-// A pausableListener is a listener that can be shut, so that connections are refused, and opened again on the same port. While a
-// refuse fault is pending it resets connections before anything is read.
+// A pausableListener is a net.Listener that can stop listening, so that the kernel refuses connections, and listen
+// again on the same port. While a refuse fault is pending it resets accepted connections before it reads anything.
 type pausableListener struct {
 	server  *Server
 	address net.Addr
 
 	mu       sync.Mutex
-	listener net.Listener  // nil while shut
-	changed  chan struct{} // closed and replaced at each turn
+	listener net.Listener  // nil while paused
+	changed  chan struct{} // closed and replaced at each change of listener
 	closed   bool
 }
 
-// setPaused shuts the door or opens it.
+// setPaused stops listening or starts again.
 func (l *pausableListener) setPaused(ctx context.Context, paused bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *pausableListener) setPaused(ctx context.Context, paused bool) error {
 		return nil
 	}
 	if paused {
-		_ = l.listener.Close() // it is dropped, whatever it says
+		_ = l.listener.Close() // it is dropped, whatever the error
 		l.listener = nil
 	} else {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address.String())
@@ -119,7 +119,7 @@ func (l *pausableListener) state() (listener net.Listener, turned <-chan struct{
 	return l.listener, l.changed, l.closed
 }
 
-// Accept waits for a connection that is let in.
+// Accept waits for a connection that no refuse fault resets.
 func (l *pausableListener) Accept() (net.Conn, error) {
 	for {
 		listener, turned, closed := l.state()
@@ -144,7 +144,7 @@ func (l *pausableListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close shuts the door for good.
+// Close closes the listener permanently.
 func (l *pausableListener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,5 +159,5 @@ func (l *pausableListener) Close() error {
 	return l.listener.Close()
 }
 
-// Addr is the same, open or shut.
+// Addr returns the address, which is the same while paused.
 func (l *pausableListener) Addr() net.Addr { return l.address }

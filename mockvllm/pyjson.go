@@ -21,12 +21,12 @@ const (
 	objectKind
 )
 
-// A value is JSON as Python reads it: numbers keep their literal (NaN and Infinity are among them), a lone surrogate
-// is kept in a form that is no valid UTF-8, and of members with one name the last counts.
+// A value is a JSON value as Python's json.loads reads it: numbers keep their literal, among them NaN and Infinity; a
+// lone surrogate is kept as invalid UTF-8; of members with the same name the last counts.
 type value struct {
 	kind    kind
 	boolean bool
-	text    string // a string's content or a number's literal
+	text    string // content of a string or literal of a number
 	items   []value
 	members []member
 }
@@ -45,10 +45,10 @@ func (v value) member(name string) (value, bool) {
 	return value{}, false
 }
 
-// maxDepth is where the parser gives up; CPython's own limit is near 1000.
+// maxDepth limits nesting. CPython's own limit is near 1000.
 const maxDepth = 900
 
-// A syntaxError is CPython's JSONDecodeError: its words, and the place in characters.
+// A syntaxError is CPython's JSONDecodeError: its message, and the position in characters.
 type syntaxError struct {
 	message  string
 	position int
@@ -56,7 +56,7 @@ type syntaxError struct {
 
 func (e *syntaxError) Error() string { return fmt.Sprintf("%s: char %d", e.message, e.position) }
 
-// parsePythonJSON reads one JSON document like json.loads.
+// parsePythonJSON parses one JSON document like json.loads.
 func parsePythonJSON(text string) (value, error) {
 	p := &parser{text: text}
 	p.skipSpace()
@@ -264,7 +264,7 @@ func (p *parser) escape(out *strings.Builder, start int) error {
 			return nil
 		}
 	}
-	// A surrogate's three bytes as UTF-8 would have them: Python carries it on, and only the tokenizer refuses it.
+	// The surrogate's bytes as a generalised UTF-8 (WTF-8): Python keeps it, and only the tokenizer rejects it.
 	out.Write([]byte{0xe0 | byte(unit>>12), 0x80 | byte(unit>>6&0x3f), 0x80 | byte(unit&0x3f)}) //nolint:gosec // masked
 	return nil
 }
@@ -277,7 +277,7 @@ func (p *parser) hexUnit(pos int) (rune, bool) {
 	return rune(number), err == nil
 }
 
-// numberLiteral is the JSON number at the start of a text, or nothing.
+// numberLiteral returns the JSON number at the start of the text, or "".
 func numberLiteral(text string) string {
 	pos := 0
 	digits := func() int {
@@ -315,12 +315,12 @@ func numberLiteral(text string) string {
 	return text[:end]
 }
 
-// isInt tells whether a number's literal is a Python int.
+// isInt reports whether the value is a number whose literal is a Python int.
 func (v value) isInt() bool {
 	return v.kind == numberKind && !strings.ContainsAny(v.text, ".eENI")
 }
 
-// repr is the value as Python prints it, which is how vLLM quotes a request in its errors.
+// repr formats the value as Python prints it, which is how vLLM quotes requests in its errors.
 func (v value) repr() string {
 	switch v.kind {
 	case nullKind:
@@ -334,7 +334,7 @@ func (v value) repr() string {
 		if v.isInt() {
 			return v.text
 		}
-		number, _ := strconv.ParseFloat(v.text, 64) // out of range is an infinity, as in Python
+		number, _ := strconv.ParseFloat(v.text, 64) // out of range yields an infinity, as in Python
 		return pythonFloat(number)
 	case stringKind:
 		return reprString(v.text)

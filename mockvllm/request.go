@@ -8,14 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// A prompt is a text or token ids, as the client sent it.
+// A prompt is a text or a list of token ids, as the client sent it.
 type prompt struct {
 	text   string
 	tokens []int
 	isText bool
 }
 
-// A completionRequest is the body of a completion after pydantic: types are right, ranges are not checked.
+// A completionRequest is the body of a completion after pydantic's validation: types are right, ranges are not
+// checked.
 type completionRequest struct {
 	model     string
 	prompts   []prompt
@@ -55,7 +56,8 @@ type biasEntry struct {
 	amount float64
 }
 
-// parseCompletion is pydantic's part: it coerces fields, and what no coercion helps is a schema error.
+// parseCompletion does pydantic's part: it coerces fields, and returns a schema error for those that cannot be
+// coerced.
 func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure) {
 	if body.kind != objectKind {
 		return nil, s.schemaFailure([]schemaError{{
@@ -167,7 +169,8 @@ func readStreamFields(f *fieldReader, r *completionRequest) {
 	}
 }
 
-// readPrompt tries the branches of the prompt's union in vLLM's order; if none fits, each says why.
+// readPrompt tries the branches of the prompt's union type in vLLM's order. If none fits, it adds one error per
+// branch.
 func (s *versionSpec) readPrompt(f *fieldReader, r *completionRequest) {
 	if s.modelRequired {
 		f.require("model")
@@ -201,7 +204,7 @@ func (f *fieldReader) require(name string) {
 	}
 }
 
-// tokenList reads [1,2]. An empty list is one too, and then a prompt without tokens.
+// tokenList parses [1,2]. An empty list is a prompt without tokens.
 func (s *versionSpec) tokenList(v value) ([]int, bool) {
 	if v.kind != listKind {
 		return nil, false
@@ -217,7 +220,7 @@ func (s *versionSpec) tokenList(v value) ([]int, bool) {
 	return tokens, true
 }
 
-// promptList reads [[1],[2]], "text" and ["text","text"].
+// promptList parses [[1],[2]], "text" and ["text","text"].
 func (s *versionSpec) promptList(v value) ([]prompt, bool) {
 	if v.kind == stringKind {
 		return []prompt{{text: v.text, isText: true}}, true
@@ -243,7 +246,7 @@ func (s *versionSpec) promptList(v value) ([]prompt, bool) {
 	return prompts, true
 }
 
-// coerceDigitStrings makes numbers of digits in strings: pydantic takes [["1"]] for [[1]], though not ["1"] for [1].
+// coerceDigitStrings turns strings of digits into numbers: pydantic accepts [["1"]] for [[1]], but not ["1"] for [1].
 func coerceDigitStrings(items []value) []value {
 	coerced := make([]value, len(items))
 	for i, item := range items {
@@ -255,7 +258,7 @@ func coerceDigitStrings(items []value) []value {
 	return coerced
 }
 
-// checkCombinations are vLLM's checks of fields against each other.
+// checkCombinations makes vLLM's checks of fields against each other.
 func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *failure {
 	reject := func(param, message string) *failure {
 		if s.bypassesPydantic {
@@ -293,13 +296,13 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 	return nil
 }
 
-// hasEmptyPromptList tells [], no prompt, from [[]], one prompt without tokens.
+// hasEmptyPromptList reports whether the prompt is [], which is no prompt; [[]] is one prompt without tokens.
 func (f *fieldReader) hasEmptyPromptList() bool {
 	v, present := f.body.member("prompt")
 	return present && v.kind == listKind && len(v.items) == 0
 }
 
-// checkSampling are the ranges of SamplingParams, in its order and words.
+// checkSampling makes the range checks of SamplingParams, in its order and words.
 func (s *versionSpec) checkSampling(r *completionRequest) *failure {
 	p := &r.sampling
 	for _, number := range []struct {
@@ -371,7 +374,7 @@ func (s *versionSpec) checkCounts(r *completionRequest) *failure {
 	return nil
 }
 
-// checkText refuses what the tokenizer cannot take: a lone surrogate, which Python's JSON parser lets through.
+// checkText rejects what the tokenizer cannot encode: a lone surrogate, which Python's JSON parser accepts.
 func checkText(text string) *failure {
 	if utf8.ValidString(text) {
 		return nil

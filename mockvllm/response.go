@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A responseEncoder spells answers in one version's shape.
+// A responseEncoder encodes responses in the wire format of one version.
 type responseEncoder struct {
 	spec        *versionSpec
 	model       *languageModel
@@ -16,14 +16,14 @@ type responseEncoder struct {
 	fingerprint string
 }
 
-// fingerprintOf imitates vLLM's, which gives away its version.
+// fingerprintOf imitates vLLM's system_fingerprint, which contains its version.
 func fingerprintOf(version, model string) string {
 	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(model)) // a hash takes everything
+	_, _ = sum.Write([]byte(model)) // hash.Hash never returns an error
 	return fmt.Sprintf("vllm-%s-%08x", version, sum.Sum32())
 }
 
-// completion is a plain answer's body.
+// completion encodes the body of a plain response.
 func (e *responseEncoder) completion(g *generation) []byte {
 	dst := e.appendHead(nil)
 	dst = append(dst, `,"choices":[`...)
@@ -71,7 +71,7 @@ func (e *responseEncoder) appendHead(dst []byte) []byte {
 	return appendString(dst, e.job.model)
 }
 
-// appendUsage is the object with all its members, null ones too.
+// appendUsage appends the usage object with all its members, including null ones.
 func (e *responseEncoder) appendUsage(dst []byte, prompt, completion int) []byte {
 	dst = e.appendTokenCounts(dst, prompt, completion)
 	dst = append(dst[:len(dst)-1], `,"prompt_tokens_details":null`...)
@@ -120,8 +120,8 @@ func (e *responseEncoder) appendChoice(dst []byte, g *generation, seq *sequence)
 	return append(dst, '}')
 }
 
-// withPrompt is the choice's text and log-probabilities with the prompt before them. max_tokens 0 shows the prompt alone,
-// though the engine generated a token.
+// withPrompt returns the choice's text and log-probabilities with the prompt prepended, for echo. With max_tokens 0 it
+// returns the prompt alone, although the engine generated a token.
 func (e *responseEncoder) withPrompt(g *generation, seq *sequence) (string, []tokenLogprobs) {
 	prompt := e.promptText(seq)
 	var scores []tokenLogprobs
@@ -134,7 +134,7 @@ func (e *responseEncoder) withPrompt(g *generation, seq *sequence) (string, []to
 	return prompt + seq.text, append(scores, seq.logprobs...)
 }
 
-// promptText is the prompt's text as promptText shows it; with return_token_ids vLLM shows none.
+// promptText returns the prompt as echo shows it; with return_token_ids vLLM shows an empty text.
 func (e *responseEncoder) promptText(seq *sequence) string {
 	if e.job.request.returnTokenIDs && e.spec.tokenIDs {
 		return ""
@@ -142,7 +142,7 @@ func (e *responseEncoder) promptText(seq *sequence) string {
 	return e.job.texts[seq.prompt]
 }
 
-// appendFinish writes finish_reason and stop_reason.
+// appendFinish appends finish_reason and stop_reason.
 func (*responseEncoder) appendFinish(dst []byte, seq *sequence) []byte {
 	dst = append(dst, `,"finish_reason":`...)
 	if seq.finished() && !seq.hideFinish {
@@ -168,7 +168,7 @@ func (e *responseEncoder) appendTokenIDs(dst []byte, tokens []int) []byte {
 	return appendInts(dst, tokens)
 }
 
-// tokenText is how a token is named among log-probabilities: a part of a character is U+FFFD.
+// tokenText returns the token's name among log-probabilities. A part of a character is U+FFFD.
 func (e *responseEncoder) tokenText(id int) string {
 	if e.job.request.tokensAsIDs {
 		return "token_id:" + strconv.Itoa(id)
@@ -176,10 +176,11 @@ func (e *responseEncoder) tokenText(id int) string {
 	return e.model.decode([]int{id})
 }
 
-// clamped keeps a log-probability within what JSON can hold, as vLLM does.
-func clamped(logprob float64) float64 { return math.Max(logprob, -9999) }
+// clampLogprob limits a log-probability to what JSON can represent, as vLLM does.
+func clampLogprob(logprob float64) float64 { return math.Max(logprob, -9999) }
 
-// appendLogprobs writes four parallel lists. Offsets count the characters of token names, from offset on.
+// appendLogprobs appends the logprobs object, four parallel lists. text_offset counts the characters of token names,
+// starting at offset.
 func (e *responseEncoder) appendLogprobs(dst []byte, scores []tokenLogprobs, offset int) []byte {
 	dst = append(dst, `{"text_offset":[`...)
 	for i, p := range scores {
@@ -192,7 +193,7 @@ func (e *responseEncoder) appendLogprobs(dst []byte, scores []tokenLogprobs, off
 		if p.first {
 			dst = append(dst, "null"...)
 		} else {
-			dst = appendFloat(dst, clamped(p.logprob))
+			dst = appendFloat(dst, clampLogprob(p.logprob))
 		}
 	}
 	dst = append(dst, `],"tokens":[`...)
@@ -213,30 +214,30 @@ func appendComma(dst []byte, i int) []byte {
 	return append(dst, ',')
 }
 
-// appendTopLogprobs writes one position's likeliest tokens. vLLM keys them by text: of tokens with equal text the last one's number
-// stands, in the first one's place.
+// appendTopLogprobs appends the most likely tokens at one position. vLLM keys them by text in a Python dict: of tokens
+// with equal text the first one's place and the last one's value remain.
 func (e *responseEncoder) appendTopLogprobs(dst []byte, p tokenLogprobs) []byte {
 	if p.first {
 		return append(dst, "null"...)
 	}
 	var names []string
-	numbers := make(map[string]float64)
+	values := make(map[string]float64)
 	for _, c := range p.entries() {
 		name := e.tokenText(c.id)
-		if _, repeated := numbers[name]; !repeated {
+		if _, repeated := values[name]; !repeated {
 			names = append(names, name)
 		}
-		numbers[name] = c.weight
+		values[name] = c.weight
 	}
 	dst = append(dst, '{')
 	for i, name := range names {
 		dst = append(appendString(appendComma(dst, i), name), ':')
-		dst = appendFloat(dst, clamped(numbers[name]))
+		dst = appendFloat(dst, clampLogprob(values[name]))
 	}
 	return append(dst, '}')
 }
 
-// entries is the token itself, then the likeliest others: the order of vLLM's dict.
+// entries returns the token itself, then the most likely others: the order of vLLM's dict.
 func (p tokenLogprobs) entries() []candidate {
 	all := []candidate{{p.id, p.logprob}}
 	for _, c := range p.top {
@@ -258,7 +259,7 @@ func (e *responseEncoder) appendPromptLogprobs(dst []byte, scores []tokenLogprob
 		dst = append(dst, '{')
 		for j, c := range p.entries() {
 			dst = fmt.Appendf(appendComma(dst, j), `"%d":{"logprob":`, c.id)
-			dst = appendFloat(dst, clamped(c.weight))
+			dst = appendFloat(dst, clampLogprob(c.weight))
 			dst = fmt.Appendf(dst, `,"rank":%d,"decoded_token":`, p.rankOf(c))
 			dst = appendString(dst, e.model.decode([]int{c.id}))
 			dst = append(dst, '}')
@@ -277,7 +278,7 @@ func (p tokenLogprobs) rankOf(c candidate) int {
 	return p.rank
 }
 
-// event is the event with what the sequence has gained since its last one.
+// event encodes the stream event with what the sequence gained since its last one, and marks that as sent.
 func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool) []byte {
 	r := e.job.request
 	first := seq.sentEvents == 0
@@ -325,7 +326,7 @@ func (e *responseEncoder) appendEventTokenIDs(dst []byte, seq *sequence, first b
 	return e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output()[seq.sentTokens:])
 }
 
-// appendEventUsage is the running usage of one choice; versions before 0.20 write null where there is none.
+// appendEventUsage appends the running usage of one choice. If there is none, versions before 0.20 write null.
 func (e *responseEncoder) appendEventUsage(dst []byte, seq *sequence) []byte {
 	r := e.job.request
 	prompt, completion := len(e.job.tokens[seq.prompt]), len(seq.output())
@@ -340,7 +341,7 @@ func (e *responseEncoder) appendEventUsage(dst []byte, seq *sequence) []byte {
 	return dst
 }
 
-// usageEvent is the extra last event of include_usage; null members are left out of it.
+// usageEvent encodes the additional last event of include_usage, without null members.
 func (e *responseEncoder) usageEvent(g *generation) []byte {
 	completion := 0
 	for _, seq := range g.sequences {

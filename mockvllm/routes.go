@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A route is a path's methods. A loaded one counts into /load, as vLLM's do.
+// A route is the methods and the handler of a path.
 type route struct {
 	methods      []string
-	countsAsLoad bool
+	countsAsLoad bool // in GET /load, which counts running requests
 	handle       func(*exchange)
 }
 
@@ -33,7 +33,7 @@ func (s *Server) buildRoutes() map[string]route {
 	}
 }
 
-// route finds the handler, or answers as FastAPI does where there is none.
+// route calls the path's handler, or responds as FastAPI does if there is none.
 func (s *Server) route(x *exchange) {
 	path := x.r.URL.Path
 	found, ok := s.routes[path]
@@ -78,7 +78,7 @@ func (s *Server) listModels(x *exchange) {
 	x.writeJSON(append(dst, "]}"...))
 }
 
-// health only knows whether the engine has died: not sleep, load or a hang.
+// health reports only whether the engine has died: not sleep, load or a hang.
 func (s *Server) health(x *exchange) {
 	status := http.StatusOK
 	if s.engine.dead() {
@@ -114,7 +114,7 @@ func (s *Server) isSleeping(x *exchange) {
 
 func decimal(number int) string { return strconv.Itoa(number) }
 
-// tokenize counts a prompt like a completion would: with the begin-of-text token unless told otherwise.
+// tokenize handles POST /tokenize. By default it adds the begin-of-text token, like completions.
 func (s *Server) tokenize(x *exchange) {
 	body, failure := s.readJSON(x)
 	if failure != nil {
@@ -175,7 +175,7 @@ func (s *Server) detokenize(x *exchange) {
 	x.writeJSON(stringObject("prompt", s.model.decode(tokens)))
 }
 
-// checkFields refuses a form with problems, and a model that is not served.
+// checkFields responds with an error and returns false if a field is invalid or the model is not served.
 func (s *Server) checkFields(x *exchange, f *fieldReader, model string) bool {
 	switch {
 	case len(f.errs) > 0:

@@ -7,34 +7,34 @@ import (
 	"slices"
 )
 
-// errEndedByFault ends a stream that a fault has ended.
-var errEndedByFault = errors.New("fault struck")
+// errEndedByFault is returned when a fault has ended the stream.
+var errEndedByFault = errors.New("stream ended by a fault")
 
 // eventStreamType is the Content-Type of every stream.
 const eventStreamType = "text/event-stream; charset=utf-8"
 
-// doneEvent ends every stream, after an error too.
+// doneEvent ends every stream, also after an error.
 const doneEvent = "data: [DONE]\n\n"
 
-// An eventWriter writes the events of one stream, each in a chunk of its own, and lets the fault strike between them.
+// An eventWriter writes the events of one stream, each in an HTTP chunk of its own, and applies faults between them.
 type eventWriter struct {
 	exchange     *exchange
 	events       int
 	tokens       int
 	bytes        int
 	faultApplied bool
-	buffered     []byte // burst: what goes out at the end
+	buffered     []byte // burst: written at the end
 }
 
-// startStream sends the headers: vLLM does before it has a first token, or knows whether there will be one.
+// startStream sends the headers. vLLM sends them before the engine has a first token or has accepted the request.
 func (x *exchange) startStream() *eventWriter {
 	x.w.Header().Set("Content-Type", eventStreamType)
 	x.w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(x.w).Flush() // a client that has left is noticed at the first event
+	_ = http.NewResponseController(x.w).Flush() // a disconnect is noticed at the first event
 	return &eventWriter{exchange: x}
 }
 
-// send writes one event that holds so many tokens.
+// send writes one event that holds the given number of tokens.
 func (w *eventWriter) send(event []byte, tokens int) error {
 	if w.faultDue() {
 		w.faultApplied = true
@@ -49,7 +49,7 @@ func (w *eventWriter) send(event []byte, tokens int) error {
 	return w.write(event)
 }
 
-// faultDue tells whether the fault strikes before the next event.
+// faultDue reports whether the fault applies before the next event.
 func (w *eventWriter) faultDue() bool {
 	f := w.exchange.fault
 	if f == nil || w.faultApplied || f.AfterBytes > 0 || f.Kind == faultNoFinish && !f.isMidStream() {
@@ -58,7 +58,7 @@ func (w *eventWriter) faultDue() bool {
 	return w.events >= f.AfterEvents && w.tokens >= f.AfterTokens
 }
 
-// applyFault does what the fault does to a stream. The event goes on, perhaps changed, unless there is an error.
+// applyFault applies the fault to the stream. It returns the event to write, perhaps changed, or errEndedByFault.
 func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 	x := w.exchange
 	f, s := x.fault, x.server
@@ -77,7 +77,7 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 	case faultNoFinish:
 		w.finish()
 	case faultGarbage:
-		_ = w.write([]byte(cmp.Or(f.Body, "\x00\xff<html>neither JSON nor an event</html>\n\n"))) // it ends here anyway
+		_ = w.write([]byte(cmp.Or(f.Body, "\x00\xff<html>neither JSON nor an event</html>\n\n"))) // the stream ends here anyway
 	case faultBigEvent:
 		return f.padText(event), nil
 	case faultHang:
@@ -88,7 +88,7 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 	return nil, errEndedByFault
 }
 
-// write sends bytes at once, or as the fault wants them.
+// write writes at once, or as the fault says.
 func (w *eventWriter) write(data []byte) error {
 	x := w.exchange
 	switch {
@@ -110,8 +110,8 @@ func (w *eventWriter) write(data []byte) error {
 // writePartial ends the stream within an event.
 func (w *eventWriter) writePartial(data []byte) error {
 	x := w.exchange
-	_, _ = x.w.Write(data)                      // it breaks here anyway
-	_ = http.NewResponseController(x.w).Flush() // idem
+	_, _ = x.w.Write(data)                      // the stream breaks here anyway
+	_ = http.NewResponseController(x.w).Flush() // as above
 	if x.fault.Kind == faultResetMid {
 		x.resetConn()
 	} else {
@@ -120,14 +120,14 @@ func (w *eventWriter) writePartial(data []byte) error {
 	return errEndedByFault
 }
 
-// truncate ends the connection in good order, the chunked body properly ended or not.
+// truncate ends the connection with an orderly close. A clean fault also ends the chunked body properly.
 func (w *eventWriter) truncate() {
-	if !w.exchange.fault.Clean { // otherwise the handler's return ends the body
+	if !w.exchange.fault.Clean { // if clean, the handler's return ends the body
 		w.exchange.closeConn()
 	}
 }
 
-// sendFailure ends the stream with an error event and [DONE]; versions that do neither just end it.
+// sendFailure ends the stream with an error event and [DONE], or by closing the connection in versions that do so.
 func (w *eventWriter) sendFailure(f *failure) {
 	if f.closesConn {
 		w.exchange.closeConn()
@@ -137,23 +137,23 @@ func (w *eventWriter) sendFailure(f *failure) {
 	if w.exchange.hasFault(faultErrorEvent) && w.exchange.fault.Body != "" {
 		event = []byte("data: " + w.exchange.fault.Body + "\n\n")
 	}
-	_ = w.write(event) // the stream is over, whether or not the client hears it
+	_ = w.write(event) // the stream is over even if the client disconnected
 	w.finish()
 }
 
-// finish ends the stream as complete.
+// finish ends the stream with [DONE].
 func (w *eventWriter) finish() {
 	if w.exchange.hasFault(faultNoDone) {
 		w.truncate()
 		return
 	}
-	_ = w.write([]byte(doneEvent)) // the stream is over, whether or not the client hears it
+	_ = w.write([]byte(doneEvent)) // the stream is over even if the client disconnected
 	if len(w.buffered) > 0 {
-		_, _ = w.exchange.w.Write(w.buffered) // idem
+		_, _ = w.exchange.w.Write(w.buffered) // as above
 	}
 }
 
-// completeStream answers with one event for each token of each output.
+// completeStream responds with one event per token of each output.
 func (s *Server) completeStream(x *exchange, j *job) {
 	w := x.startStream()
 	if failure := s.checkInEngine(j); failure != nil {
@@ -180,11 +180,11 @@ func (s *Server) completeStream(x *exchange, j *job) {
 	w.finish()
 }
 
-// sendStep sends what the outputs gained in the engine's last step.
+// sendStep sends what each output gained in the engine's last step.
 func (s *Server) sendStep(w *eventWriter, g *generation, e *responseEncoder) error {
 	r := g.job.request
 	if r.maxTokensNull {
-		w.sendFailure(s.spec.streamFailure("")) // an assertion without a message
+		w.sendFailure(s.spec.streamFailure("")) // a failed assertion without a message
 		return errEndedByFault
 	}
 	size := 1
@@ -204,7 +204,7 @@ func (s *Server) sendStep(w *eventWriter, g *generation, e *responseEncoder) err
 	return nil
 }
 
-// completeBestOfStream is V0's answer to best_of in a stream: the whole answer in one event.
+// completeBestOfStream is the V0 response to best_of in a stream: the whole response in one event.
 func (s *Server) completeBestOfStream(x *exchange, j *job) {
 	w := x.startStream()
 	if failure := s.checkInEngine(j); failure != nil {
@@ -227,7 +227,7 @@ func (s *Server) completeBestOfStream(x *exchange, j *job) {
 	}
 }
 
-// errorEventFailure is the error of an error_event.
+// errorEventFailure is the error of an error_event fault.
 func (*Server) errorEventFailure(f *Fault) *failure {
 	return &failure{
 		status:    cmp.Or(f.Status, http.StatusInternalServerError),
@@ -236,8 +236,8 @@ func (*Server) errorEventFailure(f *Fault) *failure {
 	}
 }
 
-// outOfMemoryInStream is a stream under which the GPU ran out of memory. Only the V0 engine's loop quotes the cause;
-// from V1 on this stands for a server in front of vLLM, or in its place, that does.
+// outOfMemoryInStream is the error of a stream when the GPU's memory is exhausted. Of the engines only V0 quotes the
+// cause; for V1 this stands for a server in front of vLLM, or in its place, that does.
 func (s *versionSpec) outOfMemoryInStream() *failure {
 	if s.v0 {
 		return s.streamFailure("Engine loop is not running. Inspect the stacktrace to find the original error: " +

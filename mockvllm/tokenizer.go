@@ -9,28 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// The special tokens' texts are Llama 3's. Like there, a prompt that spells one out gets the control token.
+// The special tokens are Llama 3's. As there, a prompt that contains their text gets the control token.
 const (
 	beginOfText = "<|begin_of_text|>"
 	endOfText   = "<|end_of_text|>"
 )
 
-// The learned part of the vocabulary: whole words that the corpus repeats, and fragments to build other words from.
+// The learned vocabulary consists of whole words that the corpus repeats, and of fragments for all other words.
 const (
 	learnedWords     = 1000
 	learnedFragments = 400
-	minWordCount     = 2 // a word seen less often is spelled in fragments
+	minWordCount     = 2 // rarer words are encoded as fragments
 	longestFragment  = 5
 )
 
-// A tokenizer turns text into token ids and back without loss. Ids 0 to 255 are the bytes, so any text has an
-// encoding, and none has more tokens than bytes. After them come pieces learned from the corpus and the two special
-// tokens. A piece never spans a word boundary, so a prompt that ends with a word encodes like the same words within
-// a longer text.
+// A tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
+// encoded and has no more tokens than bytes. Then follow pieces learned from the corpus and the two special tokens. A
+// piece never spans a word boundary, so a prompt that ends with a word has the same tokens as those words within a
+// longer text.
 type tokenizer struct {
 	pieces      []string
 	ids         map[string]int
-	maxPieceLen []uint8 // for two bytes, big endian: the length of the longest piece that begins with them
+	maxPieceLen []uint8 // by first two bytes, big-endian: length of the longest piece
 	bos         int
 	eos         int
 }
@@ -57,12 +57,12 @@ func (t *tokenizer) add(piece string) int {
 	return id
 }
 
-// size is the number of tokens in the vocabulary.
+// size returns the number of tokens in the vocabulary.
 func (t *tokenizer) size() int { return len(t.pieces) }
 
 func (t *tokenizer) special(id int) bool { return id == t.bos || id == t.eos }
 
-// longestPiece is what vLLM's check before tokenisation multiplies the context by.
+// longestPiece returns the length of the longest token in characters, a factor of vLLM's check before tokenisation.
 func (t *tokenizer) longestPiece() int {
 	longest := 0
 	for _, piece := range t.pieces {
@@ -71,7 +71,7 @@ func (t *tokenizer) longestPiece() int {
 	return longest
 }
 
-// encode takes the longest piece at each place. withBOS adds the begin-of-text token, as for a text prompt.
+// encode matches the longest piece at each position. withBOS prepends begin-of-text, as for a text prompt.
 func (t *tokenizer) encode(text string, withBOS bool) []int {
 	tokens := make([]int, 0, len(text)/3+2)
 	if withBOS {
@@ -104,7 +104,7 @@ func (t *tokenizer) match(text string) int {
 	return int(text[0])
 }
 
-// decode is the text of the tokens, special ones too, bytes that are no UTF-8 replaced.
+// decode returns the text of the tokens, including special ones, with invalid UTF-8 replaced.
 func (t *tokenizer) decode(tokens []int) string {
 	var raw []byte
 	for _, id := range tokens {
@@ -117,8 +117,8 @@ func (t *tokenizer) decode(tokens []int) string {
 	return text
 }
 
-// replaceInvalid reads UTF-8 as Python does, one U+FFFD for each longest broken sequence. What could still become a
-// character once more bytes come is not text yet but the rest.
+// replaceInvalid decodes UTF-8 as Python does, with one U+FFFD per maximal invalid sequence. It returns as rest the
+// incomplete character at the end.
 func replaceInvalid(raw []byte) (text string, rest []byte) {
 	if utf8.Valid(raw) {
 		return string(raw), nil
@@ -138,7 +138,8 @@ func replaceInvalid(raw []byte) (text string, rest []byte) {
 	return out.String(), nil
 }
 
-// invalidLength is how many bytes at the start began a character that never became one.
+// invalidLength returns the length of the invalid sequence at the start: the bytes of a character that is never
+// completed.
 func invalidLength(raw []byte) int {
 	for length := min(3, len(raw)-1); length > 1; length-- {
 		if !utf8.FullRune(raw[:length]) {
@@ -148,8 +149,8 @@ func invalidLength(raw []byte) int {
 	return 1
 }
 
-// A decoder turns tokens into text as they come. A character whose bytes are spread over tokens appears with the
-// last of them; one that the output never completes does not appear at all, as in vLLM.
+// A decoder decodes tokens incrementally. A character whose bytes are spread over tokens appears with the last of
+// them; a character that the output never completes does not appear, as in vLLM.
 type decoder struct {
 	tokenizer   *tokenizer
 	skipSpecial bool
@@ -166,7 +167,7 @@ func (d *decoder) next(id int) string {
 	return text
 }
 
-// learnPieces finds the pieces that spell the documents in few tokens. Equal documents give equal pieces in equal order.
+// learnPieces finds the pieces that encode the documents in few tokens. It is deterministic.
 func learnPieces(documents []string) []string {
 	words := make(map[string]int)
 	for _, document := range documents {
@@ -187,7 +188,7 @@ func learnPieces(documents []string) []string {
 	return append(pieces, mostSaving(fragments, minWordCount, learnedFragments)...)
 }
 
-// mostSaving are the strings that save most bytes, at most limit of them.
+// mostSaving returns the strings that save the most bytes, at most limit of them.
 func mostSaving(counts map[string]int, minCount, limit int) []string {
 	pieces := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b]*(len(b)-1), counts[a]*(len(a)-1)), cmp.Compare(a, b))
@@ -196,7 +197,8 @@ func mostSaving(counts map[string]int, minCount, limit int) []string {
 	return pieces[:min(limit, len(pieces))]
 }
 
-// countWords counts words with the space before them, numbers of up to three digits, runs of marks and of blanks.
+// countWords counts words with the space before them, numbers of up to three digits, and runs of punctuation and of
+// spaces.
 func countWords(text string, counts map[string]int) {
 	for len(text) > 0 {
 		length := wordLength(text)

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// newestVersion is spoken unless Options.Version says otherwise.
+// newestVersion is the version imitated by default.
 const newestVersion = "0.27.0"
 
-// A release is vLLM's version number as it compares: 0.10.1 is {0, 10, 1}.
+// A release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
 type release [3]int
 
-// parseRelease reads what it can of a version; "0.6.6.post1" is 0.6.6, and nonsense is the newest.
+// parseRelease parses as much of a version as it can: "0.6.6.post1" is 0.6.6, and text without a number is the newest.
 func parseRelease(version string) release {
 	var r release
 	for i, part := range strings.SplitN(strings.TrimPrefix(version, "v"), ".", 4) {
@@ -36,8 +36,7 @@ func (r release) before(other release) bool {
 	return false
 }
 
-// What an old version does differently is data: each kind of difference is one type here, each version one row in
-// the table below.
+// The differences between versions are data: each kind of difference is a type here, each version a row of specs.
 type (
 	errorShape      int
 	bestOfRule      int
@@ -54,9 +53,9 @@ const (
 )
 
 const (
-	bestOfHonoured bestOfRule = iota // V0 draws best_of outputs and returns the n likeliest
-	bestOfRejected                   // V1 says that it cannot
-	bestOfIgnored                    // the field is gone, unknown fields pass
+	bestOfHonoured bestOfRule = iota // V0 generates best_of outputs and returns the n most likely
+	bestOfRejected                   // V1 rejects it
+	bestOfIgnored                    // the field is gone, and unknown fields are ignored
 )
 
 const (
@@ -73,8 +72,8 @@ const (
 )
 
 const (
-	streamCut        deathStream = iota // the connection ends, without [DONE]
-	streamBadRequest                    // an event that calls it the client's error 400
+	streamCut        deathStream = iota // closes the connection without [DONE]
+	streamBadRequest                    // an event with code 400, as if the client were at fault
 	streamInternal                      // an event with code 500
 )
 
@@ -85,60 +84,60 @@ const (
 )
 
 const (
-	nullFillsContext nullMaxTokens = iota // generates to the end, then fails an assertion: 500 in plain text
-	nullAsOK                              // the same, reported under 200
+	nullFillsContext nullMaxTokens = iota // generates everything, then fails an assertion: 500 as plain text
+	nullAsOK                              // the same, reported with status 200
 	nullInternal                          // the same, reported as JSON 500
-	nullIsDefault                         // 16
+	nullIsDefault                         // means 16
 )
 
-// A profile is how one version of vLLM writes and judges.
+// A versionSpec describes the wire format and the validation of one vLLM version.
 type versionSpec struct {
 	since release
 
 	errors              errorShape
-	validationType      string // the type of a schema error
+	validationType      string // "type" of a schema error
 	contentType         contentTypeRule
-	repeatsSchemaErrors bool // schema errors are listed twice in the message
-	bypassesPydantic    bool // checks of the request as a whole skip pydantic's wrapping
+	repeatsSchemaErrors bool // the message lists schema errors twice
+	bypassesPydantic    bool // checks across fields are not wrapped as pydantic errors
 	namesParams         bool // errors carry param, and " (parameter=…, value=…)" in the message
 	modelRequired       bool
 
 	context          contextRule
 	deathPlain       deathPlain
 	deathStream      deathStream
-	deadHealthStatus int  // the status of /health after the engine's death
-	engineErrorsAsOK bool // what the engine refuses comes with status 200
+	deadHealthStatus int  // status of /health when the engine is dead
+	engineErrorsAsOK bool // errors of the engine have status 200
 	v0               bool // the V0 engine's texts
 
 	bestOf                 bestOfRule
 	nullMaxTokens          nullMaxTokens
-	topKZeroIsOff          bool // top_k 0 means off; before, it is refused
-	finiteOnly             bool // NaN and temperatures over 2 are refused
+	topKZeroIsOff          bool // top_k 0 means off; older versions reject it
+	finiteOnly             bool // rejects NaN and temperatures over 2
 	repetitionCap          bool // repetition_penalty is at most 2
 	boundsLists            bool // at most 4 stop strings and 1024 prompts
 	boundsN                bool // n is at most 16384
 	allowsMinusOneLogprobs bool // logprobs -1 asks for the whole vocabulary
 	rejectsNegativeIDs     bool // a negative token id is a schema error
-	rejectsDuplicateIDs    bool // a second request of the same id at a time is refused
+	rejectsDuplicateIDs    bool // rejects a request whose id another running request has
 	anyCaseBearer          bool
 
-	nullUsageInEvents bool // "usage":null in every chunk
+	nullUsageInEvents bool // "usage":null in every event
 	fingerprint       bool
-	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the answer
+	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the response
 	ecParams          bool // ec_transfer_params and metrics as well
 	tokenIDs          bool // token_ids and prompt_token_ids in choices
 	routedExperts     bool
 	usageCompletion   bool // completion_tokens_details in usage
-	echoOffsets       bool // text_offset goes on after an echoed prompt in later chunks
+	echoOffsets       bool // later events count text_offset from the echoed prompt
 	cacheGauge        string
 	tokenLatency      string
 }
 
-// profiles has a row for every version with which the wire changed, oldest first. Each row starts as a copy of the one
-// before it. The facts and their dates are those of vLLM's history; a version between two rows speaks as the older.
+// specs has a row for each version that changed the wire format, oldest first. Each row starts as a copy of the
+// previous one. The facts and dates are from vLLM's history; a version between two rows has the older row's format.
 var specs = buildSpecs(
 	func(s *versionSpec) {
-		*s = versionSpec{ //nolint:gosec // a metric named per token, no token
+		*s = versionSpec{ //nolint:gosec // a metric name, not a credential
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
 			deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
 			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true,
@@ -190,7 +189,7 @@ var specs = buildSpecs(
 	},
 )
 
-// buildProfiles makes the rows by applying each change to a copy of the row before.
+// buildSpecs builds the rows by applying each change to a copy of the previous row.
 func buildSpecs(changes ...func(*versionSpec)) []versionSpec {
 	rows := make([]versionSpec, len(changes))
 	for i, change := range changes {
@@ -202,7 +201,7 @@ func buildSpecs(changes ...func(*versionSpec)) []versionSpec {
 	return rows
 }
 
-// profileOf is the row that a version speaks by; one older than the first row speaks as that.
+// specOf returns the row of a version. Versions older than the first row have the first row's format.
 func specOf(version release) versionSpec {
 	found := specs[0]
 	for _, row := range specs {
