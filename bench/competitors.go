@@ -49,7 +49,7 @@ http {
 `
 
 // startNginx runs nginx in the foreground. Its workers would give up root's rights, and with them the stage's folder.
-func (s *stage) startNginx(ctx context.Context) (target, error) {
+func (s *testbed) startNginx(ctx context.Context) (target, error) {
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, err
@@ -63,7 +63,7 @@ func (s *stage) startNginx(ctx context.Context) (target, error) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, fmt.Errorf("write configuration: %w", err)
 	}
-	return s.start(ctx, nginx, address, "/health", s.programs.rivals[nginx].path, "-p", s.dir, "-c", path)
+	return s.start(ctx, nginx, address, "/health", s.programs.competitors[nginx].path, "-p", s.dir, "-c", path)
 }
 
 // haproxyText wants connections, threads, the address to listen on and the upstream. HAProxy takes two descriptors a
@@ -85,15 +85,15 @@ backend vllm
   server vllm %s
 `
 
-func (s *stage) startHAProxy(ctx context.Context) (target, error) {
+func (s *testbed) startHAProxy(ctx context.Context) (target, error) {
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, err
 	}
 	path := filepath.Join(s.dir, "haproxy.cfg")
-	text := fmt.Sprintf(haproxyText, streamsWithin(s.programs.descriptors), runtime.GOMAXPROCS(0), address, s.upstream)
+	text := fmt.Sprintf(haproxyText, maxStreams(s.programs.descriptors), runtime.GOMAXPROCS(0), address, s.upstream)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, fmt.Errorf("write configuration: %w", err)
 	}
-	return s.start(ctx, haproxy, address, "/health", s.programs.rivals[haproxy].path, "-db", "-f", path)
+	return s.start(ctx, haproxy, address, "/health", s.programs.competitors[haproxy].path, "-db", "-f", path)
 }

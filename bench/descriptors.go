@@ -11,7 +11,7 @@ const (
 
 // raiseDescriptors asks for as many open files as the work needs, for this process and its children, and tells how many
 // there may be. Only root gets past the hard limit.
-func raiseDescriptors() int {
+func raiseDescriptorLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return 1024 // what every system has
@@ -26,4 +26,4 @@ func raiseDescriptors() int {
 }
 
 // streamsWithin is how many streams one process can pass on with so many descriptors.
-func streamsWithin(descriptors int) int { return max(descriptors-spareDescriptors, 0) / 2 }
+func maxStreams(descriptors int) int { return max(descriptors-spareDescriptors, 0) / 2 }

@@ -21,13 +21,13 @@ func flushTime() (took time.Duration, err error) {
 		return 0, fmt.Errorf("time a flush: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
-	if err := flushed(file, make([]byte, flushes*flushSize), 0); err != nil {
+	if err := writeAndSync(file, make([]byte, flushes*flushSize), 0); err != nil {
 		return 0, err
 	}
 	var each []time.Duration
 	for i := range flushes {
 		began := time.Now()
-		if err := flushed(file, make([]byte, flushSize), int64(i*flushSize)); err != nil {
+		if err := writeAndSync(file, make([]byte, flushSize), int64(i*flushSize)); err != nil {
 			return 0, err
 		}
 		each = append(each, time.Since(began))
@@ -35,7 +35,7 @@ func flushTime() (took time.Duration, err error) {
 	return median(each), nil
 }
 
-func flushed(file *os.File, text []byte, at int64) error {
+func writeAndSync(file *os.File, text []byte, at int64) error {
 	if _, err := file.WriteAt(text, at); err != nil {
 		return fmt.Errorf("time a flush: %w", err)
 	}

@@ -8,10 +8,10 @@ import (
 
 // judgement is a goal and what was measured of it.
 type judgement struct {
-	name   string
-	most   float64
-	figure figure
-	digits int // of the figure, behind the point
+	name    string
+	most    float64
+	summary summary
+	digits  int // of the figure, behind the point
 }
 
 // goals are what the gateway shall cost: ratios to the ReverseProxy of the same run, and no stream cut.
@@ -29,7 +29,7 @@ func (r *report) goals() []judgement {
 	}
 }
 
-func (r *report) ratioGoal(id string, l line, most float64) judgement {
+func (r *report) ratioGoal(id string, l metric, most float64) judgement {
 	return judgement{r.nameOf(id) + ": " + l.name, most, r.ratio(id, gateway, l), 2}
 }
 
@@ -38,32 +38,32 @@ func (r *report) memoryGoal(id string, most float64) judgement {
 }
 
 // cutStreams is the count over all rounds of everything that streams, if anything did.
-func (r *report) cutStreams() figure {
-	cut, whole := 0, 0
-	for _, w := range r.options.works {
+func (r *report) cutStreams() summary {
+	truncated, complete := 0, 0
+	for _, w := range r.options.workloads {
 		if w.events > 0 {
 			sum := r.count(w.id, gateway)
-			cut, whole = cut+sum.cut, whole+sum.whole
+			truncated, complete = truncated+sum.truncated, complete+sum.complete
 		}
 	}
 	for _, h := range r.options.holds {
 		sum := r.count(h.id, gateway)
-		cut, whole = cut+sum.cut, whole+sum.whole
+		truncated, complete = truncated+sum.truncated, complete+sum.complete
 	}
-	if cut+whole == 0 {
-		return figure{}
+	if truncated+complete == 0 {
+		return summary{}
 	}
-	return figureOf([]float64{float64(cut)})
+	return summarize([]float64{float64(truncated)})
 }
 
 // met is false for what was not measured: a promise that nobody has looked at is not kept.
-func (j judgement) met() bool { return j.figure.some && j.figure.median <= j.most }
+func (j judgement) met() bool { return j.summary.measured && j.summary.median <= j.most }
 
 func (j judgement) verdict() string {
 	switch {
 	case j.met():
 		return "met"
-	case j.figure.some:
+	case j.summary.measured:
 		return "missed"
 	default:
 		return "not measured"
@@ -76,8 +76,8 @@ func missed(goals []judgement) []string {
 	for _, j := range goals {
 		switch {
 		case j.met():
-		case j.figure.some:
-			all = append(all, fmt.Sprintf("%s: %s, the goal is at most %s", j.name, j.figure.text(j.digits), number(j.most)))
+		case j.summary.measured:
+			all = append(all, fmt.Sprintf("%s: %s, the goal is at most %s", j.name, j.summary.text(j.digits), number(j.most)))
 		default:
 			all = append(all, fmt.Sprintf("%s: not measured, the goal is at most %s", j.name, number(j.most)))
 		}
@@ -90,11 +90,11 @@ func number(f float64) string { return strings.TrimSuffix(fmt.Sprintf("%.2f", f)
 // verdict is an error where the gateway was unsound, or was to be judged and missed a goal.
 func (r *report) verdict() error {
 	var all error
-	if !r.sound() {
-		all = errUnsound
+	if !r.allComplete() {
+		all = errIncomplete
 	}
 	if list := missed(r.goals()); r.options.check && len(list) > 0 {
-		all = errors.Join(all, fmt.Errorf("%d of %d %w:\n  %s", len(list), len(r.goals()), errMissed, strings.Join(list, "\n  ")))
+		all = errors.Join(all, fmt.Errorf("%d of %d %w:\n  %s", len(list), len(r.goals()), errOverLimit, strings.Join(list, "\n  ")))
 	}
 	return all
 }

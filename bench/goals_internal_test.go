@@ -21,7 +21,7 @@ func TestGoalIsMetUpToItsBound(t *testing.T) {
 		{0, 0, "met"},
 		{1, 0, "missed"},
 	} {
-		if got := (judgement{most: c.most, figure: figureOf([]float64{c.median})}).verdict(); got != c.want {
+		if got := (judgement{most: c.most, summary: summarize([]float64{c.median})}).verdict(); got != c.want {
 			t.Errorf("%v of at most %v: got %s, want %s", c.median, c.most, got, c.want)
 		}
 	}
@@ -39,9 +39,9 @@ func TestGoalThatWasNotMeasuredIsNotMet(t *testing.T) {
 
 func TestMissedGoalsAreNamedWithFigureAndBound(t *testing.T) {
 	got := missed([]judgement{
-		{"good", 0.8, figureOf([]float64{0.5}), 2},
-		{"bad", 0.8, figureOf([]float64{1, 2, 3}), 2},
-		{"cut", 0, figureOf([]float64{7}), 0},
+		{"good", 0.8, summarize([]float64{0.5}), 2},
+		{"bad", 0.8, summarize([]float64{1, 2, 3}), 2},
+		{"cut", 0, summarize([]float64{7}), 0},
 	})
 	want := []string{"bad: 2.00 (1.00 to 3.00), the goal is at most 0.80", "cut: 7, the goal is at most 0"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -50,40 +50,40 @@ func TestMissedGoalsAreNamedWithFigureAndBound(t *testing.T) {
 }
 
 // measured is a report of one round in which every proxy took the same, and the gateway so many times as much.
-func measured(times float64) *report {
-	o := options{works: works(false), holds: holds(false, wantedDescriptors), check: true}
+func uniformReport(times float64) *report {
+	o := options{workloads: workloads(false), holds: holds(false, wantedDescriptors), check: true}
 	r := newReport(o)
 	r.flushes = []time.Duration{100 * time.Microsecond}
-	for _, w := range o.works {
-		r.loads.add(w.id, direct, &measurement{median: 300 * time.Microsecond})
-		for name, factor := range map[string]float64{bare: 1, gateway: times} {
+	for _, w := range o.workloads {
+		r.loads.add(w.id, direct, &loadResult{median: 300 * time.Microsecond})
+		for name, factor := range map[string]float64{reverseProxy: 1, gateway: times} {
 			added := time.Duration(factor * float64(200*time.Microsecond))
 			if name == gateway {
 				added += r.flushes[0]
 			}
-			r.loads.add(w.id, name, &measurement{
-				tally: tally{whole: 10}, wall: time.Second, cpu: time.Duration(factor * float64(time.Second)),
+			r.loads.add(w.id, name, &loadResult{
+				requestCounts: requestCounts{complete: 10}, wall: time.Second, cpu: time.Duration(factor * float64(time.Second)),
 				median: 300*time.Microsecond + added,
 			})
 		}
 	}
 	for _, h := range o.holds {
-		r.holds.add(h.id, bare, &held{tally{whole: h.streams}, 50_000})
-		r.holds.add(h.id, gateway, &held{tally{whole: h.streams}, 50_000 * times})
+		r.holds.add(h.id, reverseProxy, &holdResult{requestCounts{complete: h.streams}, 50_000})
+		r.holds.add(h.id, gateway, &holdResult{requestCounts{complete: h.streams}, 50_000 * times})
 	}
 	return r
 }
 
 func TestRunThatMeetsAllGoalsPasses(t *testing.T) {
-	if err := measured(0.7).verdict(); err != nil {
+	if err := uniformReport(0.7).verdict(); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestRunThatMissesGoalsFailsWithEachOfThem(t *testing.T) {
-	r := measured(0.9)
+	r := uniformReport(0.9)
 	err := r.verdict()
-	if !errors.Is(err, errMissed) {
+	if !errors.Is(err, errOverLimit) {
 		t.Fatalf("got %v", err)
 	}
 	want := `6 of 9 goals missed:
@@ -103,7 +103,7 @@ func TestRunThatMissesGoalsFailsWithEachOfThem(t *testing.T) {
 }
 
 func TestLatencyGoalTakesOneFlushOffTheGatewayAlone(t *testing.T) {
-	r := measured(1)
+	r := uniformReport(1)
 	if got := r.ratio(plainOne, gateway, addedLessFlush).median; got != 1 {
 		t.Errorf("less the flush: got %v, want 1", got)
 	}
@@ -113,9 +113,9 @@ func TestLatencyGoalTakesOneFlushOffTheGatewayAlone(t *testing.T) {
 }
 
 func TestFlushThatTakesLongerThanTheGatewayAddsMeetsNoGoal(t *testing.T) {
-	r := measured(1)
+	r := uniformReport(1)
 	r.flushes[0] = time.Second
-	if got := r.ratio(plainOne, gateway, addedLessFlush); got.some {
+	if got := r.ratio(plainOne, gateway, addedLessFlush); got.measured {
 		t.Errorf("got %v", got)
 	}
 	if got := missed(r.goals()); !slices.Contains(got, "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the goal is at most 1") {
@@ -124,25 +124,25 @@ func TestFlushThatTakesLongerThanTheGatewayAddsMeetsNoGoal(t *testing.T) {
 }
 
 func TestStreamThatTheGatewayCutsFailsEveryRun(t *testing.T) {
-	for name, cut := range map[string]func(r *report){
-		"held":  func(r *report) { r.holds[heldMany][gateway][0].cut++ },
-		"paced": func(r *report) { r.loads[pacedStreams][gateway][0].cut++ },
+	for name, truncated := range map[string]func(r *report){
+		"held":  func(r *report) { r.holds[heldMany][gateway][0].truncated++ },
+		"paced": func(r *report) { r.loads[pacedStreams][gateway][0].truncated++ },
 	} {
-		r := measured(0.7)
-		cut(r)
-		if err := r.verdict(); !errors.Is(err, errUnsound) || !strings.Contains(err.Error(), "streams cut: 1, the goal is at most 0") {
+		r := uniformReport(0.7)
+		truncated(r)
+		if err := r.verdict(); !errors.Is(err, errIncomplete) || !strings.Contains(err.Error(), "streams cut: 1, the goal is at most 0") {
 			t.Errorf("%s: got %v", name, err)
 		}
 		r.options.check = false
-		if err := r.verdict(); !errors.Is(err, errUnsound) {
+		if err := r.verdict(); !errors.Is(err, errIncomplete) {
 			t.Errorf("%s, without -check: got %v", name, err)
 		}
 	}
 }
 
 func TestStreamThatAnotherProxyCutsIsNotTheGatewaysFault(t *testing.T) {
-	r := measured(0.7)
-	r.holds[heldMany][bare][0].cut++
+	r := uniformReport(0.7)
+	r.holds[heldMany][reverseProxy][0].truncated++
 	if err := r.verdict(); err != nil {
 		t.Error(err)
 	}

@@ -15,47 +15,47 @@ import (
 )
 
 // hold is so many slow streams held open at once.
-type hold struct {
+type holdWorkload struct {
 	id      string
 	streams int
 	every   time.Duration // from one event of a stream to its next
 }
 
-func (h hold) name() string {
+func (h holdWorkload) name() string {
 	return fmt.Sprintf("%d held streams, an event each %v", h.streams, h.every)
 }
 
 // held is what a hold came to at one target in one round.
-type held struct {
-	tally
+type holdResult struct {
+	requestCounts
 	memory float64 // bytes for each stream: what the process grew by while it held them
 }
 
-func holds(short bool, descriptors int) []hold {
+func holds(short bool, descriptors int) []holdWorkload {
 	some, many, every := 3_000, 10_000, 3*time.Second
 	if short {
 		some, many, every = 300, 1_000, 500*time.Millisecond
 	}
-	most := streamsWithin(descriptors)
-	return []hold{{heldSome, min(some, most), every}, {heldMany, min(many, most), every}}
+	most := maxStreams(descriptors)
+	return []holdWorkload{{heldSome, min(some, most), every}, {heldMany, min(many, most), every}}
 }
 
 const (
 	// firstStreams come before the memory is taken for the first time, so that it holds the program's own pages.
-	firstStreams = 16
+	warmUpStreams = 16
 	// openersAtOnce is how many streams are begun at a time: more would wait in the listener's queue or be refused.
-	openersAtOnce = 64
+	maxOpening = 64
 	// holdWithin bounds a hold, from the first stream's beginning to the last one's end. What takes longer is cut.
-	holdWithin = 2 * time.Minute
+	holdTimeout = 2 * time.Minute
 )
 
 var errNoStream = errors.New("no stream began")
 
 // measureHeld starts a proxy of its own, since memory that a process has had before does not show when it is needed again.
-func measureHeld(ctx context.Context, p programs, name string, h hold) (m *held, err error) {
+func measureHold(ctx context.Context, p programs, name string, h holdWorkload) (m *holdResult, err error) {
 	upstream := newSlowUpstream(h.every)
 	defer upstream.close()
-	s, err := newStage(p)
+	s, err := newTestbed(p)
 	if err != nil {
 		return nil, err
 	}
@@ -65,32 +65,32 @@ func measureHeld(ctx context.Context, p programs, name string, h hold) (m *held,
 	if err != nil {
 		return nil, err
 	}
-	warming, err := upstream.hold(ctx, t, firstStreams, func() error { return nil })
+	warming, err := upstream.hold(ctx, t, warmUpStreams, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	before, err := t.process.resident()
+	before, err := t.process.residentMemory()
 	if err != nil {
 		return nil, err
 	}
 	var during int64
-	m = &held{}
-	m.tally, err = upstream.hold(ctx, t, h.streams, func() error {
+	m = &holdResult{}
+	m.requestCounts, err = upstream.hold(ctx, t, h.streams, func() error {
 		if err := rest(ctx, 2*h.every); err != nil {
 			return err
 		}
-		during, err = t.process.resident()
+		during, err = t.process.residentMemory()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	begun := m.whole + m.cut
+	begun := m.complete + m.truncated
 	if begun == 0 {
-		return nil, errors.Join(errNoStream, m.example)
+		return nil, errors.Join(errNoStream, m.exampleErr)
 	}
 	m.memory = float64(during-before) / float64(begun)
-	m.failures(warming)
+	m.addFailures(warming)
 	return m, nil
 }
 
@@ -168,23 +168,23 @@ func (u *slowUpstream) stream(w http.ResponseWriter, r *http.Request) {
 			if bytes.Contains(body, []byte("include_usage")) {
 				end = fmt.Appendf(end, slowUsage, 5+sent, 1+sent)
 			}
-			_, _ = w.Write(append(end, lastEvent...)) // a proxy that left needs none
+			_, _ = w.Write(append(end, doneEvent...)) // a proxy that left needs none
 			return
 		}
 	}
 }
 
 // hold begins so many streams, calls whileHeld when each has begun or failed, lets them end, and counts how they did.
-func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHeld func() error) (tally, error) {
-	ctx, cancel := context.WithTimeout(ctx, holdWithin)
+func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHeld func() error) (requestCounts, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdTimeout)
 	defer cancel()
 	release := make(chan struct{})
 	u.mu.Lock()
 	u.release = release
 	u.mu.Unlock()
-	openers := make(chan struct{}, openersAtOnce)
+	openers := make(chan struct{}, maxOpening)
 	begun := make(chan struct{}, streams)
-	each := make([]tally, streams)
+	each := make([]requestCounts, streams)
 	var readers sync.WaitGroup
 	for i := range each {
 		readers.Go(func() {
@@ -193,9 +193,9 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 			<-openers
 			begun <- struct{}{}
 			if err == nil {
-				err = s.readToEnd()
+				err = s.readAll()
 			}
-			each[i].count(0, err)
+			each[i].record(0, err)
 		})
 	}
 	for range each {
@@ -207,7 +207,7 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 	}
 	close(release)
 	readers.Wait()
-	var sum tally
+	var sum requestCounts
 	for _, one := range each {
 		sum.add(one)
 	}
@@ -216,7 +216,7 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 
 // heldStream is a client's end of a stream. It is read without an http.Client, which would take more memory than the
 // proxy that is measured.
-type heldStream struct {
+type streamClient struct {
 	conn net.Conn
 	stop func() bool // of the connection's end with its context
 	body io.ReadCloser
@@ -224,12 +224,12 @@ type heldStream struct {
 }
 
 // openStream connects, and is there when the first event is.
-func openStream(ctx context.Context, t target) (*heldStream, error) {
+func openStream(ctx context.Context, t target) (*streamClient, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	s := &heldStream{conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })} // it ends either way
+	s := &streamClient{conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })} // it ends either way
 	if err := s.begin(t); err != nil {
 		s.close()
 		return nil, err
@@ -238,7 +238,7 @@ func openStream(ctx context.Context, t target) (*heldStream, error) {
 }
 
 // begin sends the request and reads up to the first event.
-func (s *heldStream) begin(t target) error {
+func (s *streamClient) begin(t target) error {
 	body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": 4096, "stream": true}`, model)
 	if _, err := s.conn.Write(t.request(body)); err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -253,16 +253,16 @@ func (s *heldStream) begin(t target) error {
 		n, _ := io.ReadFull(resp.Body, said) // what there is of it
 		return fmt.Errorf("%w: %d %s", errStatus, resp.StatusCode, said[:n])
 	}
-	for !bytes.Contains(s.read, endOfMessage) {
+	for !bytes.Contains(s.read, eventEnd) {
 		if err := s.next(); err != nil {
-			return fmt.Errorf("%w: %w", errCut, err)
+			return fmt.Errorf("%w: %w", errTruncated, err)
 		}
 	}
 	return nil
 }
 
 // next reads once, and keeps what could hold the end of the stream.
-func (s *heldStream) next() error {
+func (s *streamClient) next() error {
 	piece := make([]byte, 512)
 	n, err := s.body.Read(piece)
 	s.read = append(s.read, piece[:n]...)
@@ -271,22 +271,22 @@ func (s *heldStream) next() error {
 }
 
 // readToEnd reads all and is content only with a stream that ended as it should.
-func (s *heldStream) readToEnd() error {
+func (s *streamClient) readAll() error {
 	defer s.close()
 	for {
 		switch err := s.next(); {
 		case err == nil:
 		case !errors.Is(err, io.EOF):
-			return fmt.Errorf("%w: %w", errCut, err)
-		case !bytes.HasSuffix(s.read, lastEvent):
-			return fmt.Errorf("%w: the end is %.100q", errCut, s.read[max(0, len(s.read)-100):])
+			return fmt.Errorf("%w: %w", errTruncated, err)
+		case !bytes.HasSuffix(s.read, doneEvent):
+			return fmt.Errorf("%w: the end is %.100q", errTruncated, s.read[max(0, len(s.read)-100):])
 		default:
 			return nil
 		}
 	}
 }
 
-func (s *heldStream) close() {
+func (s *streamClient) close() {
 	if s.stop() {
 		_ = s.conn.Close() // nothing is left to write
 	}

@@ -10,15 +10,15 @@ import (
 
 // machine describes what the figures were taken on.
 func machine() string {
-	return fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, %s %s/%s", processor(), runtime.NumCPU(), memory(), kernel(),
+	return fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, %s %s/%s", cpuModel(), runtime.NumCPU(), memory(), kernelVersion(),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // processor is the CPU's name as Linux tells it.
-func processor() string { return fact("/proc/cpuinfo", "model name", "unknown CPU") }
+func cpuModel() string { return procField("/proc/cpuinfo", "model name", "unknown CPU") }
 
 func memory() string {
-	kibibytes, err := strconv.ParseFloat(strings.TrimSuffix(fact("/proc/meminfo", "MemTotal", ""), " kB"), 64)
+	kibibytes, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal", ""), " kB"), 64)
 	if err != nil {
 		return "an unknown amount"
 	}
@@ -26,7 +26,7 @@ func memory() string {
 }
 
 // kernel is its version without what whoever built it has added.
-func kernel() string {
+func kernelVersion() string {
 	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	version, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
 	if err != nil || version == "" {
@@ -36,13 +36,13 @@ func kernel() string {
 }
 
 // fact is the value of the first line that carries the name in one of Linux's files of names and values.
-func fact(path, wanted, otherwise string) string {
+func procField(path, wanted, otherwise string) string {
 	text, err := os.ReadFile(path) //nolint:gosec // a constant
 	if err != nil {
 		return otherwise
 	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == wanted {
+	for metric := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(metric, ":"); strings.TrimSpace(name) == wanted {
 			return strings.TrimSpace(value)
 		}
 	}

@@ -21,20 +21,20 @@ import (
 
 // options are what the command line says.
 type options struct {
-	programs programs
-	markdown string
-	check    bool
-	rounds   int
-	measured time.Duration // each work, target and round
-	limit    time.Duration // everything
-	works    []work
-	holds    []hold
-	waiting  bool // requests that wait are measured
+	programs     programs
+	markdown     string
+	check        bool
+	rounds       int
+	span         time.Duration // of each measurement
+	timeout      time.Duration // of the whole run
+	workloads    []workload
+	holds        []holdWorkload
+	queuedMemory bool // requests that wait are measured
 }
 
 var (
-	errUnsound = errors.New("the gateway cut a stream or failed a request, see the table")
-	errMissed  = errors.New("goals missed")
+	errIncomplete = errors.New("the gateway cut a stream or failed a request, see the table")
+	errOverLimit  = errors.New("goals missed")
 )
 
 func main() {
@@ -43,10 +43,10 @@ func main() {
 	defer stop()
 	var err error
 	switch {
-	case len(os.Args) > 1 && os.Args[1] == bareCommand:
-		err = serveChild(ctx, os.Args[2:], serveBare)
-	case len(os.Args) > 1 && os.Args[1] == copyCommand:
-		err = serveChild(ctx, os.Args[2:], serveCopy)
+	case len(os.Args) > 1 && os.Args[1] == reverseProxyCommand:
+		err = serveChild(ctx, os.Args[2:], serveReverseProxy)
+	case len(os.Args) > 1 && os.Args[1] == byteCopyCommand:
+		err = serveChild(ctx, os.Args[2:], serveByteCopy)
 	default:
 		var o options
 		if o, err = readOptions(ctx); err == nil {
@@ -72,40 +72,40 @@ func serveChild(ctx context.Context, args []string, serve func(ctx context.Conte
 }
 
 func readOptions(ctx context.Context) (options, error) {
-	o := options{limit: time.Hour}
+	o := options{timeout: time.Hour}
 	short := flag.Bool("short", false, "one short round of less work, to see that everything works")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; 1 with -short")
-	flag.DurationVar(&o.measured, "span", 3*time.Second, "how long each work is measured each time; 500ms with -short")
+	flag.DurationVar(&o.span, "span", 3*time.Second, "how long each work is measured each time; 500ms with -short")
 	flag.BoolVar(&o.check, "check", false, "exit with 1 when a goal is missed")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table to this file, as Markdown")
 	basegate := flag.String("basegate", "bin/basegate", "the gateway's binary")
 	only := flag.String("work", "", "only the works whose name matches this regular expression, such as '^1 KB'")
 	flag.Parse()
 	if *short {
-		o.rounds, o.measured, o.limit = 1, 500*time.Millisecond, 3*time.Minute
+		o.rounds, o.span, o.timeout = 1, 500*time.Millisecond, 3*time.Minute
 	}
 	wanted, err := regexp.Compile(*only)
 	if err != nil {
 		return o, fmt.Errorf("-work: %w", err)
 	}
 	o.programs = findPrograms(ctx, *basegate)
-	o.works = slices.DeleteFunc(works(*short), func(w work) bool { return !wanted.MatchString(w.name) })
-	o.holds = slices.DeleteFunc(holds(*short, o.programs.descriptors), func(h hold) bool { return !wanted.MatchString(h.name()) })
-	o.waiting = wanted.MatchString("waiting requests")
+	o.workloads = slices.DeleteFunc(workloads(*short), func(w workload) bool { return !wanted.MatchString(w.name) })
+	o.holds = slices.DeleteFunc(holds(*short, o.programs.descriptors), func(h holdWorkload) bool { return !wanted.MatchString(h.name()) })
+	o.queuedMemory = wanted.MatchString("waiting requests")
 	return o, nil
 }
 
 // bench measures and reports.
 func bench(ctx context.Context, o options) error {
-	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	r, err := measureAll(ctx, o)
 	if err != nil {
 		return err
 	}
 	var waitingErr error // the table is worth printing without
-	if o.waiting {
-		if r.waiting, waitingErr = measureWaiting(ctx, o.programs); waitingErr != nil {
+	if o.queuedMemory {
+		if r.queuedMemory, waitingErr = measureQueued(ctx, o.programs); waitingErr != nil {
 			waitingErr = fmt.Errorf("measure waiting requests: %w", waitingErr)
 		}
 	}
@@ -123,15 +123,15 @@ func bench(ctx context.Context, o options) error {
 // measureAll sends every work to every target in turns, so that what else the machine does falls on all alike.
 func measureAll(ctx context.Context, o options) (r *report, err error) {
 	r = newReport(o)
-	stages := map[time.Duration]*stage{} // by the pace of their upstream
+	stages := map[time.Duration]*testbed{} // by the pace of their upstream
 	defer func() {
 		for _, s := range stages {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	for _, w := range o.works {
+	for _, w := range o.workloads {
 		if stages[w.pace] == nil {
-			s, err := newLoadStage(ctx, o.programs, w.pace)
+			s, err := newLoadTestbed(ctx, o.programs, w.pace)
 			if err != nil {
 				return nil, err
 			}
@@ -139,7 +139,7 @@ func measureAll(ctx context.Context, o options) (r *report, err error) {
 		}
 	}
 	for round := range o.rounds {
-		for _, w := range o.works {
+		for _, w := range o.workloads {
 			if err := r.load(ctx, round, w, stages[w.pace].targets); err != nil {
 				return nil, err
 			}
@@ -154,15 +154,15 @@ func measureAll(ctx context.Context, o options) (r *report, err error) {
 }
 
 // load measures one work at every target; each round begins with another one.
-func (r *report) load(ctx context.Context, round int, w work, targets []target) error {
+func (r *report) load(ctx context.Context, round int, w workload, targets []target) error {
 	for i := range targets {
 		t := targets[(i+round)%len(targets)]
 		fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, r.options.rounds, w.name, t.name)
-		measured := measure
+		run := measure
 		if w.id == plainOne && t.name == gateway {
-			measured = r.measureFlushing
+			run = r.measureFlushing
 		}
-		m, err := measured(ctx, t, w, r.options.measured)
+		m, err := run(ctx, t, w, r.options.span)
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", t.name, err)
 		}
@@ -173,7 +173,7 @@ func (r *report) load(ctx context.Context, round int, w work, targets []target) 
 
 // measureFlushing also times the disk, before and after. Of the two it believes the lesser, since what else writes would
 // make the ledger's promise look dearer than it is.
-func (r *report) measureFlushing(ctx context.Context, t target, w work, span time.Duration) (*measurement, error) {
+func (r *report) measureFlushing(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
 	before, err := flushTime()
 	if err != nil {
 		return nil, err
@@ -188,12 +188,12 @@ func (r *report) measureFlushing(ctx context.Context, t target, w work, span tim
 }
 
 // hold measures one hold at every proxy; each round begins with another one.
-func (r *report) hold(ctx context.Context, round int, h hold) error {
+func (r *report) hold(ctx context.Context, round int, h holdWorkload) error {
 	proxies := r.options.programs.proxies()
 	for i := range proxies {
 		name := proxies[(i+round)%len(proxies)]
 		fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, r.options.rounds, h.name(), name)
-		m, err := measureHeld(ctx, r.options.programs, name, h)
+		m, err := measureHold(ctx, r.options.programs, name, h)
 		if err != nil {
 			return fmt.Errorf("hold streams at %s: %w", name, err)
 		}

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	readyWithin = 10 * time.Second // from its start until a process answers
-	endWithin   = 30 * time.Second // from SIGTERM until a process is killed
+	readyTimeout = 10 * time.Second // from its start until a process answers
+	stopTimeout  = 30 * time.Second // from SIGTERM until a process is killed
 )
 
 // process is one child, with what it has started itself; its output goes to a file.
 type process struct {
 	name    string
 	command *exec.Cmd
-	ended   chan error
+	exited  chan error
 }
 
 var (
@@ -38,8 +38,8 @@ func startProcess(ctx context.Context, name string, output io.Writer, ready, pro
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, command: command, ended: make(chan error, 1)}
-	go func() { p.ended <- command.Wait() }()
+	p := &process{name: name, command: command, exited: make(chan error, 1)}
+	go func() { p.exited <- command.Wait() }()
 	if err := p.awaitReady(ctx, ready); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), p.stop())
 	}
@@ -47,7 +47,7 @@ func startProcess(ctx context.Context, name string, output io.Writer, ready, pro
 }
 
 func (p *process) awaitReady(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
 		if answers(ctx, url) {
@@ -56,8 +56,8 @@ func (p *process) awaitReady(ctx context.Context, url string) error {
 		pause := time.NewTimer(20 * time.Millisecond)
 		select {
 		case <-pause.C:
-		case err := <-p.ended:
-			p.ended <- nil // for stop
+		case err := <-p.exited:
+			p.exited <- nil // for stop
 			return errors.Join(errNotReady, err)
 		case <-ctx.Done():
 			return errNotReady
@@ -82,24 +82,24 @@ func (p *process) stop() error {
 	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
 	}
-	timer := time.NewTimer(endWithin)
+	timer := time.NewTimer(stopTimeout)
 	defer timer.Stop()
 	select {
-	case err := <-p.ended:
-		if err != nil && !endedBySignal(p.command.ProcessState) {
+	case err := <-p.exited:
+		if err != nil && !exitedBySignal(p.command.ProcessState) {
 			return fmt.Errorf("end of %s: %w", p.name, err)
 		}
 		return nil
 	case <-timer.C:
 		err := errors.Join(errStuck, syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL))
-		<-p.ended //nolint:errcheck // it was killed, whatever it says
+		<-p.exited //nolint:errcheck // it was killed, whatever it says
 		return fmt.Errorf("end of %s: %w", p.name, err)
 	}
 }
 
 // endedBySignal tells whether SIGTERM was the end, by the kernel's account or, as HAProxy says it, by the status that a
 // shell would give.
-func endedBySignal(state *os.ProcessState) bool {
+func exitedBySignal(state *os.ProcessState) bool {
 	status, known := state.Sys().(syscall.WaitStatus)
 	return known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM))
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // tick is the unit of /proc/PID/stat, the same on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
+const clockTick = 10 * time.Millisecond
 
 var errStat = errors.New("not as proc(5) says")
 
@@ -36,13 +36,13 @@ func parseStat(text string) (s stat, err error) {
 		if err != nil {
 			return s, fmt.Errorf("%w: %w", errStat, err)
 		}
-		s.cpu += time.Duration(ticks) * tick
+		s.cpu += time.Duration(ticks) * clockTick
 	}
 	return s, nil
 }
 
 // family is the process and all that it has started, by their ids. Those that end while it looks are not among them.
-func (p *process) family() (map[int]stat, error) {
+func (p *process) processTree() (map[int]stat, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes (Linux alone tells them): %w", err)
@@ -85,7 +85,7 @@ func descendants(all map[int]stat, root int) map[int]stat {
 
 // cpu is the processor time that the process and its workers have used.
 func (p *process) cpu() (time.Duration, error) {
-	members, err := p.family()
+	members, err := p.processTree()
 	total := time.Duration(0)
 	for _, s := range members {
 		total += s.cpu
@@ -94,8 +94,8 @@ func (p *process) cpu() (time.Duration, error) {
 }
 
 // resident is the memory of the process and its workers, in bytes. Pages that they share count for each.
-func (p *process) resident() (int64, error) {
-	members, err := p.family()
+func (p *process) residentMemory() (int64, error) {
+	members, err := p.processTree()
 	if err != nil {
 		return 0, err
 	}

@@ -42,7 +42,7 @@ func TestFamilyIsTheProcessAndAllBelowIt(t *testing.T) {
 
 func TestStreamsThatDescriptorsAllowAreTwoConnectionsEach(t *testing.T) {
 	for descriptors, want := range map[int]int{100: 0, 1024: 12, 20_000: 9_500, wantedDescriptors: 15_884} {
-		if got := streamsWithin(descriptors); got != want {
+		if got := maxStreams(descriptors); got != want {
 			t.Errorf("%d: got %d, want %d", descriptors, got, want)
 		}
 	}

@@ -12,23 +12,23 @@ import (
 // programs are what is measured: the gateway, and those of the other proxies that this machine has.
 type programs struct {
 	basegate    string
-	rivals      map[string]rival // by target
-	descriptors int              // that each may have open
+	competitors map[string]competitor // by target
+	descriptors int                   // that each may have open
 }
 
 // rival is a proxy of somebody else's, as it is installed.
-type rival struct{ path, version string }
+type competitor struct{ path, version string }
 
 // rivalBinaries are the other proxies' binaries; Debian's packages of the same name bring them.
-var rivalBinaries = map[string]string{nginx: "nginx", haproxy: "haproxy"}
+var competitorBinaries = map[string]string{nginx: "nginx", haproxy: "haproxy"}
 
 // findPrograms also lets them have the descriptors that they will need. It looks for the other proxies in PATH, and where daemons are kept, which is not in everybody's PATH.
 func findPrograms(ctx context.Context, basegate string) programs {
-	p := programs{basegate: basegate, rivals: map[string]rival{}, descriptors: raiseDescriptors()}
-	for target, binary := range rivalBinaries {
+	p := programs{basegate: basegate, competitors: map[string]competitor{}, descriptors: raiseDescriptorLimit()}
+	for target, binary := range competitorBinaries {
 		for _, place := range []string{binary, filepath.Join("/usr/sbin", binary), filepath.Join("/usr/local/sbin", binary)} {
 			if path, err := exec.LookPath(place); err == nil {
-				p.rivals[target] = rival{path, versionOf(ctx, path)}
+				p.competitors[target] = competitor{path, versionOf(ctx, path)}
 				break
 			}
 		}
@@ -51,9 +51,9 @@ func versionOf(ctx context.Context, path string) string {
 
 // proxies are the targets that can be started here, in the order of the table's columns.
 func (p programs) proxies() []string {
-	all := []string{bare, gateway, copier}
+	all := []string{reverseProxy, gateway, byteCopy}
 	for _, name := range []string{nginx, haproxy} {
-		if _, found := p.rivals[name]; found {
+		if _, found := p.competitors[name]; found {
 			all = append(all, name)
 		}
 	}
@@ -64,10 +64,10 @@ func (p programs) proxies() []string {
 func (p programs) versions() []string {
 	var all []string
 	for _, name := range []string{nginx, haproxy} {
-		if r, found := p.rivals[name]; found {
+		if r, found := p.competitors[name]; found {
 			all = append(all, name+" "+r.version)
 		} else {
-			all = append(all, fmt.Sprintf("%s is not installed here (Debian's package %s), so its columns are empty", name, rivalBinaries[name]))
+			all = append(all, fmt.Sprintf("%s is not installed here (Debian's package %s), so its columns are empty", name, competitorBinaries[name]))
 		}
 	}
 	return all

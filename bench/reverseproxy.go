@@ -12,11 +12,11 @@ import (
 )
 
 // bareCommand is the argument that makes this program the proxy to compare with.
-const bareCommand = "reverseproxy"
+const reverseProxyCommand = "reverseproxy"
 
 // serveBare serves an httputil.ReverseProxy that does nothing of its own, until ctx ends. It keeps as many idle
 // connections as the gateway does; with the two a host of net/http's default it would be measured dialling.
-func serveBare(ctx context.Context, listen, target string) error {
+func serveReverseProxy(ctx context.Context, listen, target string) error {
 	to := &url.URL{Scheme: "http", Host: target}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },

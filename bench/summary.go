@@ -18,34 +18,34 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 func median(of []time.Duration) time.Duration { return quantile(slices.Sorted(slices.Values(of)), 0.5) }
 
 // figure is one measure over the rounds.
-type figure struct {
-	least, median, most float64
-	some                bool // there was something to measure
+type summary struct {
+	min, median, max float64
+	measured         bool // there was something to measure
 }
 
-func figureOf(values []float64) figure {
+func summarize(values []float64) summary {
 	if len(values) == 0 {
-		return figure{}
+		return summary{}
 	}
 	sorted := slices.Sorted(slices.Values(values))
 	middle := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-	return figure{sorted[0], middle, sorted[len(sorted)-1], true}
+	return summary{sorted[0], middle, sorted[len(sorted)-1], true}
 }
 
 // text is the median, with least and most behind it where there were several rounds.
-func (f figure) text(digits int) string {
+func (f summary) text(digits int) string {
 	switch {
-	case !f.some:
+	case !f.measured:
 		return "-"
-	case f.least == f.most:
+	case f.min == f.max:
 		return fmt.Sprintf("%.*f", digits, f.median)
 	default:
-		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, f.median, digits, f.least, digits, f.most)
+		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, f.median, digits, f.min, digits, f.max)
 	}
 }
 
 // digitsOf is how many digits behind the point a figure of this size is worth.
-func digitsOf(f figure) int {
+func digitsOf(f summary) int {
 	switch size := math.Abs(f.median); {
 	case size >= 100:
 		return 0

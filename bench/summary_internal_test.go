@@ -9,37 +9,37 @@ import (
 )
 
 func TestMedianOfAnEvenNumberLiesBetweenTheMiddleTwo(t *testing.T) {
-	got := figureOf([]float64{4, 1, 3, 2})
-	if want := (figure{1, 2.5, 4, true}); got != want {
+	got := summarize([]float64{4, 1, 3, 2})
+	if want := (summary{1, 2.5, 4, true}); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
 func TestMedianOfAnOddNumberIsTheMiddleOne(t *testing.T) {
-	got := figureOf([]float64{9, 1, 3})
-	if want := (figure{1, 3, 9, true}); got != want {
+	got := summarize([]float64{9, 1, 3})
+	if want := (summary{1, 3, 9, true}); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
 func TestFigureOfNothingSaysSo(t *testing.T) {
-	if got := figureOf(nil); got.some || got.text(2) != "-" {
+	if got := summarize(nil); got.measured || got.text(2) != "-" {
 		t.Errorf("got %v, %q", got, got.text(2))
 	}
 }
 
 func TestFigureShowsItsSpreadWhereThereIsOne(t *testing.T) {
-	if got, want := figureOf([]float64{1, 2, 4}).text(1), "2.0 (1.0 to 4.0)"; got != want {
+	if got, want := summarize([]float64{1, 2, 4}).text(1), "2.0 (1.0 to 4.0)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := figureOf([]float64{2}).text(1), "2.0"; got != want {
+	if got, want := summarize([]float64{2}).text(1), "2.0"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestDigitsShrinkAsTheFigureGrowsEitherWay(t *testing.T) {
 	for value, want := range map[float64]int{0: 2, 9.9: 2, 10: 1, -10: 1, 100: 0, -805: 0} {
-		if got := digitsOf(figureOf([]float64{value})); got != want {
+		if got := digitsOf(summarize([]float64{value})); got != want {
 			t.Errorf("%v: got %d, want %d", value, got, want)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 // columns are the targets of the table, and rated those whose ratio to the ReverseProxy is told.
 var (
-	columns = []string{bare, gateway, copier, nginx, haproxy}
-	rated   = []string{gateway, copier, nginx, haproxy}
+	columns      = []string{reverseProxy, gateway, byteCopy, nginx, haproxy}
+	ratioColumns = []string{gateway, byteCopy, nginx, haproxy}
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 func header() []string {
 	all := append([]string{"work", "measure"}, columns...)
-	for _, name := range rated {
+	for _, name := range ratioColumns {
 		all = append(all, name+" ratio")
 	}
 	return all
@@ -31,31 +31,31 @@ func header() []string {
 // rows are the table's.
 func (r *report) rows() [][]string {
 	var rows [][]string
-	for _, w := range r.options.works {
+	for _, w := range r.options.workloads {
 		title := w.name
-		for _, l := range w.lines() {
+		for _, l := range w.metrics() {
 			rows = append(rows, row(title, l.title(),
-				func(target string) figure { return figureOf(r.values(w.id, target, l)) },
-				func(target string) figure { return r.ratio(w.id, target, l) }))
+				func(target string) summary { return summarize(r.values(w.id, target, l)) },
+				func(target string) summary { return r.ratio(w.id, target, l) }))
 			title = ""
 		}
 		rows = append(rows, r.counts(w.id))
 	}
 	for _, h := range r.options.holds {
 		rows = append(rows, row(h.name(), memoryName+", KB",
-			func(target string) figure { return figureOf(r.memory(h.id, target)) },
-			func(target string) figure { return r.memoryRatio(h.id, target) }), r.counts(h.id))
+			func(target string) summary { return summarize(r.memory(h.id, target)) },
+			func(target string) summary { return r.memoryRatio(h.id, target) }), r.counts(h.id))
 	}
 	return rows
 }
 
-func row(title, name string, value, ratio func(target string) figure) []string {
+func row(title, name string, value, ratio func(target string) summary) []string {
 	cells := []string{title, name}
 	for _, target := range columns {
 		f := value(target)
 		cells = append(cells, f.text(digitsOf(f)))
 	}
-	for _, target := range rated {
+	for _, target := range ratioColumns {
 		cells = append(cells, ratio(target).text(2))
 	}
 	return cells
@@ -64,20 +64,20 @@ func row(title, name string, value, ratio func(target string) figure) []string {
 func (r *report) counts(id string) []string {
 	cells := []string{"", countsName}
 	for _, target := range columns {
-		if sum := r.count(id, target); sum.whole+sum.cut+sum.failed > 0 {
-			cells = append(cells, fmt.Sprintf("%d, %d, %d", sum.cut, sum.failed, sum.whole))
+		if sum := r.count(id, target); sum.complete+sum.truncated+sum.failed > 0 {
+			cells = append(cells, fmt.Sprintf("%d, %d, %d", sum.truncated, sum.failed, sum.complete))
 		} else {
 			cells = append(cells, "-")
 		}
 	}
-	return append(cells, slices.Repeat([]string{""}, len(rated))...)
+	return append(cells, slices.Repeat([]string{""}, len(ratioColumns))...)
 }
 
 // goalRows are the table of goals, with its header.
 func (r *report) goalRows() [][]string {
 	rows := [][]string{{"goal", "basegate over ReverseProxy", "at most", ""}}
 	for _, j := range r.goals() {
-		rows = append(rows, []string{j.name, j.figure.text(j.digits), number(j.most), j.verdict()})
+		rows = append(rows, []string{j.name, j.summary.text(j.digits), number(j.most), j.verdict()})
 	}
 	return rows
 }
@@ -106,8 +106,8 @@ func (r *report) examples() []string {
 	var all []string
 	for _, id := range r.ids() {
 		for _, target := range append([]string{direct}, columns...) {
-			if sum := r.count(id, target); sum.example != nil {
-				all = append(all, fmt.Sprintf("%s, %s: %v", r.nameOf(id), target, sum.example))
+			if sum := r.count(id, target); sum.exampleErr != nil {
+				all = append(all, fmt.Sprintf("%s, %s: %v", r.nameOf(id), target, sum.exampleErr))
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func (r *report) examples() []string {
 
 func (r *report) ids() []string {
 	var all []string
-	for _, w := range r.options.works {
+	for _, w := range r.options.workloads {
 		all = append(all, w.id)
 	}
 	for _, h := range r.options.holds {
@@ -131,33 +131,33 @@ func (r *report) notes() []string {
 	for _, one := range r.flushes {
 		took = append(took, float64(one.Microseconds()))
 	}
-	flush := figureOf(took)
+	flush := summarize(took)
 	var all []string
-	if settled := r.settled(); settled != "" {
-		all = append(all, settled+".")
+	if settledNote := r.settledNote(); settledNote != "" {
+		all = append(all, settledNote+".")
 	}
-	if flush.some {
+	if flush.measured {
 		all = append(all, fmt.Sprintf("One flush of the disk, which every answer waits for: %s µs, the median of %d in each round.",
 			flush.text(digitsOf(flush)), flushes))
 	}
-	if r.waiting != nil {
-		all = append(all, r.waiting.String()+".")
+	if r.queuedMemory != nil {
+		all = append(all, r.queuedMemory.String()+".")
 	}
 	return all
 }
 
 // settled is how many requests the gateway charges for, each on disk before its answer ends, where most come at once: as
 // measured beside the load and the upstream, and what its own CPU time would allow, which has not been measured.
-func (r *report) settled() string {
+func (r *report) settledNote() string {
 	var rates, costs []float64
 	for _, m := range r.loads[plainMany][gateway] {
-		rates = append(rates, float64(m.whole)/m.wall.Seconds())
-		costs = append(costs, m.cpu.Seconds()/float64(max(m.whole, 1)))
+		rates = append(rates, float64(m.complete)/m.wall.Seconds())
+		costs = append(costs, m.cpu.Seconds()/float64(max(m.complete, 1)))
 	}
 	if len(rates) == 0 {
 		return ""
 	}
-	rate, cost := figureOf(rates), figureOf(costs)
+	rate, cost := summarize(rates), summarize(costs)
 	return fmt.Sprintf("Settled on disk, %s: %s a second, with the load and the upstream on the same processors; by its CPU time alone, two processors would allow %.0f",
 		r.nameOf(plainMany), rate.text(0), 2/cost.median)
 }
@@ -196,7 +196,7 @@ to ReverseProxy, taken within each round.
 // writeMarkdown writes the report to a file.
 func (r *report) writeMarkdown(path string) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, markdownHead, machine(), strings.Join(r.options.programs.versions(), ", "), r.options.rounds, r.options.measured)
+	fmt.Fprintf(&text, markdownHead, machine(), strings.Join(r.options.programs.versions(), ", "), r.options.rounds, r.options.span)
 	markdownTable(&text, append([][]string{header()}, r.rows()...))
 	for _, note := range r.notes() {
 		fmt.Fprintf(&text, "\n%s\n", note)

@@ -6,7 +6,7 @@ import (
 )
 
 func TestEveryRowHasTheHeadersColumns(t *testing.T) {
-	for _, row := range measured(1).rows() {
+	for _, row := range uniformReport(1).rows() {
 		if len(row) != len(header()) {
 			t.Errorf("%d cells for %d columns: %q", len(row), len(header()), row)
 		}
@@ -14,7 +14,7 @@ func TestEveryRowHasTheHeadersColumns(t *testing.T) {
 }
 
 func TestProxyThatIsNotInstalledHasEmptyColumnsAndIsNamed(t *testing.T) {
-	row := measured(1).rows()[0]
+	row := uniformReport(1).rows()[0]
 	empty := 0
 	for i, name := range header() {
 		if !strings.HasPrefix(name, nginx) && !strings.HasPrefix(name, haproxy) {
@@ -28,7 +28,7 @@ func TestProxyThatIsNotInstalledHasEmptyColumnsAndIsNamed(t *testing.T) {
 	if empty != 4 {
 		t.Errorf("%d columns for what is not installed, want a figure and a ratio of each", empty)
 	}
-	said := strings.Join((programs{rivals: map[string]rival{haproxy: {version: "3.0"}}}).versions(), ", ")
+	said := strings.Join((programs{competitors: map[string]competitor{haproxy: {version: "3.0"}}}).versions(), ", ")
 	if want := "nginx is not installed here (Debian's package nginx), so its columns are empty, HAProxy 3.0"; said != want {
 		t.Errorf("got %q, want %q", said, want)
 	}

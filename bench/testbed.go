@@ -14,12 +14,12 @@ import (
 
 // The targets, by the names that stand in the report.
 const (
-	direct  = "direct"
-	bare    = "ReverseProxy"
-	gateway = "basegate"
-	copier  = "copy in Go"
-	nginx   = "nginx"
-	haproxy = "HAProxy"
+	direct       = "direct"
+	reverseProxy = "ReverseProxy"
+	gateway      = "basegate"
+	byteCopy     = "copy in Go"
+	nginx        = "nginx"
+	haproxy      = "HAProxy"
 )
 
 // model is the id and the checkpoint at once, so that all targets get the same bytes.
@@ -40,27 +40,27 @@ func (t *target) request(body []byte) []byte {
 }
 
 // noKey goes to the targets that ask for none: as many bytes as a key of the gateway has.
-var noKey = "acs-bm-" + strings.Repeat("0", 43)
+var dummyKey = "acs-bm-" + strings.Repeat("0", 43)
 
 // stage is an upstream with proxies before it, and the folder with their files.
-type stage struct {
+type testbed struct {
 	dir      string
 	programs programs
 	upstream string   // its host:port
 	targets  []target // in the order in which they were added
 }
 
-func newStage(p programs) (*stage, error) {
+func newTestbed(p programs) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "basegate-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
-	return &stage{dir: dir, programs: p}, nil
+	return &testbed{dir: dir, programs: p}, nil
 }
 
 // newLoadStage starts the mock, with so much time between the events of a stream, and every proxy before it.
-func newLoadStage(ctx context.Context, p programs, pace time.Duration) (s *stage, err error) {
-	if s, err = newStage(p); err != nil {
+func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (s *testbed, err error) {
+	if s, err = newTestbed(p); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -80,7 +80,7 @@ func newLoadStage(ctx context.Context, p programs, pace time.Duration) (s *stage
 }
 
 // addUpstream makes the mock the stage's upstream, and a target.
-func (s *stage) addUpstream(ctx context.Context, pace time.Duration) (err error) {
+func (s *testbed) addUpstream(ctx context.Context, pace time.Duration) (err error) {
 	if s.upstream, err = freeAddress(ctx); err != nil {
 		return err
 	}
@@ -90,24 +90,24 @@ func (s *stage) addUpstream(ctx context.Context, pace time.Duration) (err error)
 }
 
 // addProxy starts one of the proxies before the upstream.
-func (s *stage) addProxy(ctx context.Context, name string) (target, error) {
+func (s *testbed) addProxy(ctx context.Context, name string) (target, error) {
 	switch name {
 	case gateway:
-		t, _, err := s.startGateway(ctx, plenty)
+		t, _, err := s.startGateway(ctx, unlimited)
 		return t, err
 	case nginx:
 		return s.startNginx(ctx)
 	case haproxy:
 		return s.startHAProxy(ctx)
-	case copier:
-		return s.startItself(ctx, copier, copyCommand)
+	case byteCopy:
+		return s.startSelf(ctx, byteCopy, byteCopyCommand)
 	default:
-		return s.startItself(ctx, bare, bareCommand)
+		return s.startSelf(ctx, reverseProxy, reverseProxyCommand)
 	}
 }
 
 // startItself starts this program as one of its children.
-func (s *stage) startItself(ctx context.Context, name, command string) (target, error) {
+func (s *testbed) startSelf(ctx context.Context, name, command string) (target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return target{}, fmt.Errorf("find this program: %w", err)
@@ -120,7 +120,7 @@ func (s *stage) startItself(ctx context.Context, name, command string) (target, 
 }
 
 // plenty is a concurrency at which no request of a benchmark waits.
-const plenty = 100_000
+const unlimited = 100_000
 
 // budgetFlags are budgets that are looked at for each request, and that no benchmark uses up.
 var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-budget", "1_000_000_000_000"}
@@ -128,7 +128,7 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 // startGateway configures the gateway as it would be in use: every request is logged, to a file, by a key from the
 // database, and held against budgets. The context is large, as today's models' are, so that no prompt here needs its
 // tokens counted. It also returns the URL of the gateway's admin listener.
-func (s *stage) startGateway(ctx context.Context, concurrency int) (target, string, error) {
+func (s *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
 	listen, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, "", err
@@ -167,7 +167,7 @@ models:
 }
 
 // command runs one command of the gateway to its end and returns what it printed.
-func (s *stage) command(ctx context.Context, config string, args ...string) (string, error) {
+func (s *testbed) command(ctx context.Context, config string, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, s.programs.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w", s.programs.basegate, strings.Join(args, " "), err)
@@ -176,7 +176,7 @@ func (s *stage) command(ctx context.Context, config string, args ...string) (str
 }
 
 // start adds a target that listens on address, once its path ready answers. Its output goes to a file.
-func (s *stage) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
+func (s *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
 	output, err := os.Create(filepath.Join(s.dir, name+".log")) //nolint:gosec // in the folder just made
 	if err != nil {
 		return target{}, fmt.Errorf("make log: %w", err)
@@ -187,13 +187,13 @@ func (s *stage) start(ctx context.Context, name, address, ready, program string,
 		said, _ := os.ReadFile(output.Name()) // the first error is the one to tell
 		return target{}, fmt.Errorf("%w: %.1000s", err, said)
 	}
-	t := target{name, address, noKey, p}
+	t := target{name, address, dummyKey, p}
 	s.targets = append(s.targets, t)
 	return t, nil
 }
 
 // close ends every process, the upstream last, and removes the folder.
-func (s *stage) close() error {
+func (s *testbed) close() error {
 	var all error
 	for len(s.targets) > 0 {
 		last := len(s.targets) - 1

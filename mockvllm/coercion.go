@@ -180,6 +180,7 @@ type fieldReader struct {
 	errs []schemaError
 }
 
+// addError adds an error at the path loc, unless c is zero.
 func (f *fieldReader) addError(c typeError, input value, loc ...string) {
 	if c.kind != "" {
 		f.errs = append(f.errs, schemaError{kind: c.kind, loc: loc, message: c.message, input: input.repr()})

@@ -58,7 +58,8 @@ func (e *engine) exited() bool {
 	return down
 }
 
-// exitState returns also how long that state lasts; a negative duration means until the next change.
+// exitState reports whether the process has exited, and how long that state lasts. A negative duration means until the
+// next change.
 func (e *engine) exitState() (bool, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -111,7 +111,7 @@ func (g *generation) logprobsOf(id, top int) tokenLogprobs {
 	for other, probability := range g.probabilities {
 		all[other] = candidate{other, probability}
 	}
-	p.top = likeliest(all, top)
+	p.top = mostLikely(all, top)
 	for i := range p.top {
 		p.top[i].weight = toFloat32(math.Log(p.top[i].weight))
 	}

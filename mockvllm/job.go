@@ -234,18 +234,18 @@ func (s *Server) checkLogprobLimits(j *job) *failure {
 	if s.maxLogprobs == -1 {
 		return nil
 	}
-	for _, asked := range []struct {
+	for _, requested := range []struct {
 		name, what string
 		top        int
 	}{{"logprobs", "sample", j.topLogprobs}, {"prompt_logprobs", "prompt", j.topPromptLogprobs}} {
-		if asked.top <= s.maxLogprobs {
+		if requested.top <= s.maxLogprobs {
 			continue
 		}
 		if s.spec.v0 {
-			return badRequest(asked.name, "Cannot request more than %d logprobs.", s.maxLogprobs)
+			return badRequest(requested.name, "Cannot request more than %d logprobs.", s.maxLogprobs)
 		}
-		return badRequest(asked.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
-			asked.what, asked.top, s.maxLogprobs).withValue(asked.top)
+		return badRequest(requested.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
+			requested.what, requested.top, s.maxLogprobs).withValue(requested.top)
 	}
 	return nil
 }

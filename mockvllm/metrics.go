@@ -25,7 +25,7 @@ type engineMetrics struct {
 
 // A jobProgress is a running job's progress as of its last step.
 type jobProgress struct {
-	begun     time.Time
+	started   time.Time
 	last      time.Time
 	generated int
 }
@@ -64,7 +64,7 @@ func newEngineMetrics() *engineMetrics {
 func (m *engineMetrics) begin(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.jobs[j] = &jobProgress{begun: time.Now()}
+	m.jobs[j] = &jobProgress{started: time.Now()}
 	m.running += j.outputsPerPrompt * len(j.tokens)
 	m.cachedTokens += j.promptTokens()
 }
@@ -104,7 +104,7 @@ func (m *engineMetrics) finish(g *generation) {
 			m.finished[seq.finish]++
 		}
 	}
-	m.endToEnd.observe(time.Since(m.jobs[g.job].begun).Seconds())
+	m.endToEnd.observe(time.Since(m.jobs[g.job].started).Seconds())
 }
 
 // serveMetrics handles GET /metrics, with vLLM's metric names.

@@ -113,7 +113,7 @@ func (l *pausableListener) setPaused(ctx context.Context, paused bool) error {
 	return nil
 }
 
-func (l *pausableListener) state() (listener net.Listener, turned <-chan struct{}, closed bool) {
+func (l *pausableListener) state() (listener net.Listener, changed <-chan struct{}, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.listener, l.changed, l.closed
@@ -122,17 +122,17 @@ func (l *pausableListener) state() (listener net.Listener, turned <-chan struct{
 // Accept waits for a connection that no refuse fault resets.
 func (l *pausableListener) Accept() (net.Conn, error) {
 	for {
-		listener, turned, closed := l.state()
+		listener, changed, closed := l.state()
 		if closed {
 			return nil, net.ErrClosed
 		}
 		if listener == nil {
-			<-turned
+			<-changed
 			continue
 		}
 		conn, err := listener.Accept()
 		if err != nil {
-			if now, _, closed := l.state(); now == listener || closed {
+			if current, _, closed := l.state(); current == listener || closed {
 				return nil, err
 			}
 			continue

@@ -155,7 +155,7 @@ func (p *parser) list(depth int) (value, error) {
 
 func (p *parser) object(depth int) (value, error) {
 	v := value{kind: objectKind}
-	places := make(map[string]int)
+	indexes := make(map[string]int)
 	p.pos++
 	p.skipSpace()
 	if p.peek() == '}' {
@@ -167,10 +167,10 @@ func (p *parser) object(depth int) (value, error) {
 		if err != nil {
 			return value{}, err
 		}
-		if place, repeated := places[m.name]; repeated {
-			v.members[place] = m
+		if index, repeated := indexes[m.name]; repeated {
+			v.members[index] = m
 		} else {
-			places[m.name] = len(v.members)
+			indexes[m.name] = len(v.members)
 			v.members = append(v.members, m)
 		}
 		p.skipSpace()

@@ -156,7 +156,7 @@ func (s *sampler) candidates() []candidate {
 		}
 	}
 	if s.topK > 0 && s.topK < len(kept) {
-		kept = likeliest(kept, s.topK)
+		kept = mostLikely(kept, s.topK)
 		total = 0
 		for _, c := range kept {
 			total += c.weight
@@ -190,8 +190,8 @@ func byWeight(a, b candidate) int {
 	return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id))
 }
 
-// likeliest returns the k heaviest candidates, heaviest first.
-func likeliest(from []candidate, k int) []candidate {
+// mostLikely returns the k heaviest candidates, heaviest first.
+func mostLikely(from []candidate, k int) []candidate {
 	if k == 0 {
 		return nil
 	}

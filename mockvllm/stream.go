@@ -58,7 +58,8 @@ func (w *eventWriter) faultDue() bool {
 	return w.events >= f.AfterEvents && w.tokens >= f.AfterTokens
 }
 
-// applyFault applies the fault to the stream. It returns the event to write, perhaps changed, or errEndedByFault.
+// applyFault applies the fault to the stream. It returns the event to write, perhaps changed, or an error if the
+// stream has ended.
 func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 	x := w.exchange
 	f, s := x.fault, x.server
