@@ -8,33 +8,32 @@ import (
 	"sync"
 )
 
-// copyCommand is the argument that makes this program the least that a proxy written in Go can be.
+// byteCopyCommand is the argument that makes this program a proxy that copies bytes.
 const byteCopyCommand = "copy"
 
-// serveCopy passes bytes between every connection and one of its own to the target, and understands none of them, until
-// ctx ends. What that costs, in system calls and in goroutines that sleep and wake, no proxy in Go that sees the bytes
-// can save.
-func serveByteCopy(ctx context.Context, listen, target string) error {
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+// serveByteCopy copies bytes between each client connection and a new connection to the target, without parsing them,
+// until ctx ends. Its system calls and goroutine switches are a lower bound for any proxy in Go that sees the bytes.
+func serveByteCopy(ctx context.Context, f childFlags) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = socket.Close() })() // the process ends either way
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })() // the process ends either way
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	for {
-		client, err := socket.Accept()
+		client, err := listener.Accept()
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("accept: %w", err)
 		}
-		connections.Go(func() { relay(ctx, client, target) })
+		connections.Go(func() { relay(ctx, client, f.target) })
 	}
 }
 
-// join copies both ways until one end closes, or ctx ends.
+// relay copies in both directions until either end closes or ctx ends.
 func relay(ctx context.Context, client net.Conn, target string) {
 	defer client.Close()
 	upstream, err := (&net.Dialer{}).DialContext(ctx, "tcp", target)
@@ -43,18 +42,19 @@ func relay(ctx context.Context, client net.Conn, target string) {
 	}
 	closeBoth := func() { _, _ = client.Close(), upstream.Close() }
 	defer context.AfterFunc(ctx, closeBoth)()
-	var back sync.WaitGroup
-	back.Go(func() {
+	var downstream sync.WaitGroup
+	downstream.Go(func() {
 		copyBytes(client, upstream)
 		closeBoth()
 	})
 	copyBytes(upstream, client)
 	closeBoth()
-	back.Wait()
+	downstream.Wait()
 }
 
-// pass copies through a buffer: left to themselves two sockets would let the kernel do it, and nobody see a byte.
+// copyBytes copies through a buffer. The struct types hide the sockets' ReadFrom and WriteTo, with which the kernel
+// would splice the bytes past the process.
 func copyBytes(to io.Writer, from io.Reader) {
 	buffer := make([]byte, 32<<10)
-	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buffer) // it ends when an end closes
+	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buffer) // ends when either end closes
 }

@@ -9,12 +9,12 @@ import (
 
 const (
 	flushes   = 200
-	flushSize = 4 << 10 // bytes, about what a row and its place in the index take
+	flushSize = 4 << 10 // bytes; about a row and its index entries
 )
 
-// flushTime is the median time that this machine takes to write a little and have it on disk, which is what the ledger
-// promises before an answer's last byte. It writes over what is there, as SQLite does in its log: to make a file longer
-// takes longer, and would make the promise look dearer than it is.
+// flushTime returns the median time of a small write with fsync on this machine, which the ledger makes before a
+// response's last byte. It overwrites existing bytes, as SQLite does in its WAL: extending a file takes longer, and
+// would overstate the cost of the ledger.
 func flushTime() (took time.Duration, err error) {
 	file, err := os.CreateTemp("", "basegate-flush-")
 	if err != nil {

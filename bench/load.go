@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// work is one kind of request, sent over and over by so many connections at once.
+// workload is one kind of request, sent repeatedly on a number of connections at the same time.
 type workload struct {
 	id          string
 	name        string
 	connections int
-	events      int           // of the stream; 0: a plain answer
-	pace        time.Duration // between two events; 0: all at once
+	events      int           // of the stream; 0 means a plain response
+	pace        time.Duration // between two events; 0 means all at once
 	body        []byte
 }
 
-// The works and holds that goals are about. In a short run they are smaller.
+// Ids of the workloads and holds. In a short run they are smaller.
 const (
 	plainOne     = "1 KB plain, 1 connection"
 	plainSome    = "1 KB plain, 32 connections"
@@ -63,28 +63,31 @@ func workloads(short bool) []workload {
 	}
 }
 
-// measurement is what one work came to at one target in one round.
+// loadResult is the result of a workload at one target in one round.
 type loadResult struct {
 	requestCounts
 	wall, cpu   time.Duration
-	median, p99 time.Duration // of whole requests
+	median, p99 time.Duration // of complete requests
 }
 
-// tally counts requests. A failed one was answered with an error or not at all; a cut one ended before its end.
+// requestCounts counts requests by result. A failed one got an error status or no response, a truncated one a response
+// that ended early.
 type requestCounts struct {
 	complete, failed, truncated int
-	latencies                   []time.Duration // of whole ones
-	exampleErr                  error           // one of the failures
+	latencies                   []time.Duration // of complete ones
+	exampleErr                  error           // one of the errors
 }
 
 const (
-	// warmUp comes before each measurement: connections, pools and caches.
+	// warmUp precedes each measurement, to fill connections, pools and caches.
 	warmUp = 300 * time.Millisecond
-	// requestWithin is how long one request may take, beside the pace of its stream, before it counts as cut or failed.
+	// requestTimeout limits a request, in addition to the pace of its stream. Beyond it the request counts as
+	// truncated or failed.
 	requestTimeout = 5 * time.Second
 )
 
-// measure warms up and then takes the process's CPU time around the load. What goes wrong counts from the beginning.
+// measure warms up, then runs the load and takes the CPU time of the target's process. Errors during the warm-up count
+// too.
 func measure(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
 	clients := make([]*client, w.connections)
 	for i := range clients {
@@ -94,7 +97,7 @@ func measure(ctx context.Context, t target, w workload, span time.Duration) (*lo
 		}
 		defer clients[i].close()
 	}
-	warming := load(ctx, clients, warmUp)
+	warmUpCounts := load(ctx, clients, warmUp)
 	before, err := t.process.cpu()
 	if err != nil {
 		return nil, err
@@ -107,13 +110,13 @@ func measure(ctx context.Context, t target, w workload, span time.Duration) (*lo
 		return nil, err
 	}
 	m.cpu = after - before
-	m.addFailures(warming)
+	m.addFailures(warmUpCounts)
 	slices.Sort(m.latencies)
 	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
-	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
+	return m, ctx.Err() //nolint:wrapcheck // the caller adds context
 }
 
-// load has each client send for the span; what is under way at its end is finished and counted.
+// load lets each client send requests for the span. Requests in flight at its end are completed and counted.
 func load(ctx context.Context, clients []*client, span time.Duration) requestCounts {
 	until := time.Now().Add(span)
 	each := make([]requestCounts, len(clients))
@@ -155,7 +158,7 @@ func (t *requestCounts) add(o requestCounts) {
 	t.addFailures(o)
 }
 
-// failures adds only what went wrong.
+// addFailures adds only the failures.
 func (t *requestCounts) addFailures(o requestCounts) {
 	t.failed += o.failed
 	t.truncated += o.truncated
@@ -165,7 +168,7 @@ func (t *requestCounts) addFailures(o requestCounts) {
 }
 
 var (
-	errTruncated = errors.New("the answer broke off")
+	errTruncated = errors.New("the response was truncated")
 	errStatus    = errors.New("not 200")
 )
 
@@ -174,28 +177,28 @@ var (
 	eventEnd  = []byte("\n\n")
 )
 
-// client sends one request over and over on one connection. An http.Client, which hands each request to two goroutines
-// of its own, would take as much of the processors as what is measured.
+// client sends one request repeatedly on one connection. An http.Client, which hands each request to two goroutines of
+// its own, would use as much CPU as what is measured.
 type client struct {
 	address string
-	request []byte // as it goes over the connection
-	events  int    // of the answer; 0: a plain one
+	request []byte // as written to the connection
+	events  int    // of the response; 0 means a plain one
 	timeout time.Duration
 
-	conn     net.Conn // nil before the first request, and after one that failed
+	conn     net.Conn // nil before the first request and after a failed one
 	reader   *bufio.Reader
 	response bytes.Buffer
 }
 
 func (c *client) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is left to write
+		_ = c.conn.Close() // nothing left to write
 		c.conn = nil
 	}
 }
 
-// send makes one request and looks at the answer: an error of status, or a body that is not whole. After an error the
-// next has another connection.
+// send makes one request. It returns an error for a status other than 200 and for an incomplete body. After an error
+// the next request uses a new connection.
 func (c *client) send(ctx context.Context) error {
 	err := c.roundTrip(ctx)
 	if err != nil {
@@ -220,7 +223,7 @@ func (c *client) roundTrip(ctx context.Context) error {
 	}
 	resp, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 	defer resp.Body.Close()
 	c.response.Reset()
@@ -236,17 +239,17 @@ func (c *client) roundTrip(ctx context.Context) error {
 	return c.checkComplete(c.response.Bytes())
 }
 
-// judge tells whether the answer is whole.
+// checkComplete returns an error if the response is incomplete.
 func (c *client) checkComplete(response []byte) error {
 	if c.events == 0 {
 		if !bytes.HasSuffix(bytes.TrimSpace(response), []byte("}")) {
-			return fmt.Errorf("%w: a body of %d bytes", errTruncated, len(response))
+			return fmt.Errorf("%w: body of %d bytes", errTruncated, len(response))
 		}
 		return nil
 	}
 	events := bytes.Count(response, eventEnd) - 1
 	if events != c.events || !bytes.HasSuffix(response, doneEvent) {
-		return fmt.Errorf("%w: %d events, the end is %.100q", errTruncated, events, response[max(0, len(response)-100):])
+		return fmt.Errorf("%w: %d events, ends with %.100q", errTruncated, events, response[max(0, len(response)-100):])
 	}
 	return nil
 }

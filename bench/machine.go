@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// machine describes what the figures were taken on.
+// machine describes the machine of the measurements.
 func machine() string {
 	return fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, %s %s/%s", cpuModel(), runtime.NumCPU(), memory(), kernelVersion(),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// processor is the CPU's name as Linux tells it.
+// cpuModel returns the CPU's model name.
 func cpuModel() string { return procField("/proc/cpuinfo", "model name", "unknown CPU") }
 
 func memory() string {
@@ -25,7 +25,7 @@ func memory() string {
 	return fmt.Sprintf("%.0f GB", kibibytes*1024/1e9)
 }
 
-// kernel is its version without what whoever built it has added.
+// kernelVersion returns the kernel's version without the distribution's suffix.
 func kernelVersion() string {
 	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	version, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
@@ -35,7 +35,7 @@ func kernelVersion() string {
 	return version
 }
 
-// fact is the value of the first line that carries the name in one of Linux's files of names and values.
+// procField returns the value of the first line "name: value" with this name in a file of /proc.
 func procField(path, wanted, otherwise string) string {
 	text, err := os.ReadFile(path) //nolint:gosec // a constant
 	if err != nil {

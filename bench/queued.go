@@ -13,41 +13,42 @@ import (
 	"time"
 )
 
-// waiters is how many requests wait for the one slot of their key, and waitersFor how long they may take to come.
+// queuedRequests is how many requests queue for the one slot of their key; queueTimeout limits the wait until all are
+// queued.
 const (
 	queuedRequests = 10_000
 	queueTimeout   = 30 * time.Second
 )
 
-// waiting is what connections cost a gateway of their own, and what requests cost besides that wait on them. Bytes of
-// resident memory.
+// queuedMemory is the resident memory that the gateway uses for idle connections, and for the requests that queue on
+// them in addition, in bytes.
 type queuedMemory struct {
 	connections, requests int64
 }
 
 func (w queuedMemory) String() string {
-	return fmt.Sprintf("%d requests of 1 KB that wait: %.0f MB of memory, on connections that take %.0f MB idle",
+	return fmt.Sprintf("%d queued requests of 1 KB: %.0f MB of memory, on connections that take %.0f MB idle",
 		queuedRequests, float64(w.requests)/1e6, float64(w.connections)/1e6)
 }
 
-var errNotQueued = errors.New("not all of them wait")
+var errNotQueued = errors.New("not all requests are queued")
 
-// measureWaiting has so many requests wait behind one that a backend never answers.
+// measureQueued queues requests behind one that the backend never responds to.
 func measureQueued(ctx context.Context, p programs) (w *queuedMemory, err error) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			io.Copy(io.Discard, r.Body) //nolint:errcheck // only then does net/http notice a client that leaves
+			io.Copy(io.Discard, r.Body) //nolint:errcheck // net/http notices a client disconnect only after the body is read
 			<-r.Context().Done()
 		}
 	}))
 	defer backend.Close()
-	s, err := newTestbed(p)
+	b, err := newTestbed(p)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	s.upstream = backend.Listener.Addr().String()
-	g, admin, err := s.startGateway(ctx, 1)
+	defer func() { err = errors.Join(err, b.close()) }()
+	b.upstream = backend.Listener.Addr().String()
+	g, admin, err := b.startGateway(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func measureQueued(ctx context.Context, p programs) (w *queuedMemory, err error)
 		if connections[i], err = usedConn(ctx, g.address); err != nil {
 			return nil, err
 		}
-		defer connections[i].Close() // all of them at the end
+		defer connections[i].Close() // all of them when the function returns
 	}
 	idle, err := g.process.residentMemory()
 	if err != nil {
@@ -82,7 +83,7 @@ func measureQueued(ctx context.Context, p programs) (w *queuedMemory, err error)
 	return &queuedMemory{idle - before, after - idle}, nil
 }
 
-// used is a connection that has served a request.
+// usedConn returns a connection that has served a request.
 func usedConn(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -97,7 +98,7 @@ func usedConn(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// awaitMetric waits for a line of the metrics.
+// awaitMetric waits until the metrics contain the line.
 func awaitMetric(ctx context.Context, url, metric string) error {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()

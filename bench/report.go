@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// series holds every measurement, by work and target, in the order of the rounds.
+// series holds the results by workload and target, in the order of the rounds.
 type series[M any] map[string]map[string][]M
 
 func (s series[M]) add(workload, target string, m M) {
@@ -15,20 +15,20 @@ func (s series[M]) add(workload, target string, m M) {
 	s[workload][target] = append(s[workload][target], m)
 }
 
-// report is everything that was measured.
+// report holds all results of a run.
 type report struct {
-	options      options
-	loads        series[*loadResult]
-	holds        series[*holdResult]
-	flushes      []time.Duration // see measureFlushing; of each round
-	queuedMemory *queuedMemory   // nil: not measured
+	options options
+	loads   series[*loadResult]
+	holds   series[*holdResult]
+	flushes []time.Duration // of each round, see measureFlushing
+	queued  *queuedMemory   // nil if not measured
 }
 
 func newReport(o options) *report {
 	return &report{options: o, loads: series[*loadResult]{}, holds: series[*holdResult]{}}
 }
 
-// nameOf is how a work or hold is called in this run; its id where it is not part of it.
+// nameOf returns the name of a workload or hold in this run, or the id if the run leaves it out.
 func (r *report) nameOf(id string) string {
 	for _, w := range r.options.workloads {
 		if w.id == id {
@@ -43,7 +43,7 @@ func (r *report) nameOf(id string) string {
 	return id
 }
 
-// count adds up the requests of all rounds.
+// count sums the request counts of all rounds.
 func (r *report) count(id, target string) requestCounts {
 	var sum requestCounts
 	for _, m := range r.loads[id][target] {
@@ -55,7 +55,7 @@ func (r *report) count(id, target string) requestCounts {
 	return sum
 }
 
-// sound tells whether the gateway brought every request to its end.
+// allComplete reports whether the gateway completed every request.
 func (r *report) allComplete() bool {
 	for _, results := range r.loads {
 		for _, m := range results[gateway] {
@@ -74,7 +74,7 @@ func (r *report) allComplete() bool {
 	return true
 }
 
-// sample is a measurement with what it is compared with, all of one round.
+// sample is one result with what it is compared with, all of one round.
 type sample struct {
 	workload  workload
 	target    string
@@ -82,14 +82,14 @@ type sample struct {
 	flush     time.Duration
 }
 
-// line is one line of the table for a work.
+// metric is one row of a workload's table.
 type metric struct {
 	name, unit string
 	value      func(s sample) float64
 }
 
-// title is the name with its unit.
-func (l metric) title() string { return strings.TrimSuffix(l.name+", "+l.unit, ", ") }
+// title returns the name with its unit.
+func (m metric) title() string { return strings.TrimSuffix(m.name+", "+m.unit, ", ") }
 
 var (
 	cpuPerEvent = metric{"CPU per event", "µs", func(s sample) float64 {
@@ -104,8 +104,8 @@ var (
 	addedMedian = metric{"added latency, median", "µs", func(s sample) float64 {
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
-	// Only the gateway waits for the disk. Where a flush took longer than all that the gateway adds, the disk was busy with
-	// something else, and the round has no ratio.
+	// Only the gateway waits for the disk. If a flush takes longer than all that the gateway adds, the disk was busy
+	// otherwise, and the round has no ratio.
 	addedLessFlush = metric{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
 		if s.target == gateway {
@@ -118,7 +118,7 @@ var (
 	}}
 )
 
-// lines are the measures of a work, in the table's order.
+// metrics returns the metrics of a workload, in the table's order.
 func (w workload) metrics() []metric {
 	switch {
 	case w.events > 0:
@@ -130,15 +130,15 @@ func (w workload) metrics() []metric {
 	}
 }
 
-// values are one measure of one target, round by round.
-func (r *report) values(id, target string, l metric) []float64 {
+// values returns one metric of one target, round by round.
+func (r *report) values(id, target string, of metric) []float64 {
 	var all []float64
 	for round, m := range r.loads[id][target] {
 		s := sample{workload: r.workOf(id), target: target, m: m, direct: r.loads[id][direct][round]}
 		if round < len(r.flushes) {
 			s.flush = r.flushes[round]
 		}
-		all = append(all, l.value(s))
+		all = append(all, of.value(s))
 	}
 	return all
 }
@@ -152,12 +152,12 @@ func (r *report) workOf(id string) workload {
 	return workload{}
 }
 
-// ratio is a target's measure over the ReverseProxy's.
-func (r *report) ratio(id, target string, l metric) summary {
-	return summarize(ratios(r.values(id, target, l), r.values(id, reverseProxy, l)))
+// ratio summarises a target's metric divided by the ReverseProxy's.
+func (r *report) ratio(id, target string, m metric) summary {
+	return summarize(ratios(r.values(id, target, m), r.values(id, reverseProxy, m)))
 }
 
-// memory is what a held stream takes of a target, in KB of 1000 bytes, round by round.
+// memory returns a target's memory per held stream in KB of 1000 bytes, round by round.
 func (r *report) memory(id, target string) []float64 {
 	var all []float64
 	for _, m := range r.holds[id][target] {

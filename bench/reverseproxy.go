@@ -11,24 +11,28 @@ import (
 	"time"
 )
 
-// bareCommand is the argument that makes this program the proxy to compare with.
+// reverseProxyCommand is the argument that makes this program the proxy that all ratios refer to.
 const reverseProxyCommand = "reverseproxy"
 
-// serveBare serves an httputil.ReverseProxy that does nothing of its own, until ctx ends. It keeps as many idle
-// connections as the gateway does; with the two a host of net/http's default it would be measured dialling.
-func serveReverseProxy(ctx context.Context, listen, target string) error {
-	to := &url.URL{Scheme: "http", Host: target}
+// serveReverseProxy serves a plain httputil.ReverseProxy until ctx ends. It keeps as many idle connections as the
+// gateway does: with net/http's default of two per host the benchmark would measure dialling.
+func serveReverseProxy(ctx context.Context, f childFlags) error {
+	to := &url.URL{Scheme: "http", Host: f.target}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		Transport: &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true},
 	}
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	return serveUntilDone(ctx, f.listen, &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute})
+}
+
+// serveUntilDone serves on a host:port until ctx ends.
+func serveUntilDone(ctx context.Context, listen string, server *http.Server) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // the process ends either way
-	if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)
 	}
 	return nil

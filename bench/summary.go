@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// quantile is the value that a share q of the sorted durations does not exceed; 0 of none.
+// quantile returns the value that a share q of the sorted durations does not exceed, or 0 if there are none.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -17,10 +17,10 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 
 func median(of []time.Duration) time.Duration { return quantile(slices.Sorted(slices.Values(of)), 0.5) }
 
-// figure is one measure over the rounds.
+// summary summarises one metric over the rounds.
 type summary struct {
 	min, median, max float64
-	measured         bool // there was something to measure
+	measured         bool // false if no round has a value
 }
 
 func summarize(values []float64) summary {
@@ -32,7 +32,7 @@ func summarize(values []float64) summary {
 	return summary{sorted[0], middle, sorted[len(sorted)-1], true}
 }
 
-// text is the median, with least and most behind it where there were several rounds.
+// text formats the median, followed by the extremes if the rounds differ.
 func (f summary) text(digits int) string {
 	switch {
 	case !f.measured:
@@ -44,7 +44,7 @@ func (f summary) text(digits int) string {
 	}
 }
 
-// digitsOf is how many digits behind the point a figure of this size is worth.
+// digitsOf returns how many decimals a value of this size deserves.
 func digitsOf(f summary) int {
 	switch size := math.Abs(f.median); {
 	case size >= 100:
@@ -56,8 +56,8 @@ func digitsOf(f summary) int {
 	}
 }
 
-// ratios are those of each round, since what else the machine does differs more between rounds than within one. A round
-// in which either came to nothing, or to less, as noise makes it of a small latency, has none.
+// ratios divides round by round, since the load of the machine varies more between rounds than within one. A round in
+// which either value is zero or negative, as noise can make a small latency, has no ratio.
 func ratios(values, bases []float64) []float64 {
 	var all []float64
 	for round, value := range values {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The targets, by the names that stand in the report.
+// Names of the targets, as in the report.
 const (
 	direct       = "direct"
 	reverseProxy = "ReverseProxy"
@@ -22,10 +22,10 @@ const (
 	haproxy      = "HAProxy"
 )
 
-// model is the id and the checkpoint at once, so that all targets get the same bytes.
+// model is both the model's id and its checkpoint, so that all targets receive the same bytes.
 const model = "bench"
 
-// target is one way to the upstream.
+// target is an address that the load can be sent to: a proxy, or the upstream itself.
 type target struct {
 	name    string
 	address string // host:port
@@ -33,81 +33,84 @@ type target struct {
 	process *process
 }
 
-// request is a completion request to it as it goes over a connection.
+// request encodes a completion request for the target.
 func (t *target) request(body []byte) []byte {
-	return fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
+	return fmt.Appendf(nil, "POST "+completionsPath+" HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
 		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.address, t.key, len(body), body)
 }
 
-// noKey goes to the targets that ask for none: as many bytes as a key of the gateway has.
+// dummyKey is sent to the targets that check no key. It is as long as a key of the gateway.
 var dummyKey = "acs-bm-" + strings.Repeat("0", 43)
 
-// stage is an upstream with proxies before it, and the folder with their files.
+// testbed is an upstream with proxies in front of it, and the directory with their files.
 type testbed struct {
 	dir      string
 	programs programs
-	upstream string   // its host:port
-	targets  []target // in the order in which they were added
+	upstream string   // host:port
+	targets  []target // in the order of their start
 }
 
 func newTestbed(p programs) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "basegate-bench-")
 	if err != nil {
-		return nil, fmt.Errorf("make folder: %w", err)
+		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	return &testbed{dir: dir, programs: p}, nil
 }
 
-// newLoadStage starts the mock, with so much time between the events of a stream, and every proxy before it.
-func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (s *testbed, err error) {
-	if s, err = newTestbed(p); err != nil {
+// newLoadTestbed starts the upstream, with the pace between two events of a stream, and every proxy in front of it.
+func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *testbed, err error) {
+	if b, err = newTestbed(p); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close())
+			err = errors.Join(err, b.close())
 		}
 	}()
-	if err := s.addUpstream(ctx, pace); err != nil {
+	if err := b.addUpstream(ctx, pace); err != nil {
 		return nil, err
 	}
 	for _, name := range p.proxies() {
-		if _, err := s.addProxy(ctx, name); err != nil {
+		if _, err := b.addProxy(ctx, name); err != nil {
 			return nil, err
 		}
 	}
-	return s, nil
+	return b, nil
 }
 
-// addUpstream makes the mock the stage's upstream, and a target.
-func (s *testbed) addUpstream(ctx context.Context, pace time.Duration) (err error) {
-	if s.upstream, err = freeAddress(ctx); err != nil {
+// addUpstream starts the upstream of the load, which is also a target.
+func (b *testbed) addUpstream(ctx context.Context, pace time.Duration) (err error) {
+	if b.upstream, err = freeAddress(ctx); err != nil {
 		return err
 	}
-	_, err = s.start(ctx, direct, s.upstream, "/health", s.programs.basegate,
-		"mockvllm", "--instant", "--model", model, "--listen", s.upstream, "--token-delay", pace.String())
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	_, err = b.start(ctx, direct, b.upstream, "/health", self, upstreamCommand, "-listen", b.upstream, "-pace", pace.String())
 	return err
 }
 
-// addProxy starts one of the proxies before the upstream.
-func (s *testbed) addProxy(ctx context.Context, name string) (target, error) {
+// addProxy starts a proxy in front of the upstream.
+func (b *testbed) addProxy(ctx context.Context, name string) (target, error) {
 	switch name {
 	case gateway:
-		t, _, err := s.startGateway(ctx, unlimited)
+		t, _, err := b.startGateway(ctx, unlimited)
 		return t, err
 	case nginx:
-		return s.startNginx(ctx)
+		return b.startNginx(ctx)
 	case haproxy:
-		return s.startHAProxy(ctx)
+		return b.startHAProxy(ctx)
 	case byteCopy:
-		return s.startSelf(ctx, byteCopy, byteCopyCommand)
+		return b.startSelf(ctx, byteCopy, byteCopyCommand)
 	default:
-		return s.startSelf(ctx, reverseProxy, reverseProxyCommand)
+		return b.startSelf(ctx, reverseProxy, reverseProxyCommand)
 	}
 }
 
-// startItself starts this program as one of its children.
-func (s *testbed) startSelf(ctx context.Context, name, command string) (target, error) {
+// startSelf starts this program as one of its children.
+func (b *testbed) startSelf(ctx context.Context, name, command string) (target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return target{}, fmt.Errorf("find this program: %w", err)
@@ -116,19 +119,19 @@ func (s *testbed) startSelf(ctx context.Context, name, command string) (target, 
 	if err != nil {
 		return target{}, err
 	}
-	return s.start(ctx, name, address, "/health", self, command, "-listen", address, "-target", s.upstream)
+	return b.start(ctx, name, address, "/health", self, command, "-listen", address, "-target", b.upstream)
 }
 
-// plenty is a concurrency at which no request of a benchmark waits.
+// unlimited is a concurrency at which no request of the benchmark queues.
 const unlimited = 100_000
 
-// budgetFlags are budgets that are looked at for each request, and that no benchmark uses up.
+// budgetFlags set budgets that are checked on each request and never exhausted.
 var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-budget", "1_000_000_000_000"}
 
-// startGateway configures the gateway as it would be in use: every request is logged, to a file, by a key from the
-// database, and held against budgets. The context is large, as today's models' are, so that no prompt here needs its
-// tokens counted. It also returns the URL of the gateway's admin listener.
-func (s *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
+// startGateway starts the gateway configured as in production: it logs each request to a file, checks a key from the
+// database, and checks budgets. The context is as large as those of current models, so that the gateway need not count
+// a prompt's tokens. startGateway also returns the URL of the admin listener.
+func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
 	listen, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, "", err
@@ -137,68 +140,68 @@ func (s *testbed) startGateway(ctx context.Context, concurrency int) (target, st
 	if err != nil {
 		return target{}, "", err
 	}
-	path := filepath.Join(s.dir, "config.yaml")
+	path := filepath.Join(b.dir, "config.yaml")
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {path: %q}
 models:
   - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [{url: "http://%s"}]}
-`, listen, admin, filepath.Join(s.dir, "basegate.db"), model, model, s.upstream)
+`, listen, admin, filepath.Join(b.dir, "basegate.db"), model, model, b.upstream)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}
 	account := append([]string{"account", "create", "bench@example.org"}, budgetFlags...)
-	if _, err := s.command(ctx, path, account...); err != nil {
+	if _, err := b.command(ctx, path, account...); err != nil {
 		return target{}, "", err
 	}
-	key, err := s.command(ctx, path, append([]string{
+	key, err := b.command(ctx, path, append([]string{
 		"key", "create", "--account", "bench@example.org", "--name", "bench",
 		"--concurrency", strconv.Itoa(concurrency),
 	}, budgetFlags...)...)
 	if err != nil {
 		return target{}, "", err
 	}
-	t, err := s.start(ctx, gateway, listen, "/readyz", s.programs.basegate, "serve", "--config", path)
+	t, err := b.start(ctx, gateway, listen, "/readyz", b.programs.basegate, "serve", "--config", path)
 	if err != nil {
 		return t, "", err
 	}
 	t.key = key
-	s.targets[len(s.targets)-1].key = key
+	b.targets[len(b.targets)-1].key = key
 	return t, "http://" + admin, nil
 }
 
-// command runs one command of the gateway to its end and returns what it printed.
-func (s *testbed) command(ctx context.Context, config string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, s.programs.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
+// command runs one command of the gateway and returns its output.
+func (b *testbed) command(ctx context.Context, config string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, b.programs.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", s.programs.basegate, strings.Join(args, " "), err)
+		return "", fmt.Errorf("%s %s: %w", b.programs.basegate, strings.Join(args, " "), err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// start adds a target that listens on address, once its path ready answers. Its output goes to a file.
-func (s *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
-	output, err := os.Create(filepath.Join(s.dir, name+".log")) //nolint:gosec // in the folder just made
+// start starts a target that listens on address, and waits until its path ready responds. Its output goes to a file.
+func (b *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
+	output, err := os.Create(filepath.Join(b.dir, name+".log")) //nolint:gosec // in the testbed's own directory
 	if err != nil {
 		return target{}, fmt.Errorf("make log: %w", err)
 	}
-	defer output.Close() // the child has its own handle
+	defer output.Close() // the child has its own descriptor
 	p, err := startProcess(ctx, name, output, "http://"+address+ready, program, args...)
 	if err != nil {
-		said, _ := os.ReadFile(output.Name()) // the first error is the one to tell
-		return target{}, fmt.Errorf("%w: %.1000s", err, said)
+		text, _ := os.ReadFile(output.Name()) // on failure the first error suffices
+		return target{}, fmt.Errorf("%w: %.1000s", err, text)
 	}
 	t := target{name, address, dummyKey, p}
-	s.targets = append(s.targets, t)
+	b.targets = append(b.targets, t)
 	return t, nil
 }
 
-// close ends every process, the upstream last, and removes the folder.
-func (s *testbed) close() error {
+// close stops every process, the upstream last, and removes the directory.
+func (b *testbed) close() error {
 	var all error
-	for len(s.targets) > 0 {
-		last := len(s.targets) - 1
-		all = errors.Join(all, s.targets[last].process.stop())
-		s.targets = s.targets[:last]
+	for len(b.targets) > 0 {
+		last := len(b.targets) - 1
+		all = errors.Join(all, b.targets[last].process.stop())
+		b.targets = b.targets[:last]
 	}
-	return errors.Join(all, os.RemoveAll(s.dir))
+	return errors.Join(all, os.RemoveAll(b.dir))
 }

@@ -235,32 +235,3 @@ func TestInstantResponsesReportUsage(t *testing.T) {
 		}
 	}
 }
-
-// A client that closes its connection, as send does, is answered by net/http.
-func TestInstantAnswersAreTheSameOverAKeptConnection(t *testing.T) {
-	p := start(t, mockvllm.Options{Instant: true})
-	keeping := &http.Client{}
-	defer keeping.CloseIdleConnections()
-	for _, fields := range []map[string]any{
-		{"max_tokens": 3},
-		{"max_tokens": 100, "stream": true},
-		{},
-		{"max_tokens": 2, "stream": true, "stream_options": map[string]any{"include_usage": true}},
-	} {
-		want := send(t, p, http.MethodPost, completions, body(t, fields))
-		got, err := keeping.Post(p.URL()+completions, "application/json", strings.NewReader(body(t, fields)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, err := io.ReadAll(got.Body)
-		got.Body.Close()
-		if diff := cmp.Diff(want.body, string(said)); err != nil || diff != "" || got.Header.Get("Content-Type") != want.header.Get("Content-Type") {
-			t.Errorf("%v: %v %v %s", fields, err, got.Header, diff)
-		}
-	}
-	got, err := keeping.Get(p.URL() + "/health") // is refused by the connection, and goes to another
-	if err != nil || got.StatusCode != http.StatusOK {
-		t.Fatal(got, err)
-	}
-	got.Body.Close()
-}
