@@ -81,14 +81,14 @@ func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(r.Context(), func() { _ = conn.Close() })() // closed either way
-	p.serveConn(conn, buffered.Reader, body)
+	p.serveConn(r.Context(), conn, buffered.Reader, body)
 }
 
 // serveConn responds to the request with this body and to those that follow on the connection. It returns at the
 // first request that is not a completion of known length.
-func (p *replayer) serveConn(conn net.Conn, from *bufio.Reader, body []byte) {
+func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Reader, body []byte) {
 	for {
-		for _, part := range p.response(body) {
+		for _, part := range p.response(ctx, body) {
 			if _, err := conn.Write(part); err != nil {
 				return
 			}
@@ -101,13 +101,13 @@ func (p *replayer) serveConn(conn net.Conn, from *bufio.Reader, body []byte) {
 }
 
 // response returns the response to a request as the byte slices to write one by one. It asks the mock for it once.
-func (p *replayer) response(body []byte) [][]byte {
+func (p *replayer) response(ctx context.Context, body []byte) [][]byte {
 	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
 	key := responseKey{stream: fields[0].Bool(), tokens: fields[1].Int(), usage: fields[2].Bool()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.recorded[key] == nil {
-		p.recorded[key] = record(p.mock, body)
+		p.recorded[key] = record(ctx, p.mock, body)
 	}
 	return p.recorded[key]
 }
@@ -116,9 +116,10 @@ func (p *replayer) response(body []byte) [][]byte {
 const chunkSize = 4 << 10
 
 // record sends one request to the mock and encodes the response for HTTP/1.1, as net/http would write it.
-func record(mock http.Handler, body []byte) [][]byte {
+func record(ctx context.Context, mock http.Handler, body []byte) [][]byte {
 	w := httptest.NewRecorder()
-	mock.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completionsPath, bytes.NewReader(body)))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, completionsPath, bytes.NewReader(body))
+	mock.ServeHTTP(w, r)
 	contentType := w.Header().Get("Content-Type")
 	head := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", w.Code, http.StatusText(w.Code), contentType)
 	if length := w.Header().Get("Content-Length"); length != "" {
