@@ -65,7 +65,7 @@ func measureHold(ctx context.Context, p programs, name string, h holdWorkload) (
 	if err != nil {
 		return nil, err
 	}
-	warmUp, err := upstream.hold(ctx, t, warmUpStreams, func() error { return nil })
+	warmUpCounts, err := upstream.hold(ctx, t, warmUpStreams, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func measureHold(ctx context.Context, p programs, name string, h holdWorkload) (
 		return nil, errors.Join(errNoStream, m.exampleErr)
 	}
 	m.memory = float64(during-before) / float64(begun)
-	m.addFailures(warmUp)
+	m.addFailures(warmUpCounts)
 	return m, nil
 }
 
@@ -218,7 +218,7 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 // the proxy that is measured.
 type streamClient struct {
 	conn net.Conn
-	stop func() bool // cancels closing the connection at the end of the context
+	stop func() bool // from context.AfterFunc, which closes conn
 	body io.ReadCloser
 	read []byte // the last bytes of the body
 }
@@ -279,7 +279,7 @@ func (s *streamClient) readAll() error {
 		case !errors.Is(err, io.EOF):
 			return fmt.Errorf("%w: %w", errTruncated, err)
 		case !bytes.HasSuffix(s.read, doneEvent):
-			return fmt.Errorf("%w: the end is %.100q", errTruncated, s.read[max(0, len(s.read)-100):])
+			return fmt.Errorf("%w: ends with %.100q", errTruncated, s.read[max(0, len(s.read)-100):])
 		default:
 			return nil
 		}

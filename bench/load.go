@@ -138,32 +138,32 @@ func load(ctx context.Context, clients []*client, span time.Duration) requestCou
 	return sum
 }
 
-func (t *requestCounts) record(took time.Duration, err error) {
+func (c *requestCounts) record(took time.Duration, err error) {
 	switch {
 	case err == nil:
-		t.complete++
-		t.latencies = append(t.latencies, took)
+		c.complete++
+		c.latencies = append(c.latencies, took)
 		return
 	case errors.Is(err, errTruncated):
-		t.truncated++
+		c.truncated++
 	default:
-		t.failed++
+		c.failed++
 	}
-	t.exampleErr = err
+	c.exampleErr = err
 }
 
-func (t *requestCounts) add(o requestCounts) {
-	t.complete += o.complete
-	t.latencies = append(t.latencies, o.latencies...)
-	t.addFailures(o)
+func (c *requestCounts) add(o requestCounts) {
+	c.complete += o.complete
+	c.latencies = append(c.latencies, o.latencies...)
+	c.addFailures(o)
 }
 
 // addFailures adds only the failures.
-func (t *requestCounts) addFailures(o requestCounts) {
-	t.failed += o.failed
-	t.truncated += o.truncated
+func (c *requestCounts) addFailures(o requestCounts) {
+	c.failed += o.failed
+	c.truncated += o.truncated
 	if o.exampleErr != nil {
-		t.exampleErr = o.exampleErr
+		c.exampleErr = o.exampleErr
 	}
 }
 

@@ -41,8 +41,8 @@ func procField(path, wanted, otherwise string) string {
 	if err != nil {
 		return otherwise
 	}
-	for metric := range strings.Lines(string(text)) {
-		if name, value, _ := strings.Cut(metric, ":"); strings.TrimSpace(name) == wanted {
+	for line := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == wanted {
 			return strings.TrimSpace(value)
 		}
 	}

@@ -65,8 +65,8 @@ func (p programs) proxies() []string {
 func (p programs) versions() []string {
 	var all []string
 	for _, name := range []string{nginx, haproxy} {
-		if r, found := p.competitors[name]; found {
-			all = append(all, name+" "+r.version)
+		if c, found := p.competitors[name]; found {
+			all = append(all, name+" "+c.version)
 		} else {
 			all = append(all, fmt.Sprintf("%s is not installed here (Debian's package %s), so its columns are empty", name, competitorBinaries[name]))
 		}

@@ -26,15 +26,15 @@ type queuedMemory struct {
 	connections, requests int64
 }
 
-func (w queuedMemory) String() string {
+func (m queuedMemory) String() string {
 	return fmt.Sprintf("%d queued requests of 1 KB: %.0f MB of memory, on connections that take %.0f MB idle",
-		queuedRequests, float64(w.requests)/1e6, float64(w.connections)/1e6)
+		queuedRequests, float64(m.requests)/1e6, float64(m.connections)/1e6)
 }
 
 var errNotQueued = errors.New("not all requests are queued")
 
 // measureQueued queues requests behind one that the backend never responds to.
-func measureQueued(ctx context.Context, p programs) (w *queuedMemory, err error) {
+func measureQueued(ctx context.Context, p programs) (m *queuedMemory, err error) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			io.Copy(io.Discard, r.Body) //nolint:errcheck // net/http notices a client disconnect only after the body is read
@@ -99,7 +99,7 @@ func usedConn(ctx context.Context, address string) (net.Conn, error) {
 }
 
 // awaitMetric waits until the metrics contain the line.
-func awaitMetric(ctx context.Context, url, metric string) error {
+func awaitMetric(ctx context.Context, url, line string) error {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	client := &http.Client{Timeout: queueTimeout}
@@ -117,13 +117,13 @@ func awaitMetric(ctx context.Context, url, metric string) error {
 		}
 		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo // bounded
 		resp.Body.Close()
-		if err == nil && strings.Contains(string(text), "\n"+metric+"\n") {
+		if err == nil && strings.Contains(string(text), "\n"+line+"\n") {
 			return nil
 		}
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: no %q", errNotQueued, metric)
+			return fmt.Errorf("%w: no %q", errNotQueued, line)
 		}
 	}
 }

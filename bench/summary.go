@@ -17,7 +17,7 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 
 func median(of []time.Duration) time.Duration { return quantile(slices.Sorted(slices.Values(of)), 0.5) }
 
-// summary summarises one metric over the rounds.
+// summary holds the median and the extremes of one metric over the rounds.
 type summary struct {
 	min, median, max float64
 	measured         bool // false if no round has a value
@@ -33,20 +33,20 @@ func summarize(values []float64) summary {
 }
 
 // text formats the median, followed by the extremes if the rounds differ.
-func (f summary) text(digits int) string {
+func (s summary) text(digits int) string {
 	switch {
-	case !f.measured:
+	case !s.measured:
 		return "-"
-	case f.min == f.max:
-		return fmt.Sprintf("%.*f", digits, f.median)
+	case s.min == s.max:
+		return fmt.Sprintf("%.*f", digits, s.median)
 	default:
-		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, f.median, digits, f.min, digits, f.max)
+		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, s.median, digits, s.min, digits, s.max)
 	}
 }
 
 // digitsOf returns how many decimals a value of this size deserves.
-func digitsOf(f summary) int {
-	switch size := math.Abs(f.median); {
+func digitsOf(s summary) int {
+	switch size := math.Abs(s.median); {
 	case size >= 100:
 		return 0
 	case size >= 10:

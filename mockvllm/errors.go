@@ -149,7 +149,7 @@ func (s *versionSpec) appendError(dst []byte, f *failure, l jsonLayout, flat boo
 	return dst
 }
 
-// deadEngineFailure is the response of a dead engine to a request that has not begun its response.
+// deadEngineFailure is the response of a dead engine to a request without a response yet.
 func (s *versionSpec) deadEngineFailure() *failure {
 	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: engineDeadV1}
 	switch s.deathPlain {

@@ -19,8 +19,8 @@ const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 h
 const engineBusy = "The engine is currently busy and cannot accept new requests. Please try again later or on a " +
 	"different instance."
 
-// applyFault writes the fault's response in place of the server's. It returns false if the fault applies later or not
-// to whole responses.
+// applyFault writes the fault's response in place of the server's. It returns false if the fault applies inside
+// the response.
 func (s *Server) applyFault(x *exchange) bool {
 	if x.fault.Kind != faultSlow {
 		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
@@ -121,8 +121,8 @@ func (s *Server) contextFailure(f *Fault) *failure {
 	return failure
 }
 
-// engineFailure is an engine that runs out of memory or dies before the response begins. It returns nil for faults
-// inside a stream.
+// engineFailure returns the error of an engine that runs out of memory or dies before the response begins, or nil for
+// faults inside a stream. It also kills the engine if that is the fault.
 func (s *Server) engineFailure(f *Fault) *failure {
 	if f.isMidStream() {
 		return nil
