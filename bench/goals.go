@@ -33,11 +33,11 @@ func (r *report) goals() []goal {
 }
 
 func (r *report) ratioGoal(id string, m metric, limit, ambition float64) goal {
-	return goal{r.nameOf(id) + ": " + m.name, limit, ambition, r.ratio(id, gateway, m), 2}
+	return goal{r.nameOf(id) + ": " + m.name, limit * r.options.limitFactor, ambition, r.ratio(id, gateway, m), 2}
 }
 
 func (r *report) memoryGoal(id string, limit, ambition float64) goal {
-	return goal{r.nameOf(id) + ": " + memoryName, limit, ambition, r.memoryRatio(id, gateway), 2}
+	return goal{r.nameOf(id) + ": " + memoryName, limit * r.options.limitFactor, ambition, r.memoryRatio(id, gateway), 2}
 }
 
 // truncatedStreams counts the gateway's truncated streams over all rounds, if any streams were measured.

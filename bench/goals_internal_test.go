@@ -73,7 +73,7 @@ func TestGoalsOverTheLimitAreListedWithFigureLimitAndGap(t *testing.T) {
 
 // uniformReport returns a report of one round in which every proxy cost the same, but the gateway times as much.
 func uniformReport(times float64) *report {
-	o := options{workloads: workloads(false), holds: holds(false, wantedDescriptors), check: true}
+	o := options{workloads: workloads(false), holds: holds(false, wantedDescriptors), check: true, limitFactor: 1}
 	r := newReport(o)
 	r.flushes = []time.Duration{100 * time.Microsecond}
 	for _, w := range o.workloads {
@@ -187,6 +187,22 @@ func TestTruncatedStreamOfAnotherProxyPasses(t *testing.T) {
 	r.holds[heldMany][reverseProxy][0].truncated++
 	if err := r.check(); err != nil {
 		t.Errorf("got %v, want none", err)
+	}
+}
+
+func TestShortRunHasHigherLimits(t *testing.T) {
+	r := uniformReport(2.5)
+	r.options.limitFactor = shortLimitFactor
+	got := map[string]string{}
+	for _, g := range r.goals() {
+		got[number(g.limit)] += g.verdict() + " "
+	}
+	want := map[string]string{
+		"3.45": "within ", "2.03": "over ", "4.20": "within ", "3.75": "within ", "3": "within ", "1.95": "over ", "0.90": "over ",
+		"0.83": "over ", "0": "within ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("verdicts by limit (-want +got):\n%s", diff)
 	}
 }
 
