@@ -120,20 +120,20 @@ func TestRunOverTheAmbitionsButWithinTheLimitsPasses(t *testing.T) {
 }
 
 func TestRunOverTheLimitsFailsWithEachOfThem(t *testing.T) {
-	r := uniformReport(3)
+	r := uniformReport(3.5)
 	err := r.check()
 	if !errors.Is(err, errOverLimit) {
 		t.Fatalf("got %v, want errOverLimit", err)
 	}
 	want := `8 of 9 goals over the limit or not measured:
-  1 KB plain, 1 connection: CPU per request: 3.00, the limit is 2.30 (ambition 0.80, gap +2.20)
-  1 KB plain, 32 connections: CPU per request: 3.00, the limit is 1.35 (ambition 0.80, gap +2.20)
-  1 KB plain, 1 connection: added latency less a disk flush, median: 3.00, the limit is 2.80 (ambition 1, gap +2.00)
-  100 KB plain, 8 connections: CPU per request: 3.00, the limit is 2.50 (ambition 0.80, gap +2.20)
-  streams of 200 events, 16 connections: CPU per event: 3.00, the limit is 2 (ambition 1, gap +2.00)
-  streams of 100 events at 20ms, 200 connections: CPU per event: 3.00, the limit is 1.30 (ambition 0.80, gap +2.20)
-  3000 held streams, an event each 3s: memory per held stream: 3.00, the limit is 0.60 (ambition 0.70, gap +2.30)
-  10000 held streams, an event each 3s: memory per held stream: 3.00, the limit is 0.55 (ambition 0.70, gap +2.30)`
+  1 KB plain, 1 connection: CPU per request: 3.50, the limit is 2.50 (ambition 0.80, gap +2.70)
+  1 KB plain, 32 connections: CPU per request: 3.50, the limit is 1.40 (ambition 0.80, gap +2.70)
+  1 KB plain, 1 connection: added latency less a disk flush, median: 3.50, the limit is 3 (ambition 1, gap +2.50)
+  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 2.50 (ambition 0.80, gap +2.70)
+  streams of 200 events, 16 connections: CPU per event: 3.50, the limit is 2 (ambition 1, gap +2.50)
+  streams of 100 events at 20ms, 200 connections: CPU per event: 3.50, the limit is 1.30 (ambition 0.80, gap +2.70)
+  3000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.60 (ambition 0.70, gap +2.80)
+  10000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.55 (ambition 0.70, gap +2.80)`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -159,7 +159,7 @@ func TestFlushLongerThanTheAddedLatencyLeavesTheGoalUnmeasured(t *testing.T) {
 	if got := r.ratio(plainOne, gateway, addedLessFlush); got.measured {
 		t.Errorf("got %v, want no ratio", got)
 	}
-	want := "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the limit is 2.80 (ambition 1, gap -)"
+	want := "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the limit is 3 (ambition 1, gap -)"
 	if got := overLimit(r.goals()); !slices.Contains(got, want) {
 		t.Errorf("got %q, want it to contain %q", got, want)
 	}
@@ -198,8 +198,8 @@ func TestShortRunHasHigherLimits(t *testing.T) {
 		got[number(g.limit)] += g.verdict() + " "
 	}
 	want := map[string]string{
-		"3.45": "within ", "2.03": "over ", "4.20": "within ", "3.75": "within ", "3": "within ", "1.95": "over ", "0.90": "over ",
-		"0.83": "over ", "0": "within ",
+		"5": "within within ", "2.80": "within ", "6": "within ", "4": "within ", "2.60": "within ", "1.20": "over ", "1.10": "over ",
+		"0": "within ",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("verdicts by limit (-want +got):\n%s", diff)
@@ -208,7 +208,7 @@ func TestShortRunHasHigherLimits(t *testing.T) {
 
 func TestGoalRowsShowLimitAmbitionAndGap(t *testing.T) {
 	rows := uniformReport(1.2).goalRows()
-	want := []string{"1 KB plain, 1 connection: CPU per request", "1.20", "2.30", "within", "0.80", "+0.40"}
+	want := []string{"1 KB plain, 1 connection: CPU per request", "1.20", "2.50", "within", "0.80", "+0.40"}
 	if diff := cmp.Diff(want, rows[1]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

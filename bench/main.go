@@ -35,7 +35,7 @@ type options struct {
 }
 
 // shortLimitFactor allows for the noise of a short run: its one round of streams takes a few ticks of CPU time.
-const shortLimitFactor = 1.5
+const shortLimitFactor = 2
 
 var (
 	errIncomplete = errors.New("the gateway truncated a stream or failed a request, see the table")
@@ -97,7 +97,7 @@ func parseChildFlags(args []string) (childFlags, error) {
 
 func readOptions(ctx context.Context) (options, error) {
 	o := options{timeout: time.Hour, limitFactor: 1}
-	short := flag.Bool("short", false, "one short round of smaller loads, to see that everything works; limits are half as high again")
+	short := flag.Bool("short", false, "one short round of smaller loads, to see that everything works; limits are doubled")
 	flag.IntVar(&o.rounds, "rounds", 3, "how many times everything is measured; 1 with -short")
 	flag.DurationVar(&o.span, "span", 3*time.Second, "duration of each measurement; 500ms with -short")
 	flag.BoolVar(&o.check, "check", false, "exit with 1 when a ratio is over its limit")
