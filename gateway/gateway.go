@@ -93,7 +93,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	g.admin = newListener("admin", cfg.Server.AdminListen, strictServer{admin})
 	return g, nil
 }
 
