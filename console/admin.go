@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"basegate/identity"
@@ -26,10 +27,10 @@ type accountRow struct {
 	Keys int // that are not revoked
 }
 
-func (*Console) administration(v *visit) error { return v.redirect("/admin/accounts") }
+func (*Console) administration(r *request) error { return r.redirect("/admin/accounts") }
 
-func (c *Console) accountsPage(v *visit) error {
-	ctx := v.r.Context()
+func (c *Console) accountsPage(r *request) error {
+	ctx := r.ctx()
 	var page accountsPage
 	var err error
 	if page.Requests, err = c.accounts.AccessRequests(ctx); err != nil {
@@ -55,7 +56,7 @@ func (c *Console) accountsPage(v *visit) error {
 		}
 		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
-	return c.render(v, "admin-accounts", "Accounts", page)
+	return c.render(r, "admin-accounts", "Accounts", page)
 }
 
 // invited is the page that shows an invitation, this once.
@@ -65,10 +66,10 @@ type invited struct {
 }
 
 // invite answers with the invitation itself and no redirect, since its address is not to be kept anywhere.
-func (c *Console) invite(v *visit) error { return c.showInvitation(v, v.field("email")) }
+func (c *Console) invite(r *request) error { return c.showInvitation(r, r.field("email")) }
 
-func (c *Console) showInvitation(v *visit, email string) error {
-	a, token, err := c.accounts.Invite(v.r.Context(), email)
+func (c *Console) showInvitation(r *request, email string) error {
+	a, token, err := c.accounts.Invite(r.ctx(), email)
 	if isRefusal(err) {
 		return invalid(sentence(err))
 	}
@@ -76,22 +77,22 @@ func (c *Console) showInvitation(v *visit, email string) error {
 		return err
 	}
 	address := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.render(v, "admin-invited", "Invitation", invited{a.Email, address})
+	return c.render(r, "admin-invited", "Invitation", invited{a.Email, address})
 }
 
-func (c *Console) approve(v *visit) error {
-	email := v.field("email")
-	if _, err := c.accounts.Enable(v.r.Context(), email); err != nil {
+func (c *Console) approve(r *request) error {
+	email := r.field("email")
+	if _, err := c.accounts.Enable(r.ctx(), email); err != nil {
 		return refuse(err)
 	}
-	return c.showInvitation(v, email)
+	return c.showInvitation(r, email)
 }
 
-func (c *Console) decline(v *visit) error {
-	if err := c.accounts.Decline(v.r.Context(), v.field("email")); err != nil {
+func (c *Console) decline(r *request) error {
+	if err := c.accounts.Decline(r.ctx(), r.field("email")); err != nil {
 		return refuse(err)
 	}
-	return v.redirect("/admin/accounts")
+	return r.redirect("/admin/accounts")
 }
 
 // refuse makes a page of an error that is about what was entered.
@@ -113,59 +114,59 @@ type accountDetails struct {
 }
 
 // foundAccount finds the account that a page is about.
-func (c *Console) foundAccount(v *visit) (identity.Account, error) {
-	all, err := c.accounts.List(v.r.Context())
+func (c *Console) foundAccount(r *request) (identity.Account, error) {
+	all, err := c.accounts.List(r.ctx())
 	if err != nil {
 		return identity.Account{}, err
 	}
 	for _, a := range all {
-		if a.ID == v.r.PathValue("account") {
+		if a.ID == r.param("account") {
 			return a, nil
 		}
 	}
-	return identity.Account{}, errNoPage
+	return identity.Account{}, errNotFound
 }
 
-func (c *Console) accountDetails(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) accountDetails(r *request) error {
+	a, err := c.foundAccount(r)
 	if err != nil {
 		return err
 	}
-	return c.showAccount(v, http.StatusOK, accountDetails{Account: a, Form: newCapFields(a.Caps)})
+	return c.showAccount(r, http.StatusOK, accountDetails{Account: a, Form: newCapFields(a.Caps)})
 }
 
-func (c *Console) showAccount(v *visit, status int, page accountDetails) error {
+func (c *Console) showAccount(r *request, status int, page accountDetails) error {
 	var err error
-	if page.Keys, err = c.keyRows(v.r.Context(), page.ID); err != nil {
+	if page.Keys, err = c.keyRows(r.ctx(), page.ID); err != nil {
 		return err
 	}
 	page.standing = newStanding(c.ledger.AccountTotals(page.ID), page.Caps)
-	page.Self = page.ID == v.account.ID
-	return c.renderStatus(v, status, "admin-account", page.Email, page)
+	page.Self = page.ID == r.account.ID
+	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
 
-func (c *Console) setAccount(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) setAccount(r *request) error {
+	a, err := c.foundAccount(r)
 	if err != nil {
 		return err
 	}
-	page := accountDetails{Account: a, Form: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}}
-	caps, err := v.caps()
+	page := accountDetails{Account: a, Form: capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")}}
+	caps, err := r.caps()
 	if err == nil {
-		_, err = c.accounts.Set(v.r.Context(), a.Email, func(f *identity.AccountFields) {
-			f.Name, f.Caps = v.field("name"), caps
-			f.Admin = v.field("admin") != "" || a.ID == v.account.ID // nobody shuts themselves out
+		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
+			f.Name, f.Caps = r.field("name"), caps
+			f.Admin = r.field("admin") != "" || a.ID == r.account.ID // nobody shuts themselves out
 		})
 		err = refuse(err)
 	}
-	if p, ok := asProblem(err); ok {
+	if p, ok := errors.AsType[*problem](err); ok {
 		page.Problem = p.text
-		return c.showAccount(v, p.status, page)
+		return c.showAccount(r, p.status, page)
 	}
 	if err != nil {
 		return err
 	}
-	return v.redirect("/admin/accounts/" + a.ID)
+	return r.redirect("/admin/accounts/" + a.ID)
 }
 
 // accountChanges are what is done to an account without a form.
@@ -183,32 +184,32 @@ var accountChanges = map[string]func(c *Console, ctx context.Context, email stri
 	},
 }
 
-func (c *Console) changeAccount(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) changeAccount(r *request) error {
+	a, err := c.foundAccount(r)
 	if err != nil {
 		return err
 	}
-	what := v.r.PathValue("change")
+	what := r.param("change")
 	if what == "invite" {
-		return c.showInvitation(v, a.Email)
+		return c.showInvitation(r, a.Email)
 	}
 	change, ok := accountChanges[what]
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if what == "disable" && a.ID == v.account.ID {
+	if what == "disable" && a.ID == r.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	if err := change(c, v.r.Context(), a.Email); err != nil {
+	if err := change(c, r.ctx(), a.Email); err != nil {
 		return refuse(err)
 	}
-	return v.redirect("/admin/accounts/" + a.ID)
+	return r.redirect("/admin/accounts/" + a.ID)
 }
 
 // anyKey finds a key of any account by its id, with the page that an administrator changes it on.
-func (c *Console) anyKey(v *visit) (keyPage, error) {
-	id := v.r.PathValue("key")
-	all, err := c.keys.List(v.r.Context())
+func (c *Console) anyKey(r *request) (keyPage, error) {
+	id := r.param("key")
+	all, err := c.keys.List(r.ctx())
 	if err != nil {
 		return keyPage{}, err
 	}
@@ -216,58 +217,58 @@ func (c *Console) anyKey(v *visit) (keyPage, error) {
 		if k.ID != id {
 			continue
 		}
-		a, err := c.accounts.Find(v.r.Context(), k.Email)
+		a, err := c.accounts.Find(r.ctx(), k.Email)
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: a.Caps, Concurrency: concurrencyField(k),
 			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
 		}, err
 	}
-	return keyPage{}, errNoPage
+	return keyPage{}, errNotFound
 }
 
-func (c *Console) anyKeyPage(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) anyKeyPage(r *request) error {
+	page, err := c.anyKey(r)
 	if err != nil {
 		return err
 	}
-	return c.keyPage(v, http.StatusOK, page)
+	return c.keyPage(r, http.StatusOK, page)
 }
 
-func (c *Console) setAnyKey(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) setAnyKey(r *request) error {
+	page, err := c.anyKey(r)
 	if err != nil {
 		return err
 	}
-	return c.setKey(v, page)
+	return c.setKey(r, page)
 }
 
-func (c *Console) changeAnyKey(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) changeAnyKey(r *request) error {
+	page, err := c.anyKey(r)
 	if err != nil {
 		return err
 	}
-	return c.changeKey(v, page.Key, page.Back)
+	return c.changeKey(r, page.Key, page.Back)
 }
 
-func (c *Console) feedbackReceived(v *visit) error {
-	all, err := c.received(v.r.Context(), maxFeedbackShown)
+func (c *Console) feedbackReceived(r *request) error {
+	all, err := c.received(r.ctx(), maxFeedbackShown)
 	if err != nil {
 		return err
 	}
-	known, err := c.readNames(v.r.Context(), v.account)
+	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		all[i].Email = known.account(all[i].AccountID)
 	}
-	return c.render(v, "admin-feedback", "Feedback received", all)
+	return c.render(r, "admin-feedback", "Feedback received", all)
 }
 
-func (c *Console) audit(v *visit) error {
-	entries, err := c.auditLog.List(v.r.Context(), maxChangesShown)
+func (c *Console) audit(r *request) error {
+	entries, err := c.auditLog.List(r.ctx(), maxChangesShown)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "admin-audit", "Audit log", entries)
+	return c.render(r, "admin-audit", "Audit log", entries)
 }

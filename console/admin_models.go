@@ -50,7 +50,7 @@ type daySpan struct {
 	Text        string
 }
 
-func (c *Console) watchModels(v *visit) error {
+func (c *Console) watchModels(r *request) error {
 	var all []watchedModel
 	for _, m := range c.fleet.Models() {
 		w := watchedModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.Booked(m.ID())}
@@ -59,7 +59,7 @@ func (c *Console) watchModels(v *visit) error {
 		}
 		all = append(all, w)
 	}
-	return c.render(v, "admin-models", "Models and backends", all)
+	return c.render(r, "admin-models", "Models and backends", all)
 }
 
 func watch(b *fleet.Backend) watchedBackend {

@@ -61,35 +61,35 @@ var csvColumns = map[budget.By][]column{
 }
 
 // usageCSV is any table of usage as a file: of a month, or of the last requests as they are filtered.
-func (c *Console) usageCSV(v *visit) error {
-	by := budget.By(v.query("by"))
+func (c *Console) usageCSV(r *request) error {
+	by := budget.By(r.query("by"))
 	columns, ok := csvColumns[by]
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	s, err := c.scope(v)
+	s, err := c.scope(r)
 	if err != nil {
 		return err
 	}
 	filter, name := s.filter(), "usage-"+s.Month.ID()+"-by-"+string(by)
-	if by == budget.ByRequest && v.query("month") == "" {
-		filter, name = requestsFilter(v), "requests"
+	if by == budget.ByRequest && r.query("month") == "" {
+		filter, name = requestsFilter(r), "requests"
 		filter.Limit = maxRequestsShown
 	}
-	known, err := c.readNames(v.r.Context(), v.account)
+	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
-	v.w.Header().Set("Content-Type", "text/csv; charset=utf-8")
-	v.w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "basegate-"+name+".csv"))
-	if err := c.writeCSV(v, columns, known, filter, by); err != nil { // part of it is out
+	r.Response().Header().Set("Content-Type", "text/csv; charset=utf-8")
+	r.Response().Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "basegate-"+name+".csv"))
+	if err := c.writeCSV(r, columns, known, filter, by); err != nil { // part of it is out
 		c.log.Warn("send usage", zap.Error(err))
 	}
 	return nil
 }
 
-func (c *Console) writeCSV(v *visit, columns []column, known names, f budget.Filter, by budget.By) error {
-	out := csv.NewWriter(v.w)
+func (c *Console) writeCSV(r *request, columns []column, known names, f budget.Filter, by budget.By) error {
+	out := csv.NewWriter(r.Response())
 	cells := make([]string, len(columns))
 	for i, column := range columns {
 		cells[i] = column.name
@@ -97,7 +97,7 @@ func (c *Console) writeCSV(v *visit, columns []column, known names, f budget.Fil
 	if err := out.Write(cells); err != nil {
 		return fmt.Errorf("write CSV: %w", err)
 	}
-	for row, err := range c.ledger.Rows(v.r.Context(), f, by) {
+	for row, err := range c.ledger.Rows(r.ctx(), f, by) {
 		if err != nil {
 			return err
 		}

@@ -76,12 +76,12 @@ func newStanding(s budget.WindowTotals, c quota.Caps) standing {
 	}
 }
 
-func (c *Console) dashboard(v *visit) error {
-	data, err := c.overview(v.r.Context(), v.account)
+func (c *Console) dashboard(r *request) error {
+	data, err := c.overview(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "dashboard", "Dashboard", data)
+	return c.render(r, "dashboard", "Dashboard", data)
 }
 
 func (c *Console) overview(ctx context.Context, a identity.Account) (overview, error) {
@@ -169,12 +169,12 @@ func newCapFields(c quota.Caps) capFields {
 }
 
 // caps reads the caps of a form.
-func (v *visit) caps() (c quota.Caps, err error) {
+func (r *request) caps() (c quota.Caps, err error) {
 	for _, one := range []struct {
 		to   *quota.Cap
 		name string
 	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
-		if *one.to, err = parseCap(v.field(one.name)); err != nil {
+		if *one.to, err = parseCap(r.field(one.name)); err != nil {
 			return c, err
 		}
 	}

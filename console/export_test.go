@@ -6,11 +6,11 @@ import (
 	"basegate/quota"
 )
 
-// Routes lists the patterns of all routes.
+// Routes returns the method and the path of every route, with a space between them.
 func Routes() []string {
 	var all []string
 	for _, r := range routes {
-		all = append(all, r.pattern)
+		all = append(all, r.method+" "+r.path)
 	}
 	return all
 }

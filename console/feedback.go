@@ -40,29 +40,29 @@ type feedbackForm struct {
 	Problem                  string
 }
 
-func (c *Console) feedbackPage(v *visit) error {
-	return c.render(v, "feedback", "Feedback", feedbackForm{Page: local(v.query("page")), RequestID: v.query("request_id")})
+func (c *Console) feedbackPage(r *request) error {
+	return c.render(r, "feedback", "Feedback", feedbackForm{Page: local(r.query("page")), RequestID: r.query("request_id")})
 }
 
-func (c *Console) sendFeedback(v *visit) error {
-	if !v.signedIn() {
-		if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+func (c *Console) sendFeedback(r *request) error {
+	if !r.signedIn() {
+		if retryIn := c.formLimiter.allow(c.settings.Load().ClientAddress(r.Request())); retryIn > 0 {
 			return errTooOften(retryIn)
 		}
 	}
 	f := feedback{
-		Time: c.clock(), AccountID: v.account.ID, Email: v.account.Email,
-		Page: local(v.field("page")), RequestID: v.field("request_id"), Message: v.field("message"),
+		Time: c.clock(), AccountID: r.account.ID, Email: r.account.Email,
+		Page: local(r.field("page")), RequestID: r.field("request_id"), Message: r.field("message"),
 	}
 	if problem := f.problem(); problem != "" {
 		form := feedbackForm{f.Page, f.RequestID, f.Message, problem}
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
 	}
-	if err := c.storeFeedback(v.r.Context(), f); err != nil {
+	if err := c.storeFeedback(r.ctx(), f); err != nil {
 		return err
 	}
-	c.announce(v.r.Context(), f)
-	return c.render(v, "feedback-sent", "Feedback", f)
+	c.announce(r.ctx(), f)
+	return c.render(r, "feedback-sent", "Feedback", f)
 }
 
 // problem says what is wrong with it, or nothing.
@@ -144,7 +144,7 @@ func (c *Console) announce(ctx context.Context, f feedback) {
 }
 
 func (c *Console) post(req *http.Request) error {
-	resp, err := c.client.Do(req)
+	resp, err := c.webhook.Do(req)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}

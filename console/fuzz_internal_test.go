@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
 )
 
 // Whatever a tag or a name holds, a CSV file reads back as the cells that were written, and no cell is a formula to a
@@ -54,9 +56,10 @@ func FuzzSentPrompt(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		v := &visit{w: httptest.NewRecorder(), r: httptest.NewRequest(http.MethodPost, "/console/api/prompts", bytes.NewReader(body))}
+		sent := httptest.NewRequest(http.MethodPost, "/console/api/prompts", bytes.NewReader(body))
+		r := &request{Context: echo.New().NewContext(sent, httptest.NewRecorder())}
 		var p sentPrompt
-		err := v.read(&p)
+		err := r.readJSON(&p)
 		if err == nil {
 			err = p.problem()
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/tidwall/gjson"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -80,7 +81,9 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		c(&settings, &parts)
 	}
 	s.Console = console.New(settings, parts)
-	server := httptest.NewServer(s.Handler())
+	e := echo.New()
+	s.Mount(e)
+	server := httptest.NewServer(e)
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s

@@ -28,21 +28,21 @@ type madeKey struct {
 	Model   string // for the example
 }
 
-func (c *Console) newKeyPage(v *visit) error {
-	return c.render(v, "new-key", "New key", newKeyForm{Account: v.account.Caps})
+func (c *Console) newKeyPage(r *request) error {
+	return c.render(r, "new-key", "New key", newKeyForm{Account: r.account.Caps})
 }
 
 // createKey answers with the secret itself and no redirect, since the secret is not to be kept anywhere.
-func (c *Console) createKey(v *visit) error {
+func (c *Console) createKey(r *request) error {
 	form := newKeyForm{
-		Name: v.field("name"), Concurrency: v.field("concurrency"), Account: v.account.Caps,
-		Caps: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")},
+		Name: r.field("name"), Concurrency: r.field("concurrency"), Account: r.account.Caps,
+		Caps: capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")},
 	}
 	refused := func(text string) error {
 		form.Problem = text
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "new-key", "New key", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
 	}
-	caps, err := v.caps()
+	caps, err := r.caps()
 	if err != nil {
 		return refused(err.Error())
 	}
@@ -50,8 +50,8 @@ func (c *Console) createKey(v *visit) error {
 	if err != nil {
 		return refused(err.Error())
 	}
-	key, secret, err := c.keys.Create(v.r.Context(), identity.NewKey{
-		Email: v.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
+	key, secret, err := c.keys.Create(r.ctx(), identity.NewKey{
+		Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
 	})
 	if isRefusal(err) {
 		return refused(sentence(err))
@@ -63,7 +63,7 @@ func (c *Console) createKey(v *visit) error {
 	if all := c.fleet.Models(); len(all) > 0 {
 		made.Model = all[0].ID()
 	}
-	return c.render(v, "made-key", "New key", made)
+	return c.render(r, "made-key", "New key", made)
 }
 
 func parseConcurrency(text string) (int, error) {
@@ -78,9 +78,9 @@ func parseConcurrency(text string) (int, error) {
 }
 
 // ownKey finds a key of the visitor's by its id. Of others' keys nothing is told, not even that they exist.
-func (c *Console) ownKey(v *visit) (identity.Key, error) {
-	id := v.r.PathValue("key")
-	owned, err := c.keys.ListOf(v.r.Context(), v.account.ID)
+func (c *Console) ownKey(r *request) (identity.Key, error) {
+	id := r.param("key")
+	owned, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return identity.Key{}, err
 	}
@@ -89,7 +89,7 @@ func (c *Console) ownKey(v *visit) (identity.Key, error) {
 			return k, nil
 		}
 	}
-	return identity.Key{}, errNoPage
+	return identity.Key{}, errNotFound
 }
 
 // keyChange is something that is done to a key.
@@ -101,27 +101,27 @@ var keyChanges = map[string]keyChange{
 	"revoke": (*identity.Keys).Revoke,
 }
 
-func (c *Console) changeOwnKey(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) changeOwnKey(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	return c.changeKey(v, k, "/dashboard#keys")
+	return c.changeKey(r, k, "/dashboard#keys")
 }
 
 // changeKey pauses, resumes or revokes, and goes on to a page.
-func (c *Console) changeKey(v *visit, k identity.Key, to string) error {
-	change, ok := keyChanges[v.r.PathValue("change")]
+func (c *Console) changeKey(r *request, k identity.Key, to string) error {
+	change, ok := keyChanges[r.param("change")]
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if _, err := change(c.keys, v.r.Context(), k.ID); err != nil {
+	if _, err := change(c.keys, r.ctx(), k.ID); err != nil {
 		if isRefusal(err) {
 			return invalid(sentence(err))
 		}
 		return err
 	}
-	return v.redirect(to)
+	return r.redirect(to)
 }
 
 // keyPage is a key whose caps are changed, or that is about to be revoked.
@@ -134,24 +134,24 @@ type keyPage struct {
 	Action      string // where its forms go
 }
 
-func (c *Console) ownKeyPage(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) ownKeyPage(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	return c.keyPage(v, http.StatusOK, keyPage{
-		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: v.account.Caps,
+	return c.keyPage(r, http.StatusOK, keyPage{
+		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: r.account.Caps,
 		Concurrency: concurrencyField(k), Back: "/dashboard", Action: "/keys/" + k.ID,
 	})
 }
 
-func (c *Console) keyPage(v *visit, status int, p keyPage) error {
+func (c *Console) keyPage(r *request, status int, p keyPage) error {
 	var err error
-	if p.LastUse, err = c.ledger.LastUse(v.r.Context(), p.ID); err != nil {
+	if p.LastUse, err = c.ledger.LastUse(r.ctx(), p.ID); err != nil {
 		return err
 	}
 	p.standing = newStanding(c.ledger.KeyTotals(p.ID), p.Caps)
-	return c.renderStatus(v, status, "key", "Key "+p.Name, p)
+	return c.renderStatus(r, status, "key", "Key "+p.Name, p)
 }
 
 func concurrencyField(k identity.Key) string {
@@ -161,40 +161,40 @@ func concurrencyField(k identity.Key) string {
 	return strconv.Itoa(k.Concurrency)
 }
 
-func (c *Console) setOwnKey(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) setOwnKey(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	page := keyPage{keyRow: keyRow{Key: k}, Account: v.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
-	return c.setKey(v, page)
+	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
+	return c.setKey(r, page)
 }
 
 // setKey takes over the fields of a key's form, or shows it again with what is wrong.
-func (c *Console) setKey(v *visit, page keyPage) error {
-	page.Form = capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}
-	page.Concurrency = v.field("concurrency")
-	name := v.field("name")
-	caps, err := v.caps()
+func (c *Console) setKey(r *request, page keyPage) error {
+	page.Form = capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")}
+	page.Concurrency = r.field("concurrency")
+	name := r.field("name")
+	caps, err := r.caps()
 	var concurrency int
 	if err == nil {
 		concurrency, err = parseConcurrency(page.Concurrency)
 	}
 	if err != nil {
 		page.Problem = err.Error()
-		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+		return c.keyPage(r, http.StatusUnprocessableEntity, page)
 	}
-	_, err = c.keys.Set(v.r.Context(), page.ID, func(f *identity.KeyFields) {
+	_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
 		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
 	})
 	if isRefusal(err) {
 		page.Problem = sentence(err)
-		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+		return c.keyPage(r, http.StatusUnprocessableEntity, page)
 	}
 	if err != nil {
 		return err
 	}
-	return v.redirect(page.Back)
+	return r.redirect(page.Back)
 }
 
 // Curl is a line that asks for a completion with the key.

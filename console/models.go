@@ -58,15 +58,15 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	return row
 }
 
-func (c *Console) warmModel(v *visit) error {
+func (c *Console) warmModel(r *request) error {
 	if c.warm == nil {
-		return errNoPage
+		return errNotFound
 	}
-	m, ok := c.fleet.Model(v.r.PathValue("model"))
+	m, ok := c.fleet.Model(r.param("model"))
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if err := c.warm(v.r.Context(), m.ID()); err != nil {
+	if err := c.warm(r.ctx(), m.ID()); err != nil {
 		if public, ok := errors.AsType[*apierr.Error](err); ok {
 			return &problem{public.Code.Status(), "The model cannot be started", public.Message}
 		}
@@ -76,8 +76,8 @@ func (c *Console) warmModel(v *visit) error {
 			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
 		}
 	}
-	if err := c.auditLog.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+	if err := c.auditLog.Record(r.ctx(), "warm model", m.ID(), ""); err != nil {
 		return err
 	}
-	return v.redirect("/dashboard#models")
+	return r.redirect("/dashboard#models")
 }

@@ -84,21 +84,21 @@ var (
 	errFull      = invalid("There are " + number(maxPrompts) + " saved prompts already, which is as many as an account may have. Delete some.")
 )
 
-func (c *Console) savedPrompts(v *visit) error {
-	words := strings.Fields(folded(v.query("q")))
+func (c *Console) savedPrompts(r *request) error {
+	words := strings.Fields(folded(r.query("q")))
 	if len(words) > maxWords {
 		return errManyWords
 	}
-	all, err := c.findPrompts(v.r.Context(), v.account.ID, words)
+	all, err := c.findPrompts(r.ctx(), r.account.ID, words)
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"prompts": all[:min(len(all), maxListed)], "more": len(all) > maxListed})
+	return r.sendJSON(http.StatusOK, map[string]any{"prompts": all[:min(len(all), maxListed)], "more": len(all) > maxListed})
 }
 
-func (c *Console) savedPrompt(v *visit) error {
+func (c *Console) savedPrompt(r *request) error {
 	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document FROM prompts WHERE account_id = $1 AND id = $2`
-	row := c.db.Read().QueryRowContext(v.r.Context(), text, v.account.ID, v.r.PathValue("id"))
+	row := c.db.Read().QueryRowContext(r.ctx(), text, r.account.ID, r.param("id"))
 	var document string
 	p, err := scanPrompt(row, &document)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -108,51 +108,51 @@ func (c *Console) savedPrompt(v *visit) error {
 		return err
 	}
 	p.Document = json.RawMessage(document)
-	return v.json(http.StatusOK, p)
+	return r.sendJSON(http.StatusOK, p)
 }
 
-func (c *Console) savePrompt(v *visit) error {
+func (c *Console) savePrompt(r *request) error {
 	var p sentPrompt
-	if err := v.read(&p); err != nil {
+	if err := r.readJSON(&p); err != nil {
 		return err
 	}
 	if err := p.problem(); err != nil {
 		return err
 	}
 	id, words := "pr_"+rand.Text(), p.words()
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(v.r.Context())
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
+		ctx := context.WithoutCancel(r.ctx())
 		var there int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", v.account.ID).Scan(&there); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", r.account.ID).Scan(&there); err != nil {
 			return fmt.Errorf("count prompts: %w", err)
 		}
 		if there >= maxPrompts {
 			return errFull
 		}
 		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document) VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
-		_, err := tx.ExecContext(ctx, text, id, v.account.ID, p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
+		_, err := tx.ExecContext(ctx, text, id, r.account.ID, p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("save prompt: %w", err)
 	}
-	return v.json(http.StatusCreated, map[string]any{"id": id, "version": 1})
+	return r.sendJSON(http.StatusCreated, map[string]any{"id": id, "version": 1})
 }
 
 // changePrompt takes the place of the version that was open, and of no later one.
-func (c *Console) changePrompt(v *visit) error {
+func (c *Console) changePrompt(r *request) error {
 	var p sentPrompt
-	if err := v.read(&p); err != nil {
+	if err := r.readJSON(&p); err != nil {
 		return err
 	}
 	if err := p.problem(); err != nil {
 		return err
 	}
 	words := p.words()
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(v.r.Context())
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
+		ctx := context.WithoutCancel(r.ctx())
 		var version int64
-		err := tx.QueryRowContext(ctx, "SELECT version FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id")).Scan(&version)
+		err := tx.QueryRowContext(ctx, "SELECT version FROM prompts WHERE account_id = $1 AND id = $2", r.account.ID, r.param("id")).Scan(&version)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return errNoPrompt
@@ -162,19 +162,19 @@ func (c *Console) changePrompt(v *visit) error {
 			return errConflict
 		}
 		const text = `UPDATE prompts SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
-		_, err = tx.ExecContext(ctx, text, v.r.PathValue("id"), p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
+		_, err = tx.ExecContext(ctx, text, r.param("id"), p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("save prompt: %w", err)
 	}
-	return v.json(http.StatusOK, map[string]any{"version": p.Version + 1})
+	return r.sendJSON(http.StatusOK, map[string]any{"version": p.Version + 1})
 }
 
-func (c *Console) deletePrompt(v *visit) error {
+func (c *Console) deletePrompt(r *request) error {
 	var gone int64
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		result, err := tx.ExecContext(context.WithoutCancel(v.r.Context()), "DELETE FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id"))
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
+		result, err := tx.ExecContext(context.WithoutCancel(r.ctx()), "DELETE FROM prompts WHERE account_id = $1 AND id = $2", r.account.ID, r.param("id"))
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (c *Console) deletePrompt(v *visit) error {
 	case gone == 0:
 		return errNoPrompt
 	}
-	v.w.WriteHeader(http.StatusNoContent)
+	r.Response().WriteHeader(http.StatusNoContent)
 	return nil
 }
 

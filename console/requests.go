@@ -67,36 +67,36 @@ func (p requestsPage) Query() string {
 	return q.Encode()
 }
 
-func (c *Console) requests(v *visit) error {
+func (c *Console) requests(r *request) error {
 	page := requestsPage{
-		Key: v.query("key"), Model: v.query("model"), Search: v.query("q"), Failed: v.query("failed") != "",
+		Key: r.query("key"), Model: r.query("model"), Search: r.query("q"), Failed: r.query("failed") != "",
 		Models: c.fleet.Models(), Most: maxRequestsShown,
 	}
 	var err error
-	if page.Keys, err = c.keys.ListOf(v.r.Context(), v.account.ID); err != nil {
+	if page.Keys, err = c.keys.ListOf(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
 	names := map[string]string{}
 	for _, k := range page.Keys {
 		names[k.ID] = k.Name
 	}
-	filter := requestsFilter(v)
+	filter := requestsFilter(r)
 	filter.Limit = maxRequestsShown
-	rows, err := c.ledger.Usage(v.r.Context(), filter, budget.ByRequest)
+	rows, err := c.ledger.Usage(r.ctx(), filter, budget.ByRequest)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		page.Rows = append(page.Rows, requestRow{r, cmp.Or(names[r.KeyID], r.KeyID)})
+	for _, row := range rows {
+		page.Rows = append(page.Rows, requestRow{row, cmp.Or(names[row.KeyID], row.KeyID)})
 	}
-	return c.render(v, "requests", "Requests", page)
+	return c.render(r, "requests", "Requests", page)
 }
 
 // requestsFilter is what the page of requests was asked for, of the visitor's own account.
-func requestsFilter(v *visit) budget.Filter {
+func requestsFilter(r *request) budget.Filter {
 	return budget.Filter{
-		Account: v.account.ID, Key: v.query("key"), Model: v.query("model"),
-		Search: v.query("q"), Failed: v.query("failed") != "",
+		Account: r.account.ID, Key: r.query("key"), Model: r.query("model"),
+		Search: r.query("q"), Failed: r.query("failed") != "",
 	}
 }
 

@@ -2,10 +2,8 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -31,12 +29,12 @@ const (
 )
 
 // tokenize tells the tokens of a prompt, the special ones included, as a completion has them.
-func (c *Console) tokenize(v *visit) error {
+func (c *Console) tokenize(r *request) error {
 	var q struct {
 		Model  string `json:"model"`
 		Prompt string `json:"prompt"`
 	}
-	if err := v.read(&q); err != nil {
+	if err := r.readJSON(&q); err != nil {
 		return err
 	}
 	m, err := c.awake(q.Model)
@@ -44,23 +42,23 @@ func (c *Console) tokenize(v *visit) error {
 		return err
 	}
 	var ids []int64
-	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+	err = asked(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
 		ids, err = b.Tokens(ctx, q.Prompt)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"tokens": ids})
+	return r.sendJSON(http.StatusOK, map[string]any{"tokens": ids})
 }
 
 // detokenize tells the text of tokens, of all together and of each: several can make one character.
-func (c *Console) detokenize(v *visit) error {
+func (c *Console) detokenize(r *request) error {
 	var q struct {
 		Model  string  `json:"model"`
 		Tokens []int64 `json:"tokens"`
 	}
-	if err := v.read(&q); err != nil {
+	if err := r.readJSON(&q); err != nil {
 		return err
 	}
 	if len(q.Tokens) > maxTokens {
@@ -75,17 +73,17 @@ func (c *Console) detokenize(v *visit) error {
 	}
 	var text string
 	var pieces []string
-	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+	err = asked(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
 		if text, err = b.Text(ctx, q.Tokens); err != nil {
 			return err
 		}
-		pieces, err = c.texts.of(ctx, b, m.Checkpoint(), q.Tokens)
+		pieces, err = c.tokenTexts.of(ctx, b, m.Checkpoint(), q.Tokens)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
+	return r.sendJSON(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
 }
 
 var errNoToken = invalid("One of these ids is no token of the model.")
@@ -168,15 +166,4 @@ func (t *tokenTexts) keep(of tokenOf, text string) {
 		t.known = map[tokenOf]string{}
 	}
 	t.known[of] = text
-}
-
-// unread says what is wrong with what a script has sent.
-func unread(err error) error {
-	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return long
-	}
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid("What was sent is not JSON.")
-	}
-	return invalid("What was sent is not understood: " + err.Error())
 }

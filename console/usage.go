@@ -46,19 +46,19 @@ func (s scope) Query() string {
 func (s scope) All() bool { return s.Account == allAccounts }
 
 // scope reads whose usage is asked for. An account that is not the visitor's own is there for administrators only.
-func (c *Console) scope(v *visit) (scope, error) {
-	s := scope{Month: parseMonth(v.query("month"), c.clock()), Account: v.query("account")}
+func (c *Console) scope(r *request) (scope, error) {
+	s := scope{Month: parseMonth(r.query("month"), c.clock()), Account: r.query("account")}
 	switch {
-	case s.Account == "" || s.Account == v.account.ID:
-		s.Account, s.Email, s.caps, s.own = v.account.ID, v.account.Email, v.account.Caps, true
+	case s.Account == "" || s.Account == r.account.ID:
+		s.Account, s.Email, s.caps, s.own = r.account.ID, r.account.Email, r.account.Caps, true
 		return s, nil
-	case !v.account.Admin:
-		return s, errNoPage
+	case !r.account.Admin:
+		return s, errNotFound
 	case s.All():
 		s.Email = "all accounts"
 		return s, nil
 	}
-	accounts, err := c.accounts.List(v.r.Context())
+	accounts, err := c.accounts.List(r.ctx())
 	if err != nil {
 		return s, err
 	}
@@ -68,7 +68,7 @@ func (c *Console) scope(v *visit) (scope, error) {
 			return s, nil
 		}
 	}
-	return s, errNoPage
+	return s, errNotFound
 }
 
 // usagePage is a month.
@@ -119,18 +119,18 @@ var divisions = []struct {
 	{budget.ByModel, "Model"}, {budget.ByKey, "Key"}, {budget.ByWorkload, "Workload"}, {budget.ByUser, "User tag"},
 }
 
-func (c *Console) usage(v *visit) error {
-	s, err := c.scope(v)
+func (c *Console) usage(r *request) error {
+	s, err := c.scope(r)
 	if err != nil {
 		return err
 	}
 	page := usagePage{scope: s, Months: recentMonths(c.clock())}
-	ctx := v.r.Context()
-	names, err := c.readNames(ctx, v.account)
+	ctx := r.ctx()
+	names, err := c.readNames(ctx, r.account)
 	if err != nil {
 		return err
 	}
-	if v.account.Admin {
+	if r.account.Admin {
 		page.Accounts = names.accounts
 	}
 	days, err := c.ledger.Usage(ctx, s.filter(), budget.ByDayModel)
@@ -138,10 +138,10 @@ func (c *Console) usage(v *visit) error {
 		return err
 	}
 	page.Chart = newChart(s.Month, days)
-	for _, r := range days {
-		page.Totals.Requests += r.Requests
-		page.Totals.Prompt += r.PromptTokens
-		page.Totals.Completion += r.CompletionTokens
+	for _, day := range days {
+		page.Totals.Requests += day.Requests
+		page.Totals.Prompt += day.PromptTokens
+		page.Totals.Completion += day.CompletionTokens
 	}
 	ways := divisions
 	if s.All() {
@@ -161,7 +161,7 @@ func (c *Console) usage(v *visit) error {
 		page.Shares = append(page.Shares, shares{way.by, way.head, shown, rest(shown, page.Totals)})
 	}
 	page.Caps = outlooks(s, page.Totals, c.clock())
-	return c.render(v, "usage", "Usage", page)
+	return c.render(r, "usage", "Usage", page)
 }
 
 // rest is what the shares leave of all.

@@ -1,9 +1,6 @@
 package console
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"net/http"
 
@@ -26,9 +23,9 @@ type workbenchPage struct {
 	Shades []int
 }
 
-func (c *Console) workbench(v *visit) error {
-	return c.render(v, "workbench", "Workbench", workbenchPage{
-		Base: c.settings.Load().PublicURL.String(), Prompt: v.query("prompt"), Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
+func (c *Console) workbench(r *request) error {
+	return c.render(r, "workbench", "Workbench", workbenchPage{
+		Base: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
 	})
 }
 
@@ -54,8 +51,8 @@ type offeredModel struct {
 	BootSeconds float64 `json:"boot_seconds"` // 0 where it is not ours to start
 }
 
-func (c *Console) workbenchOffer(v *visit) error {
-	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
+func (c *Console) workbenchOffer(r *request) error {
+	own, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
 	}
@@ -66,35 +63,11 @@ func (c *Console) workbenchOffer(v *visit) error {
 	for _, m := range c.fleet.Models() {
 		o.Models = append(o.Models, offeredModel{m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds()})
 	}
-	return v.json(http.StatusOK, o)
+	return r.sendJSON(http.StatusOK, o)
 }
 
 // completeHere has the request answered with one of the account's keys. Whose key it is, is checked where the key is.
-func (c *Console) completeHere(v *visit) error {
-	c.complete.ServeOnBehalfOf(v.account.ID, v.query("key"), v.w, v.r)
+func (c *Console) completeHere(r *request) error {
+	c.completer.ServeOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
 	return nil
-}
-
-// json answers a script.
-func (v *visit) json(status int, what any) error {
-	v.w.Header().Set("Content-Type", "application/json")
-	v.w.WriteHeader(status)
-	_ = json.NewEncoder(v.w).Encode(what) // whoever does not read it to the end has gone
-	return nil
-}
-
-// read takes what a script sends.
-func (v *visit) read(into any) error {
-	from := json.NewDecoder(v.r.Body)
-	from.DisallowUnknownFields()
-	if err := from.Decode(into); err != nil {
-		return unread(err)
-	}
-	switch _, err := from.Token(); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return unread(err)
-	}
-	return invalid("What was sent goes on behind its end.")
 }
