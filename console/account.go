@@ -7,12 +7,12 @@ import (
 	"basegate/identity"
 )
 
-// credentials is a page on which a password is set, with what was wrong.
-type credentials struct {
-	Email   string
-	Least   int // characters of a password
-	Problem string
-	Done    string
+// passwordForm is the data of the pages on which a user sets a password.
+type passwordForm struct {
+	Email     string
+	MinLength int    // characters of a password
+	Problem   string // why the password was not set; empty if it was not tried
+	Done      string // confirms that it was set
 }
 
 func (c *Console) invitationPage(r *request) error {
@@ -23,7 +23,7 @@ func (c *Console) invitationPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	return c.render(r, "invitation", "Choose a password", credentials{Email: a.Email, Least: identity.MinPassword})
+	return c.render(r, "invitation", "Choose a password", passwordForm{Email: a.Email, MinLength: identity.MinPassword})
 }
 
 var errNoInvitation = &problem{
@@ -41,7 +41,7 @@ func (c *Console) acceptInvitation(r *request) error {
 		return err
 	}
 	password := r.Request().PostFormValue("password")
-	form := credentials{Email: a.Email, Least: identity.MinPassword}
+	form := passwordForm{Email: a.Email, MinLength: identity.MinPassword}
 	if password != r.Request().PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
@@ -54,13 +54,13 @@ func (c *Console) acceptInvitation(r *request) error {
 	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = sentence(err)
+		form.Problem = inputErrorText(err)
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
 	return err
 }
 
-// accessForm is a request for access.
+// accessForm is the form by which a user without an account requests one.
 type accessForm struct {
 	Email, Name, Purpose string
 	Problem              string
@@ -79,19 +79,19 @@ func (c *Console) requestAccess(r *request) error {
 	switch {
 	case err == nil:
 		return c.render(r, "requested", "Request access", nil)
-	case isRefusal(err):
-		form.Problem = sentence(err)
+	case isInputError(err):
+		form.Problem = inputErrorText(err)
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "request-access", "Request access", form)
 	}
 	return err
 }
 
 func (c *Console) accountPage(r *request) error {
-	return c.render(r, "account", "Account", credentials{Email: r.account.Email, Least: identity.MinPassword})
+	return c.render(r, "account", "Account", passwordForm{Email: r.account.Email, MinLength: identity.MinPassword})
 }
 
 func (c *Console) changePassword(r *request) error {
-	form := credentials{Email: r.account.Email, Least: identity.MinPassword}
+	form := passwordForm{Email: r.account.Email, MinLength: identity.MinPassword}
 	next := r.Request().PostFormValue("password")
 	if next != r.Request().PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
@@ -106,11 +106,11 @@ func (c *Console) changePassword(r *request) error {
 		form.Done = "The password is changed. All other sessions have ended."
 		return c.render(r, "account", "Account", form)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
+		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The present password is wrong."
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = sentence(err)
+		form.Problem = inputErrorText(err)
 	default:
 		return err
 	}

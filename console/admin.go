@@ -8,28 +8,29 @@ import (
 	"basegate/identity"
 )
 
-// How much of what only grows an administrator sees.
+// Limits of the lists that only grow.
 const (
 	maxFeedbackShown = 200
-	maxChangesShown  = 500
+	maxAuditShown    = 500
 )
 
-// accountsPage is all accounts, and who asks for one.
+// accountsPage is the data of the page of all accounts and all requests for access.
 type accountsPage struct {
 	Requests []identity.AccessRequest
 	Accounts []accountRow
 }
 
-// accountRow is an account as the list shows it.
+// accountRow is one account of the list.
 type accountRow struct {
 	identity.Account
-	standing
-	Keys int // that are not revoked
+	gauges
+	Keys int // number of keys that are not revoked
 }
 
-func (*Console) administration(r *request) error { return r.redirect("/admin/accounts") }
+// adminHome redirects to the first page of the administration.
+func (*Console) adminHome(r *request) error { return r.redirect("/admin/accounts") }
 
-func (c *Console) accountsPage(r *request) error {
+func (c *Console) adminAccountsPage(r *request) error {
 	ctx := r.ctx()
 	var page accountsPage
 	var err error
@@ -54,67 +55,57 @@ func (c *Console) accountsPage(r *request) error {
 		if a.State == identity.AccountPending {
 			continue
 		}
-		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
+		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
 	return c.render(r, "admin-accounts", "Accounts", page)
 }
 
-// invited is the page that shows an invitation, this once.
-type invited struct {
-	Email   string
-	Address string
+// createdInvitation is a new invitation, which is shown only once.
+type createdInvitation struct {
+	Email string
+	URL   string
 }
 
-// invite answers with the invitation itself and no redirect, since its address is not to be kept anywhere.
+// invite responds with the invitation instead of a redirect, because its URL is a secret that is stored nowhere.
 func (c *Console) invite(r *request) error { return c.showInvitation(r, r.field("email")) }
 
+// showInvitation creates an invitation and shows it.
 func (c *Console) showInvitation(r *request, email string) error {
 	a, token, err := c.accounts.Invite(r.ctx(), email)
-	if isRefusal(err) {
-		return invalid(sentence(err))
-	}
 	if err != nil {
-		return err
+		return asInvalid(err)
 	}
-	address := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.render(r, "admin-invited", "Invitation", invited{a.Email, address})
+	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
+	return c.render(r, "admin-invited", "Invitation", createdInvitation{a.Email, link})
 }
 
 func (c *Console) approve(r *request) error {
 	email := r.field("email")
 	if _, err := c.accounts.Enable(r.ctx(), email); err != nil {
-		return refuse(err)
+		return asInvalid(err)
 	}
 	return c.showInvitation(r, email)
 }
 
 func (c *Console) decline(r *request) error {
 	if err := c.accounts.Decline(r.ctx(), r.field("email")); err != nil {
-		return refuse(err)
+		return asInvalid(err)
 	}
 	return r.redirect("/admin/accounts")
 }
 
-// refuse makes a page of an error that is about what was entered.
-func refuse(err error) error {
-	if isRefusal(err) {
-		return invalid(sentence(err))
-	}
-	return err
-}
-
-// accountDetails is one account, with all that an administrator may change of it.
-type accountDetails struct {
+// adminAccount is the data of an account's page for administrators.
+type adminAccount struct {
 	identity.Account
-	standing
+	gauges
 	Form    capFields
 	Keys    []keyRow
-	Self    bool // it is the administrator's own
+	Self    bool // the account is the administrator's own
 	Problem string
 }
 
-// foundAccount finds the account that a page is about.
-func (c *Console) foundAccount(r *request) (identity.Account, error) {
+// pathAccount returns the account in the path.
+func (c *Console) pathAccount(r *request) (identity.Account, error) {
 	all, err := c.accounts.List(r.ctx())
 	if err != nil {
 		return identity.Account{}, err
@@ -127,37 +118,38 @@ func (c *Console) foundAccount(r *request) (identity.Account, error) {
 	return identity.Account{}, errNotFound
 }
 
-func (c *Console) accountDetails(r *request) error {
-	a, err := c.foundAccount(r)
+func (c *Console) adminAccountPage(r *request) error {
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	return c.showAccount(r, http.StatusOK, accountDetails{Account: a, Form: newCapFields(a.Caps)})
+	return c.showAccount(r, http.StatusOK, adminAccount{Account: a, Form: newCapFields(a.Caps)})
 }
 
-func (c *Console) showAccount(r *request, status int, page accountDetails) error {
+// showAccount renders an account's page with its keys and its usage.
+func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
 	if page.Keys, err = c.keyRows(r.ctx(), page.ID); err != nil {
 		return err
 	}
-	page.standing = newStanding(c.ledger.AccountTotals(page.ID), page.Caps)
+	page.gauges = newGauges(c.ledger.AccountTotals(page.ID), page.Caps)
 	page.Self = page.ID == r.account.ID
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
 
 func (c *Console) setAccount(r *request) error {
-	a, err := c.foundAccount(r)
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	page := accountDetails{Account: a, Form: capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")}}
+	page := adminAccount{Account: a, Form: r.capFields()}
 	caps, err := r.caps()
 	if err == nil {
 		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
 			f.Name, f.Caps = r.field("name"), caps
-			f.Admin = r.field("admin") != "" || a.ID == r.account.ID // nobody shuts themselves out
+			f.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 		})
-		err = refuse(err)
+		err = asInvalid(err)
 	}
 	if p, ok := errors.AsType[*problem](err); ok {
 		page.Problem = p.text
@@ -169,8 +161,8 @@ func (c *Console) setAccount(r *request) error {
 	return r.redirect("/admin/accounts/" + a.ID)
 }
 
-// accountChanges are what is done to an account without a form.
-var accountChanges = map[string]func(c *Console, ctx context.Context, email string) error{
+// accountActions are the changes of an account that need no form, by their names in paths.
+var accountActions = map[string]func(c *Console, ctx context.Context, email string) error{
 	"disable": func(c *Console, ctx context.Context, email string) error {
 		_, err := c.accounts.Disable(ctx, email)
 		return err
@@ -185,29 +177,29 @@ var accountChanges = map[string]func(c *Console, ctx context.Context, email stri
 }
 
 func (c *Console) changeAccount(r *request) error {
-	a, err := c.foundAccount(r)
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	what := r.param("change")
-	if what == "invite" {
+	action := r.param("action")
+	if action == "invite" {
 		return c.showInvitation(r, a.Email)
 	}
-	change, ok := accountChanges[what]
+	change, ok := accountActions[action]
 	if !ok {
 		return errNotFound
 	}
-	if what == "disable" && a.ID == r.account.ID {
+	if action == "disable" && a.ID == r.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
 	if err := change(c, r.ctx(), a.Email); err != nil {
-		return refuse(err)
+		return asInvalid(err)
 	}
 	return r.redirect("/admin/accounts/" + a.ID)
 }
 
-// anyKey finds a key of any account by its id, with the page that an administrator changes it on.
-func (c *Console) anyKey(r *request) (keyPage, error) {
+// pathKeyPage returns the page of the key in the path, which may be any account's.
+func (c *Console) pathKeyPage(r *request) (keyPage, error) {
 	id := r.param("key")
 	all, err := c.keys.List(r.ctx())
 	if err != nil {
@@ -226,32 +218,32 @@ func (c *Console) anyKey(r *request) (keyPage, error) {
 	return keyPage{}, errNotFound
 }
 
-func (c *Console) anyKeyPage(r *request) error {
-	page, err := c.anyKey(r)
+func (c *Console) adminKeyPage(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
-	return c.keyPage(r, http.StatusOK, page)
+	return c.showKey(r, http.StatusOK, page)
 }
 
-func (c *Console) setAnyKey(r *request) error {
-	page, err := c.anyKey(r)
+func (c *Console) adminSetKey(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
 	return c.setKey(r, page)
 }
 
-func (c *Console) changeAnyKey(r *request) error {
-	page, err := c.anyKey(r)
+func (c *Console) adminChangeKey(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
 	return c.changeKey(r, page.Key, page.Back)
 }
 
-func (c *Console) feedbackReceived(r *request) error {
-	all, err := c.received(r.ctx(), maxFeedbackShown)
+func (c *Console) adminFeedbackPage(r *request) error {
+	all, err := c.listFeedback(r.ctx(), maxFeedbackShown)
 	if err != nil {
 		return err
 	}
@@ -265,8 +257,8 @@ func (c *Console) feedbackReceived(r *request) error {
 	return c.render(r, "admin-feedback", "Feedback received", all)
 }
 
-func (c *Console) audit(r *request) error {
-	entries, err := c.auditLog.List(r.ctx(), maxChangesShown)
+func (c *Console) auditPage(r *request) error {
+	entries, err := c.auditLog.List(r.ctx(), maxAuditShown)
 	if err != nil {
 		return err
 	}

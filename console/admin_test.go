@@ -162,7 +162,7 @@ func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
 			if path == "/sign-out" || path == "/account/sign-out-everywhere" {
 				continue
 			}
-			path = strings.NewReplacer(":key", k.ID, ":account", ada.ID, ":change", "revoke", ":model", "llama-8b", ":id", saved).Replace(path)
+			path = strings.NewReplacer(":key", k.ID, ":account", ada.ID, ":action", "revoke", ":model", "llama-8b", ":id", saved).Replace(path)
 			path = filled(path) + "?account=" + ada.ID + "&key=" + k.ID + "&by=request&month=" + time.Now().UTC().Format("2006-01")
 			var got answer
 			switch {
@@ -237,7 +237,7 @@ func TestToLookAtPagesChangesNothing(t *testing.T) {
 	before := s.content()
 	for _, r := range console.Routes() {
 		_, path, _ := strings.Cut(r, " ") // those of POST too, which GET must not reach
-		path = strings.NewReplacer(":key", k.ID, ":account", root.ID, ":change", "revoke", ":token", token, ":model", "llama-8b", ":id", prompt).Replace(path)
+		path = strings.NewReplacer(":key", k.ID, ":account", root.ID, ":action", "revoke", ":token", token, ":model", "llama-8b", ":id", prompt).Replace(path)
 		got := b.get(filled(path) + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
 		if got.status >= http.StatusInternalServerError {
 			t.Errorf("%s: %d", path, got.status)

@@ -15,9 +15,9 @@ func Routes() []string {
 	return all
 }
 
-// Outlook is what is said of how a month will end.
-func Outlook(begin, now time.Time, used int64, limit quota.Cap) string {
-	return outlookWords(month{begin}, used, limit, now)
+// ForecastText exports forecastText.
+func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
+	return forecastText(month{begin}, used, limit, now)
 }
 
 // The limits of forms that are sent without signing in.

@@ -58,10 +58,10 @@ func FuzzSentPrompt(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sent := httptest.NewRequest(http.MethodPost, "/console/api/prompts", bytes.NewReader(body))
 		r := &request{Context: echo.New().NewContext(sent, httptest.NewRecorder())}
-		var p sentPrompt
+		var p promptInput
 		err := r.readJSON(&p)
 		if err == nil {
-			err = p.problem()
+			err = p.validate()
 		}
 		if err != nil {
 			if _, ok := errors.AsType[*problem](err); !ok {

@@ -8,11 +8,11 @@ import (
 	"basegate/identity"
 )
 
-// signInForm is the page of signing in, with what was wrong.
+// signInForm is the data of the sign-in page.
 type signInForm struct {
 	Email   string
-	Next    string // where to go from there
-	Problem string
+	Next    string // path of the page to open afterwards
+	Problem string // why signing in failed; empty if it was not tried
 }
 
 func (*Console) home(r *request) error {
@@ -23,7 +23,7 @@ func (*Console) home(r *request) error {
 }
 
 func (c *Console) signInPage(r *request) error {
-	next := local(r.query("next"))
+	next := localPath(r.query("next"))
 	if r.signedIn() {
 		return r.redirect(next)
 	}
@@ -31,7 +31,7 @@ func (c *Console) signInPage(r *request) error {
 }
 
 func (c *Console) signIn(r *request) error {
-	form := signInForm{Email: r.field("email"), Next: local(r.field("next"))}
+	form := signInForm{Email: r.field("email"), Next: localPath(r.field("next"))}
 	address := c.settings.Load().ClientAddress(r.Request())
 	token, err := c.sessions.SignIn(r.ctx(), form.Email, r.Request().PostFormValue("password"), address)
 	var tooMany *identity.TooManyAttemptsError
@@ -40,7 +40,7 @@ func (c *Console) signIn(r *request) error {
 		c.setSessionCookie(r, token)
 		return r.redirect(form.Next)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
+		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
 		return c.renderStatus(r, http.StatusTooManyRequests, "sign-in", "Sign in", form)
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The e-mail address or the password is wrong."
@@ -64,8 +64,8 @@ func (c *Console) signOut(r *request) error {
 	return r.redirect("/sign-in")
 }
 
-// local is a path of the console to go to; what would lead elsewhere is the dashboard's.
-func local(next string) string {
+// localPath returns the path if it stays on this site, and the dashboard's otherwise.
+func localPath(next string) string {
 	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
 		return "/dashboard"
 	}

@@ -19,7 +19,7 @@ type templates map[string]*template.Template
 
 // parseTemplates parses all templates: layout.html surrounds every page, and every page can use what _*.html define.
 func parseTemplates(a assets) templates {
-	layout := template.Must(template.New("layout.html").Funcs(functions(a)).
+	layout := template.Must(template.New("layout.html").Funcs(templateFunctions(a)).
 		ParseFS(templateFiles, "templates/layout.html", "templates/_*.html"))
 	files, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil { // impossible: the pattern is well-formed

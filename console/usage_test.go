@@ -129,7 +129,7 @@ func TestAMonthIsProjectedToItsEnd(t *testing.T) {
 		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "The budget is used up."},
 		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
 	} {
-		if got := console.Outlook(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
+		if got := console.ForecastText(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}
