@@ -16,7 +16,7 @@ import (
 func TestUnknownPathsAndMethodsGetTheNotFoundPage(t *testing.T) {
 	s := newSite(t)
 	s.account("root@example.org", true)
-	b := s.as("root@example.org")
+	b := s.signIn("root@example.org")
 	for _, c := range []struct{ method, path string }{
 		{http.MethodGet, "/admin/nowhere"},
 		{http.MethodGet, "/sign-in/"},
@@ -87,7 +87,7 @@ func TestPanicBecomesAnErrorResponseAndItsValueIsNotLogged(t *testing.T) {
 		d.Completer, d.Log = panicker{"a private prompt"}, zap.New(core)
 	})
 	s.account("ada@example.org", false)
-	got := s.as("ada@example.org").script(http.MethodPost, "/console/api/completions", `{}`)
+	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, "/console/api/completions", `{}`)
 	if got.status != http.StatusInternalServerError || gjson.Get(got.body, "error.code").Str != "internal_server_error" {
 		t.Errorf("got %d %s, want 500 and internal_server_error", got.status, got.body)
 	}
@@ -103,7 +103,7 @@ func TestPanicBecomesAnErrorResponseAndItsValueIsNotLogged(t *testing.T) {
 func TestAbortedResponseClosesTheConnection(t *testing.T) {
 	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = panicker{http.ErrAbortHandler} })
 	s.account("ada@example.org", false)
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/console/api/completions", strings.NewReader("{}"))
 	must(t, err)
 	req.Header.Set("Sec-Fetch-Site", "same-origin")

@@ -23,24 +23,24 @@ func rows(t *testing.T, text string) [][]string {
 	return all
 }
 
-// busySite has an account with two keys and six requests.
-func busySite(t *testing.T) (*site, identity.Key) {
+// newSiteWithUsage starts a console with one account, which has two keys and six requests. It returns the first key.
+func newSiteWithUsage(t *testing.T) (*site, identity.Key) {
 	t.Helper()
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
 	other, _ := s.key("ada@example.org", "cluster")
 	for i := range 4 {
-		s.use(k, budget.Request{ID: "req_" + strings.Repeat("A", i+1), Workload: "interactive", User: "=cmd()"}, 100, 10, "")
+		s.addRequest(k, budget.Request{ID: "req_" + strings.Repeat("A", i+1), Workload: "interactive", User: "=cmd()"}, 100, 10, "")
 	}
-	s.use(other, budget.Request{ID: "req_Z", Model: "llama-405b", Workload: "batch", User: "run-7"}, 1000, 100, "")
-	s.use(other, budget.Request{ID: "req_Y", Model: "llama-405b", Workload: "batch", User: "run-8"}, 1, 0, "vllm_oom")
+	s.addRequest(other, budget.Request{ID: "req_Z", Model: "llama-405b", Workload: "batch", User: "run-7"}, 1000, 100, "")
+	s.addRequest(other, budget.Request{ID: "req_Y", Model: "llama-405b", Workload: "batch", User: "run-8"}, 1, 0, "vllm_oom")
 	return s, k
 }
 
 func TestUsageIsShownAndAsCSV(t *testing.T) {
-	s, _ := busySite(t)
-	b := s.as("ada@example.org")
+	s, _ := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
 	has(t, page, "1\u202f541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1\u202f101 tokens")
 	day := time.Now().UTC().Format("2006-01-02")
@@ -57,21 +57,21 @@ func TestUsageIsShownAndAsCSV(t *testing.T) {
 		has(t, got.header.Get("Content-Disposition"), "attachment", ".csv")
 	}
 	if got := b.get("/usage?month=2001-02"); got.status != http.StatusOK || !strings.Contains(got.body, "Nothing was used in February 2001") {
-		t.Errorf("a month without requests: %d", got.status)
+		t.Errorf("a month without requests: got %d %s, want 200 and a page that says so", got.status, got.body)
 	}
 	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
 		t.Errorf("by colour: %d", got.status)
 	}
 }
 
-func TestManyUserTagsAreSummedUp(t *testing.T) {
+func TestUserTagsBeyondTheLimitAreSummedUp(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
 	for i := range 20 {
-		s.use(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
+		s.addRequest(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
 	}
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
 	has(t, page, "tag-14", "all others", "415")
 	lacks(t, page, "tag-15")
@@ -80,9 +80,9 @@ func TestManyUserTagsAreSummedUp(t *testing.T) {
 	}
 }
 
-func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
-	s, k := busySite(t)
-	b := s.as("ada@example.org")
+func TestRequestsAreFilteredAndSearched(t *testing.T) {
+	s, k := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
 	for query, want := range map[string]int{
 		"":                             6,
 		"key=" + k.ID:                  4,
@@ -100,7 +100,7 @@ func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
 		query = strings.ReplaceAll(query, " ", "%20")
 		page := b.get("/usage/requests?" + query).body
 		if got := strings.Count(page, `<code class="id">`); got != want {
-			t.Errorf("%s shows %d requests, want %d", query, got, want)
+			t.Errorf("%s: got %d requests on the page, want %d", query, got, want)
 		}
 		if got := len(rows(t, b.get("/usage/csv?by=request&"+query).body)) - 1; got != want {
 			t.Errorf("%s as CSV has %d requests, want %d", query, got, want)
@@ -109,7 +109,7 @@ func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
 	has(t, b.get("/usage/requests").body, "vllm_oom", "502")
 }
 
-func TestAMonthIsProjectedToItsEnd(t *testing.T) {
+func TestForecastExtrapolatesTheMonth(t *testing.T) {
 	at := func(text string) time.Time {
 		parsed, err := time.Parse("2006-01-02", text)
 		must(t, err)
@@ -130,7 +130,7 @@ func TestAMonthIsProjectedToItsEnd(t *testing.T) {
 		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
 	} {
 		if got := console.ForecastText(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
-			t.Errorf("%+v: %q", c, got)
+			t.Errorf("%+v: got %q", c, got)
 		}
 	}
 }
