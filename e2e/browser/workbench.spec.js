@@ -246,7 +246,7 @@ test("a spent budget and a wrong parameter are told in words, beside what they a
   await page.locator("#key").selectOption({ index: 0 });
   await page.locator("#p-temperature").fill("9");
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(page.locator("#trouble")).toContainText("temperature");
+  await expect(page.locator("#error")).toContainText("temperature");
   await expect(page.locator("#p-temperature")).toHaveAttribute("aria-invalid", "true");
   await accessible(page);
 });

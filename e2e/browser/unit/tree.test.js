@@ -25,7 +25,7 @@ test("a prefix is exactly the ids before a place, whatever it goes through", () 
 test("a branch within the prompt leaves the rest of the prompt out", () => {
   const [doc, id] = tree.branch(grown().doc, "root", 1, token(20));
   assert.deepEqual(tree.prefix(doc, id), [1, 20]);
-  assert.deepEqual(tree.line(doc, id).map((p) => [p.node, p.index]), [["root", 0], [id, 0]]);
+  assert.deepEqual(tree.path(doc, id).map((p) => [p.node, p.index]), [["root", 0], [id, 0]]);
 });
 
 test("a branch of a branch goes through both", () => {
@@ -67,12 +67,12 @@ test("each prompt at each model has a root of its own, and only one", () => {
   const text = "prompt";
   let doc = tree.newTree();
   let a, b, c, again;
-  [doc, a] = tree.plant(doc, text, "m");
+  [doc, a] = tree.ensureRoot(doc, text, "m");
   assert.equal(a, "root"); // which was nobody's
-  [doc, b] = tree.plant(doc, text, "other");
-  [doc, c] = tree.plant(doc, "another prompt", "m");
+  [doc, b] = tree.ensureRoot(doc, text, "other");
+  [doc, c] = tree.ensureRoot(doc, "another prompt", "m");
   assert.equal(new Set([a, b, c]).size, 3);
-  [doc, again] = tree.plant(doc, text, "other");
+  [doc, again] = tree.ensureRoot(doc, text, "other");
   assert.equal(again, b);
   assert.deepEqual(tree.roots(doc), [a, b, c]);
 
@@ -87,8 +87,8 @@ test("each prompt at each model has a root of its own, and only one", () => {
 
 test("a prompt that is only written becomes that of the model that is asked first", () => {
   let doc, written, asked;
-  [doc, written] = tree.plant(tree.newTree(), "draft", null);
-  [doc, asked] = tree.plant(doc, "draft", "m");
+  [doc, written] = tree.ensureRoot(tree.newTree(), "draft", null);
+  [doc, asked] = tree.ensureRoot(doc, "draft", "m");
   assert.equal(asked, written);
   assert.equal(doc.nodes[asked].model, "m");
 });
