@@ -143,11 +143,12 @@ func (c *Console) setAccount(r *request) error {
 		return err
 	}
 	page := adminAccount{Account: a, Form: r.capFields()}
+	name := r.field("name")
+	admin := r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 	caps, err := r.caps()
 	if err == nil {
 		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
-			f.Name, f.Caps = r.field("name"), caps
-			f.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
+			f.Name, f.Caps, f.Admin = name, caps, admin
 		})
 		err = asInvalid(err)
 	}

@@ -96,7 +96,9 @@ func outcomeLevel(c breaker.Class) string {
 }
 
 // weekdays are in the order of the calendar.
-var weekdays = []time.Weekday{time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday}
+var weekdays = []time.Weekday{
+	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
+}
 
 // calendars returns the configured warm windows of a model. A window that passes midnight is two spans.
 func calendars(m *fleet.Model) []calendar {

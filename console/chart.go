@@ -10,8 +10,8 @@ import (
 	"basegate/budget"
 )
 
-// chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the drawing,
-// so that it fits every screen and its text keeps its size.
+// chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the
+// drawing, so that it fits every screen and its text keeps its size.
 type chart struct {
 	Bars   []bar
 	Lines  []gridline
@@ -90,7 +90,9 @@ func rank(rows []budget.Row) []series {
 	for name, n := range tokens {
 		all = append(all, series{Name: name, Tokens: n})
 	}
-	slices.SortFunc(all, func(a, b series) int { return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(all, func(a, b series) int {
+		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name))
+	})
 	if len(all) > maxSeries {
 		rest := series{Name: "other models"}
 		for _, s := range all[maxSeries-1:] {

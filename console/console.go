@@ -1,6 +1,7 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
-// from another origin, and stores nothing in the browser but the session cookie and the choice of a light or dark theme.
+// from another origin, and stores nothing in the browser but the session cookie and the choice of a light or dark
+// theme.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
@@ -83,5 +84,5 @@ func New(s Settings, d Deps) *Console {
 	return c
 }
 
-// Reload replaces the settings. Requests that are running keep the old ones.
+// Reload replaces the settings. Forms are still accepted from the origin of the public URL that New got.
 func (c *Console) Reload(s Settings) { c.settings.Store(&s) }

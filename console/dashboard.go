@@ -135,8 +135,8 @@ func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
 	}
 	for _, m := range page.Models {
 		if m.Down {
-			warnings = append(warnings, fmt.Sprintf("The model %s does not answer: none of its backends does. Requests to it fail until "+
-				"one is back, and are worth trying again in a few minutes.", m.ID))
+			warnings = append(warnings, fmt.Sprintf("The model %s does not answer: none of its backends does. "+
+				"Requests to it fail until one is back, and are worth trying again in a few minutes.", m.ID))
 		}
 	}
 	return warnings
@@ -149,7 +149,8 @@ var (
 
 // budgetWarning says which budget is used up, with what effect, and until when.
 func budgetWarning(owner, effect string, e *budget.Exceeded) string {
-	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. %s until %s, 00:00 UTC, or until the budget is raised.",
+	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. "+
+		"%s until %s, 00:00 UTC, or until the budget is raised.",
 		windowNames[e.Window], meterNames[e.Meter], owner, formatNumber(e.Used), formatNumber(e.Limit), effect,
 		e.ResetsAt.Format("2 January"))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,7 +42,8 @@ type feedbackForm struct {
 }
 
 func (c *Console) feedbackPage(r *request) error {
-	return c.render(r, "feedback", "Feedback", feedbackForm{Page: localPath(r.query("page")), RequestID: r.query("request_id")})
+	form := feedbackForm{Page: localPath(r.query("page")), RequestID: r.query("request_id")}
+	return c.render(r, "feedback", "Feedback", form)
 }
 
 func (c *Console) sendFeedback(r *request) error {
@@ -83,7 +85,8 @@ func (f feedback) validate() string {
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
 	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text, "fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
+		_, err := tx.ExecContext(ctx, text,
+			"fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
 		return err
 	})
 	if err != nil {
@@ -119,8 +122,8 @@ func (c *Console) listFeedback(ctx context.Context, limit int) ([]feedback, erro
 // webhookTimeout limits how long the response waits for the webhook.
 const webhookTimeout = 3 * time.Second
 
-// callWebhook sends the feedback to the webhook, if one is configured. The feedback is already stored, so an error of the
-// webhook is only logged.
+// callWebhook sends the feedback to the webhook, if one is configured. The feedback is already stored, so an error of
+// the webhook is only logged.
 func (c *Console) callWebhook(ctx context.Context, f feedback) {
 	webhook := c.settings.Load().FeedbackWebhook
 	if webhook == nil {
@@ -149,7 +152,7 @@ func (c *Console) sendToWebhook(req *http.Request) error {
 		return fmt.Errorf("send: %w", err)
 	}
 	defer resp.Body.Close()
-	if _, err := io.CopyN(io.Discard, resp.Body, 4<<10); err != nil && err != io.EOF { //nolint:errorlint // CopyN returns it unwrapped
+	if _, err := io.CopyN(io.Discard, resp.Body, 4<<10); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read response: %w", err)
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
@@ -158,8 +161,8 @@ func (c *Console) sendToWebhook(req *http.Request) error {
 	return nil
 }
 
-// webhookBody returns the JSON fields that the webhook receives. Chat servers show "text" (Slack, Mattermost) or "content"
-// (Discord).
+// webhookBody returns the JSON fields that the webhook receives. Chat servers show "text" (Slack, Mattermost) or
+// "content" (Discord).
 func (f feedback) webhookBody() map[string]string {
 	sender := f.Email
 	if sender == "" {

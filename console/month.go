@@ -12,8 +12,8 @@ func monthOf(t time.Time) month {
 	return month{time.Date(year, m, 1, 0, 0, 0, 0, time.UTC)}
 }
 
-// parseMonth parses a month such as 2026-11. It returns the current month if the text is not a month, or if it is one in
-// the future or before 2000.
+// parseMonth parses a month such as 2026-11. It returns the current month if the text is not a month, or if it is one
+// in the future or before 2000.
 func parseMonth(text string, now time.Time) month {
 	begin, err := time.Parse("2006-01", text)
 	if err != nil || begin.After(now) || begin.Year() < 2000 {
@@ -56,8 +56,8 @@ func (m month) projection(used int64, now time.Time) (tokens int64, ok bool) {
 	return int64(float64(used) * whole.Seconds() / elapsed.Seconds()), true
 }
 
-// exhaustion returns the time at which usage will reach the limit at its average rate so far. ok is false if that is not
-// within the month.
+// exhaustion returns the time at which usage will reach the limit at its average rate so far. ok is false if that is
+// not within the month.
 func (m month) exhaustion(used, limit int64, now time.Time) (at time.Time, ok bool) {
 	tokens, ok := m.projection(used, now)
 	if !ok || used >= limit || tokens <= limit {

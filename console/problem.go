@@ -79,8 +79,8 @@ func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 
 var errPanic = errors.New("handler panicked, see the log entry with its stack")
 
-// recoverPanic is middleware that returns a panic as an error. It logs the stack but not the panic's value, which may hold
-// a user's text.
+// recoverPanic is middleware that returns a panic as an error. It logs the stack but not the panic's value, which may
+// hold a user's text.
 func (c *Console) recoverPanic(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) (err error) {
 		defer func() {
@@ -89,7 +89,8 @@ func (c *Console) recoverPanic(next echo.HandlerFunc) echo.HandlerFunc {
 				panic(value)
 			}
 			if value != nil {
-				c.log.Error("panic", zap.String("path", ec.Path()), zap.ByteString("stack", debug.Stack())) //nolint:forbidigo // frames, not a body
+				stack := zap.ByteString("stack", debug.Stack()) //nolint:forbidigo // frames, not a body
+				c.log.Error("panic", zap.String("path", ec.Path()), stack)
 				err = errPanic
 			}
 		}()
@@ -137,15 +138,16 @@ func (c *Console) sendAPIError(r *request, err error) {
 	}
 	p := c.problemOf(r, err)
 	code := strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_")
-	err = r.sendJSON(p.status, map[string]any{"error": map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}})
+	object := map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}
+	err = r.sendJSON(p.status, map[string]any{"error": object})
 	if err != nil {
 		c.log.Debug("send error", zap.Error(err))
 	}
 }
 
-// discardBody reads the rest of a script's body, up to a megabyte and for up to five seconds. Otherwise a script that is
-// still sending would find its connection reset before it reads the response. The deadline is not cleared, since net/http
-// also reads the rest of the body before it sends the response.
+// discardBody reads the rest of a script's body, up to a megabyte and for up to five seconds. Otherwise a script that
+// is still sending would find its connection reset before it reads the response. The deadline is not cleared, since
+// net/http also reads the rest of the body before it sends the response.
 func (r *request) discardBody() {
 	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
 		return

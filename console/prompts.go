@@ -63,8 +63,8 @@ func (p *promptInput) validate() error {
 	return nil
 }
 
-// searchText returns the folded text that a search matches: the name, and the texts of the prompts and all branches without
-// the JSON around them.
+// searchText returns the folded text that a search matches: the name, and the texts of the prompts and all branches
+// without the JSON around them.
 func (p *promptInput) searchText() string {
 	var text strings.Builder
 	text.WriteString(p.Name)
@@ -80,10 +80,14 @@ func (p *promptInput) searchText() string {
 func fold(text string) string { return cases.Fold().String(norm.NFC.String(text)) }
 
 var (
-	errPromptNotFound     = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
-	errPromptConflict     = &problem{http.StatusConflict, "It was changed elsewhere", "It was changed elsewhere since it was opened here. Nothing was saved."}
+	errPromptNotFound = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
+	errPromptConflict = &problem{
+		http.StatusConflict, "It was changed elsewhere",
+		"It was changed elsewhere since it was opened here. Nothing was saved.",
+	}
 	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
-	errTooManyPrompts     = invalid("There are " + formatNumber(maxPrompts) + " saved prompts already, which is as many as an account may have. Delete some.")
+	errTooManyPrompts     = invalid("There are " + formatNumber(maxPrompts) +
+		" saved prompts already, which is as many as an account may have. Delete some.")
 )
 
 // listPrompts searches the user's prompts.
@@ -103,7 +107,8 @@ func (c *Console) listPrompts(r *request) error {
 
 // getPrompt responds with one of the user's prompts and its document.
 func (c *Console) getPrompt(r *request) error {
-	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document FROM prompts WHERE account_id = $1 AND id = $2`
+	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document
+		FROM prompts WHERE account_id = $1 AND id = $2`
 	row := c.db.Read().QueryRowContext(r.ctx(), text, r.account.ID, r.param("id"))
 	var document string
 	p, err := scanPrompt(row, &document)
@@ -126,18 +131,21 @@ func (c *Console) createPrompt(r *request) error {
 	if err := p.validate(); err != nil {
 		return err
 	}
-	id, searchText := "pr_"+rand.Text(), p.searchText()
+	id, account, searchText := "pr_"+rand.Text(), r.account.ID, p.searchText()
+	ctx := context.WithoutCancel(r.ctx())
 	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(r.ctx())
 		var count int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", r.account.ID).Scan(&count); err != nil {
+		row := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", account)
+		if err := row.Scan(&count); err != nil {
 			return fmt.Errorf("count prompts: %w", err)
 		}
 		if count >= maxPrompts {
 			return errTooManyPrompts
 		}
-		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document) VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
-		_, err := tx.ExecContext(ctx, text, id, r.account.ID, p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
+		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document)
+			VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
+		_, err := tx.ExecContext(ctx, text,
+			id, account, p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
 		return err
 	})
 	if err != nil {
@@ -155,11 +163,12 @@ func (c *Console) updatePrompt(r *request) error {
 	if err := p.validate(); err != nil {
 		return err
 	}
-	searchText := p.searchText()
+	id, account, searchText := r.param("id"), r.account.ID, p.searchText()
+	ctx := context.WithoutCancel(r.ctx())
 	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(r.ctx())
 		var version int64
-		err := tx.QueryRowContext(ctx, "SELECT version FROM prompts WHERE account_id = $1 AND id = $2", r.account.ID, r.param("id")).Scan(&version)
+		const read = "SELECT version FROM prompts WHERE account_id = $1 AND id = $2"
+		err := tx.QueryRowContext(ctx, read, account, id).Scan(&version)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return errPromptNotFound
@@ -168,8 +177,10 @@ func (c *Console) updatePrompt(r *request) error {
 		case version != p.Version:
 			return errPromptConflict
 		}
-		const text = `UPDATE prompts SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
-		_, err = tx.ExecContext(ctx, text, r.param("id"), p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
+		const update = `UPDATE prompts
+			SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
+		_, err = tx.ExecContext(ctx, update,
+			id, p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
 		return err
 	})
 	if err != nil {
@@ -179,9 +190,12 @@ func (c *Console) updatePrompt(r *request) error {
 }
 
 func (c *Console) deletePrompt(r *request) error {
+	const text = "DELETE FROM prompts WHERE account_id = $1 AND id = $2"
+	id, account := r.param("id"), r.account.ID
+	ctx := context.WithoutCancel(r.ctx())
 	var deleted int64
 	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
-		result, err := tx.ExecContext(context.WithoutCancel(r.ctx()), "DELETE FROM prompts WHERE account_id = $1 AND id = $2", r.account.ID, r.param("id"))
+		result, err := tx.ExecContext(ctx, text, account, id)
 		if err != nil {
 			return err
 		}
@@ -202,7 +216,8 @@ func (c *Console) deletePrompt(r *request) error {
 // their documents. It returns one more than maxPromptsReturned if there are more.
 func (c *Console) findPrompts(ctx context.Context, account string, words []string) ([]prompt, error) {
 	var text strings.Builder
-	text.WriteString("SELECT id, name, model, updated_at, version, octet_length(document) FROM prompts WHERE account_id = $1")
+	text.WriteString("SELECT id, name, model, updated_at, version, octet_length(document)" +
+		" FROM prompts WHERE account_id = $1")
 	args := []any{account}
 	for _, w := range words {
 		args = append(args, "%"+escapeLike.Replace(w)+"%")
@@ -234,7 +249,8 @@ var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 // scanPrompt scans the columns of a prompt without its document, and then the additional ones.
 func scanPrompt(row interface{ Scan(into ...any) error }, additional ...any) (p prompt, err error) {
 	var updated int64
-	if err := row.Scan(append([]any{&p.ID, &p.Name, &p.Model, &updated, &p.Version, &p.Bytes}, additional...)...); err != nil {
+	columns := []any{&p.ID, &p.Name, &p.Model, &updated, &p.Version, &p.Bytes}
+	if err := row.Scan(append(columns, additional...)...); err != nil {
 		return p, fmt.Errorf("read prompt: %w", err)
 	}
 	p.Updated = time.UnixMicro(updated).UTC()

@@ -14,8 +14,9 @@ import (
 	"basegate/identity"
 )
 
-// request is a request to the console and its response: echo's context, which the middleware passes on, with the account
-// that is signed in.
+// request is a request to the console and its response: echo's context, which the middleware passes on, with the
+// account that is signed in. Echo reuses its context after the handler has returned, so a function that may run later
+// must not use the request. A database write whose caller is cancelled is such a function.
 type request struct {
 	echo.Context
 	account identity.Account // zero if nobody is signed in
@@ -38,8 +39,8 @@ func (r *request) signedIn() bool { return r.account.ID != "" }
 // isAPI reports whether the request is a script's, which gets JSON instead of pages.
 func (r *request) isAPI() bool { return strings.HasPrefix(r.Request().URL.Path, "/console/api/") }
 
-// param returns the decoded value of a parameter of the path. Echo matches the path undecoded if its encoding is not the
-// usual one, and then does not decode the parameters either.
+// param returns the decoded value of a parameter of the path. Echo matches the path undecoded if its encoding is not
+// the usual one, and then does not decode the parameters either.
 func (r *request) param(name string) string {
 	value := r.Param(name)
 	if r.Request().URL.RawPath == "" {
@@ -81,7 +82,8 @@ func invalidJSON(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return tooLarge
 	}
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	if syntax || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return invalid("What was sent is not JSON.")
 	}
 	return invalid("What was sent is not understood: " + err.Error())

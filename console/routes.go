@@ -106,9 +106,9 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		c.renderError,
 		c.recoverPanic,
 		limitBody(r.maxBody),
-		c.identify,
+		c.identify, // before the refusals, whose pages show the user's navigation
 		c.refuseCrossOrigin,
-		matchWholeSegments,
+		requireWholeSegments,
 		requireAccess(r.access),
 	}
 }
@@ -118,7 +118,7 @@ func (c *Console) handle(h handler) echo.HandlerFunc {
 	return func(ec echo.Context) error { return h(c, requestOf(ec)) }
 }
 
-// limitBody returns middleware that limits the body to so many bytes.
+// limitBody returns middleware that limits the body, in bytes.
 func limitBody(limit int64) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(ec echo.Context) error {
@@ -128,9 +128,9 @@ func limitBody(limit int64) echo.MiddlewareFunc {
 	}
 }
 
-// matchWholeSegments is middleware that lets a parameter match exactly one segment of the path. Echo matches the last
-// parameter with the rest of the path, slashes included, and any other one with an empty segment too.
-func matchWholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
+// requireWholeSegments is middleware that refuses a path if one of its parameters is not exactly one segment. Echo also
+// matches a parameter with an empty segment, and the last one with the rest of the path, slashes included.
+func requireWholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		for _, value := range ec.ParamValues() {
 			if value == "" || strings.Contains(value, "/") {

@@ -10,8 +10,8 @@ import (
 
 // contentSecurityPolicy lets a page load the files of its own origin and nothing else: no inline script or style, no
 // other origin, no frame around it.
-const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // securityHeaders is middleware that sets the headers by which browsers restrict every page.
 func (c *Console) securityHeaders(next echo.HandlerFunc) echo.HandlerFunc {
@@ -30,8 +30,8 @@ func (c *Console) securityHeaders(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// newCrossOriginProtection returns a check that trusts the public URL too: behind a proxy that changes the Host header, it
-// is the origin of the forms of browsers without Sec-Fetch-Site.
+// newCrossOriginProtection returns a check that trusts the public URL too: behind a proxy that changes the Host header,
+// it is the origin of the forms of browsers without Sec-Fetch-Site.
 func newCrossOriginProtection(public *url.URL, log *zap.Logger) *http.CrossOriginProtection {
 	p := http.NewCrossOriginProtection()
 	if err := p.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {
@@ -41,8 +41,8 @@ func newCrossOriginProtection(public *url.URL, log *zap.Logger) *http.CrossOrigi
 }
 
 // refuseCrossOrigin is middleware against cross-site request forgery: it refuses requests that change something if the
-// browser sends them from a page of another origin. A request without Sec-Fetch-Site and Origin is not a browser's, so its
-// cookie was sent deliberately.
+// browser sends them from a page of another origin. A request without Sec-Fetch-Site and Origin is not a browser's, so
+// its cookie was sent deliberately.
 func (c *Console) refuseCrossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		if c.crossOrigin.Check(ec.Request()) != nil {

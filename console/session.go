@@ -32,8 +32,8 @@ func (r *request) mayUse(a access) bool {
 	return true
 }
 
-// identify is middleware that reads the session cookie. It sets the account of the request, and the actor of the changes
-// that the request makes.
+// identify is middleware that reads the session cookie. It sets the account of the request, and the actor of the
+// changes that the request makes.
 func (c *Console) identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		r := requestOf(ec)
@@ -74,7 +74,8 @@ func requireAccess(a access) echo.MiddlewareFunc {
 	}
 }
 
-// cookieName returns the name of the session cookie. With HTTPS it begins with __Host-, so that no other host can set it.
+// cookieName returns the name of the session cookie. With HTTPS it begins with __Host-, so that no other host can set
+// it.
 func (c *Console) cookieName() string {
 	if c.usesHTTPS() {
 		return "__Host-basegate"

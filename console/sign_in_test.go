@@ -126,8 +126,8 @@ func TestEveryResponseHasAContentSecurityPolicyThatItsPageSatisfies(t *testing.T
 	}
 }
 
-// fillParameters replaces the parameters of a route's path with the values, which are pairs of a parameter and its value. A
-// parameter without a value is replaced with x.
+// fillParameters replaces the parameters of a route's path with the values, which are pairs of a parameter and its
+// value. A parameter without a value is replaced with x.
 func fillParameters(path string, values ...string) string {
 	return regexp.MustCompile(`:[a-z]+`).ReplaceAllString(strings.NewReplacer(values...).Replace(path), "x")
 }

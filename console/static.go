@@ -19,7 +19,8 @@ var staticFiles embed.FS
 const staticPath = "/static/"
 
 // assets are the static files that pages load. Their URLs contain a digest of all of them, so that a browser may cache
-// them for a year and still loads the new ones after an upgrade, including those that a script imports by a relative path.
+// them for a year and still loads the new ones after an upgrade, including those that a script imports by a relative
+// path.
 type assets struct {
 	files   map[string][]byte
 	version string

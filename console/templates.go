@@ -57,8 +57,8 @@ func (c *Console) render(r *request, name, title string, data any) error {
 	return c.renderStatus(r, http.StatusOK, name, title, data)
 }
 
-// renderStatus is render with another status. The whole page is rendered before any of it is sent, so that a template that
-// fails is an error and not half a page.
+// renderStatus is render with another status. The whole page is rendered before any of it is sent, so that a template
+// that fails is an error and not half a page.
 func (c *Console) renderStatus(r *request, status int, name, title string, data any) error {
 	page, ok := c.templates[name]
 	if !ok {

@@ -52,8 +52,8 @@ func (c *Console) tokenize(r *request) error {
 	return r.sendJSON(http.StatusOK, map[string]any{"tokens": ids})
 }
 
-// detokenize responds with the text of all tokens together and with the text of each, because several tokens can make one
-// character.
+// detokenize responds with the text of all tokens together and with the text of each, because several tokens can make
+// one character.
 func (c *Console) detokenize(r *request) error {
 	var input struct {
 		Model  string  `json:"model"`
@@ -89,8 +89,8 @@ func (c *Console) detokenize(r *request) error {
 
 var errUnknownToken = invalid("One of these ids is no token of the model.")
 
-// servableModel returns a model that can serve requests. Otherwise it starts the model, as a completion would, and returns
-// an error that says how long the boot takes.
+// servableModel returns a model that can serve requests. Otherwise it starts the model, as a completion would, and
+// returns an error that says how long the boot takes.
 func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	m, ok := c.fleet.Model(id)
 	if !ok {
@@ -116,7 +116,8 @@ func askBackend(ctx context.Context, m *fleet.Model, ask func(context.Context, *
 	return nil
 }
 
-// tokenTexts caches the texts of tokens. The text of a token of a checkpoint never changes. The zero value is an empty cache.
+// tokenTexts caches the texts of tokens, which do not change as long as a checkpoint keeps its name. The zero value is
+// an empty cache.
 type tokenTexts struct {
 	mu    sync.Mutex
 	texts map[tokenKey]string

@@ -23,8 +23,8 @@ const (
 	exampleModel = "llama-8b"
 )
 
-// tutorialReader returns the values that the pages fill into their snippets: the public URL, a model, and for a user who
-// is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
+// tutorialReader returns the values that the pages fill into their snippets: the public URL, a model, and for a user
+// who is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
 func (c *Console) tutorialReader(r *request) (docs.Reader, error) {
 	reader := docs.Reader{
 		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,
@@ -125,7 +125,8 @@ func (c *Console) llms(r *request) error {
 	for _, p := range c.tutorial {
 		list.WriteString("- [" + p.Title + "](" + reader.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(reader) + "\n")
 	}
-	list.WriteString("\n## Optional\n\n- [Everything on one page](" + reader.Base + "/tutorial/all.md)\n- [OpenAPI 3.1](" + reader.Base + "/openapi.json)\n")
+	list.WriteString("\n## Optional\n\n- [Everything on one page](" + reader.Base + "/tutorial/all.md)\n" +
+		"- [OpenAPI 3.1](" + reader.Base + "/openapi.json)\n")
 	return r.sendText("text/plain", list.String())
 }
 

@@ -225,7 +225,7 @@ type names struct {
 	accounts []identity.Account
 }
 
-// readNames returns the names that the user may see: those of the own account, and all of them for an administrator.
+// readNames returns the names that the user may see: those of the user's own account, or all for an administrator.
 func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
 	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
 	owned, err := c.keys.ListOf(ctx, a.ID)

@@ -7,8 +7,8 @@ import (
 	"basegate/identity"
 )
 
-// Completer serves a completion request on behalf of an account with one of its keys. It checks, queues, charges and logs
-// the request as the public API does.
+// Completer serves a completion request on behalf of an account with one of its keys. It checks, queues, charges and
+// logs the request as the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 }
@@ -62,7 +62,9 @@ func (c *Console) workbenchOptions(r *request) error {
 		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.State})
 	}
 	for _, m := range c.fleet.Models() {
-		options.Models = append(options.Models, modelOption{m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds()})
+		options.Models = append(options.Models, modelOption{
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(),
+		})
 	}
 	return r.sendJSON(http.StatusOK, options)
 }

@@ -210,7 +210,8 @@ func TestInvalidPromptIsRefusedWithAReason(t *testing.T) {
 	has(t, got.body, "Delete some")
 }
 
-// Of the texts that pass through the workbench, the database stores only saved prompts, and only until they are deleted.
+// Of the texts that pass through the workbench, the database stores only saved prompts, and only until they are
+// deleted.
 func TestDatabaseContainsOnlySavedPrompts(t *testing.T) {
 	s := newSiteWithBackend(t)
 	b := s.signIn("ada@example.org")
