@@ -198,7 +198,8 @@ func forecasts(s scope, t share, now time.Time) []forecast {
 	}
 }
 
-// forecastText says how the month will end if usage goes on at its average rate so far, and when it will reach the cap.
+// forecastText says how the month will end if usage continues at its average rate so far, and when it will reach the
+// cap.
 func forecastText(m month, used int64, c quota.Cap, now time.Time) string {
 	tokens, ok := m.projection(used, now)
 	if !ok || used == 0 {
