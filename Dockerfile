@@ -1,16 +1,16 @@
-# Two images of the gateway, both from scratch: the static binary, root certificates, and nothing else (time zones are
-# within the binary). `make image` builds what is copied here, and then both:
+# Two images of the gateway, both FROM scratch: the static binary, which includes the time zones, and root certificates.
+# `make image` builds the files that are copied here, and then both images:
 #
 #   basegate:latest    the gateway
 #   basegate:compose   the same with Docker Compose, for `launch` commands through the Docker socket
 #
-# Nothing is pulled and nothing is compiled in here, so it builds without a registry; without `make image` before it,
-# bin/image is missing. docs/gpu-box.md says how a machine without Go builds it.
+# The build pulls and compiles nothing, so it needs no registry. It needs bin/image, which `make image` (or `make
+# image-files`) builds. docs/gpu-box.md says how to build the images on a machine without Go.
 
 FROM scratch AS gateway
 COPY bin/image/basegate /usr/local/bin/basegate
 COPY bin/image/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-# The folder of the database, owned by the user below: a new volume takes its owner from here.
+# The database's folder, owned by the user below: a new volume takes its owner from this folder.
 COPY --chown=65532:65532 bin/image/data /var/lib/basegate
 USER 65532:65532
 WORKDIR /var/lib/basegate
@@ -25,5 +25,5 @@ CMD ["serve", "--config", "/etc/basegate/config.yaml"]
 FROM gateway AS compose
 COPY bin/image/docker-compose /usr/local/bin/docker-compose
 
-# The last one is what a build without --target gives.
+# The last stage is the default: a build without --target gives the gateway.
 FROM gateway

@@ -21,9 +21,10 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll"},
+	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll", "internal/ssetest"},
 	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
 	{"identity", "admission", "budget", "fleet"},
+	{"report"},
 	{"proxy", "console"},
 	{"gateway"},
 	{"cli"},
@@ -33,6 +34,9 @@ var floors = [][]string{
 // outside drive the built binary, so they import nothing of its code, not even in tests, but the mock and the helper
 // that waits.
 var outside = []string{"e2e", "bench"}
+
+// leaves are small packages that every package may import, and that import nothing of this module.
+var leaves = []string{"internal/suggest"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}
@@ -74,7 +78,7 @@ func complaints(root fs.FS) ([]string, error) {
 				found = append(found, file+" "+c)
 			}
 		}
-		if floor(pkg) < 0 && !slices.Contains(outside, pkg) {
+		if floor(pkg) < 0 && !slices.Contains(outside, pkg) && !slices.Contains(leaves, pkg) {
 			found = append(found, file+" stands on no floor")
 		}
 		return nil
@@ -113,6 +117,8 @@ func complaint(from, to string) string {
 		if to != "mockvllm" && to != "internal/poll" {
 			return fmt.Sprintf("(outside) imports %s", to)
 		}
+	case slices.Contains(leaves, to) && !slices.Contains(leaves, from):
+		return ""
 	case slices.Contains(outside, to) || floor(to) >= floor(from):
 		return fmt.Sprintf("(floor %d) imports %s (floor %d)", floor(from), to, floor(to))
 	case floor(to) < 0:
@@ -140,6 +146,8 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"proxy/testdata/x.go":       file("basegate/gateway"),
 		".ci/x.go":                  file("basegate/gateway"),
 		"e2e/serve_test.go":         file("basegate/mockvllm", "example.com/other/gateway"),
+		"config/suggest.go":         file("basegate/internal/suggest"),
+		"internal/suggest/x.go":     file("strings"),
 
 		"bench/main.go":        file("basegate/validate"),
 		"breaker/breaker.go":   file("basegate/validate"),
@@ -151,6 +159,8 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"proxy/server.go":      file("basegate/e2e"),
 		"proxy/sse/reader.go":  file("os"),
 		"validate/validate.go": file("basegate"),
+
+		"internal/suggest/y.go": file("basegate/errors"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -161,11 +171,12 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"budget/budget.go imports config, as only gateway, cli, fleet may",
 		"database/database.go (floor 1) imports nowhere, which stands on no floor",
 		"e2e/inside_test.go (outside) imports errors",
-		"identity/keys.go (floor 2) imports proxy (floor 3)",
+		"identity/keys.go (floor 2) imports proxy (floor 4)",
+		"internal/suggest/y.go (floor -1) imports errors (floor 0)",
 		"mockvllm/server.go (floor 0) imports errors (floor 0)",
-		"proxy/server.go (floor 3) imports e2e (floor -1)",
+		"proxy/server.go (floor 4) imports e2e (floor -1)",
 		"proxy/sse/reader.go stands on no floor",
-		"validate/validate.go (floor 1) imports . (floor 6)",
+		"validate/validate.go (floor 1) imports . (floor 7)",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -1,4 +1,5 @@
-// Basegate is a strict reverse proxy for the completions of vLLM servers; README.md says how to use it.
+// Basegate is a strict reverse proxy with a token ledger for the completions API of vLLM servers. README.md describes
+// its use.
 package main
 
 import (

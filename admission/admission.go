@@ -1,9 +1,11 @@
-// Package admission says whose turn it is: each key has so many slots, and who comes when all are taken waits in the
-// key's queue, first come first served, for as long as it takes.
+// Package admission limits how many requests of each API key run at once. Each key has a number of slots and a FIFO
+// queue of the requests that wait for one.
 //
-// Waiting costs no goroutine besides the caller's own. Who stops waiting gives up its place at once, wherever in the
-// queue it stood, and a slot that is handed to it in the same moment goes on to the next. A key is remembered only
-// while it has requests.
+// It promises that a key never runs more requests than it has slots, that slots are handed out in order of arrival, and
+// that the requests of one key never wait for those of another. Waiting has no time limit of its own and takes no
+// goroutine besides the caller's. A request whose context ends leaves the queue at once, wherever it stands; a slot
+// handed to it at the same moment goes to the next one. Memory is used only for keys that have requests. How many slots
+// a key has is decided by the caller; token caps are enforced by package budget.
 package admission
 
 import (
@@ -12,84 +14,85 @@ import (
 	"sync"
 )
 
-// ErrFull means that a request would have to wait and there is no room for it: what waits would pass
+// ErrFull is returned when a request has to wait but its bytes would raise the memory held by waiting requests above
 // Settings.MaxBufferedBytes.
-var ErrFull = errors.New("too much is waiting already")
+var ErrFull = errors.New("the requests that wait hold too much memory")
 
-// Settings bound what may wait.
+// Settings are the limits of a Queue.
 type Settings struct {
-	MaxBufferedBytes int64 // of all waiting requests of all keys together
+	MaxBufferedBytes int64 // held by all waiting requests of all keys together
 }
 
-// Queue is the slots and queues of all keys. It is safe for concurrent use.
+// Queue holds the slots and queues of all keys. It is safe for concurrent use.
 type Queue struct {
-	mu       sync.Mutex // guards everything, lanes and slots included; held for moments only
-	settings Settings
-	lanes    map[string]*lane // only of keys that have requests
-	totals   Stats
-	spare    sync.Pool // of *lane: coming and going alone allocates no lane
+	mu        sync.Mutex // guards every field below, and all keyQueues and Slots; never held while waiting
+	settings  Settings
+	keyQueues map[string]*keyQueue // only of keys that have requests
+	totals    Stats
+	pool      sync.Pool // of *keyQueue, so that Acquire and Release of an idle key allocate only the Slot
 }
 
-// Stats are the totals over all keys.
+// Stats are totals over all keys.
 type Stats struct {
-	Keys          int   // that have requests
+	Keys          int   // keys that have requests
 	Running       int   // requests that have a slot
-	Waiting       int   // requests that wait for one
-	BufferedBytes int64 // of the requests that wait, for a slot or for what Hold is told of
-	Refused       int64 // with ErrFull, ever
+	Waiting       int   // requests that wait for a slot
+	BufferedBytes int64 // held by requests that wait for a slot, and reserved with ReserveMemory
+	Refused       int64 // requests refused with ErrFull since New
 }
 
-// New makes a Queue.
+// New returns a Queue without requests.
 func New(s Settings) *Queue {
 	return &Queue{
-		settings: s,
-		lanes:    map[string]*lane{},
-		spare:    sync.Pool{New: func() any { return new(lane) }},
+		settings:  s,
+		keyQueues: map[string]*keyQueue{},
+		pool:      sync.Pool{New: func() any { return new(keyQueue) }},
 	}
 }
 
-// Reload changes the settings for whoever comes from then on. Nobody who waits is turned away.
+// Reload replaces the settings. They apply to later calls; requests that already wait are not refused.
 func (q *Queue) Reload(s Settings) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.settings = s
 }
 
-// SetLimits takes over the limit of each key that has requests, for those who wait too.
+// SetLimits updates the slot limit of every key that has requests, and hands out the slots that become free by it.
 func (q *Queue) SetLimits(limit func(key string) int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for key, l := range q.lanes {
-		l.limit = max(limit(key), 1)
-		q.admit(l)
+	for key, k := range q.keyQueues {
+		k.limit = max(limit(key), 1)
+		q.dispatch(k)
 	}
 }
 
-// Stats tells the totals of this moment.
+// Stats returns the current totals.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.totals
-	s.Keys = len(q.lanes)
+	s.Keys = len(q.keyQueues)
 	return s
 }
 
-// Acquire waits until it is the caller's turn and returns its slot, which the caller must Leave, whatever happens. A key
-// has limit slots, at least 1; a limit that differs from the last Acquire's holds for all who wait, so that a raise lets
-// as many in as fit, while a reduction takes no slot from anybody. The bytes are what the request keeps in memory while
-// it waits; one that gets its slot at once may be of any size.
+// Acquire blocks until the key has a free slot for this request and returns it. The caller must Release it.
 //
-// The error is ErrFull, or context.Cause(ctx) where ctx ended first; then there is nothing to leave.
+// The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests
+// that already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. The bytes are
+// the memory that the request holds while it waits; they are not limited if the slot is free at once.
+//
+// The error is ErrFull, or context.Cause(ctx) if ctx ends first; then there is nothing to release.
 func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	s, err := q.join(key, max(limit, 1), max(bytes, 0))
-	if err != nil || s.turn == nil {
+	s, err := q.acquireOrEnqueue(key, max(limit, 1), max(bytes, 0))
+	if err != nil || s.ready == nil {
 		return s, err
 	}
 	select {
-	case <-s.turn:
+	case <-s.ready:
 		return s, nil
 	case <-ctx.Done():
 		s.Release()
@@ -97,8 +100,8 @@ func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64)
 	}
 }
 
-// ReserveMemory counts the bytes of a request that waits for something else than its turn, until release is called, once. The
-// error is ErrFull.
+// ReserveMemory counts bytes held by a request that waits for something other than a slot. The caller must call release
+// exactly once. The error is ErrFull.
 func (q *Queue) ReserveMemory(bytes int64) (release func(), err error) {
 	bytes = max(bytes, 0)
 	q.mu.Lock()
@@ -115,65 +118,65 @@ func (q *Queue) ReserveMemory(bytes int64) (release func(), err error) {
 	}, nil
 }
 
-// join gives out a slot, or a place in the queue, whose turn is then not nil.
-func (q *Queue) join(key string, limit int, bytes int64) (*Slot, error) {
+// acquireOrEnqueue returns a running Slot, or a waiting one whose ready channel is not nil.
+func (q *Queue) acquireOrEnqueue(key string, limit int, bytes int64) (*Slot, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lane(key)
-	l.limit = limit
-	q.admit(l)
-	if l.running < l.limit { // and so nobody waits
-		l.running++
+	k := q.keyQueue(key)
+	k.limit = limit
+	q.dispatch(k)
+	if k.running < k.limit { // after dispatch, so the queue is empty
+		k.running++
 		q.totals.Running++
-		return &Slot{queue: q, lane: l, place: running}, nil
+		return &Slot{queue: q, keyQueue: k, state: running}, nil
 	}
 	if bytes > q.settings.MaxBufferedBytes-q.totals.BufferedBytes {
 		q.totals.Refused++
 		return nil, ErrFull
 	}
-	s := &Slot{queue: q, lane: l, place: waiting, bytes: bytes, turn: make(chan struct{})}
-	l.push(s)
+	s := &Slot{queue: q, keyQueue: k, state: waiting, bytes: bytes, ready: make(chan struct{})}
+	k.push(s)
 	q.totals.Waiting++
 	q.totals.BufferedBytes += bytes
 	return s, nil
 }
 
-// lane finds a key's lane, or opens it.
-func (q *Queue) lane(key string) *lane {
-	l, ok := q.lanes[key]
+// keyQueue returns the queue of a key, and adds it if the key has no requests yet.
+func (q *Queue) keyQueue(key string) *keyQueue {
+	k, ok := q.keyQueues[key]
 	if !ok {
-		l = q.spare.Get().(*lane) //nolint:errcheck // there is nothing else in it
-		l.key = key
-		q.lanes[key] = l
+		k = q.pool.Get().(*keyQueue) //nolint:errcheck // the pool holds nothing else
+		k.key = key
+		q.keyQueues[key] = k
 	}
-	return l
+	return k
 }
 
-// admit hands free slots to those who have waited longest.
-func (q *Queue) admit(l *lane) {
-	for l.running < l.limit && l.first != nil {
-		s := l.first
-		q.unqueue(s)
-		s.place = running
-		l.running++
+// dispatch hands free slots to the requests that have waited longest.
+func (q *Queue) dispatch(k *keyQueue) {
+	for k.running < k.limit && k.first != nil {
+		s := k.first
+		q.dequeue(s)
+		s.state = running
+		k.running++
 		q.totals.Running++
-		close(s.turn)
+		close(s.ready)
 	}
 }
 
-// unqueue takes a waiting slot out of its queue.
-func (q *Queue) unqueue(s *Slot) {
-	s.lane.remove(s)
+// dequeue removes a waiting Slot from its queue.
+func (q *Queue) dequeue(s *Slot) {
+	s.keyQueue.remove(s)
 	q.totals.Waiting--
 	q.totals.BufferedBytes -= s.bytes
 }
 
-// forget drops a lane that nobody is in.
-func (q *Queue) forget(l *lane) {
-	if l.running > 0 || l.first != nil {
+// removeIfIdle returns a keyQueue without requests to the pool.
+func (q *Queue) removeIfIdle(k *keyQueue) {
+	if k.running > 0 || k.first != nil {
 		return
 	}
-	delete(q.lanes, l.key)
-	*l = lane{}
-	q.spare.Put(l)
+	delete(q.keyQueues, k.key)
+	*k = keyQueue{}
+	q.pool.Put(k)
 }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newQueue() *admission.Queue { return admission.New(admission.Settings{MaxBufferedBytes: 1 << 30}) }
 
-func enter(tb testing.TB, q *admission.Queue, key string, limit int) *admission.Slot {
+func acquire(tb testing.TB, q *admission.Queue, key string, limit int) *admission.Slot {
 	tb.Helper()
 	s, err := q.Acquire(tb.Context(), key, limit, 1)
 	if err != nil {
@@ -33,68 +33,68 @@ func enter(tb testing.TB, q *admission.Queue, key string, limit int) *admission.
 	return s
 }
 
-// crowd is requests of one key, of 10 bytes each, that have come one after the other.
-type crowd struct {
-	leave []context.CancelCauseFunc
-	in    chan int // who got a slot
-	out   chan error
-	slots []*admission.Slot
+// waiters are requests of one key, of 10 bytes each, in order of arrival.
+type waiters struct {
+	cancel   []context.CancelCauseFunc
+	acquired chan int   // indexes of the requests that got a slot
+	failed   chan error // errors of those that did not
+	slots    []*admission.Slot
 }
 
-var errLeft = errors.New("the client has left")
+var errDisconnected = errors.New("the client disconnected")
 
-// line makes n requests come in order. It must run in a bubble.
-func line(tb testing.TB, q *admission.Queue, key string, limit, n int) *crowd {
+// startWaiters starts n requests in order. It must run in a synctest bubble.
+func startWaiters(tb testing.TB, q *admission.Queue, key string, limit, n int) *waiters {
 	tb.Helper()
-	c := &crowd{in: make(chan int, n), out: make(chan error, n), slots: make([]*admission.Slot, n)}
+	w := &waiters{acquired: make(chan int, n), failed: make(chan error, n), slots: make([]*admission.Slot, n)}
 	for i := range n {
-		ctx, leave := context.WithCancelCause(tb.Context())
-		c.leave = append(c.leave, leave)
+		ctx, cancel := context.WithCancelCause(tb.Context())
+		w.cancel = append(w.cancel, cancel)
 		go func() {
 			s, err := q.Acquire(ctx, key, limit, 10)
 			if err != nil {
-				c.out <- err
+				w.failed <- err
 				return
 			}
-			c.slots[i] = s
-			c.in <- i
+			w.slots[i] = s
+			w.acquired <- i
 		}()
 		synctest.Wait()
 	}
-	return c
+	return w
 }
 
-// wantEntered compares who got in since it was last asked.
-func wantEntered(tb testing.TB, c *crowd, want ...int) {
+// wantAcquired checks which requests have got a slot since the previous call.
+func wantAcquired(tb testing.TB, w *waiters, want ...int) {
 	tb.Helper()
 	synctest.Wait()
 	var got []int
-	for len(c.in) > 0 {
-		got = append(got, <-c.in)
+	for len(w.acquired) > 0 {
+		got = append(got, <-w.acquired)
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		tb.Errorf("%v got in, want %v", got, want)
+		tb.Errorf("requests %v got a slot, want %v", got, want)
 	}
 }
 
 func wantStats(tb testing.TB, q *admission.Queue, want admission.Stats) {
 	tb.Helper()
 	if got := q.Stats(); got != want {
-		tb.Errorf("got %+v, want %+v", got, want)
+		tb.Errorf("stats: got %+v, want %+v", got, want)
 	}
 }
 
-func TestSlotsAreGivenInTheOrderOfArrival(t *testing.T) {
+func TestSlotsAreAcquiredInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 50)
-		wantEntered(t, c)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 50)
+		wantAcquired(t, w)
 		first.Release()
 		for i := range 50 {
-			wantEntered(t, c, i)
-			c.slots[i].Release()
+			wantAcquired(t, w, i)
+			w.slots[i].Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
@@ -103,180 +103,180 @@ func TestSlotsAreGivenInTheOrderOfArrival(t *testing.T) {
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		a := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 3)
-		enter(t, q, "b", 1).Release()
+		a := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 3)
+		acquire(t, q, "b", 1).Release()
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 30})
 		a.Release()
 		for i := range 3 {
-			wantEntered(t, c, i)
-			c.slots[i].Release()
+			wantAcquired(t, w, i)
+			w.slots[i].Release()
 		}
 	})
 }
 
-func TestAWaiterWaitsWithoutLimitOfTime(t *testing.T) {
+func TestWaitingHasNoTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 1)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 1)
 		<-time.NewTimer(365 * 24 * time.Hour).C // of the bubble's time
-		wantEntered(t, c)
+		wantAcquired(t, w)
 		first.Release()
-		wantEntered(t, c, 0)
-		c.slots[0].Release()
+		wantAcquired(t, w, 0)
+		w.slots[0].Release()
 	})
 }
 
-func TestWhoLeavesLosesItsPlaceWhereverItStood(t *testing.T) {
+func TestCancelledRequestLeavesTheQueueAtAnyPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 6)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 6)
 		for before, i := range []int{0, 3, 5} { // first, in the middle, last
-			c.leave[i](errLeft)
-			if err := <-c.out; !errors.Is(err, errLeft) {
-				t.Errorf("%d: got %v, want the cause", i, err)
+			w.cancel[i](errDisconnected)
+			if err := <-w.failed; !errors.Is(err, errDisconnected) {
+				t.Errorf("request %d: got %v, want the cause of the cancellation", i, err)
 			}
 			wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 5 - before, BufferedBytes: int64(50 - 10*before)})
 		}
 		first.Release()
 		for _, i := range []int{1, 2, 4} {
-			wantEntered(t, c, i)
-			c.slots[i].Release()
+			wantAcquired(t, w, i)
+			w.slots[i].Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-func TestAQueueThatAllHaveLeftIsUsedAgain(t *testing.T) {
+func TestQueueWorksAfterAllWaitersWereCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 1)
-		c.leave[0](errLeft)
-		<-c.out
-		second := line(t, q, "a", 1, 1)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 1)
+		w.cancel[0](errDisconnected)
+		<-w.failed
+		second := startWaiters(t, q, "a", 1, 1)
 		first.Release()
-		wantEntered(t, second, 0)
+		wantAcquired(t, second, 0)
 		second.slots[0].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-func TestNobodyEntersWithAContextThatHasEnded(t *testing.T) {
+func TestAcquireFailsIfContextHasEnded(t *testing.T) {
 	q := newQueue()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errLeft)
-	if s, err := q.Acquire(ctx, "a", 1, 1); !errors.Is(err, errLeft) || s != nil {
-		t.Errorf("got %v, %v", s, err)
+	cancel(errDisconnected)
+	if s, err := q.Acquire(ctx, "a", 1, 1); !errors.Is(err, errDisconnected) || s != nil {
+		t.Errorf("got slot %v and error %v, want no slot and the cause", s, err)
 	}
 	wantStats(t, q, admission.Stats{})
 }
 
-func TestARaisedLimitLetsInAsManyAsFit(t *testing.T) {
+func TestRaisedLimitAdmitsAsManyWaitersAsFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 5)
-		last := line(t, q, "a", 4, 1) // raises the limit, behind five others
-		wantEntered(t, c, 0, 1, 2)
-		wantEntered(t, last)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 5)
+		last := startWaiters(t, q, "a", 4, 1) // raises the limit, behind five others
+		wantAcquired(t, w, 0, 1, 2)
+		wantAcquired(t, last)
 		first.Release()
-		wantEntered(t, c, 3)
-		c.slots[0].Release()
-		wantEntered(t, c, 4)
-		c.slots[1].Release()
-		wantEntered(t, last, 0)
-		for _, s := range append(c.slots[2:], last.slots...) {
+		wantAcquired(t, w, 3)
+		w.slots[0].Release()
+		wantAcquired(t, w, 4)
+		w.slots[1].Release()
+		wantAcquired(t, last, 0)
+		for _, s := range append(w.slots[2:], last.slots...) {
 			s.Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-func TestWhoWaitsIsHeldToANewLimit(t *testing.T) {
+func TestSetLimitsAppliesToWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 3)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 3)
 		q.SetLimits(func(key string) int { return map[string]int{"a": 3}[key] })
-		wantEntered(t, c, 0, 1)
+		wantAcquired(t, w, 0, 1)
 		q.SetLimits(func(string) int { return 1 })
 		first.Release()
-		c.slots[0].Release()
-		wantEntered(t, c)
-		c.slots[1].Release()
-		wantEntered(t, c, 2)
-		c.slots[2].Release()
+		w.slots[0].Release()
+		wantAcquired(t, w)
+		w.slots[1].Release()
+		wantAcquired(t, w, 2)
+		w.slots[2].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-func TestWhoRaisesTheLimitEntersBehindThoseWhoWaited(t *testing.T) {
+func TestRequestThatRaisesTheLimitDoesNotOvertakeWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 1)
-		second := enter(t, q, "a", 3)
-		wantEntered(t, c, 0)
-		for _, s := range []*admission.Slot{first, second, c.slots[0]} {
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 1)
+		second := acquire(t, q, "a", 3)
+		wantAcquired(t, w, 0)
+		for _, s := range []*admission.Slot{first, second, w.slots[0]} {
 			s.Release()
 		}
 	})
 }
 
-func TestALoweredLimitTakesNoSlotAndHoldsFromThenOn(t *testing.T) {
+func TestLoweredLimitTakesNoSlotAwayAndAppliesToNewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
 		var held []*admission.Slot
 		for range 4 {
-			held = append(held, enter(t, q, "a", 4))
+			held = append(held, acquire(t, q, "a", 4))
 		}
-		c := line(t, q, "a", 2, 2)
+		w := startWaiters(t, q, "a", 2, 2)
 		for _, s := range held[:2] {
 			s.Release()
-			wantEntered(t, c)
+			wantAcquired(t, w)
 		}
 		held[2].Release()
-		wantEntered(t, c, 0)
+		wantAcquired(t, w, 0)
 		held[3].Release()
-		wantEntered(t, c, 1)
-		for _, s := range c.slots {
+		wantAcquired(t, w, 1)
+		for _, s := range w.slots {
 			s.Release()
 		}
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-func TestALimitIsAtLeastOne(t *testing.T) {
+func TestLimitIsAtLeastOne(t *testing.T) {
 	q := newQueue()
 	for _, limit := range []int{0, -1} {
-		enter(t, q, "a", limit).Release()
+		acquire(t, q, "a", limit).Release()
 	}
 }
 
-func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
+func TestBufferedBytesAreLimitedExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := admission.New(admission.Settings{MaxBufferedBytes: 25})
-		big, err := q.Acquire(t.Context(), "a", 1, 1<<40) // gets its slot at once
+		big, err := q.Acquire(t.Context(), "a", 1, 1<<40) // the slot is free, so its size does not matter
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := enter(t, q, "b", 1)
-		c := line(t, q, "a", 1, 2) // 20 bytes
+		other := acquire(t, q, "b", 1)
+		w := startWaiters(t, q, "a", 1, 2) // 20 bytes
 		refused := func(bytes int64) {
 			t.Helper()
 			if s, err := q.Acquire(t.Context(), "b", 1, bytes); !errors.Is(err, admission.ErrFull) || s != nil {
-				t.Errorf("%d bytes: got %v, %v", bytes, s, err)
+				t.Errorf("%d bytes: got slot %v and error %v, want ErrFull", bytes, s, err)
 			}
 		}
 		fits := func(bytes int64) {
 			t.Helper()
-			ctx, leave := context.WithTimeout(t.Context(), time.Second)
-			defer leave()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
 			if _, err := q.Acquire(ctx, "b", 1, bytes); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%d bytes: got %v", bytes, err)
+				t.Errorf("%d bytes: got error %v, want it to wait until its deadline", bytes, err)
 			}
 		}
 		refused(6)
@@ -284,115 +284,115 @@ func TestWhatWaitsIsCountedToTheByte(t *testing.T) {
 		fits(5)
 		fits(0)
 		wantStats(t, q, admission.Stats{Keys: 2, Running: 2, Waiting: 2, BufferedBytes: 20, Refused: 2})
-		q.Reload(admission.Settings{MaxBufferedBytes: 10}) // turns nobody away
+		q.Reload(admission.Settings{MaxBufferedBytes: 10}) // refuses none of those that wait
 		wantStats(t, q, admission.Stats{Keys: 2, Running: 2, Waiting: 2, BufferedBytes: 20, Refused: 2})
 		refused(0)
 		big.Release()
-		wantEntered(t, c, 0)
+		wantAcquired(t, w, 0)
 		refused(1)
 		fits(0)
 		q.Reload(admission.Settings{MaxBufferedBytes: 11})
 		fits(1)
 		refused(2)
-		c.leave[1](errLeft)
-		<-c.out
+		w.cancel[1](errDisconnected)
+		<-w.failed
 		fits(11)
 		refused(12)
-		c.slots[0].Release()
+		w.slots[0].Release()
 		other.Release()
 		wantStats(t, q, admission.Stats{Refused: 6})
 	})
 }
 
-func TestWhatWaitsForSomethingElseCountsToo(t *testing.T) {
+func TestReservedMemoryCountsAsBufferedBytes(t *testing.T) {
 	q := admission.New(admission.Settings{MaxBufferedBytes: 25})
 	release, err := q.ReserveMemory(20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := q.ReserveMemory(6); !errors.Is(err, admission.ErrFull) {
-		t.Errorf("got %v", err)
+		t.Errorf("ReserveMemory: got error %v, want ErrFull", err)
 	}
-	first := enter(t, q, "a", 1)
+	first := acquire(t, q, "a", 1)
 	if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
-		t.Errorf("a place in the queue: got %v", err)
+		t.Errorf("Acquire: got error %v, want ErrFull", err)
 	}
 	release()
 	first.Release()
 	wantStats(t, q, admission.Stats{Refused: 2})
 }
 
-func TestLeavingTwiceFreesOneSlot(t *testing.T) {
+func TestReleaseIsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 2)
-		var leaving sync.WaitGroup
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 2)
+		var releases sync.WaitGroup
 		for range 10 {
-			leaving.Go(first.Release)
+			releases.Go(first.Release)
 		}
-		leaving.Wait()
-		wantEntered(t, c, 0)
-		c.slots[0].Release()
-		c.slots[0].Release()
-		wantEntered(t, c, 1)
+		releases.Wait()
+		wantAcquired(t, w, 0)
+		w.slots[0].Release()
+		w.slots[0].Release()
+		wantAcquired(t, w, 1)
 		first.Release()
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1})
-		c.slots[1].Release()
+		w.slots[1].Release()
 		wantStats(t, q, admission.Stats{})
 	})
 }
 
-// A slot that is handed to a request which leaves in that moment must reach the next one, or stay free.
-func TestAHandOverThatRacesWithLeavingLosesNoSlot(t *testing.T) {
+// A slot handed to a request that is cancelled at the same moment must reach the next request, or stay free.
+func TestSlotHandedToACancelledRequestIsNotLost(t *testing.T) {
 	q := newQueue()
 	for range 3_000 {
-		first := enter(t, q, "a", 1)
-		ctx, leave := context.WithCancelCause(t.Context())
+		first := acquire(t, q, "a", 1)
+		ctx, cancel := context.WithCancelCause(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
 			s, err := q.Acquire(ctx, "a", 1, 1)
 			if err == nil {
 				s.Release()
-			} else if !errors.Is(err, errLeft) {
-				t.Errorf("got %v", err)
+			} else if !errors.Is(err, errDisconnected) {
+				t.Errorf("got error %v, want the cause of the cancellation", err)
 			}
 		})
-		all.Go(func() { enter(t, q, "a", 1).Release() })
+		all.Go(func() { acquire(t, q, "a", 1).Release() })
 		for q.Stats().Waiting < 2 {
 			runtime.Gosched()
 		}
-		all.Go(func() { leave(errLeft) })
+		all.Go(func() { cancel(errDisconnected) })
 		all.Go(first.Release)
-		all.Wait() // for ever, where the slot got lost
+		all.Wait() // blocks forever if the slot is lost
 		if got := q.Stats(); got != (admission.Stats{}) {
-			t.Fatalf("something stayed behind: %+v", got)
+			t.Fatalf("stats after all requests have ended: got %+v, want zero", got)
 		}
 	}
 }
 
-func TestNoLimitIsEverPassed(t *testing.T) {
+func TestConcurrentRequestsNeverExceedTheLimit(t *testing.T) {
 	const keys, requests = 8, 4_000
 	q := newQueue()
 	var running [keys]atomic.Int64
 	var all sync.WaitGroup
-	var served, left atomic.Int64
+	var served, cancelled atomic.Int64
 	for i := range requests {
 		all.Go(func() {
 			key := i % keys
-			ctx, leave := context.WithCancelCause(t.Context())
-			defer leave(nil)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
 			if rand.IntN(4) == 0 {
-				all.Go(func() { leave(errLeft) })
+				all.Go(func() { cancel(errDisconnected) })
 			}
 			s, err := q.Acquire(ctx, strconv.Itoa(key), key+1, 1)
 			if err != nil {
-				left.Add(1)
+				cancelled.Add(1)
 				return
 			}
 			defer s.Release()
 			if n := running[key].Add(1); n > int64(key+1) {
-				t.Errorf("%d requests of a key that may have %d", n, key+1)
+				t.Errorf("a key with a limit of %d runs %d requests", key+1, n)
 			}
 			for range rand.IntN(20) {
 				runtime.Gosched()
@@ -402,23 +402,23 @@ func TestNoLimitIsEverPassed(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if served.Load()+left.Load() != requests || served.Load() < requests/2 {
-		t.Errorf("%d served, %d left", served.Load(), left.Load())
+	if served.Load()+cancelled.Load() != requests || served.Load() < requests/2 {
+		t.Errorf("%d served, %d cancelled, want %d in total and at least half served", served.Load(), cancelled.Load(), requests)
 	}
 	wantStats(t, q, admission.Stats{})
 }
 
-func TestEverybodyGetsInWhileLimitsChange(t *testing.T) {
+func TestEveryRequestGetsASlotWhileLimitsChange(t *testing.T) {
 	const requests, highest = 4_000, 10
 	q := newQueue()
 	var running atomic.Int64
 	var all sync.WaitGroup
 	for range requests {
 		all.Go(func() {
-			s := enter(t, q, "a", 1+rand.IntN(highest))
+			s := acquire(t, q, "a", 1+rand.IntN(highest))
 			defer s.Release()
 			if n := running.Add(1); n > highest {
-				t.Errorf("%d at a time", n)
+				t.Errorf("%d requests run at once, want at most %d", n, highest)
 			}
 			runtime.Gosched()
 			running.Add(-1)
@@ -428,12 +428,12 @@ func TestEverybodyGetsInWhileLimitsChange(t *testing.T) {
 	wantStats(t, q, admission.Stats{})
 }
 
-func TestTenThousandWaitersAreCheap(t *testing.T) {
+func TestTenThousandWaitersUseLittleMemory(t *testing.T) {
 	const waiters = 10_000
 	q := newQueue()
-	first := enter(t, q, "a", 1)
+	first := acquire(t, q, "a", 1)
 	before := memory()
-	ctx, leave := context.WithCancelCause(t.Context())
+	ctx, cancel := context.WithCancelCause(t.Context())
 	var all sync.WaitGroup
 	for range waiters {
 		all.Go(func() { _, _ = q.Acquire(ctx, "a", 1, 1) })
@@ -442,14 +442,14 @@ func TestTenThousandWaitersAreCheap(t *testing.T) {
 		runtime.Gosched()
 	}
 	each := (memory() - before) / waiters
-	t.Logf("%d bytes a waiter, its goroutine included", each)
+	t.Logf("%d bytes per waiter, including its goroutine", each)
 	if each > 16<<10 {
-		t.Errorf("%d bytes a waiter", each)
+		t.Errorf("%d bytes per waiter, want at most %d", each, 16<<10)
 	}
-	begun := time.Now()
-	leave(errLeft)
+	start := time.Now()
+	cancel(errDisconnected)
 	all.Wait()
-	t.Logf("all left within %v", time.Since(begun))
+	t.Logf("all were cancelled within %v", time.Since(start))
 	wantStats(t, q, admission.Stats{Keys: 1, Running: 1})
 	first.Release()
 	wantStats(t, q, admission.Stats{})
@@ -462,9 +462,9 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-func TestComingAndGoingAllocatesOnlyTheSlot(t *testing.T) {
+func TestAcquireAndReleaseAllocateOnlyTheSlot(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector drops what is pooled")
+		t.Skip("sync.Pool drops items at random under the race detector")
 	}
 	q, ctx := newQueue(), t.Context()
 	n := testing.AllocsPerRun(1000, func() {
@@ -472,19 +472,19 @@ func TestComingAndGoingAllocatesOnlyTheSlot(t *testing.T) {
 		s.Release()
 	})
 	if n > 1 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want at most 1", n)
 	}
 }
 
-func TestMetricsTellTheTotals(t *testing.T) {
+func TestCollectorExportsTheTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := admission.New(admission.Settings{MaxBufferedBytes: 15})
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(admission.NewCollector(q))
-		first := enter(t, q, "a", 1)
-		c := line(t, q, "a", 1, 1)
+		first := acquire(t, q, "a", 1)
+		w := startWaiters(t, q, "a", 1, 1)
 		if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("got error %v, want ErrFull", err)
 		}
 		families, err := registry.Gather()
 		if err != nil {
@@ -498,15 +498,15 @@ func TestMetricsTellTheTotals(t *testing.T) {
 		}
 		want := []string{"buffered_bytes 10", "keys 1", "refused_total 1", "running_requests 1", "waiting_requests 1"}
 		if !slices.Equal(got, want) {
-			t.Errorf("got %q", got)
+			t.Errorf("got %q, want %q", got, want)
 		}
 		first.Release()
-		wantEntered(t, c, 0)
-		c.slots[0].Release()
+		wantAcquired(t, w, 0)
+		w.slots[0].Release()
 	})
 }
 
-func BenchmarkEnterLeave(b *testing.B) {
+func BenchmarkAcquireRelease(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -518,8 +518,8 @@ func BenchmarkEnterLeave(b *testing.B) {
 	}
 }
 
-// All through one slot: what a hand-over costs.
-func BenchmarkHandOver(b *testing.B) {
+// BenchmarkContendedSlot measures what it costs to pass one slot from request to request.
+func BenchmarkContendedSlot(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {

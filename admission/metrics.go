@@ -15,10 +15,10 @@ var (
 		"Requests refused because too much was waiting.", nil, nil)
 )
 
-// Collector is a Queue as Prometheus sees it. No series names a key.
+// Collector exports a Queue's Stats as Prometheus metrics. No label names a key.
 type Collector struct{ queue *Queue }
 
-// NewCollector makes the Collector of a Queue.
+// NewCollector returns a Collector for q.
 func NewCollector(q *Queue) *Collector { return &Collector{queue: q} }
 
 // Describe implements prometheus.Collector.

@@ -1,75 +1,75 @@
 package admission
 
-// Slot is the right to run one request, or the place in the queue for it.
+// Slot is the permission to run one request. Until Acquire returns it, it is the request's place in the queue.
 type Slot struct {
-	queue *Queue
-	lane  *lane
-	place place
-	bytes int64
-	turn  chan struct{} // closed when a place in the queue becomes a slot; nil for a slot that was free at once
+	queue    *Queue
+	keyQueue *keyQueue
+	state    state
+	bytes    int64
+	ready    chan struct{} // closed when the slot is handed out; nil if it was free at once
 
-	before, after *Slot // in the queue
+	prev, next *Slot // in the queue
 }
 
-// place is where a request is.
-type place int
+// state is a Slot's state. It only moves forward; waiting may go straight to released.
+type state int
 
 const (
-	waiting place = iota
+	waiting state = iota
 	running
-	gone
+	released
 )
 
-// Release gives the slot back and hands it to the next in the queue at once. To leave twice, or from several goroutines,
-// changes nothing.
+// Release returns the slot and hands it to the next request in the queue. Later calls have no effect; concurrent calls
+// are safe.
 func (s *Slot) Release() {
 	q := s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch s.place {
+	switch s.state {
 	case waiting:
-		q.unqueue(s)
+		q.dequeue(s)
 	case running:
-		s.lane.running--
+		s.keyQueue.running--
 		q.totals.Running--
-		q.admit(s.lane)
-	case gone:
+		q.dispatch(s.keyQueue)
+	case released:
 		return
 	}
-	q.forget(s.lane)
-	s.place, s.lane = gone, nil
+	q.removeIfIdle(s.keyQueue)
+	s.state, s.keyQueue = released, nil
 }
 
-// lane is one key's slots and queue.
-type lane struct {
+// keyQueue holds one key's running count and its queue of waiting Slots, a doubly linked list.
+type keyQueue struct {
 	key         string
 	limit       int
-	running     int   // over the limit after a reduction, until enough have left
-	first, last *Slot // the queue; empty unless running has reached the limit
+	running     int   // above limit after a reduction, until enough slots are released
+	first, last *Slot // nil unless running has reached limit
 }
 
-// push puts s at the end of the queue.
-func (l *lane) push(s *Slot) {
-	s.before = l.last
-	if l.last == nil {
-		l.first = s
+// push appends s to the queue.
+func (k *keyQueue) push(s *Slot) {
+	s.prev = k.last
+	if k.last == nil {
+		k.first = s
 	} else {
-		l.last.after = s
+		k.last.next = s
 	}
-	l.last = s
+	k.last = s
 }
 
-// remove takes s out of the queue, wherever it stands.
-func (l *lane) remove(s *Slot) {
-	if s.before == nil {
-		l.first = s.after
+// remove takes s out of the queue, at any position.
+func (k *keyQueue) remove(s *Slot) {
+	if s.prev == nil {
+		k.first = s.next
 	} else {
-		s.before.after = s.after
+		s.prev.next = s.next
 	}
-	if s.after == nil {
-		l.last = s.before
+	if s.next == nil {
+		k.last = s.prev
 	} else {
-		s.after.before = s.before
+		s.next.prev = s.prev
 	}
-	s.before, s.after = nil, nil
+	s.prev, s.next = nil, nil
 }

@@ -1,6 +1,6 @@
-// Package breaker knows what an answer of vLLM means and when to leave a backend alone: the failure classes with
-// what follows from each (classes.go), the reading of vLLM's answers into classes (answer.go), and one circuit
-// breaker a backend (here). It neither sends requests nor chooses backends.
+// Package breaker classifies upstream failures and provides one circuit breaker per backend. It holds the table of
+// failure classes with their consequences (classes.go), maps vLLM's responses to classes (classify.go) and wraps
+// gobreaker (breaker.go). It leaves sending requests and choosing backends to other packages.
 package breaker
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// ErrOpen says that the backend is being left alone.
+// ErrOpen is returned by Allow if the breaker permits no attempt.
 var ErrOpen = errors.New("circuit breaker is open")
 
 // Settings are the limits of a Breaker.
 type Settings struct {
-	ConsecutiveFailures int           // so many in a row open it
-	OpenFor             time.Duration // how long it stays open before a probe is let through
-	HalfOpenRequests    int           // probes at a time, and successes needed to close it
+	ConsecutiveFailures int           // this many consecutive failures open the breaker
+	OpenFor             time.Duration // how long the breaker stays open before it becomes half-open
+	HalfOpenRequests    int           // concurrent trial attempts while half-open, and successes needed to close
 }
 
 // State is the state of a Breaker.
@@ -37,17 +37,17 @@ type Breaker struct {
 	circuit  *gobreaker.TwoStepCircuitBreaker[any]
 	openFor  time.Duration
 	openedAt atomic.Int64 // nanoseconds since the epoch
-	fatal    atomic.Int32 // how many failures being reported open it whatever the count
+	fatal    atomic.Int32 // reports in progress whose class opens the breaker whatever the count
 	recent   recent
 }
 
-// New makes a closed Breaker. changed is told of every change of state; it runs under the breaker's lock, so it must
-// return at once and not call the Breaker.
+// New returns a closed Breaker. It calls changed on every change of state, under the breaker's lock, so changed must
+// return at once and must not call the Breaker.
 func New(name string, s Settings, changed func(from, to State)) *Breaker {
 	b := &Breaker{openFor: s.OpenFor}
 	b.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name:        name,
-		MaxRequests: uint32(s.HalfOpenRequests), //nolint:gosec // configuration has checked it
+		MaxRequests: uint32(s.HalfOpenRequests), //nolint:gosec // the configuration limits it to int32
 		Timeout:     s.OpenFor,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return b.fatal.Load() > 0 || int(c.ConsecutiveFailures) >= s.ConsecutiveFailures
@@ -63,10 +63,10 @@ func New(name string, s Settings, changed func(from, to State)) *Breaker {
 	return b
 }
 
-// State is the present state. Asking moves an open breaker whose time is up to half-open.
+// State returns the current state. It makes an open breaker half-open if OpenFor has passed.
 func (b *Breaker) State() State { return stateOf(b.circuit.State()) }
 
-// RetryIn is how long the breaker will stay open; 0 where it is not.
+// RetryIn returns how long the breaker stays open; 0 if it is not open.
 func (b *Breaker) RetryIn() time.Duration {
 	if b.State() != Open {
 		return 0
@@ -74,8 +74,8 @@ func (b *Breaker) RetryIn() time.Duration {
 	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.openFor)))
 }
 
-// Allow asks for one attempt. The Permit must be closed on every way out: a half-open breaker whose probe never
-// reports would stay half-open for ever.
+// Allow returns a permit for one attempt, or ErrOpen. The caller must close the permit on every path: a half-open
+// breaker whose trial attempt never reports would stay half-open forever.
 func (b *Breaker) Allow() (*Permit, error) {
 	done, err := b.circuit.Allow()
 	if err != nil {
@@ -84,15 +84,15 @@ func (b *Breaker) Allow() (*Permit, error) {
 	return &Permit{breaker: b, done: done}, nil
 }
 
-// Permit is the right to one attempt.
+// Permit allows one attempt.
 type Permit struct {
 	breaker *Breaker
 	mu      sync.Mutex
 	done    func(error) // nil once reported
 }
 
-// Report says how the attempt went. A second report is a new outcome: a stream reports success at its first event,
-// since gobreaker drops what is reported after the breaker's state has changed, and reports once more if it dies
+// Report records the class of the attempt. A second report counts as another attempt: a stream reports success at its
+// first event, since gobreaker drops reports made after the breaker's state has changed, and reports again if it fails
 // later.
 func (p *Permit) Report(c Class) {
 	p.mu.Lock()
@@ -101,7 +101,7 @@ func (p *Permit) Report(c Class) {
 	p.mu.Unlock()
 	if done == nil {
 		again, err := p.breaker.circuit.Allow()
-		if err != nil { // open already
+		if err != nil { // the breaker is open already
 			p.breaker.recent.add(c)
 			return
 		}
@@ -110,7 +110,7 @@ func (p *Permit) Report(c Class) {
 	p.breaker.report(done, c)
 }
 
-// Close reports an attempt of which nothing was learnt, unless it has reported.
+// Close ends an attempt without a result, unless Report was called.
 func (p *Permit) Close() {
 	p.mu.Lock()
 	done := p.done
@@ -123,7 +123,7 @@ func (p *Permit) Close() {
 
 var (
 	errCounted   = errors.New("counted failure")
-	errUncounted = errors.New("uncounted outcome")
+	errUncounted = errors.New("uncounted attempt")
 )
 
 func (b *Breaker) report(done func(error), c Class) {

@@ -18,7 +18,7 @@ import (
 	apierr "basegate/errors"
 )
 
-var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 func golden(t *testing.T, file, got string) {
 	t.Helper()
@@ -32,359 +32,359 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-recorded +now; -update records):\n%s", file, diff)
+		t.Errorf("%s (-golden +got; -update rewrites it):\n%s", file, diff)
 	}
 }
 
 const openFor = 30 * time.Second
 
-// rig is a breaker and the changes of state that it has told of.
-type rig struct {
+// testBreaker is a breaker that records its changes of state.
+type testBreaker struct {
 	*breaker.Breaker
 	t       *testing.T
 	changes []string
 }
 
-func newRig(t *testing.T, failures, probes int) *rig {
+func newTestBreaker(t *testing.T, failures, trials int) *testBreaker {
 	t.Helper()
-	r := &rig{t: t}
-	r.Breaker = breaker.New("gpu1", breaker.Settings{ConsecutiveFailures: failures, OpenFor: openFor, HalfOpenRequests: probes}, func(from, to breaker.State) {
-		r.changes = append(r.changes, fmt.Sprintf("%s>%s", from, to))
+	b := &testBreaker{t: t}
+	b.Breaker = breaker.New("gpu1", breaker.Settings{ConsecutiveFailures: failures, OpenFor: openFor, HalfOpenRequests: trials}, func(from, to breaker.State) {
+		b.changes = append(b.changes, fmt.Sprintf("%s>%s", from, to))
 	})
-	return r
+	return b
 }
 
-func (r *rig) permit() *breaker.Permit {
-	r.t.Helper()
-	p, err := r.Allow()
+func (b *testBreaker) permit() *breaker.Permit {
+	b.t.Helper()
+	p, err := b.Allow()
 	if err != nil {
-		r.t.Fatalf("not allowed: %v", err)
+		b.t.Fatalf("Allow: %v", err)
 	}
 	return p
 }
 
-func (r *rig) refused() {
-	r.t.Helper()
-	if _, err := r.Allow(); !errors.Is(err, breaker.ErrOpen) {
-		r.t.Fatalf("Allow: %v, want ErrOpen", err)
+func (b *testBreaker) wantRefused() {
+	b.t.Helper()
+	if _, err := b.Allow(); !errors.Is(err, breaker.ErrOpen) {
+		b.t.Fatalf("Allow: %v, want ErrOpen", err)
 	}
 }
 
-// attempt is one attempt that came to each of the classes in turn.
-func (r *rig) attempt(classes ...breaker.Class) {
-	r.t.Helper()
-	p := r.permit()
+// attempt makes one attempt that reports each of the classes in turn.
+func (b *testBreaker) attempt(classes ...breaker.Class) {
+	b.t.Helper()
+	p := b.permit()
 	for _, c := range classes {
 		p.Report(c)
 	}
 	p.Close()
 }
 
-func (r *rig) is(want breaker.State) {
-	r.t.Helper()
-	if got := r.State(); got != want {
-		r.t.Fatalf("state %s, want %s", got, want)
+func (b *testBreaker) wantState(want breaker.State) {
+	b.t.Helper()
+	if got := b.State(); got != want {
+		b.t.Fatalf("state is %s, want %s", got, want)
 	}
 }
 
-// opened is a rig whose breaker has just opened.
-func opened(t *testing.T, probes int) *rig {
+// newOpenBreaker returns a breaker that has just opened.
+func newOpenBreaker(t *testing.T, trials int) *testBreaker {
 	t.Helper()
-	r := newRig(t, 1, probes)
-	r.attempt(breaker.ServerError)
-	r.is(breaker.Open)
-	return r
+	b := newTestBreaker(t, 1, trials)
+	b.attempt(breaker.ServerError)
+	b.wantState(breaker.Open)
+	return b
 }
 
-// past is the moment after the breaker's time is up: at the very end it is still open.
-const past = openFor + time.Nanosecond
+// afterOpen is the shortest time after which an open breaker is half-open: at exactly OpenFor it is still open.
+const afterOpen = openFor + time.Nanosecond
 
-func TestOpensAfterSoManyFailuresInARow(t *testing.T) {
+func TestOpensAfterConsecutiveFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 3, 1)
-		r.is(breaker.Closed)
+		b := newTestBreaker(t, 3, 1)
+		b.wantState(breaker.Closed)
 		for range 2 {
-			r.attempt(breaker.ServerError)
-			r.is(breaker.Closed)
+			b.attempt(breaker.ServerError)
+			b.wantState(breaker.Closed)
 		}
-		r.attempt(breaker.TimedOut)
-		r.is(breaker.Open)
-		r.refused()
+		b.attempt(breaker.TimedOut)
+		b.wantState(breaker.Open)
+		b.wantRefused()
 	})
 }
 
-func TestASuccessBeginsTheCountAnew(t *testing.T) {
+func TestSuccessResetsTheFailureCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 3, 1)
+		b := newTestBreaker(t, 3, 1)
 		for range 5 {
-			r.attempt(breaker.ServerError)
-			r.attempt(breaker.Refused)
-			r.attempt(breaker.Success)
+			b.attempt(breaker.ServerError)
+			b.attempt(breaker.Refused)
+			b.attempt(breaker.Success)
 		}
-		r.is(breaker.Closed)
-		if len(r.changes) != 0 {
-			t.Errorf("changes: %v", r.changes)
+		b.wantState(breaker.Closed)
+		if len(b.changes) != 0 {
+			t.Errorf("got changes %v, want none", b.changes)
 		}
 	})
 }
 
-// uncounted are the classes that say nothing bad of the backend.
+// uncounted holds the classes that are not the backend's fault.
 var uncounted = []breaker.Class{breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone}
 
-func TestWhatIsNotTheBackendsFaultNeverCounts(t *testing.T) {
+func TestOnlyBackendFailuresOpenTheBreaker(t *testing.T) {
 	for _, c := range breaker.Classes() {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, 2, 1)
+				b := newTestBreaker(t, 2, 1)
 				for range 20 {
-					if r.State() == breaker.Open {
+					if b.State() == breaker.Open {
 						break
 					}
-					r.attempt(c)
+					b.attempt(c)
 				}
 				want := breaker.Open
 				if c == breaker.Success || slices.Contains(uncounted, c) {
 					want = breaker.Closed
 				}
-				r.is(want)
+				b.wantState(want)
 			})
 		})
 	}
 }
 
-// An uncounted outcome between two failures is no success either: the row of failures goes on.
-func TestWhatDoesNotCountDoesNotResetTheCount(t *testing.T) {
+// An uncounted attempt between two failures is not a success either, so the failures stay consecutive.
+func TestUncountedAttemptDoesNotResetTheFailureCount(t *testing.T) {
 	for _, c := range uncounted {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, 2, 1)
-			r.attempt(breaker.ServerError)
-			r.attempt(c)
-			r.permit().Close()
-			r.is(breaker.Closed)
-			r.attempt(breaker.ServerError)
-			r.is(breaker.Open)
+			b := newTestBreaker(t, 2, 1)
+			b.attempt(breaker.ServerError)
+			b.attempt(c)
+			b.permit().Close()
+			b.wantState(breaker.Closed)
+			b.attempt(breaker.ServerError)
+			b.wantState(breaker.Open)
 		})
 	}
 }
 
-func TestADeadEngineOpensAtOnce(t *testing.T) {
+func TestDeadEngineOpensAtOnce(t *testing.T) {
 	for _, c := range []breaker.Class{breaker.EngineDead, breaker.OutOfMemoryDead} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, 1000, 1)
-			r.attempt(c)
-			r.is(breaker.Open)
+			b := newTestBreaker(t, 1000, 1)
+			b.attempt(c)
+			b.wantState(breaker.Open)
 		})
 	}
 }
 
-// The flag that opens it must not stay behind for the next failure.
-func TestAfterADeadEngineOneOtherFailureDoesNotOpen(t *testing.T) {
+// The counter that forces the breaker open must not affect the next failure.
+func TestOrdinaryFailureAfterADeadEngineDoesNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 3, 1)
-		r.attempt(breaker.EngineDead)
-		time.Sleep(past)
-		r.attempt(breaker.Success)
-		r.is(breaker.Closed)
-		r.attempt(breaker.ServerError)
-		r.is(breaker.Closed)
+		b := newTestBreaker(t, 3, 1)
+		b.attempt(breaker.EngineDead)
+		time.Sleep(afterOpen)
+		b.attempt(breaker.Success)
+		b.wantState(breaker.Closed)
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Closed)
 	})
 }
 
-func TestRetryInCountsDownToTheProbe(t *testing.T) {
+func TestRetryInCountsDownToHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 1, 1)
-		if got := r.RetryIn(); got != 0 {
-			t.Errorf("closed: %v", got)
+		b := newTestBreaker(t, 1, 1)
+		if got := b.RetryIn(); got != 0 {
+			t.Errorf("closed: got %v, want 0", got)
 		}
 		time.Sleep(time.Hour)
-		r.attempt(breaker.ServerError)
+		b.attempt(breaker.ServerError)
 		at := time.Now()
 		for _, passed := range []time.Duration{0, 10 * time.Second, openFor - 1, openFor} {
 			time.Sleep(time.Until(at.Add(passed)))
-			if got := r.RetryIn(); got != openFor-passed {
-				t.Errorf("after %v: %v", passed, got)
+			if got := b.RetryIn(); got != openFor-passed {
+				t.Errorf("after %v: got %v, want %v", passed, got, openFor-passed)
 			}
-			r.refused()
+			b.wantRefused()
 		}
 		time.Sleep(time.Nanosecond)
-		if got := r.RetryIn(); got != 0 {
-			t.Errorf("half-open: %v", got)
+		if got := b.RetryIn(); got != 0 {
+			t.Errorf("half-open: got %v, want 0", got)
 		}
-		r.is(breaker.HalfOpen)
+		b.wantState(breaker.HalfOpen)
 	})
 }
 
-func TestHalfOpenAdmitsSoManyProbesAndNeedsThemAll(t *testing.T) {
+func TestHalfOpenAllowsLimitedTrialsAndNeedsAllToSucceed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := opened(t, 3)
-		time.Sleep(past)
-		probes := []*breaker.Permit{r.permit(), r.permit(), r.permit()}
-		r.refused()
-		r.is(breaker.HalfOpen)
-		for _, p := range probes {
-			r.is(breaker.HalfOpen)
+		b := newOpenBreaker(t, 3)
+		time.Sleep(afterOpen)
+		trials := []*breaker.Permit{b.permit(), b.permit(), b.permit()}
+		b.wantRefused()
+		b.wantState(breaker.HalfOpen)
+		for _, p := range trials {
+			b.wantState(breaker.HalfOpen)
 			p.Report(breaker.Success)
 		}
-		r.is(breaker.Closed)
-		if diff := cmp.Diff([]string{"closed>open", "open>half-open", "half-open>closed"}, r.changes); diff != "" {
+		b.wantState(breaker.Closed)
+		if diff := cmp.Diff([]string{"closed>open", "open>half-open", "half-open>closed"}, b.changes); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestAFailedProbeOpensItForAnotherTerm(t *testing.T) {
+func TestFailedTrialReopensTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := opened(t, 2)
-		time.Sleep(past)
-		r.attempt(breaker.Success)
-		r.attempt(breaker.Reset)
-		r.is(breaker.Open)
-		if got := r.RetryIn(); got != openFor {
-			t.Errorf("RetryIn %v", got)
+		b := newOpenBreaker(t, 2)
+		time.Sleep(afterOpen)
+		b.attempt(breaker.Success)
+		b.attempt(breaker.Reset)
+		b.wantState(breaker.Open)
+		if got := b.RetryIn(); got != openFor {
+			t.Errorf("RetryIn: got %v, want %v", got, openFor)
 		}
-		if diff := cmp.Diff([]string{"closed>open", "open>half-open", "half-open>open"}, r.changes); diff != "" {
+		if diff := cmp.Diff([]string{"closed>open", "open>half-open", "half-open>open"}, b.changes); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-// gobreaker would wait for ever for a probe that never reports.
-func TestAProbeClosedWithoutAReportFreesItsPlace(t *testing.T) {
+// gobreaker would wait forever for a trial that never reports.
+func TestTrialClosedWithoutAReportFreesItsPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := opened(t, 1)
-		time.Sleep(past)
+		b := newOpenBreaker(t, 1)
+		time.Sleep(afterOpen)
 		for range 3 {
-			p := r.permit()
-			r.refused()
+			p := b.permit()
+			b.wantRefused()
 			p.Close()
 			p.Close()
-			r.is(breaker.HalfOpen)
+			b.wantState(breaker.HalfOpen)
 		}
-		r.attempt(breaker.ClientGone) // uncounted: as if it had not reported
-		r.is(breaker.HalfOpen)
-		r.attempt(breaker.Success)
-		r.is(breaker.Closed)
+		b.attempt(breaker.ClientGone) // uncounted, like no report
+		b.wantState(breaker.HalfOpen)
+		b.attempt(breaker.Success)
+		b.wantState(breaker.Closed)
 	})
 }
 
-func TestCloseAfterAReportChangesNothing(t *testing.T) {
+func TestCloseAfterReportHasNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 2, 1)
-		p := r.permit()
+		b := newTestBreaker(t, 2, 1)
+		p := b.permit()
 		p.Report(breaker.ServerError)
 		p.Close()
 		p.Close()
-		r.is(breaker.Closed)
-		r.attempt(breaker.ServerError)
-		r.is(breaker.Open)
+		b.wantState(breaker.Closed)
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Open)
 	})
 }
 
-func TestEveryReportOfOnePermitIsAnOutcome(t *testing.T) {
+func TestEveryReportOfAPermitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 2, 1)
-		r.attempt(breaker.Success, breaker.Truncated)
-		r.is(breaker.Closed)
-		r.attempt(breaker.Success, breaker.Truncated)
-		r.is(breaker.Closed) // the success at the first event stands between them
-		p, q := r.permit(), r.permit()
+		b := newTestBreaker(t, 2, 1)
+		b.attempt(breaker.Success, breaker.Truncated)
+		b.wantState(breaker.Closed)
+		b.attempt(breaker.Success, breaker.Truncated)
+		b.wantState(breaker.Closed) // the success at the first event separates the failures
+		p, q := b.permit(), b.permit()
 		p.Report(breaker.Success)
 		q.Report(breaker.Success)
 		p.Report(breaker.Truncated)
 		q.Report(breaker.Truncated)
-		r.is(breaker.Open)
+		b.wantState(breaker.Open)
 	})
 }
 
-// gobreaker drops an outcome whose Allow was before the last change of state. A stream that began before the breaker
-// opened and closed again must still count when it dies.
-func TestAStreamThatOutlivesTheBreakersStateStillCounts(t *testing.T) {
+// gobreaker drops a report whose Allow was before the last change of state. A stream that began before the breaker
+// opened and closed again must still count when it fails.
+func TestReportAfterAChangeOfStateStillCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 1, 1)
-		stream := r.permit()
+		b := newTestBreaker(t, 1, 1)
+		stream := b.permit()
 		stream.Report(breaker.Success)
-		r.attempt(breaker.ServerError)
-		time.Sleep(past)
-		r.attempt(breaker.Success)
-		r.is(breaker.Closed)
+		b.attempt(breaker.ServerError)
+		time.Sleep(afterOpen)
+		b.attempt(breaker.Success)
+		b.wantState(breaker.Closed)
 		time.Sleep(time.Hour)
 		stream.Report(breaker.Truncated)
-		r.is(breaker.Open)
+		b.wantState(breaker.Open)
 		stream.Close()
 	})
 }
 
-func TestALateDeadEngineOpensAtOnce(t *testing.T) {
+func TestDeadEngineInALateReportOpensAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 5, 1)
-		stream := r.permit()
+		b := newTestBreaker(t, 5, 1)
+		stream := b.permit()
 		stream.Report(breaker.Success)
 		time.Sleep(time.Hour)
 		stream.Report(breaker.EngineDead)
-		r.is(breaker.Open)
+		b.wantState(breaker.Open)
 	})
 }
 
-// While it is open, or all probes are out, there is nothing to add to what is known.
-func TestALateReportToAnOpenBreakerChangesNothing(t *testing.T) {
+// A late report adds nothing while the breaker is open or all trials are in progress.
+func TestLateReportToAnOpenBreakerHasNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 1, 1)
-		stream, other := r.permit(), r.permit()
+		b := newTestBreaker(t, 1, 1)
+		stream, other := b.permit(), b.permit()
 		stream.Report(breaker.Success)
-		r.attempt(breaker.ServerError)
+		b.attempt(breaker.ServerError)
 		stream.Report(breaker.Success)
 		stream.Report(breaker.EngineDead)
-		other.Report(breaker.Success) // its first report, from before it opened
-		r.is(breaker.Open)
-		time.Sleep(past)
-		probe := r.permit()
+		other.Report(breaker.Success) // its first report; the permit is from before the breaker opened
+		b.wantState(breaker.Open)
+		time.Sleep(afterOpen)
+		trial := b.permit()
 		stream.Report(breaker.Truncated)
-		r.is(breaker.HalfOpen)
-		probe.Report(breaker.Success)
-		r.is(breaker.Closed)
+		b.wantState(breaker.HalfOpen)
+		trial.Report(breaker.Success)
+		b.wantState(breaker.Closed)
 	})
 }
 
-func TestManyAtOnceLeaveItInOneState(t *testing.T) {
+func TestConcurrentAttemptsLeaveOneConsistentState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 3, 2)
+		b := newTestBreaker(t, 3, 2)
 		var all sync.WaitGroup
 		for i := range 200 {
 			all.Go(func() {
 				time.Sleep(time.Duration(i) * time.Second)
-				p, err := r.Allow()
+				p, err := b.Allow()
 				if err != nil {
 					return
 				}
 				defer p.Close()
 				time.Sleep(time.Duration(i%7) * time.Second)
 				p.Report(breaker.Classes()[i%len(breaker.Classes())])
-				r.RetryIn()
+				b.RetryIn()
 			})
 		}
 		all.Wait()
-		time.Sleep(past)
-		r.attempt(breaker.Success)
-		r.attempt(breaker.Success)
-		r.is(breaker.Closed)
+		time.Sleep(afterOpen)
+		b.attempt(breaker.Success)
+		b.attempt(breaker.Success)
+		b.wantState(breaker.Closed)
 		before := "closed"
-		for _, c := range r.changes {
+		for _, c := range b.changes {
 			from, to, _ := strings.Cut(c, ">")
 			if from != before {
-				t.Fatalf("%v", r.changes)
+				t.Fatalf("a change does not start in the state of the one before: %v", b.changes)
 			}
 			before = to
 		}
 	})
 }
 
-func TestTableOfClassesIsAsRecorded(t *testing.T) {
+func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 	var got strings.Builder
 	got.WriteString("class code counts opens retry\n")
 	for _, c := range breaker.Classes() {
 		var counts, opens bool
 		synctest.Test(t, func(t *testing.T) {
-			one, many := newRig(t, 1, 1), newRig(t, 1000, 1)
+			one, many := newTestBreaker(t, 1, 1), newTestBreaker(t, 1000, 1)
 			one.attempt(c)
 			many.attempt(c)
 			counts, opens = one.State() == breaker.Open, many.State() == breaker.Open
@@ -399,31 +399,31 @@ func TestTableOfClassesIsAsRecorded(t *testing.T) {
 	golden(t, "testdata/classes.golden", got.String())
 }
 
-// What a class becomes for the client, with and without words of vLLM's.
-func TestEveryFailureBecomesItsCode(t *testing.T) {
+// The client sees the class's code and vLLM's message; the log sees the class and the cause, but never vLLM's message.
+func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 	cause := errors.New("dial tcp 10.0.0.1:8001: connection refused")
 	for _, c := range breaker.Classes() {
 		if c == breaker.Success || c == breaker.ClientGone {
-			continue // nobody is told
+			continue // no error response
 		}
 		for _, message := range []string{"", "what vLLM said"} {
-			e := apierr.From(breaker.Verdict{Class: c, Status: 500, Message: message, Cause: cause}.Err("llama-8b", 2))
+			e := apierr.From(breaker.Outcome{Class: c, Status: 500, Message: message, Cause: cause}.Err("llama-8b", 2))
 			if e.Code != c.Code() {
-				t.Errorf("%s: code %s", c, e.Code)
+				t.Errorf("%s: got code %s, want %s", c, e.Code, c.Code())
 			}
 			if len(e.Message) < 20 && message == "" || strings.Contains(e.Message, "10.0.0.1") || strings.Contains(e.Message, "%!") {
-				t.Errorf("%s: message %q", c, e.Message)
+				t.Errorf("%s: got message %q", c, e.Message)
 			}
 			if unreachable := e.Code == apierr.UpstreamUnreachable; strings.Contains(e.Message, message) == unreachable && message != "" {
-				t.Errorf("%s: message %q", c, e.Message)
+				t.Errorf("%s: got message %q", c, e.Message)
 			} else if unreachable && !strings.Contains(e.Message, "llama-8b") {
-				t.Errorf("%s: %v, message %q", c, e, e.Message)
+				t.Errorf("%s: got message %q, want the model's id in it", c, e.Message)
 			}
 			if c != breaker.ClientError && (!errors.Is(e, cause) || !strings.Contains(e.Error(), c.String())) {
-				t.Errorf("%s: the log would only hold %v", c, e)
+				t.Errorf("%s: the log would hold %v, without the cause or the class", c, e)
 			}
 			if strings.Contains(e.Error(), "what vLLM said") {
-				t.Errorf("%s: the log would hold vLLM's words: %v", c, e)
+				t.Errorf("%s: the log would hold vLLM's message: %v", c, e)
 			}
 		}
 	}

@@ -2,67 +2,68 @@ package breaker
 
 import apierr "basegate/errors"
 
-// Class is what became of an attempt at a backend.
+// Class is the kind of result that an attempt at a backend had.
 type Class uint8
 
-// The classes. Their rows in the table say what follows from each.
+// The classes. The table below holds the consequences of each.
 const (
-	// Success is a whole answer, or the first event of a stream.
+	// Success is a complete response, or the first event of a stream.
 	Success Class = iota
-	// ClientError is a request that vLLM refused as the client's mistake.
+	// ClientError is a request that vLLM rejected as the client's mistake.
 	ClientError
 	// ContextLength is a prompt that vLLM found too long.
 	ContextLength
-	// Busy is a backend that has no room at the moment; it is healthy.
+	// Busy is a healthy backend without free capacity.
 	Busy
 	// OutOfMemory is a GPU out of memory.
 	OutOfMemory
-	// OutOfMemoryDead is a GPU out of memory that took the engine with it.
+	// OutOfMemoryDead is a GPU out of memory that killed the engine.
 	OutOfMemoryDead
-	// EngineDead is an engine that will not answer any more, until the process is started anew.
+	// EngineDead is an engine that does not respond again until its process is restarted.
 	EngineDead
-	// ServerError is any other answer of 500 and over.
+	// ServerError is any other response with status 500 or above.
 	ServerError
-	// Aborted is an answer that vLLM gave up, as it does when it shuts down or goes to sleep.
+	// Aborted is a completion that vLLM aborted, as it does when it shuts down or goes to sleep.
 	Aborted
-	// Garbled is an answer that is not what vLLM sends: not JSON, not events, no finish.
-	Garbled
-	// Truncated is an answer that broke off after it had begun.
+	// Malformed is a response in a form that vLLM does not send: not JSON, not events, no finish reason.
+	Malformed
+	// Truncated is a response that broke off after it had begun.
 	Truncated
 	// Refused is a connection that could not be made.
 	Refused
-	// Reset is a connection that broke before an answer began.
+	// Reset is a connection that broke before a response began.
 	Reset
-	// TimedOut is a backend that did not answer, or fell silent, for longer than is allowed.
+	// TimedOut is a backend that sent nothing for longer than is allowed.
 	TimedOut
-	// ClientGone is a request that ended from this side: its client left, or the gateway stops. It says nothing about
-	// the backend.
+	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
+	// nothing about the backend.
 	ClientGone
 	classCount
 )
 
-// Retry says where another attempt may be made, before the first byte has gone to the client.
+// Retry says which backends another attempt may use, as long as no byte has been sent to the client.
 type Retry uint8
 
 const (
 	// RetryNever ends the request.
 	RetryNever Retry = iota
-	// RetryElsewhere allows another backend only.
+	// RetryElsewhere allows only other backends.
 	RetryElsewhere
-	// RetryAnywhere prefers another backend and allows the same.
+	// RetryAnywhere prefers other backends and allows the same one.
 	RetryAnywhere
 )
 
+// row holds the consequences of a class.
 type row struct {
 	name   string
-	code   apierr.Code // of the answer, where no attempt follows
-	counts bool        // the breaker counts it
-	opens  bool        // the breaker opens at once
+	code   apierr.Code // of the error response, if no further attempt is made
+	counts bool        // the breaker counts it as a failure
+	opens  bool        // the breaker opens at once, whatever the count
 	retry  Retry
-	advice string // to the client, in words; of a backend that gave no answer with %s for the model's id
+	advice string // to the client; for classes without a response it contains %s for the model's id
 }
 
-// table decides everything after an attempt.
+// table is the only place that decides what follows an attempt.
 var table = [classCount]row{
 	Success:         {name: "success"},
 	ClientError:     {name: "client_error", code: apierr.InvalidRequest},
@@ -73,7 +74,7 @@ var table = [classCount]row{
 	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhere, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
 	ServerError:     {name: "server_error", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server failed; try again"},
 	Aborted:         {name: "aborted", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},
-	Garbled:         {name: "garbled", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
+	Malformed:       {name: "garbled", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
 	Truncated:       {name: "truncated", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer broke off; try again"},
 	Refused:         {name: "refused", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "no backend of %s could be reached"},
 	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
@@ -83,16 +84,16 @@ var table = [classCount]row{
 
 func (c Class) row() *row { return &table[c] }
 
-// String is the class's name in logs and metrics.
+// String returns the class's name in logs and metrics.
 func (c Class) String() string { return table[c].name }
 
-// Retry says where another attempt may be made.
+// Retry returns which backends another attempt may use.
 func (c Class) Retry() Retry { return table[c].retry }
 
-// Code is the code of the answer to the client; empty for Success and ClientGone.
+// Code returns the code of the error response to the client; empty for Success and ClientGone.
 func (c Class) Code() apierr.Code { return table[c].code }
 
-// Classes lists every class, for documentation, metrics and tests.
+// Classes returns every class, for documentation, metrics and tests.
 func Classes() []Class {
 	all := make([]Class, classCount)
 	for i := range all {

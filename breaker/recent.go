@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// Outcome is what became of one attempt, and when.
-type Outcome struct {
+// Observation is the class of one reported attempt and the time of the report.
+type Observation struct {
 	Time  time.Time
 	Class Class
 }
 
-// Remembered is how many outcomes a Breaker remembers.
-const Remembered = 20
+// MaxRecent is the number of observations that a Breaker keeps.
+const MaxRecent = 20
 
-// recent is the last outcomes of one backend, for people to look at.
+// recent is a ring buffer of the last observations of one backend, for display.
 type recent struct {
-	mu   sync.Mutex
-	ring [Remembered]Outcome
-	n    int // outcomes ever
+	mu    sync.Mutex
+	ring  [MaxRecent]Observation
+	total int // observations ever added
 }
 
 func (r *recent) add(c Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ring[r.n%Remembered] = Outcome{time.Now(), c}
-	r.n++
+	r.ring[r.total%MaxRecent] = Observation{time.Now(), c}
+	r.total++
 }
 
-// list is in the order in which the outcomes came.
-func (r *recent) list() []Outcome {
+// list returns the observations, oldest first.
+func (r *recent) list() []Observation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.n <= Remembered {
-		return slices.Clone(r.ring[:r.n])
+	if r.total <= MaxRecent {
+		return slices.Clone(r.ring[:r.total])
 	}
-	at := r.n % Remembered
-	return append(slices.Clone(r.ring[at:]), r.ring[:at]...)
+	oldest := r.total % MaxRecent
+	return append(slices.Clone(r.ring[oldest:]), r.ring[:oldest]...)
 }
 
-// Outcomes lists the last outcomes that were reported, the oldest first, those too that the breaker does not count.
-func (b *Breaker) Outcomes() []Outcome { return b.recent.list() }
+// Recent returns the last reported observations, oldest first, including those that the breaker does not count.
+func (b *Breaker) Recent() []Observation { return b.recent.list() }

@@ -13,23 +13,34 @@ import (
 	"basegate/quota"
 )
 
-// cpu is what the process has taken so far.
-func cpu(tb testing.TB) time.Duration {
+// cpuTime returns the CPU time that the process has used.
+func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage
 	must(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
+// payerWithLargeCaps returns a payer with all eight caps, none of which is reached.
+func payerWithLargeCaps() budget.Payer {
+	large := quota.Limit(1 << 50)
+	caps := quota.Caps{MonthTotal: large, DayTotal: large, MonthInput: large, MonthOutput: large}
+	return budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
+}
+
 func BenchmarkReserveSettle(b *testing.B) {
-	caps := quota.Caps{MonthTotal: quota.Limit(1 << 50), DayTotal: quota.Limit(1 << 50), MonthInput: quota.Limit(1 << 50), MonthOutput: quota.Limit(1 << 50)}
-	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
+	p := payerWithLargeCaps()
 	for _, c := range []struct {
-		name string
-		at   int
-		wait bool // for the row to be opened, as a stream does
-	}{{"plain 1", 1, false}, {"plain 64", 64, false}, {"plain 256", 256, false}, {"stream 64", 64, true}, {"stream 256", 256, true}} {
-		at := c.at
+		name    string
+		workers int
+		wait    bool // for the row to be inserted, as a stream does
+	}{
+		{"plain 1", 1, false},
+		{"plain 64", 64, false},
+		{"plain 256", 256, false},
+		{"stream 64", 64, true},
+		{"stream 256", 256, true},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			l := newLedger(b)
 			var left atomic.Int64
@@ -37,12 +48,12 @@ func BenchmarkReserveSettle(b *testing.B) {
 			var workers sync.WaitGroup
 			b.ReportAllocs()
 			b.ResetTimer()
-			began := cpu(b)
-			for range at {
-				// One goroutine serves request after request, as that of a connection does.
+			began := cpuTime(b)
+			for range c.workers {
+				// One goroutine serves many requests, as that of a connection does.
 				workers.Go(func() {
 					for left.Add(-1) >= 0 {
-						r, err := l.Reserve(b.Context(), p, request(), exactly(100, 100), nil)
+						r, err := l.Reserve(b.Context(), p, newRequest(), demand(100, 100), nil)
 						if err == nil && c.wait {
 							err = r.Wait(b.Context())
 						}
@@ -56,31 +67,30 @@ func BenchmarkReserveSettle(b *testing.B) {
 				})
 			}
 			workers.Wait()
-			b.ReportMetric(float64((cpu(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64((cpuTime(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
 		})
 	}
 }
 
-// BenchmarkDecide is what is left of the above without the rows: all that happens under the ledger's lock.
+// BenchmarkDecide is BenchmarkReserveSettle without the rows: it measures the work done under the ledger's lock.
 func BenchmarkDecide(b *testing.B) {
 	db := openDatabase(b, newPath(b))
-	l := start(b, db)
+	l := startLedger(b, db)
 	must(b, db.Close())
-	caps := quota.Caps{MonthTotal: quota.Limit(1 << 50), DayTotal: quota.Limit(1 << 50), MonthInput: quota.Limit(1 << 50), MonthOutput: quota.Limit(1 << 50)}
-	p := budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
+	p := payerWithLargeCaps()
 	b.ReportAllocs()
 	for b.Loop() {
-		r, err := l.Reserve(b.Context(), p, budget.Request{ID: "req"}, exactly(100, 100), nil)
+		r, err := l.Reserve(b.Context(), p, budget.Request{ID: "req"}, demand(100, 100), nil)
 		must(b, err)
 		_ = r.Settle(b.Context(), budget.Outcome{}) // the database is closed
 	}
 }
 
-// BenchmarkStart starts a ledger over a million rows of the present month, with a crash's rows among them.
+// BenchmarkStart starts a ledger with a million rows of the current month.
 func BenchmarkStart(b *testing.B) {
 	db := openDatabase(b, newPath(b))
 	now := time.Now().UTC()
-	fill(b, db, 1_000_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
+	insertRows(b, db, 1_000_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
 	for b.Loop() {
 		l := budget.New(db, zap.NewNop(), budget.Settings{})
 		must(b, l.Start(b.Context()))

@@ -1,21 +1,26 @@
-// Package budget is the ledger: what requests may cost, what they have cost, and a promise that no cap is ever passed.
+// Package budget is the token ledger: it enforces the caps of keys and accounts with reservations, and records what
+// every request has used.
 //
-// A key and its account have four caps each. Before a request goes anywhere, the most that it can take is reserved
-// against all eight in one decision: used and reserved together never pass a cap, whatever arrives at once. What is used
-// alone refuses a request or lowers its max_tokens; where only reservations of others stand in the way it waits, in
-// order of arrival among those whom the same caps hold up, and is judged again when one of them ends. When it ends
-// itself, the exact count takes the reservation's place, once, whatever is called how often.
+// A key and its account have four caps each. Before a request is sent to a backend, its worst-case cost is reserved
+// against all eight caps in one decision, so used and reserved tokens together never exceed a cap, however many
+// requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only the reservations of other
+// requests stand in the way, the request waits, in order of arrival among the requests that the same caps block, and is
+// evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often
+// it is called.
 //
-// Counters live in memory. Every request is one row, made soon after it is admitted and finished when it ends; Settle returns
-// when that is on disk, so whoever holds back an answer's last byte until then has never finished an answer that is not
-// on the ledger. Start closes what a crash left in flight, with the tokens last known, at most a second old, and counts
-// the rows again.
+// Counters are held in memory. Every request is one row of the database, inserted soon after admission and completed
+// when the request ends. Settle returns when the completed row is on disk: a caller that withholds a response's last
+// byte until then never completes a response that is not on the ledger. Start marks the rows that a crash has left in
+// flight as interrupted, with the tokens of their last checkpoint, which is at most a second old, and rebuilds the
+// counters from the rows.
 //
-// Windows are calendar days and months, UTC. A charge belongs to the windows in which its request was admitted, also
-// when it ends after they have: its row's time lies in them. Months are kept apart by their number, so a clock that is
-// set back comes back to what was spent then, and further back than the ledger remembers it stands still.
+// Windows are calendar days and months in UTC. A request is charged to the windows in which it was admitted, even if it
+// ends later; its row's time lies in them. Each month has counters of its own, so a clock that is set back finds what
+// was used in that month. If it is set back to before the earliest month that the ledger holds, the ledger's date is
+// the first day of that month.
 //
-// One Ledger decides for a database. Rows hold tokens, times and names; nothing of prompts or completions.
+// Only one Ledger may admit requests on a database. Rows hold tokens, times and names, and nothing of prompts and
+// completions. Package quota defines the caps; the limit on concurrent requests is package admission's.
 package budget
 
 import (
@@ -30,93 +35,95 @@ import (
 	"basegate/database"
 )
 
-// ErrClosed says that the ledger is closed, or not yet open, and admits nothing.
+// ErrClosed is returned by Reserve before Start and after Close, and if Close is called while the request waits.
 var ErrClosed = errors.New("the ledger is closed")
 
-// ErrKeyDisabled says that a key may not ask any more that could when its request came.
-var ErrKeyDisabled = errors.New("the key may not be used any more")
+// ErrKeyDisabled is returned by Reserve if Settings.Payer refuses the key, which was valid when the request arrived.
+var ErrKeyDisabled = errors.New("the key may no longer be used")
 
-// Settings say what a Ledger goes by.
+// Settings configure a Ledger.
 type Settings struct {
-	// Payer says which caps of a key and its account are in force, or why the key may not be used. It is asked under the
-	// ledger's lock whenever a request is judged, and so must not wait. Nil: those that a request came with stay in force.
+	// Payer returns a key's current caps and those of its account, or an error if the key may not be used. It is called
+	// under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps passed to Reserve
+	// apply.
 	Payer func(key string) (Payer, error)
 
-	// Backlog is how many rows may wait for a database that cannot be written; 0: DefaultBacklog. What ends when so many
-	// wait is charged in memory, and its row stays open until the next start closes it as interrupted.
+	// Backlog is how many settlements may be queued for retry while the database cannot be written; 0 means
+	// DefaultBacklog. Further settlements are charged in memory only; their rows stay in flight until the next Start
+	// marks them as interrupted.
 	Backlog int
 }
 
-// DefaultBacklog takes some 30 MB when it is full.
+// DefaultBacklog takes about 30 MB if it is full.
 const DefaultBacklog = 1 << 16
 
-// tick is how often checkpoints are made, rows that failed are tried again, and the calendar is looked at.
-const tick = time.Second
+// maintenanceInterval is the time between checkpoints, retries of failed writes, and checks for a new window.
+const maintenanceInterval = time.Second
 
-// Ledger is the caps' counters and the requests' rows. It is safe for concurrent use.
+// Ledger holds the counters of the caps and writes the rows of requests. It is safe for concurrent use.
 type Ledger struct {
 	db       *database.DB
 	log      *zap.Logger
 	settings Settings
 	metrics  *metrics
-	submit   submitter // nil before Start
+	submit   submitFunc // nil before Start
 	clock    func() time.Time
 
-	mu       sync.Mutex // guards what follows, parties and periods included; never held while anything is waited for
-	keys     map[string]*party
-	accounts map[string]*party
-	first    int // the earliest month that counts, as the ledger remembers all of it
-	open     []*Reservation
-	waiting  int
-	reserved int64
-	backlog  []*closing
-	closed   bool
+	mu            sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
+	keys          map[string]*owner
+	accounts      map[string]*owner
+	earliestMonth int // the earliest month for which the ledger holds all counters
+	open          []*Reservation
+	waiting       int   // requests
+	reserved      int64 // tokens
+	backlog       []*pendingSettlement
+	closed        bool
 
 	stop context.CancelFunc // nil before Start
-	done chan struct{}
+	done chan struct{}      // closed when the maintenance goroutine has exited
 }
 
-// submitter hands a write of one statement to the database, with a context that does not end. Where somebody goes on to
-// wait for it, it need not be told to the writer.
-type submitter func(waited bool, apply func(context.Context, database.Execer) error) *database.Pending
+// submitFunc queues a write of one statement, with a context that never ends. If wait is true, the caller goes on to
+// wait for the write, and the database's writer need not be woken.
+type submitFunc func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending
 
-// New makes a Ledger. Before Start it answers Usage and Rows and admits nothing.
+// New returns a Ledger. Before Start it serves Usage and Rows, and Reserve returns ErrClosed.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	if s.Backlog == 0 {
 		s.Backlog = DefaultBacklog
 	}
 	return &Ledger{
 		db: db, log: log, settings: s, metrics: newMetrics(), clock: time.Now, closed: true,
-		keys: map[string]*party{}, accounts: map[string]*party{},
+		keys: map[string]*owner{}, accounts: map[string]*owner{},
 	}
 }
 
-// Start closes the rows that were left in flight, counts what has been used in the present month, and admits requests
+// Start marks the rows left in flight as interrupted, rebuilds the counters of the current month, and admits requests
 // until Close.
 func (l *Ledger) Start(ctx context.Context) error {
 	if err := l.recover(ctx); err != nil {
 		return fmt.Errorf("start ledger: %w", err)
 	}
-	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	writing := context.WithoutCancel(ctx)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	endless := context.WithoutCancel(ctx)
 	l.mu.Lock()
-	l.submit = func(waited bool, apply func(context.Context, database.Execer) error) *database.Pending {
-		write := func(tx database.Execer) error { return apply(writing, tx) }
-		if waited {
-			return l.db.EnqueueOne(write)
+	l.submit = func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending {
+		write := func(tx database.Execer) error { return apply(endless, tx) }
+		if wait {
+			return l.db.EnqueueStatement(write)
 		}
-		return l.db.SubmitOne(write)
+		return l.db.SubmitStatement(write)
 	}
 	l.closed = false
 	l.mu.Unlock()
 	l.stop, l.done = stop, make(chan struct{})
-	go l.keep(lasting)
+	go l.maintain(running)
 	return nil
 }
 
-// Close turns away who waits, tries once more to write what could not be written, and waits until what has been
-// submitted is on disk or has failed. Reservations that are still open can be settled until the database closes; those
-// that are not are for the next start to close.
+// Close refuses the requests that wait, with ErrClosed, retries the backlog once more, and waits until its writes are
+// on disk or have failed. Open reservations can be settled until the database is closed; the next Start marks the
+// others as interrupted.
 func (l *Ledger) Close() {
 	l.mu.Lock()
 	already := l.closed
@@ -137,141 +144,99 @@ func (l *Ledger) Close() {
 	<-l.done
 }
 
-// keep does once a second what is not anybody's own to do.
-func (l *Ledger) keep(ctx context.Context) {
+// maintain does the periodic work until ctx ends, and writes what is outstanding then.
+func (l *Ledger) maintain(ctx context.Context) {
 	defer close(l.done)
-	beat := time.NewTicker(tick)
-	defer beat.Stop()
+	ticker := time.NewTicker(maintenanceInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			l.rewrite(context.WithoutCancel(ctx))
-			l.writeUses(context.WithoutCancel(ctx))
+			l.retryBacklog(context.WithoutCancel(ctx))
+			l.writeLastUses(context.WithoutCancel(ctx))
 			return
-		case <-beat.C:
-			l.turn()
-			l.rewrite(ctx)
+		case <-ticker.C:
+			l.rollover()
+			l.retryBacklog(ctx)
 			l.checkpoint(ctx)
-			l.writeUses(ctx)
+			l.writeLastUses(ctx)
 		}
 	}
 }
 
-// turn judges again who has waited since before a new window began.
-func (l *Ledger) turn() {
-	l.rejudge(func(account *party, now moment) bool { return account.turned != now })
+// rollover evaluates the requests that have waited since before a new window began.
+func (l *Ledger) rollover() {
+	l.dispatchAll(func(account *owner, today date) bool { return account.dispatched != today })
 }
 
-// now is the present, but not before the first month that counts.
-func (l *Ledger) now() (moment, time.Time) {
-	at := l.clock()
-	now := momentOf(at)
-	if now.month < l.first {
-		now = moment{month: l.first}
-		at = now.start()
-	}
-	return now, at
-}
-
-// RefreshCaps judges everybody who waits again, since caps have changed, or keys may not be used any more.
+// RefreshCaps evaluates all waiting requests again. Call it when caps have changed or keys were disabled.
 func (l *Ledger) RefreshCaps() {
-	l.rejudge(func(*party, moment) bool { return true })
+	l.dispatchAll(func(*owner, date) bool { return true })
 }
 
-// rejudge judges those again who wait in the accounts for which due says so.
-func (l *Ledger) rejudge(due func(account *party, now moment) bool) {
+// dispatchAll dispatches the queues of the accounts for which due returns true.
+func (l *Ledger) dispatchAll(due func(account *owner, today date) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == 0 {
 		return
 	}
-	now, _ := l.now()
+	today, _ := l.now()
 	for _, account := range l.accounts {
-		if len(account.queue) > 0 && due(account, now) {
-			l.pump(account)
+		if len(account.queue) > 0 && due(account, today) {
+			l.dispatch(account)
 		}
 	}
 }
 
-// inForce brings a payer's caps up to the present. The error is ErrBarred.
-func (l *Ledger) inForce(p *Payer) error {
+// now returns the current date and time, but not before the first day of the earliest month held.
+func (l *Ledger) now() (date, time.Time) {
+	now := l.clock()
+	today := dateOf(now)
+	if today.month < l.earliestMonth {
+		today = date{month: l.earliestMonth}
+		now = today.start()
+	}
+	return today, now
+}
+
+// refreshCaps updates a payer's caps from Settings.Payer. The error is ErrKeyDisabled.
+func (l *Ledger) refreshCaps(p *Payer) error {
 	if l.settings.Payer == nil {
 		return nil
 	}
-	now, err := l.settings.Payer(p.Key)
+	current, err := l.settings.Payer(p.Key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
-	p.KeyCaps, p.AccountCaps = now.KeyCaps, now.AccountCaps
+	p.KeyCaps, p.AccountCaps = current.KeyCaps, current.AccountCaps
 	return nil
 }
 
-// parties finds who pays, or makes them.
-func (l *Ledger) parties(p *Payer) (key, account *party) {
-	return partyOf(l.keys, p.Key), partyOf(l.accounts, p.Account)
+// owners returns the counters of a payer's key and account, and creates those that do not exist.
+func (l *Ledger) owners(p *Payer) (key, account *owner) {
+	return ownerOf(l.keys, p.Key), ownerOf(l.accounts, p.Account)
 }
 
-func partyOf(all map[string]*party, id string) *party {
+func ownerOf(all map[string]*owner, id string) *owner {
 	found := all[id]
 	if found == nil {
-		found = &party{}
+		found = &owner{}
 		all[id] = found
 	}
 	return found
 }
 
-// seat is where a charge made at this time goes.
-func (l *Ledger) seat(key, account *party) seat {
-	now, at := l.now()
-	return seat{key: l.period(key, now.month), account: l.period(account, now.month), now: now, at: at}
+// bucket returns the counters to which a request admitted at this time is charged.
+func (l *Ledger) bucket(key, account *owner) bucket {
+	today, now := l.now()
+	return bucket{key: l.month(key, today.month), account: l.month(account, today.month), date: today, time: now}
 }
 
-// period is a party's month. One month that is forgotten makes all before it count as forgotten.
-func (l *Ledger) period(p *party, month int) *period {
-	found, dropped := p.period(month)
-	l.first = max(l.first, dropped+1)
-	return found
-}
-
-// Spent tells whether some cap has no token left, by what is used alone: nil when none has.
-func (l *Ledger) Spent(p Payer) *Exceeded {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.seat(l.parties(&p))
-	var worst *gauge
-	caps := s.gauges(&p)
-	for i := range caps.all() {
-		g := &caps.list[i]
-		if g.room() <= 0 && (worst == nil || g.before(*worst)) {
-			worst = g
-		}
-	}
-	if worst == nil {
-		return nil
-	}
-	return worst.exceeded(s.now)
-}
-
-// Tightest is the total cap that leaves least, for the headers that tell a client; ok is false where none is set.
-func (l *Ledger) Tightest(p Payer) (h Headroom, ok bool) {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return Headroom{}, false
-	}
-	if l.inForce(&p) != nil {
-		return Headroom{}, false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.seat(l.parties(&p))
-	caps := s.gauges(&p)
-	for _, g := range caps.all() {
-		left := max(g.room(), 0)
-		if g.meter == Total && (!ok || left < h.Remaining) {
-			h, ok = Headroom{Limit: g.limit, Remaining: left, ResetsAt: s.now.resets(g.window)}, true
-		}
-	}
-	return h, ok
+// month returns an owner's counters of one month. If this drops the owner's oldest month, the ledger does not hold all
+// counters of that month and the earlier ones, so earliestMonth moves past them.
+func (l *Ledger) month(o *owner, month int) *monthCounters {
+	counters, dropped := o.month(month)
+	l.earliestMonth = max(l.earliestMonth, dropped+1)
+	return counters
 }

@@ -7,7 +7,7 @@ import (
 	"basegate/quota"
 )
 
-// Payer is who is charged: a key and the account that it belongs to, with the caps in force.
+// Payer identifies the key and the account that are charged, with their current caps.
 type Payer struct {
 	Key         string
 	Account     string
@@ -15,7 +15,7 @@ type Payer struct {
 	AccountCaps quota.Caps
 }
 
-// Scope is whose cap it is.
+// Scope is the kind of owner that a cap belongs to.
 type Scope string
 
 // The scopes.
@@ -24,7 +24,7 @@ const (
 	Account Scope = "account"
 )
 
-// Window is the calendar period, UTC, in which a cap counts.
+// Window is the calendar window, in UTC, in which a cap counts tokens.
 type Window string
 
 // The windows.
@@ -33,7 +33,7 @@ const (
 	Day   Window = "day"
 )
 
-// Meter is which tokens a cap counts.
+// Meter is the kind of tokens that a cap counts.
 type Meter string
 
 // The meters.
@@ -43,27 +43,27 @@ const (
 	Output Meter = "output"
 )
 
-// Exceeded is a refusal: the cap in whose window nothing of what was asked for is left. Where several caps refuse, it is
-// one of a month before that of a day, then the one with least left, then the key's.
-type Exceeded struct { //nolint:errname // a refusal is an answer first, and an error where one is returned
+// Exceeded is the error of a request that a cap refuses: the tokens left in the cap's window are too few. If several
+// caps refuse, it names a monthly cap before a daily one, then the cap with the fewest tokens left, then the key's.
+type Exceeded struct { //nolint:errname // it is data of the decision first, and an error only if it is returned
 	Scope    Scope
 	Window   Window
 	Meter    Meter
-	Limit    int64
-	Used     int64     // settled in the window
-	Reserved int64     // by requests in flight; the refusal does not rest on it
-	ResetsAt time.Time // UTC
+	Limit    int64     // tokens
+	Used     int64     // tokens settled in the window
+	Reserved int64     // tokens reserved by requests in flight, for information: they never cause a refusal
+	ResetsAt time.Time // end of the window, UTC
 }
 
-// Error says which cap refuses.
+// Error describes the cap that refuses.
 func (e *Exceeded) Error() string {
 	return fmt.Sprintf("the %s's %s %s budget does not allow this: %d of %d tokens are used; it resets at %s",
 		e.Scope, e.Window, e.Meter, e.Used, e.Limit, e.ResetsAt.Format(time.RFC3339))
 }
 
-// Headroom is how much one cap leaves.
+// Headroom is what one cap leaves.
 type Headroom struct {
-	Limit     int64
-	Remaining int64     // of what is used alone; never negative
-	ResetsAt  time.Time // UTC
+	Limit     int64     // tokens
+	Remaining int64     // tokens not used; reservations do not reduce it; never negative
+	ResetsAt  time.Time // end of the window, UTC
 }

@@ -2,38 +2,38 @@ package budget
 
 import "time"
 
-// SetClock gives a Ledger that has not started a clock that may go backwards, which time in a synctest bubble does not.
+// SetClock sets the clock of a Ledger that has not started. Unlike the time of a synctest bubble, it may be set back.
 func (l *Ledger) SetClock(clock func() time.Time) { l.clock = clock }
 
-// Overdrawn is the first counter of a payer on which used and reserved together pass a cap.
+// Overdrawn returns the first cap of a payer that used and reserved tokens together exceed, or nil.
 func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.seat(l.parties(&p))
-	caps := s.gauges(&p)
-	for _, g := range caps.all() {
-		if g.tally.used+g.tally.reserved > g.limit {
-			return g.exceeded(s.now)
+	b := l.bucket(l.owners(&p))
+	caps := b.capChecks(&p)
+	for _, c := range caps.all() {
+		if c.counter.used+c.counter.reserved > c.limit {
+			return c.exceeded(b.date)
 		}
 	}
 	return nil
 }
 
-// Waiting is how many wait.
+// Waiting returns the number of requests that wait.
 func (l *Ledger) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waiting
 }
 
-// Reserved is what is reserved by all.
+// Reserved returns the tokens reserved by all requests.
 func (l *Ledger) Reserved() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.reserved
 }
 
-// Backlog is how many rows the ledger sees to.
+// Backlog returns the number of settlements queued for retry.
 func (l *Ledger) Backlog() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,6 @@ package budget_test
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -30,7 +29,7 @@ func newPath(tb testing.TB) string {
 	return filepath.Join(tb.TempDir(), "base.db")
 }
 
-// openDatabase opens a database that is closed with the test.
+// openDatabase opens a database that is closed at the end of the test.
 func openDatabase(tb testing.TB, path string) *database.DB {
 	tb.Helper()
 	db, err := database.Open(tb.Context(), database.Settings{Path: path}, zap.NewNop())
@@ -43,8 +42,8 @@ func openDatabase(tb testing.TB, path string) *database.DB {
 	return db
 }
 
-// start makes a ledger that is closed with the test.
-func start(tb testing.TB, db *database.DB) *budget.Ledger {
+// startLedger starts a ledger that is closed at the end of the test.
+func startLedger(tb testing.TB, db *database.DB) *budget.Ledger {
 	tb.Helper()
 	l := budget.New(db, zap.NewNop(), budget.Settings{})
 	must(tb, l.Start(tb.Context()))
@@ -54,26 +53,26 @@ func start(tb testing.TB, db *database.DB) *budget.Ledger {
 
 func newLedger(tb testing.TB) *budget.Ledger {
 	tb.Helper()
-	return start(tb, openDatabase(tb, newPath(tb)))
+	return startLedger(tb, openDatabase(tb, newPath(tb)))
 }
 
 var lastID atomic.Int64
 
-func request() budget.Request {
+func newRequest() budget.Request {
 	return budget.Request{
 		ID: "req_" + strconv.FormatInt(lastID.Add(1), 10), Model: "llama-8b", Endpoint: "/v1/completions",
 		Workload: "interactive",
 	}
 }
 
-// exactly is a demand for one candidate.
-func exactly(prompt, maxTokens int64) budget.Demand {
+// demand returns an exact demand for one candidate.
+func demand(prompt, maxTokens int64) budget.Demand {
 	return budget.Demand{PromptTokens: prompt, Exact: true, Candidates: 1, MaxTokens: maxTokens}
 }
 
 func reserve(tb testing.TB, l *budget.Ledger, p budget.Payer, d budget.Demand) *budget.Reservation {
 	tb.Helper()
-	r, err := l.Reserve(tb.Context(), p, request(), d, nil)
+	r, err := l.Reserve(tb.Context(), p, newRequest(), d, nil)
 	must(tb, err)
 	return r
 }
@@ -83,14 +82,33 @@ func settle(tb testing.TB, r *budget.Reservation, prompt, completion int64) {
 	must(tb, r.Settle(tb.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: 200}))
 }
 
-// spend makes a payer's used tokens what they should be.
+// spend makes one request that uses the given tokens.
 func spend(tb testing.TB, l *budget.Ledger, key, account string, prompt, completion int64) {
 	tb.Helper()
-	settle(tb, reserve(tb, l, budget.Payer{Key: key, Account: account}, exactly(prompt, max(completion, 1))), prompt, completion)
+	settle(tb, reserve(tb, l, budget.Payer{Key: key, Account: account}, demand(prompt, max(completion, 1))), prompt, completion)
 }
 
-// fill writes a million rows, or how many there should be, of one month: a thousand keys of a hundred accounts.
-func fill(tb testing.TB, db *database.DB, rows int, from time.Time) {
+// fakeRequester is a budget.Requester that records how often its methods are called.
+type fakeRequester struct {
+	tokens    int64
+	countErr  error
+	memoryErr error
+
+	counted, memoryReserved, memoryReleased int
+}
+
+func (f *fakeRequester) CountPrompt(context.Context) (int64, error) {
+	f.counted++
+	return f.tokens, f.countErr
+}
+
+func (f *fakeRequester) ReserveMemory() (release func(), err error) {
+	f.memoryReserved++
+	return func() { f.memoryReleased++ }, f.memoryErr
+}
+
+// insertRows inserts rows of one month, from 1000 keys of 100 accounts.
+func insertRows(tb testing.TB, db *database.DB, rows int, from time.Time) {
 	tb.Helper()
 	const text = `
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
@@ -106,11 +124,9 @@ func fill(tb testing.TB, db *database.DB, rows int, from time.Time) {
 	}))
 }
 
-func at(tb testing.TB, text string) time.Time {
+func parseTime(tb testing.TB, text string) time.Time {
 	tb.Helper()
 	parsed, err := time.Parse(time.RFC3339, text)
 	must(tb, err)
 	return parsed
 }
-
-func name(parts ...any) string { return fmt.Sprint(parts...) }

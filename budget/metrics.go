@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are counted as things happen; the rest is read from the ledger when it is asked for.
+// metrics are updated by events. The Collector reads the other metrics from the Ledger.
 type metrics struct {
 	settled     atomic.Int64
 	interrupted atomic.Int64
@@ -23,7 +23,7 @@ func newMetrics() *metrics {
 	})}
 }
 
-func (m *metrics) ended(state State) {
+func (m *metrics) countEnded(state State) {
 	if state == Settled {
 		m.settled.Add(1)
 	} else {
@@ -31,15 +31,15 @@ func (m *metrics) ended(state State) {
 	}
 }
 
-func (m *metrics) committed(took time.Duration) { m.commits.Observe(took.Seconds()) }
+func (m *metrics) observeCommit(took time.Duration) { m.commits.Observe(took.Seconds()) }
 
-// Collector is a Ledger as Prometheus sees it.
+// Collector exports the metrics of a Ledger to Prometheus.
 type Collector struct {
 	ledger                                        *Ledger
 	reserved, open, waiting, backlog, lost, ended *prometheus.Desc
 }
 
-// NewCollector makes the Collector of a Ledger.
+// NewCollector returns a Collector for l.
 func NewCollector(l *Ledger) *Collector {
 	name := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("basegate_ledger_"+name, help, labels, nil)

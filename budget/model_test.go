@@ -14,28 +14,28 @@ import (
 	"basegate/quota"
 )
 
-// model is the budgets as their description puts them: sums by name, nothing clever.
+// model is a reference implementation of the ledger's decisions: plain sums by counter name.
 type model struct {
 	used, reserved map[string]int64
 }
 
-// modelCap is one of the eight.
+// modelCap is one of a payer's eight caps.
 type modelCap struct {
 	scope  budget.Scope
 	window budget.Window
 	meter  budget.Meter
 	limit  int64
-	name   string // of the counter at this time
+	name   string // of its counter at the time of the decision
 }
 
-// counters are the names of what a party's request is counted on at a time.
+// counters returns the names of the counters of a key or an account at a time, by window and meter.
 func counters(scope budget.Scope, id string, at time.Time) map[string]string {
-	party := string(scope) + "/" + id + "/"
+	owner := string(scope) + "/" + id + "/"
 	return map[string]string{
-		"month total":  party + at.Format("2006-01") + "/total",
-		"day total":    party + at.Format("2006-01-02") + "/total",
-		"month input":  party + at.Format("2006-01") + "/input",
-		"month output": party + at.Format("2006-01") + "/output",
+		"month total":  owner + at.Format("2006-01") + "/total",
+		"day total":    owner + at.Format("2006-01-02") + "/total",
+		"month input":  owner + at.Format("2006-01") + "/input",
+		"month output": owner + at.Format("2006-01") + "/output",
 	}
 }
 
@@ -74,11 +74,11 @@ func (m *model) add(to map[string]int64, p budget.Payer, at time.Time, input, ou
 	}
 }
 
-// judge answers with the tokens that are granted, the cap that refuses, or neither where the request waits.
-func (m *model) judge(p budget.Payer, d budget.Demand, at time.Time) (granted int64, refusal *modelCap) {
+// evaluate returns the tokens granted, or the cap that refuses, or neither if the request has to wait.
+func (m *model) evaluate(p budget.Payer, d budget.Demand, at time.Time) (granted int64, refusal *modelCap) {
 	caps := modelCaps(p, at)
-	for granted = d.MaxTokens; granted > 0; granted-- { // the most that fits, found by trying
-		if refusal = m.first(caps, d.PromptTokens, d.Candidates*granted, m.used); refusal == nil {
+	for granted = d.MaxTokens; granted > 0; granted-- { // the most that fits, by trying
+		if refusal = m.exceeded(caps, d.PromptTokens, d.Candidates*granted, m.used); refusal == nil {
 			break
 		}
 	}
@@ -89,14 +89,14 @@ func (m *model) judge(p budget.Payer, d budget.Demand, at time.Time) (granted in
 	for _, c := range caps {
 		both[c.name] = m.used[c.name] + m.reserved[c.name]
 	}
-	if m.first(caps, d.PromptTokens, d.Candidates*granted, both) != nil {
+	if m.exceeded(caps, d.PromptTokens, d.Candidates*granted, both) != nil {
 		return 0, nil
 	}
 	return granted, nil
 }
 
-// first is the cap to be named of those that so much more would pass.
-func (m *model) first(caps []modelCap, input, output int64, taken map[string]int64) *modelCap {
+// exceeded returns the cap that a refusal names, of those that the additional tokens exceed.
+func (m *model) exceeded(caps []modelCap, input, output int64, taken map[string]int64) *modelCap {
 	var named *modelCap
 	for i, c := range caps {
 		need := map[budget.Meter]int64{budget.Total: input + output, budget.Input: input, budget.Output: output}[c.meter]
@@ -111,26 +111,26 @@ func (m *model) first(caps []modelCap, input, output int64, taken map[string]int
 	return named
 }
 
-// modelOpen is a reservation as the model knows it.
-type modelOpen struct {
+// modelReservation is an open reservation.
+type modelReservation struct {
 	r             *budget.Reservation
 	p             budget.Payer
 	at            time.Time
 	input, output int64
 }
 
-// comparison drives a ledger and a model by the same operations.
+// comparison applies the same random operations to a ledger and a model.
 type comparison struct {
 	*model
-	t      *testing.T
-	rng    *rand.Rand
-	ledger *budget.Ledger
-	now    time.Time
-	low    time.Time // the clock is not set back further
-	payers []budget.Payer
-	open   []modelOpen
-	left   context.Context //nolint:containedctx // it has ended, so that nobody waits
-	counts map[string]int
+	t        *testing.T
+	rng      *rand.Rand
+	ledger   *budget.Ledger
+	now      time.Time
+	earliest time.Time // the clock is not set back further
+	payers   []budget.Payer
+	open     []modelReservation
+	ended    context.Context //nolint:containedctx // it has ended, so that Reserve returns instead of waiting
+	results  map[string]int  // how often each kind of decision was made
 }
 
 func newComparison(t *testing.T, seed uint64) *comparison {
@@ -138,22 +138,22 @@ func newComparison(t *testing.T, seed uint64) *comparison {
 	db := openDatabase(t, newPath(t))
 	c := &comparison{
 		model: &model{used: map[string]int64{}, reserved: map[string]int64{}}, t: t,
-		rng: rand.New(rand.NewPCG(seed, 2)), now: at(t, "2027-11-20T12:00:00Z"), counts: map[string]int{},
+		rng: rand.New(rand.NewPCG(seed, 2)), now: parseTime(t, "2027-11-20T12:00:00Z"), results: map[string]int{},
 	}
-	c.low = c.now
+	c.earliest = c.now
 	c.ledger = budget.New(db, zap.NewNop(), budget.Settings{Backlog: 1})
 	c.ledger.SetClock(func() time.Time { return c.now })
 	must(t, c.ledger.Start(t.Context()))
 	t.Cleanup(c.ledger.Close)
-	must(t, db.Close()) // this is about the counters, which stand when rows cannot be written
-	left, leave := context.WithCancel(t.Context())
-	leave()
-	c.left = left
-	limit := func(most int64) quota.Cap {
+	must(t, db.Close()) // only the counters are compared; they do not depend on the rows
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.ended = ended
+	limit := func(below int64) quota.Cap {
 		if c.rng.IntN(3) == 0 {
 			return quota.Unbounded()
 		}
-		return quota.Limit(c.rng.Int64N(most))
+		return quota.Limit(c.rng.Int64N(below))
 	}
 	for key := range 12 {
 		p := budget.Payer{Key: fmt.Sprint("key", key), Account: fmt.Sprint("acc", key%4)}
@@ -173,14 +173,14 @@ func (c *comparison) step() {
 		c.reserve()
 	case n < 97 && len(c.open) > 0:
 		c.settle(c.rng.IntN(len(c.open)))
-	case n == 97 && c.rng.IntN(50) == 0: // set back
+	case n == 97 && c.rng.IntN(50) == 0: // set the clock back
 		c.now = c.now.Add(-time.Duration(c.rng.Int64N(int64(20 * 24 * time.Hour))))
-		if c.now.Before(c.low) {
-			c.now = c.low
+		if c.now.Before(c.earliest) {
+			c.now = c.earliest
 		}
 	default:
 		c.now = c.now.Add(time.Duration(c.rng.Int64N(int64(20 * time.Minute))))
-		c.low = maxTime(c.low, c.now.AddDate(0, 0, -25))
+		c.earliest = maxTime(c.earliest, c.now.AddDate(0, 0, -25))
 	}
 }
 
@@ -197,36 +197,36 @@ func (c *comparison) reserve() {
 	d := budget.Demand{
 		PromptTokens: c.rng.Int64N(300), Exact: true, Candidates: 1 + c.rng.Int64N(3), MaxTokens: 1 + c.rng.Int64N(60),
 	}
-	want, refusal := c.judge(p, d, c.now)
-	r, err := c.ledger.Reserve(c.left, p, budget.Request{ID: "x"}, d, nil)
+	want, refusal := c.evaluate(p, d, c.now)
+	r, err := c.ledger.Reserve(c.ended, p, budget.Request{ID: "x"}, d, nil)
 	var e *budget.Exceeded
 	switch {
 	case err == nil:
 		if want != r.MaxTokens() {
-			c.t.Fatalf("%s: %+v got %d tokens, want %d (refused by %+v)", c.now, d, r.MaxTokens(), want, refusal)
+			c.t.Fatalf("%s: %+v: got %d tokens, want %d (refusal: %+v)", c.now, d, r.MaxTokens(), want, refusal)
 		}
-		o := modelOpen{r: r, p: p, at: c.now, input: d.PromptTokens, output: d.Candidates * want}
+		o := modelReservation{r: r, p: p, at: c.now, input: d.PromptTokens, output: d.Candidates * want}
 		c.add(c.reserved, p, c.now, o.input, o.output)
 		c.open = append(c.open, o)
-		c.counts[name("granted, clamped ", r.Clamped())]++
+		c.results[fmt.Sprint("granted, clamped ", r.Clamped())]++
 	case errors.As(err, &e):
 		if refusal == nil || e.Scope != refusal.scope || e.Window != refusal.window || e.Meter != refusal.meter ||
 			e.Limit != refusal.limit || e.Used != c.used[refusal.name] || e.Reserved != c.reserved[refusal.name] ||
 			e.ResetsAt.Before(c.now) || e.ResetsAt.AddDate(0, -1, 0).After(c.now) {
-			c.t.Fatalf("%s: %+v was refused by %+v, want %+v", c.now, d, e, refusal)
+			c.t.Fatalf("%s: %+v: got refusal %+v, want %+v", c.now, d, e, refusal)
 		}
-		c.counts["refused"]++
+		c.results["refused"]++
 	case errors.Is(err, context.Canceled):
 		if want != 0 || refusal != nil {
-			c.t.Fatalf("%s: %+v waits, want %d tokens or %+v", c.now, d, want, refusal)
+			c.t.Fatalf("%s: %+v: the request waits, want %d tokens or refusal %+v", c.now, d, want, refusal)
 		}
-		c.counts["waiting"]++
+		c.results["waiting"]++
 	default:
 		c.t.Fatal(err)
 	}
 	for _, one := range modelCaps(p, c.now) {
 		if c.used[one.name]+c.reserved[one.name] > one.limit {
-			c.t.Fatalf("%s: %+v is passed", c.now, one)
+			c.t.Fatalf("%s: used and reserved tokens exceed %+v", c.now, one)
 		}
 	}
 }
@@ -244,13 +244,13 @@ func (c *comparison) settle(i int) {
 		o.r.SetProgress(output)
 		o.r.Release()
 	} else {
-		_ = o.r.Settle(c.left, budget.Outcome{Prompt: input, Completion: output}) // the database is closed
+		_ = o.r.Settle(c.ended, budget.Outcome{Prompt: input, Completion: output}) // the database is closed
 	}
 	c.add(c.reserved, o.p, o.at, -o.input, -o.output)
 	c.add(c.used, o.p, o.at, input, output)
 }
 
-func TestTheLedgerDecidesLikeTheModel(t *testing.T) {
+func TestDecisionsAgreeWithAReferenceModel(t *testing.T) {
 	operations := 1_000_000
 	if testing.Short() || raceDetector {
 		operations = 50_000
@@ -260,6 +260,6 @@ func TestTheLedgerDecidesLikeTheModel(t *testing.T) {
 		for range operations / 4 {
 			c.step()
 		}
-		t.Log(c.now, c.counts)
+		t.Log(c.now, c.results)
 	}
 }

@@ -11,23 +11,23 @@ import (
 	"basegate/database"
 )
 
-// querier is what queries run on.
+// querier runs queries: a *sql.DB or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
 }
 
-// State is how far a request has come.
+// State is the state of a request's row.
 type State string
 
 // The states.
 const (
-	Settled     State = "settled"     // it has ended, well or not
-	Interrupted State = "interrupted" // nobody has said how it ended
+	Settled     State = "settled"     // ended by Settle, successfully or not
+	Interrupted State = "interrupted" // ended by Release, or left in flight by a crash
 
 	inFlight State = "in_flight"
 )
 
-// row is a request on the ledger.
+// row is the row of a request.
 type row struct {
 	request Request
 	state   State
@@ -47,7 +47,7 @@ func insertRequest(ctx context.Context, tx database.Execer, r row) error {
 	return err
 }
 
-// updateRequest closes a row, if there is one.
+// updateRequest completes a row, and reports whether it exists.
 func updateRequest(ctx context.Context, tx database.Execer, r row) (found bool, err error) {
 	const text = `
 		UPDATE requests SET backend = $2, status = $3, code = $4, state = $5, prompt_tokens = $6, completion_tokens = $7,
@@ -64,7 +64,7 @@ func updateRequest(ctx context.Context, tx database.Execer, r row) (found bool, 
 	return rows > 0, err
 }
 
-// updateProgress writes a checkpoint, unless the request has ended meanwhile.
+// updateProgress writes a checkpoint, and reports whether the row exists and is in flight.
 func updateProgress(ctx context.Context, tx database.Execer, id string, p progress) (found bool, err error) {
 	const text = `
 		UPDATE requests SET backend = $2, prompt_tokens = $3, completion_tokens = $4
@@ -77,104 +77,104 @@ func updateProgress(ctx context.Context, tx database.Execer, id string, p progre
 	return n > 0, err
 }
 
-// interruptRequests closes all rows that are in flight.
+// interruptRequests marks all rows in flight as interrupted.
 func interruptRequests(ctx context.Context, tx database.Tx) (rows int64, err error) {
 	const text = `UPDATE requests SET state = 'interrupted' WHERE state = 'in_flight'`
 	result, err := tx.ExecContext(ctx, text)
 	if err != nil {
-		return 0, fmt.Errorf("close what was in flight: %w", err)
+		return 0, fmt.Errorf("mark requests in flight as interrupted: %w", err)
 	}
 	return result.RowsAffected()
 }
 
-// spent is what a key has taken in a day.
-type spent struct {
+// dailyUsage is the usage of one key on one day.
+type dailyUsage struct {
 	key, account       string
 	day                time.Time
 	prompt, completion int64
-	last               time.Time // when its last request came
+	lastRequest        time.Time // when the latest request arrived
 }
 
-// dayMicros is a day in the unit of the tables.
+// dayMicros is a day in microseconds, the unit of the tables.
 const dayMicros = int64(24 * time.Hour / time.Microsecond)
 
-// selectSpent reads what has been taken since a day began.
-func selectSpent(ctx context.Context, q querier, since time.Time, each func(spent)) error {
+// selectDailyUsage calls each with the usage of every key and day, from the day that starts at since.
+func selectDailyUsage(ctx context.Context, q querier, since time.Time, each func(dailyUsage)) error {
 	const text = `
 		SELECT key_id, account_id, time / $2, sum(prompt_tokens), sum(completion_tokens), max(time)
 		FROM requests WHERE time >= $1
 		GROUP BY key_id, account_id, time / $2`
 	rows, err := q.QueryContext(ctx, text, since.UnixMicro(), dayMicros)
 	if err != nil {
-		return fmt.Errorf("read what is used: %w", err)
+		return fmt.Errorf("read daily usage: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var (
-			s         spent
+			u         dailyUsage
 			day, last int64
 		)
-		if err := rows.Scan(&s.key, &s.account, &day, &s.prompt, &s.completion, &last); err != nil {
-			return fmt.Errorf("read what is used: %w", err)
+		if err := rows.Scan(&u.key, &u.account, &day, &u.prompt, &u.completion, &last); err != nil {
+			return fmt.Errorf("read daily usage: %w", err)
 		}
-		s.day, s.last = time.UnixMicro(day*dayMicros).UTC(), time.UnixMicro(last).UTC()
-		each(s)
+		u.day, u.lastRequest = time.UnixMicro(day*dayMicros).UTC(), time.UnixMicro(last).UTC()
+		each(u)
 	}
 	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read what is used: %w", err)
+		return fmt.Errorf("read daily usage: %w", err)
 	}
 	return nil
 }
 
-// scanner is the current row.
+// scanner scans the current row of a result.
 type scanner interface {
 	Scan(to ...any) error
 }
 
-// report is a question about usage: what to select, and what to put behind the conditions.
-type report struct {
-	columns string
-	tail    string
+// usageQuery is the query for one Grouping.
+type usageQuery struct {
+	columns string // of SELECT
+	tail    string // GROUP BY and ORDER BY, after the conditions
 	scan    func(scanner) (Row, error)
 }
 
-func reportBy(by By) (r report, ok bool) {
+func usageQueryFor(by Grouping) (q usageQuery, ok bool) {
 	const (
-		sums = `, count(*), sum(prompt_tokens), sum(completion_tokens)`
-		most = ` ORDER BY sum(prompt_tokens + completion_tokens) DESC, `
+		sums      = `, count(*), sum(prompt_tokens), sum(completion_tokens)`
+		mostFirst = ` ORDER BY sum(prompt_tokens + completion_tokens) DESC, `
 	)
 	switch by {
 	case ByRequest:
-		return report{
+		return usageQuery{
 			columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`,
 			tail: ` ORDER BY time DESC, request_id DESC`, scan: scanRequest,
 		}, true
 	case ByKey:
-		return report{`key_id, account_id` + sums, ` GROUP BY key_id, account_id` + most + `key_id`, scanKey}, true
+		return usageQuery{`key_id, account_id` + sums, ` GROUP BY key_id, account_id` + mostFirst + `key_id`, scanKey}, true
 	case ByAccount:
-		return report{`account_id` + sums, ` GROUP BY account_id` + most + `account_id`, scanAccount}, true
+		return usageQuery{`account_id` + sums, ` GROUP BY account_id` + mostFirst + `account_id`, scanAccount}, true
 	case ByModel:
-		return report{`model` + sums, ` GROUP BY model` + most + `model`, scanModel}, true
+		return usageQuery{`model` + sums, ` GROUP BY model` + mostFirst + `model`, scanModel}, true
 	case ByWorkload:
-		return report{`workload` + sums, ` GROUP BY workload` + most + `workload`, scanWorkload}, true
+		return usageQuery{`workload` + sums, ` GROUP BY workload` + mostFirst + `workload`, scanWorkload}, true
 	case ByUser:
-		return report{`user_tag` + sums, ` GROUP BY user_tag` + most + `user_tag`, scanUser}, true
+		return usageQuery{`user_tag` + sums, ` GROUP BY user_tag` + mostFirst + `user_tag`, scanUser}, true
 	case ByDayModel:
-		return report{`time / 86400000000, model` + sums, ` GROUP BY 1, model ORDER BY 1 DESC, model`, scanDayModel}, true
+		return usageQuery{`time / 86400000000, model` + sums, ` GROUP BY 1, model ORDER BY 1 DESC, model`, scanDayModel}, true
 	case ByDay:
-		return report{`time / 86400000000` + sums, ` GROUP BY 1 ORDER BY 1 DESC`, scanDay}, true
+		return usageQuery{`time / 86400000000` + sums, ` GROUP BY 1 ORDER BY 1 DESC`, scanDay}, true
 	}
-	return report{}, false
+	return usageQuery{}, false
 }
 
-// selectUsage asks. The text is put together of constants; whatever is given is a parameter.
-func selectUsage(ctx context.Context, q querier, f Filter, r report) (*sql.Rows, error) {
+// selectUsage runs a usage query. Its text consists of constants; all values of the filter are parameters.
+func selectUsage(ctx context.Context, db querier, f Filter, q usageQuery) (*sql.Rows, error) {
 	var (
 		text strings.Builder
 		args []any
 	)
-	text.WriteString(`SELECT ` + r.columns + ` FROM requests WHERE state <> 'in_flight'`)
+	text.WriteString(`SELECT ` + q.columns + ` FROM requests WHERE state <> 'in_flight'`)
 	param := func(before string, value any) {
 		args = append(args, value)
 		text.WriteString(before + "$" + strconv.Itoa(len(args)))
@@ -199,22 +199,22 @@ func selectUsage(ctx context.Context, q querier, f Filter, r report) (*sql.Rows,
 	}
 	if f.Search != "" {
 		args = append(args, f.Search, len([]rune(f.Search)))
-		text.WriteString(matching(len(args)-1, len(args)))
+		text.WriteString(searchCondition(len(args)-1, len(args)))
 	}
-	text.WriteString(r.tail)
+	text.WriteString(q.tail)
 	if f.Limit > 0 {
 		param(` LIMIT `, f.Limit)
 	}
-	return q.QueryContext(ctx, text.String(), args...)
+	return db.QueryContext(ctx, text.String(), args...)
 }
 
-// matching is the condition of a search: parameters number the text and its length in characters. It is not LIKE, whose
-// wildcards would have to be kept out of the text.
-func matching(text, length int) string {
-	begins := func(column string) string { return fmt.Sprintf(`substr(%s, 1, $%d) = $%d`, column, length, text) }
+// searchCondition returns the condition for Filter.Search. The arguments are the numbers of the parameters that hold
+// the text and its length in characters. It does not use LIKE, because the text may contain its wildcards.
+func searchCondition(text, length int) string {
+	startsWith := func(column string) string { return fmt.Sprintf(`substr(%s, 1, $%d) = $%d`, column, length, text) }
 	contains := func(column string) string { return fmt.Sprintf(`replace(%s, $%d, '') <> %s`, column, text, column) }
 	return ` AND (` + strings.Join([]string{
-		begins("request_id"), begins("code"), contains("user_tag"), contains("workload"), contains("backend"),
+		startsWith("request_id"), startsWith("code"), contains("user_tag"), contains("workload"), contains("backend"),
 	}, ` OR `) + `)`
 }
 

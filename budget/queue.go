@@ -7,197 +7,208 @@ import (
 	"time"
 )
 
-// Count counts a prompt's tokens exactly.
-type Count = func(ctx context.Context) (int64, error)
+// Requester is the request for which Reserve is called. Reserve calls each method at most once, on the goroutine of its
+// caller, and does not hold the ledger's lock meanwhile.
+type Requester interface {
+	// CountPrompt returns the exact number of tokens of all prompts. Reserve calls it if Demand.Exact is false and the
+	// bound in Demand.PromptTokens is too large to admit the request at once and in full. Reserve returns its error.
+	CountPrompt(ctx context.Context) (tokens int64, err error)
 
-// waiter is a demand on its way in.
+	// ReserveMemory accounts for the memory that the request holds while it waits. Reserve calls it if the request has
+	// to wait, and release when the wait ends. Reserve returns its error.
+	ReserveMemory() (release func(), err error)
+}
+
+// waiter is a request in Reserve: being evaluated for the first time, or queued.
 type waiter struct {
 	payer        Payer
 	request      Request
 	demand       Demand
-	key, account *party
+	key, account *owner
 
-	decided     chan struct{} // closed when one of the next is set; nil unless it waits
+	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
 	reservation *Reservation
-	exceeded    *Exceeded
 	err         error
 }
 
-// Reserve takes the most that a request can cost out of every cap at once. The reservation may allow fewer tokens than
-// asked for. The error is *Exceeded when nothing fits what is used.
+// Reserve reserves the worst-case cost of a request against every cap at once. The reservation may allow fewer tokens
+// than demanded. The error is *Exceeded if the tokens already used leave no room for the request.
 //
-// Where d is not exact and the bound does not fit beside what is used and reserved, exact is asked once and the demand
-// judged by its answer, so that no refusal, clamp or wait rests on the bound; its error is Reserve's. Without exact the
-// bound is taken for the count.
+// If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once and
+// evaluates the exact demand, so that no refusal, lower max_tokens or wait rests on the bound. If requester is nil, the
+// bound is taken for the count, and the memory held during a wait is not accounted for.
 //
-// Reserve waits for as long as reservations of others stand in the way, and ctx allows; the caps by which it decides are
-// those in force then. A key that may not be used any more gets ErrBarred. While the database cannot be written it admits
-// nobody, with database.ErrUnavailable.
-func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, exact Count) (*Reservation, error) {
+// Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are
+// those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
+// database.ErrUnavailable while the database cannot be written.
+func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (*Reservation, error) {
 	if err := l.db.WriteError(); err != nil {
-		return nil, fmt.Errorf("admit to the ledger: %w", err)
+		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
 	r.KeyID, r.AccountID = p.Key, p.Account
-	w := &waiter{payer: p, request: r, demand: d.normal()}
-	if exact == nil {
+	w := &waiter{payer: p, request: r, demand: d.normalized()}
+	if requester == nil {
 		w.demand.Exact = true
 	}
-	again, err := l.enter(w)
-	if again {
-		tokens, failed := exact(ctx)
+	needsCount, err := l.admitOrEnqueue(w)
+	if needsCount {
+		tokens, failed := requester.CountPrompt(ctx)
 		if failed != nil {
 			return nil, fmt.Errorf("count the tokens of the prompt: %w", failed)
 		}
 		w.demand.PromptTokens, w.demand.Exact = tokens, true
-		w.demand = w.demand.normal()
-		_, err = l.enter(w)
+		w.demand = w.demand.normalized()
+		_, err = l.admitOrEnqueue(w)
 	}
 	if err == nil && w.decided != nil {
-		err = l.await(ctx, w)
+		err = l.await(ctx, w, requester)
 	}
 	if err != nil {
 		return nil, err
 	}
-	w.reservation.later = time.AfterFunc(openAfter, func() { w.reservation.open(false) })
+	w.reservation.openTimer = time.AfterFunc(openDelay, func() { w.reservation.open(false) })
 	return w.reservation, nil
 }
 
-// enter judges who has come, and lets it in, refuses it, or has it wait. It does none of these but says again where
-// that would rest on a bound.
-func (l *Ledger) enter(w *waiter) (again bool, err error) {
+// admitOrEnqueue evaluates a new request and admits, refuses or queues it. It does none of these but returns needsCount
+// if the demand is not exact and the request would not be admitted in full.
+func (l *Ledger) admitOrEnqueue(w *waiter) (needsCount bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return false, ErrClosed
 	}
-	if err := l.inForce(&w.payer); err != nil {
+	if err := l.refreshCaps(&w.payer); err != nil {
 		return false, err
 	}
-	w.key, w.account = l.parties(&w.payer)
-	if now, _ := l.now(); len(w.account.queue) > 0 && w.account.turned != now {
-		l.pump(w.account)
+	w.key, w.account = l.owners(&w.payer)
+	if today, _ := l.now(); len(w.account.queue) > 0 && w.account.dispatched != today {
+		l.dispatch(w.account)
 	}
-	v := judge(w, l.seat(w.key, w.account))
-	if !w.demand.Exact && (!v.admitted() || v.maxTokens < w.demand.MaxTokens) {
+	d := evaluate(w, l.bucket(w.key, w.account))
+	if !w.demand.Exact && (!d.admitted() || d.maxTokens < w.demand.MaxTokens) {
 		return true, nil
 	}
 	switch {
-	case v.exceeded != nil:
-		return false, v.exceeded
-	case v.admitted():
-		l.take(w, &v)
+	case d.exceeded != nil:
+		return false, d.exceeded
+	case d.admitted():
+		w.reservation = l.reserve(w, &d)
 	default:
 		w.decided = make(chan struct{})
 		w.account.queue = append(w.account.queue, w)
-		w.account.turned = v.seat.now
-		w.hold(&v)
+		w.account.dispatched = d.bucket.date
+		w.block(&d)
 		l.waiting++
 	}
 	return false, nil
 }
 
-// hold makes those who come later wait behind w, as far as the same caps hold them up.
-func (w *waiter) hold(v *verdict) {
-	w.key.blocked = w.key.blocked || v.byKey
-	w.account.blocked = w.account.blocked || v.byAccount
+// block makes later requests wait behind w if the same owner's caps limit them.
+func (w *waiter) block(d *decision) {
+	w.key.blocked = w.key.blocked || d.blockedByKey
+	w.account.blocked = w.account.blocked || d.blockedByAccount
 }
 
-// await waits for the decision. Who leaves loses its place, and what it was given in the same moment.
-func (l *Ledger) await(ctx context.Context, w *waiter) error {
-	if w.demand.Hold != nil {
-		release, err := w.demand.Hold()
+// await waits for the decision on a queued request. If it fails first, the request leaves the queue, and a reservation
+// made at the same moment is released.
+func (l *Ledger) await(ctx context.Context, w *waiter, requester Requester) error {
+	if requester != nil {
+		release, err := requester.ReserveMemory()
 		if err != nil {
-			l.leave(w)
+			l.cancel(w)
 			return fmt.Errorf("wait for reservations to end: %w", err)
 		}
 		defer release()
 	}
 	select {
 	case <-w.decided:
+		return w.err
 	case <-ctx.Done():
-		l.leave(w)
+		l.cancel(w)
 		return fmt.Errorf("wait for reservations to end: %w", context.Cause(ctx))
 	}
-	if w.exceeded != nil {
-		return w.exceeded
-	}
-	return w.err
 }
 
-func (l *Ledger) leave(w *waiter) {
+// cancel removes a request from its queue, or releases its reservation.
+func (l *Ledger) cancel(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := slices.Index(w.account.queue, w); at >= 0 {
 		w.account.queue = slices.Delete(w.account.queue, at, at+1)
 		l.waiting--
 		w.key.blocked = false
-		l.pump(w.account)
+		l.dispatch(w.account)
 	} else if w.reservation != nil {
-		l.give(w.reservation, 0, 0)
+		l.release(w.reservation, 0, 0)
 	}
 }
 
-// pump judges everybody who waits in an account, in order of arrival.
-func (l *Ledger) pump(account *party) {
+// dispatch evaluates all requests that wait in an account's queue, in order of arrival.
+func (l *Ledger) dispatch(account *owner) {
 	account.blocked = false
 	for _, w := range account.queue {
 		w.key.blocked = false
 	}
-	account.turned, _ = l.now()
+	account.dispatched, _ = l.now()
 	before := len(account.queue)
-	account.queue = slices.DeleteFunc(account.queue, func(w *waiter) bool {
-		w.err = l.inForce(&w.payer)
-		v := judge(w, l.seat(w.key, w.account))
-		switch {
-		case w.err != nil:
-		case v.exceeded != nil:
-			w.exceeded = v.exceeded
-		case v.admitted():
-			l.take(w, &v)
-		default:
-			w.hold(&v)
-			return false
-		}
-		close(w.decided)
-		return true
-	})
+	account.queue = slices.DeleteFunc(account.queue, l.decide)
 	l.waiting -= before - len(account.queue)
 }
 
-// take reserves.
-func (l *Ledger) take(w *waiter, v *verdict) {
-	r := &Reservation{
-		ledger: l, request: w.request, seat: v.seat, account: w.account,
-		input: w.demand.PromptTokens, output: product(w.demand.Candidates, v.maxTokens),
-		maxTokens: v.maxTokens, clamped: v.maxTokens < w.demand.MaxTokens,
+// decide evaluates a queued request, and reports whether its wait is over.
+func (l *Ledger) decide(w *waiter) (over bool) {
+	err := l.refreshCaps(&w.payer)
+	d := evaluate(w, l.bucket(w.key, w.account))
+	switch {
+	case err != nil:
+		w.err = err
+	case d.exceeded != nil:
+		w.err = d.exceeded
+	case d.admitted():
+		w.reservation = l.reserve(w, &d)
+	default:
+		w.block(&d)
+		return false
 	}
-	if at := r.request.Time; at.IsZero() || momentOf(at) != v.seat.now {
-		r.request.Time = v.seat.at
+	close(w.decided)
+	return true
+}
+
+// reserve adds the demand to the counters.
+func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
+	r := &Reservation{
+		ledger: l, request: w.request, bucket: d.bucket, account: w.account,
+		input: w.demand.PromptTokens, output: product(w.demand.Candidates, d.maxTokens),
+		maxTokens: d.maxTokens, clamped: d.maxTokens < w.demand.MaxTokens,
+	}
+	if arrived := r.request.Time; arrived.IsZero() || dateOf(arrived) != d.bucket.date {
+		r.request.Time = d.bucket.time
 	}
 	r.request.Time = r.request.Time.UTC()
-	w.key.use(r.request.Time)
-	r.prompt.Store(unknown)
-	r.saved = r.latest()
-	r.seat.key.reserve(r.seat.now.day, r.input, r.output)
-	r.seat.account.reserve(r.seat.now.day, r.input, r.output)
+	w.key.recordUse(r.request.Time)
+	r.prompt.Store(promptUnknown)
+	r.checkpointed = r.progress()
+	r.bucket.key.reserve(r.bucket.date.day, r.input, r.output)
+	r.bucket.account.reserve(r.bucket.date.day, r.input, r.output)
 	l.reserved += r.input + r.output
 	r.index = len(l.open)
 	l.open = append(l.open, r)
-	w.reservation = r
+	return r
 }
 
-// give puts what was taken in the reservation's place, and wakes whom that lets in.
-func (l *Ledger) give(r *Reservation, input, output int64) {
-	r.seat.key.reserve(r.seat.now.day, -r.input, -r.output)
-	r.seat.account.reserve(r.seat.now.day, -r.input, -r.output)
-	r.seat.key.charge(r.seat.now.day, input, output)
-	r.seat.account.charge(r.seat.now.day, input, output)
+// release replaces a reservation by the tokens used, and admits the requests for which that makes room.
+func (l *Ledger) release(r *Reservation, input, output int64) {
+	r.bucket.key.reserve(r.bucket.date.day, -r.input, -r.output)
+	r.bucket.account.reserve(r.bucket.date.day, -r.input, -r.output)
+	r.bucket.key.charge(r.bucket.date.day, input, output)
+	r.bucket.account.charge(r.bucket.date.day, input, output)
 	l.reserved -= r.input + r.output
 	last := l.open[len(l.open)-1]
 	l.open[r.index], last.index = last, r.index
 	l.open[len(l.open)-1] = nil
 	l.open = l.open[:len(l.open)-1]
 	if len(r.account.queue) > 0 {
-		l.pump(r.account)
+		l.dispatch(r.account)
 	}
 }

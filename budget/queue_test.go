@@ -17,81 +17,86 @@ import (
 	"basegate/quota"
 )
 
-// arrival is somebody who asks in a goroutine of its own.
-type arrival struct {
-	leave context.CancelFunc
-	done  chan struct{}
-	r     *budget.Reservation
-	err   error
+// call is a call of Reserve in another goroutine. r and err may be read when it has returned.
+type call struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	r      *budget.Reservation
+	err    error
 }
 
-// arrive asks, and returns when that is decided or waits.
-func arrive(t *testing.T, l *budget.Ledger, p budget.Payer, d budget.Demand) *arrival {
+// goReserve calls Reserve in another goroutine, until it returns or waits. It must run in a synctest bubble.
+func goReserve(t *testing.T, l *budget.Ledger, p budget.Payer, d budget.Demand) *call {
 	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	a := &arrival{leave: leave, done: make(chan struct{})}
+	return goReserveFor(t, l, p, d, nil)
+}
+
+func goReserveFor(t *testing.T, l *budget.Ledger, p budget.Payer, d budget.Demand, requester budget.Requester) *call {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &call{cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(a.done)
-		a.r, a.err = l.Reserve(ctx, p, request(), d, nil)
+		defer close(c.done)
+		c.r, c.err = l.Reserve(ctx, p, newRequest(), d, requester)
 	}()
 	synctest.Wait()
-	return a
+	return c
 }
 
-func (a *arrival) decided() bool {
+func (c *call) returned() bool {
 	synctest.Wait()
 	select {
-	case <-a.done:
+	case <-c.done:
 		return true
 	default:
 		return false
 	}
 }
 
-func TestReservationsOfOthersMakeWait(t *testing.T) {
+func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := capOf(budget.Key, budget.Month, budget.Total, 1000)
-		held := reserve(t, l, p, exactly(100, 800))
-		a := arrive(t, l, p, exactly(100, 900))
-		if a.decided() || l.Waiting() != 1 {
-			t.Fatal("it does not wait")
+		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		held := reserve(t, l, p, demand(100, 800))
+		a := goReserve(t, l, p, demand(100, 900))
+		if a.returned() || l.Waiting() != 1 {
+			t.Fatal("the request does not wait")
 		}
 		settle(t, held, 100, 50)
-		if !a.decided() || a.err != nil {
-			t.Fatalf("it is not let in: %v", a.err)
+		if !a.returned() || a.err != nil {
+			t.Fatalf("the request is not admitted after the settlement: error %v", a.err)
 		}
 		if a.r.MaxTokens() != 750 {
-			t.Errorf("%d tokens are left for it", a.r.MaxTokens())
+			t.Errorf("got %d tokens, want 750", a.r.MaxTokens())
 		}
-		b := arrive(t, l, p, exactly(100, 900))
+		b := goReserve(t, l, p, demand(100, 900))
 		settle(t, a.r, 100, 750)
 		var e *budget.Exceeded
-		if !b.decided() || !errors.As(b.err, &e) || e.Used != 1000 || e.Reserved != 0 {
-			t.Errorf("what is used refuses who waits: %v", b.err)
+		if !b.returned() || !errors.As(b.err, &e) || e.Used != 1000 || e.Reserved != 0 {
+			t.Errorf("got error %v, want the waiting request refused once all tokens are used", b.err)
 		}
 	})
 }
 
-func TestWhoWaitsIsServedInOrder(t *testing.T) {
+func TestRequestsBlockedByTheSameCapsAreAdmittedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		account := capOf(budget.Account, budget.Month, budget.Total, 1000)
+		account := payerWithCap(budget.Account, budget.Month, budget.Total, 1000)
 		other := account
 		other.Key = "other"
-		held := reserve(t, l, account, exactly(0, 900))
-		big := arrive(t, l, account, exactly(0, 800))
-		small := arrive(t, l, other, exactly(0, 50))
-		free := arrive(t, l, budget.Payer{Key: "key", Account: "elsewhere", AccountCaps: account.AccountCaps}, exactly(0, 50))
-		if big.decided() || small.decided() {
-			t.Error("somebody overtakes who came first")
+		held := reserve(t, l, account, demand(0, 900))
+		big := goReserve(t, l, account, demand(0, 800))
+		small := goReserve(t, l, other, demand(0, 50))
+		free := goReserve(t, l, budget.Payer{Key: "key", Account: "elsewhere", AccountCaps: account.AccountCaps}, demand(0, 50))
+		if big.returned() || small.returned() {
+			t.Error("a later request was admitted before an earlier one")
 		}
-		if !free.decided() {
-			t.Error("somebody waits for another account")
+		if !free.returned() {
+			t.Error("a request waits for reservations of another account")
 		}
 		settle(t, held, 0, 0)
-		if !big.decided() || !small.decided() {
-			t.Error("they wait for nothing")
+		if !big.returned() || !small.returned() {
+			t.Error("requests wait although their tokens fit")
 		}
 		settle(t, big.r, 0, 0)
 		settle(t, small.r, 0, 0)
@@ -99,23 +104,23 @@ func TestWhoWaitsIsServedInOrder(t *testing.T) {
 	})
 }
 
-func TestAKeyThatWaitsDoesNotHoldItsAccountUp(t *testing.T) {
+func TestARequestBlockedByItsKeyDoesNotBlockOtherKeysOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		one := capOf(budget.Key, budget.Month, budget.Total, 100)
+		one := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
 		one.AccountCaps.MonthTotal = quota.Limit(1000)
 		two := one
 		two.Key = "other"
-		held := reserve(t, l, one, exactly(0, 80))
-		a := arrive(t, l, one, exactly(0, 90))
-		b := arrive(t, l, two, exactly(0, 90))
-		c := arrive(t, l, one, exactly(0, 10))
-		if a.decided() || !b.decided() || c.decided() {
-			t.Errorf("decided: %v, %v, %v", a.decided(), b.decided(), c.decided())
+		held := reserve(t, l, one, demand(0, 80))
+		a := goReserve(t, l, one, demand(0, 90))
+		b := goReserve(t, l, two, demand(0, 90))
+		c := goReserve(t, l, one, demand(0, 10))
+		if a.returned() || !b.returned() || c.returned() {
+			t.Errorf("returned: %v, %v, %v; want only the other key's request", a.returned(), b.returned(), c.returned())
 		}
 		settle(t, held, 0, 0)
-		if !a.decided() || !c.decided() {
-			t.Error("they wait for nothing")
+		if !a.returned() || !c.returned() {
+			t.Error("requests wait although their tokens fit")
 		}
 		settle(t, a.r, 0, 0)
 		settle(t, b.r, 0, 0)
@@ -123,107 +128,139 @@ func TestAKeyThatWaitsDoesNotHoldItsAccountUp(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesLosesItsPlace(t *testing.T) {
+func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := capOf(budget.Account, budget.Day, budget.Total, 100)
-		held := reserve(t, l, p, exactly(0, 50))
-		first := arrive(t, l, p, exactly(0, 80))
-		second := arrive(t, l, p, exactly(0, 50))
-		if second.decided() {
-			t.Error("it overtakes")
+		p := payerWithCap(budget.Account, budget.Day, budget.Total, 100)
+		held := reserve(t, l, p, demand(0, 50))
+		first := goReserve(t, l, p, demand(0, 80))
+		second := goReserve(t, l, p, demand(0, 50))
+		if second.returned() {
+			t.Error("the second request was admitted before the first")
 		}
-		first.leave()
-		if !first.decided() || !errors.Is(first.err, context.Canceled) {
-			t.Errorf("it stays: %v", first.err)
+		first.cancel()
+		if !first.returned() || !errors.Is(first.err, context.Canceled) {
+			t.Errorf("cancelled: got error %v, want context.Canceled", first.err)
 		}
-		if !second.decided() || second.err != nil {
-			t.Errorf("the next one is not let in: %v", second.err)
+		if !second.returned() || second.err != nil {
+			t.Errorf("the next request is not admitted: error %v", second.err)
 		}
 		if n := l.Waiting(); n != 0 {
-			t.Errorf("%d wait", n)
+			t.Errorf("%d requests wait, want 0", n)
 		}
 		settle(t, held, 0, 0)
 		settle(t, second.r, 0, 0)
 		if n := l.Reserved(); n != 0 {
-			t.Errorf("%d tokens stay reserved", n)
+			t.Errorf("%d tokens are reserved after all settlements, want 0", n)
 		}
 	})
 }
 
-func TestCloseTurnsAwayWhoWaits(t *testing.T) {
+func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := capOf(budget.Account, budget.Day, budget.Total, 100)
-		held := reserve(t, l, p, exactly(0, 100))
-		a := arrive(t, l, p, exactly(0, 80))
-		l.Close()
-		if !a.decided() || !errors.Is(a.err, budget.ErrClosed) {
-			t.Errorf("it waits on: %v", a.err)
+		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		atOnce := &fakeRequester{}
+		held, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 900), atOnce)
+		must(t, err)
+		if atOnce.memoryReserved != 0 {
+			t.Errorf("a request that does not wait reserved memory %d times, want 0", atOnce.memoryReserved)
 		}
-		if _, err := l.Reserve(t.Context(), p, request(), exactly(0, 1), nil); !errors.Is(err, budget.ErrClosed) {
-			t.Errorf("closed: %v", err)
+		waiting := &fakeRequester{}
+		c := goReserveFor(t, l, p, demand(0, 500), waiting)
+		if c.returned() || waiting.memoryReserved != 1 || waiting.memoryReleased != 0 {
+			t.Errorf("while it waits: returned %v, memory reserved %d times and released %d times; want false, 1, 0",
+				c.returned(), waiting.memoryReserved, waiting.memoryReleased)
+		}
+		full := &fakeRequester{memoryErr: errors.New("no memory")}
+		if _, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 500), full); !errors.Is(err, full.memoryErr) {
+			t.Errorf("without memory: got error %v, want %v", err, full.memoryErr)
+		}
+		if n := l.Waiting(); n != 1 {
+			t.Errorf("%d requests wait, want 1", n)
+		}
+		settle(t, held, 0, 0)
+		if !c.returned() || c.err != nil || waiting.memoryReleased != 1 {
+			t.Errorf("after the wait: returned %v with error %v, memory released %d times; want true, nil, 1",
+				c.returned(), c.err, waiting.memoryReleased)
+		}
+		settle(t, c.r, 0, 0)
+	})
+}
+
+func TestCloseRefusesWaitingRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t)
+		p := payerWithCap(budget.Account, budget.Day, budget.Total, 100)
+		held := reserve(t, l, p, demand(0, 100))
+		a := goReserve(t, l, p, demand(0, 80))
+		l.Close()
+		if !a.returned() || !errors.Is(a.err, budget.ErrClosed) {
+			t.Errorf("waiting request: got error %v, want ErrClosed", a.err)
+		}
+		if _, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 1), nil); !errors.Is(err, budget.ErrClosed) {
+			t.Errorf("after Close: got error %v, want ErrClosed", err)
 		}
 		settle(t, held, 0, 7)
 	})
 }
 
-func TestANewWindowLetsIn(t *testing.T) {
+func TestANewWindowAdmitsWaitingRequests(t *testing.T) {
 	for _, c := range []struct {
-		window budget.Window
-		start  string
-		turn   string
+		window   budget.Window
+		start    string
+		rollover string
 	}{
 		{budget.Day, "2000-02-28T23:59:50Z", "2000-02-29T00:00:00Z"},
 		{budget.Day, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
 		{budget.Month, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
 		{budget.Month, "2000-12-31T23:59:50Z", "2001-01-01T00:00:00Z"},
 	} {
-		t.Run(name(c.window, " ", c.turn), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.window, " ", c.rollover), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				time.Sleep(time.Until(at(t, c.start)))
+				time.Sleep(time.Until(parseTime(t, c.start)))
 				l := newLedger(t)
-				p := capOf(budget.Key, c.window, budget.Total, 100)
-				held := reserve(t, l, p, exactly(0, 60))
-				a := arrive(t, l, p, exactly(0, 60))
-				if a.decided() {
-					t.Fatal("it does not wait")
+				p := payerWithCap(budget.Key, c.window, budget.Total, 100)
+				held := reserve(t, l, p, demand(0, 60))
+				a := goReserve(t, l, p, demand(0, 60))
+				if a.returned() {
+					t.Fatal("the request does not wait")
 				}
 				spend(t, l, "key", "acc", 40, 0)
-				_, err := l.Reserve(t.Context(), p, request(), exactly(60, 1), nil)
+				_, err := l.Reserve(t.Context(), p, newRequest(), demand(60, 1), nil)
 				var e *budget.Exceeded
-				if !errors.As(err, &e) || !e.ResetsAt.Equal(at(t, c.turn)) || e.Used != 40 || e.Reserved != 60 {
-					t.Errorf("refused with %+v, %v", e, err)
+				if !errors.As(err, &e) || !e.ResetsAt.Equal(parseTime(t, c.rollover)) || e.Used != 40 || e.Reserved != 60 {
+					t.Errorf("got error %v (%+v), want 40 used and 60 reserved until %s", err, e, c.rollover)
 				}
-				time.Sleep(time.Until(at(t, c.turn)) + 1500*time.Millisecond)
-				if !a.decided() || a.err != nil || a.r.Clamped() {
-					t.Fatalf("it is not let in: %v", a.err)
+				time.Sleep(time.Until(parseTime(t, c.rollover)) + 1500*time.Millisecond)
+				if !a.returned() || a.err != nil || a.r.Clamped() {
+					t.Fatalf("the request is not admitted in full in the new window: error %v", a.err)
 				}
-				settle(t, held, 0, 60) // belongs to the window that has ended
+				settle(t, held, 0, 60) // is charged to the window that has ended
 				settle(t, a.r, 0, 10)
-				if h, _ := l.Tightest(p); h.Remaining != 90 {
-					t.Errorf("%d tokens are left in the new window", h.Remaining)
+				if h, _ := l.Headroom(p); h.Remaining != 90 {
+					t.Errorf("%d tokens are left in the new window, want 90", h.Remaining)
 				}
 			})
 		})
 	}
 }
 
-func TestManyAtOnceNeverPassACap(t *testing.T) {
+func TestConcurrentRequestsNeverExceedACap(t *testing.T) {
 	for _, c := range capCases() {
-		t.Run(name(c.scope, " ", c.window, " ", c.meter), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.scope, " ", c.window, " ", c.meter), func(t *testing.T) {
 			const limit, most = 5000, 60
 			l := newLedger(t)
-			p := capOf(c.scope, c.window, c.meter, limit)
+			p := payerWithCap(c.scope, c.window, c.meter, limit)
 			var refused, settled atomic.Int64
 			var all sync.WaitGroup
 			for i := range 400 {
 				all.Go(func() {
 					rng := rand.New(rand.NewPCG(uint64(i), 1))
 					prompt := 1 + rng.Int64N(most/2)
-					r, err := l.Reserve(t.Context(), p, request(), exactly(prompt, 1+rng.Int64N(most/2)), nil)
+					r, err := l.Reserve(t.Context(), p, newRequest(), demand(prompt, 1+rng.Int64N(most/2)), nil)
 					if e := l.Overdrawn(p); e != nil {
-						t.Errorf("overdrawn: %+v", e)
+						t.Errorf("used and reserved tokens exceed a cap: %+v", e)
 					}
 					if _, ok := errors.AsType[*budget.Exceeded](err); ok {
 						refused.Add(1)
@@ -239,13 +276,14 @@ func TestManyAtOnceNeverPassACap(t *testing.T) {
 					}
 					settled.Add(1)
 					if e := l.Overdrawn(p); e != nil {
-						t.Errorf("overdrawn: %+v", e)
+						t.Errorf("used and reserved tokens exceed a cap: %+v", e)
 					}
 				})
 			}
 			all.Wait()
 			if settled.Load()+refused.Load() != 400 || l.Reserved() != 0 || l.Waiting() != 0 {
-				t.Errorf("%d settled, %d refused, %d reserved, %d waiting", settled.Load(), refused.Load(), l.Reserved(), l.Waiting())
+				t.Errorf("%d settled, %d refused, want 400 in total; %d tokens reserved, %d requests waiting, want 0",
+					settled.Load(), refused.Load(), l.Reserved(), l.Waiting())
 			}
 			var prompt, completion int64
 			rows, err := l.Usage(t.Context(), budget.Filter{}, budget.ByAccount)
@@ -255,76 +293,76 @@ func TestManyAtOnceNeverPassACap(t *testing.T) {
 			}
 			used := map[budget.Meter]int64{budget.Total: prompt + completion, budget.Input: prompt, budget.Output: completion}[c.meter]
 			if used > limit || refused.Load() > 0 && used < limit-most {
-				t.Errorf("%d of %d tokens are used", used, limit)
+				t.Errorf("%d tokens are used, want at most %d, and at least %d if a request was refused", used, limit, limit-most)
 			}
 			fmt.Fprintln(t.Output(), used, "used,", refused.Load(), "refused")
 		})
 	}
 }
 
-// register is what the ledger is told of keys while the test changes it.
-type register struct {
-	mu     sync.Mutex
-	payer  budget.Payer
-	barred error
+// fakePayers is a Settings.Payer whose result the test sets.
+type fakePayers struct {
+	mu    sync.Mutex
+	payer budget.Payer
+	err   error
 }
 
-func (r *register) set(p budget.Payer, barred error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.payer, r.barred = p, barred
+func (f *fakePayers) set(p budget.Payer, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.payer, f.err = p, err
 }
 
-func (r *register) look(string) (budget.Payer, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.payer, r.barred
+func (f *fakePayers) lookup(string) (budget.Payer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payer, f.err
 }
 
-func TestWhoWaitsIsJudgedByTheCapsInForce(t *testing.T) {
+func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		came := capOf(budget.Key, budget.Month, budget.Total, 1000)
-		keys := &register{payer: came}
-		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: keys.look})
+		initial := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		payers := &fakePayers{payer: initial}
+		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
 		must(t, l.Start(t.Context()))
 		t.Cleanup(l.Close)
-		capped := func(limit int64) budget.Payer { return capOf(budget.Key, budget.Month, budget.Total, limit) }
+		capped := func(limit int64) budget.Payer { return payerWithCap(budget.Key, budget.Month, budget.Total, limit) }
 
-		first := reserve(t, l, came, exactly(0, 900))
-		raised := arrive(t, l, came, exactly(100, 500))
-		keys.set(capped(1500), nil)
+		first := reserve(t, l, initial, demand(0, 900))
+		raised := goReserve(t, l, initial, demand(100, 500))
+		payers.set(capped(1500), nil)
 		l.RefreshCaps()
-		if !raised.decided() || raised.err != nil || raised.r.Clamped() {
-			t.Fatalf("a cap that is raised does not let in: %v", raised.err)
+		if !raised.returned() || raised.err != nil || raised.r.Clamped() {
+			t.Fatalf("a raised cap does not admit the request in full: error %v", raised.err)
 		}
 
-		lowered := arrive(t, l, came, exactly(100, 500))
-		if lowered.decided() {
-			t.Fatal("it does not wait")
+		lowered := goReserve(t, l, initial, demand(100, 500))
+		if lowered.returned() {
+			t.Fatal("the request does not wait")
 		}
-		keys.set(capped(50), nil)
+		payers.set(capped(50), nil)
 		l.RefreshCaps()
 		var e *budget.Exceeded
-		if !lowered.decided() || !errors.As(lowered.err, &e) || e.Limit != 50 {
-			t.Errorf("a cap below the prompt lets wait: %v", lowered.err)
+		if !lowered.returned() || !errors.As(lowered.err, &e) || e.Limit != 50 {
+			t.Errorf("a cap lowered below the prompt: got error %v, want Exceeded with a limit of 50", lowered.err)
 		}
 
-		keys.set(capped(1500), nil)
-		barred := arrive(t, l, came, exactly(100, 500))
+		payers.set(capped(1500), nil)
+		disabled := goReserve(t, l, initial, demand(100, 500))
 		paused := errors.New("paused")
-		keys.set(came, paused)
+		payers.set(initial, paused)
 		l.RefreshCaps()
-		if !barred.decided() || !errors.Is(barred.err, budget.ErrKeyDisabled) || !errors.Is(barred.err, paused) {
-			t.Errorf("a key that is paused waits on: %v", barred.err)
+		if !disabled.returned() || !errors.Is(disabled.err, budget.ErrKeyDisabled) || !errors.Is(disabled.err, paused) {
+			t.Errorf("waiting request of a paused key: got error %v, want ErrKeyDisabled with its cause", disabled.err)
 		}
-		if _, err := l.Reserve(t.Context(), came, request(), exactly(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
-			t.Errorf("a key that is paused is let in: %v", err)
+		if _, err := l.Reserve(t.Context(), initial, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
+			t.Errorf("new request of a paused key: got error %v, want ErrKeyDisabled", err)
 		}
-		keys.set(came, nil)
+		payers.set(initial, nil)
 		settle(t, first, 0, 0)
 		settle(t, raised.r, 0, 0)
 		if l.Waiting() != 0 {
-			t.Errorf("%d wait", l.Waiting())
+			t.Errorf("%d requests wait, want 0", l.Waiting())
 		}
 	})
 }

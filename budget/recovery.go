@@ -8,68 +8,69 @@ import (
 	"basegate/database"
 )
 
-// recover closes what a crash has left and counts what has been used since the month began.
+// recover marks the rows that a crash has left in flight as interrupted, and counts the tokens used in the current
+// month.
 func (l *Ledger) recover(ctx context.Context) error {
-	var left int64
+	var interrupted int64
 	err := l.db.WriteExclusive(ctx, func(tx database.Tx) (err error) {
-		left, err = interruptRequests(ctx, tx)
+		interrupted, err = interruptRequests(ctx, tx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if left > 0 {
-		l.log.Info("requests that were in flight are closed as interrupted", zap.Int64("requests", left))
+	if interrupted > 0 {
+		l.log.Info("requests that a crash left in flight are marked as interrupted", zap.Int64("requests", interrupted))
 	}
-	first := momentOf(l.clock())
-	first.day = 0
+	monthStart := dateOf(l.clock())
+	monthStart.day = 0
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.first = first.month
-	return selectSpent(ctx, l.db.Read(), first.start(), func(s spent) {
-		at := momentOf(s.day)
-		key, account := l.parties(&Payer{Key: s.key, Account: s.account})
-		key.use(s.last)
-		for _, p := range []*party{key, account} {
-			found, _ := p.period(at.month)
-			found.charge(at.day, s.prompt, s.completion)
+	l.earliestMonth = monthStart.month
+	return selectDailyUsage(ctx, l.db.Read(), monthStart.start(), func(u dailyUsage) {
+		day := dateOf(u.day)
+		key, account := l.owners(&Payer{Key: u.key, Account: u.account})
+		key.recordUse(u.lastRequest)
+		for _, o := range []*owner{key, account} {
+			counters, _ := o.month(day.month)
+			counters.charge(day.day, u.prompt, u.completion)
 		}
 	})
 }
 
-// checkpoint writes how far the open requests have come, as far as that has changed. What fails is written with the next
-// one.
+// checkpoint writes the progress of the open requests that have advanced since the last checkpoint. Those that fail are
+// written with the next one.
 func (l *Ledger) checkpoint(ctx context.Context) {
 	l.mu.Lock()
 	var changed []*Reservation
 	for _, r := range l.open {
-		if r.saved != r.latest() {
+		if r.checkpointed != r.progress() {
 			changed = append(changed, r)
 		}
 	}
 	l.mu.Unlock()
 	for len(changed) > 0 {
-		some := changed[:min(chunk, len(changed))]
-		changed = changed[len(some):]
-		if l.save(ctx, some) != nil {
-			return // the database has told the log
+		batch := changed[:min(writeBatch, len(changed))]
+		changed = changed[len(batch):]
+		if l.writeProgress(ctx, batch) != nil {
+			return // package database logs the outage
 		}
 	}
 }
 
-func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
-	saved, found := make([]progress, len(some)), make([]bool, len(some))
-	for i, r := range some {
-		saved[i] = r.latest()
+func (l *Ledger) writeProgress(ctx context.Context, batch []*Reservation) error {
+	written, found := make([]progress, len(batch)), make([]bool, len(batch))
+	for i, r := range batch {
+		written[i] = r.progress()
 	}
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		ctx := context.WithoutCancel(ctx)
-		for i, r := range some {
-			if r.foreign {
+		for i, r := range batch {
+			if r.duplicate {
 				continue
 			}
 			var err error
-			if found[i], err = updateProgress(ctx, tx, r.request.ID, saved[i]); err != nil {
+			if found[i], err = updateProgress(ctx, tx, r.request.ID, written[i]); err != nil {
 				return err
 			}
 		}
@@ -78,9 +79,9 @@ func (l *Ledger) save(ctx context.Context, some []*Reservation) error {
 	if err != nil {
 		return err
 	}
-	for i, r := range some {
-		if found[i] { // else its row is still to be made, or its end has been written
-			r.saved = saved[i]
+	for i, r := range batch {
+		if found[i] { // else the row has not been inserted yet, or is settled
+			r.checkpointed = written[i]
 		}
 	}
 	return nil

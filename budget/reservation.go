@@ -13,68 +13,69 @@ import (
 	"basegate/database"
 )
 
-// ErrDuplicate says that another request has the same id. Its row is left alone, and there is none for this one.
-var ErrDuplicate = errors.New("a request of this id is on the ledger already")
+// ErrDuplicate is returned by Wait and Settle if another request has the same id. Its row is left unchanged, and this
+// request has none.
+var ErrDuplicate = errors.New("a request with this id is on the ledger already")
 
-// Request is what the ledger writes down about a request.
+// Request describes a request in its row.
 type Request struct {
 	ID        string
-	KeyID     string // Reserve sets it to the payer's
-	AccountID string // Reserve sets it to the payer's
+	KeyID     string // set by Reserve from the payer
+	AccountID string // set by Reserve from the payer
 	Model     string
 	Endpoint  string
 	Workload  string
 	User      string
 	Stream    bool
 
-	// Time is when the request came; zero is now. Where a day has passed since, or the clock disagrees, the row bears the
+	// Time is when the request arrived; zero means now. If the request is admitted on another date, the row gets the
 	// time of admission, so that it lies in the windows that are charged.
 	Time time.Time
 }
 
-// Outcome is how a request ended. A duration that does not apply is 0.
+// Outcome is how a request ended. Durations that do not apply are 0.
 type Outcome struct {
-	Prompt     int64 // tokens
-	Completion int64 // tokens
-	Status     int
-	Code       string // of the error; empty for none
-	Backend    string // empty: the last Attempt's
+	Prompt     int64  // tokens
+	Completion int64  // tokens
+	Status     int    // of the HTTP response
+	Code       string // of the error; empty if there was none
+	Backend    string // empty means the one of the last SetBackend
 	Queue      time.Duration
 	FirstToken time.Duration
 	Total      time.Duration
 
-	// Fallback is how it ends where this cannot be written at once, since then the client is told something else; nil is
-	// the same.
+	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
+	// a different response. If nil, this outcome stands.
 	Fallback *Outcome
 }
 
-// Reservation is what a request holds of its caps until it ends. Settle ends it, or else Release; the first call counts
-// and all later ones change nothing. It is safe for concurrent use.
+// Reservation is a request's share of its caps until it ends. It is ended by Settle, or else by Release; the first call
+// counts and later calls have no effect. It is safe for concurrent use.
 type Reservation struct {
 	ledger    *Ledger
 	request   Request
-	account   *party
-	seat      seat
-	input     int64
-	output    int64
+	account   *owner
+	bucket    bucket
+	input     int64 // reserved tokens of the prompt
+	output    int64 // reserved tokens of all candidates
 	maxTokens int64
 	clamped   bool
-	index     int // in the ledger's open ones, under its lock
+	index     int // in Ledger.open; guarded by the ledger's lock
 
-	opening sync.Once         // makes the row, or finds that its end will be its only write
-	opened  *database.Pending // set by opening; nil where the row's end is its only write
-	later   *time.Timer       // opens the row of a request that is still there when it fires
-	foreign bool              // the row of this id is another's; the writer's own
+	openOnce  sync.Once         // inserts the row, or decides that the settlement will be its only write
+	openWrite *database.Pending // set by openOnce; nil if the settlement is the row's only write
+	openTimer *time.Timer       // inserts the row of a request that still runs after openDelay
+	duplicate bool              // another request's row has this id; accessed by writes, which run one at a time, and after them
 
-	prompt, completion atomic.Int64 // the latest known; prompt is unknown before CountPrompt
+	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
 	backend            atomic.Pointer[string]
-	saved              progress // what is on disk; the checkpoint's own
+	checkpointed       progress // on disk; accessed only by checkpoint
 
-	once    sync.Once
-	instead sync.Once // see unwritten
-	ended   atomic.Bool
-	closing *closing
-	commit  *database.Pending // the first attempt at it; the closing's own may be a later one
+	endOnce      sync.Once
+	fallbackOnce sync.Once
+	ended        atomic.Bool
+	settlement   *pendingSettlement // set by endOnce
+	settleWrite  *database.Pending  // set by endOnce: its first attempt; retries are in settlement.write
 }
 
 // progress is what a checkpoint writes.
@@ -83,43 +84,43 @@ type progress struct {
 	backend            string
 }
 
-// MaxTokens is how many tokens each candidate may have.
+// MaxTokens returns how many tokens each candidate may have.
 func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
 
-// Clamped tells whether that is fewer than asked for.
+// Clamped reports whether MaxTokens is lower than demanded.
 func (r *Reservation) Clamped() bool { return r.clamped }
 
-// Wait opens the request's row and waits until it is on disk. A stream's first byte may go to its client when it has
-// returned nil: when the error is database.ErrUnavailable the ledger cannot be written, and the request has to be
-// refused. A plain answer need not wait, as Settle does.
+// Wait inserts the request's row and waits until it is on disk. A stream must not send its first byte before Wait has
+// returned nil. If the error is database.ErrUnavailable, the ledger cannot be written and the request has to be
+// refused. A response that is not a stream needs no Wait, because Settle precedes its last byte.
 func (r *Reservation) Wait(ctx context.Context) error {
 	r.open(true)
-	if r.opened == nil {
-		return nil // it has ended
+	if r.openWrite == nil {
+		return nil // the request has ended
 	}
-	if err := r.opened.Wait(ctx); err != nil {
+	if err := r.openWrite.Wait(ctx); err != nil {
 		return fmt.Errorf("open the request's row: %w", err)
 	}
 	return nil
 }
 
-// SetPromptTokens says how many tokens the prompt has, as soon as that is known and not only bounded.
+// SetPromptTokens records the exact number of prompt tokens when it becomes known.
 func (r *Reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
 
-// SetProgress says how many tokens have gone to the client so far. It is cheap enough for every event of a stream. What is
-// known when the process dies, up to a second before, is what the request will have cost.
+// SetProgress records how many completion tokens have been sent to the client. It is cheap enough for every event of a
+// stream. If the process dies, the request is charged the numbers of the last checkpoint, at most a second old.
 func (r *Reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
 
-// SetBackend says which backend the request has gone to.
+// SetBackend records which backend the request is sent to.
 func (r *Reservation) SetBackend(backend string) { r.backend.Store(&backend) }
 
-// unknown is a number of prompt tokens that nobody has told.
-const unknown = -1
+// promptUnknown is the number of prompt tokens before SetPromptTokens.
+const promptUnknown = -1
 
-// latest is what a crash should leave. As long as nobody has told what the prompt takes, it is what was reserved for it.
-func (r *Reservation) latest() progress {
+// progress returns what a crash should leave on disk. While the prompt's tokens are unknown, they are those reserved.
+func (r *Reservation) progress() progress {
 	p := progress{prompt: r.prompt.Load(), completion: r.completion.Load()}
-	if p.prompt == unknown {
+	if p.prompt == promptUnknown {
 		p.prompt = r.input
 	}
 	if backend := r.backend.Load(); backend != nil {
@@ -128,54 +129,54 @@ func (r *Reservation) latest() progress {
 	return p
 }
 
-// openAfter is when the row of a request is made that is still in flight. Most end sooner and are one write in place of
-// two; a crash before that forgets a request of which its client has seen nothing.
-const openAfter = 20 * time.Millisecond
+// openDelay is the age at which the row of a running request is inserted. Most requests end sooner and need one write
+// instead of two. A crash before that loses requests of which the clients have received nothing.
+const openDelay = 20 * time.Millisecond
 
-// open submits the row, once, unless the request has ended; waited says that somebody waits for it.
-func (r *Reservation) open(waited bool) {
-	r.opening.Do(func() {
-		r.opened = r.ledger.submit(waited, func(ctx context.Context, tx database.Execer) error {
+// open inserts the row, once, unless the request has ended. If wait is true, the caller goes on to wait for the write.
+func (r *Reservation) open(wait bool) {
+	r.openOnce.Do(func() {
+		r.openWrite = r.ledger.submit(wait, func(ctx context.Context, tx database.Execer) error {
 			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
 		})
 	})
 }
 
-// insert makes the row, or finds that another's has this id.
-func (r *Reservation) insert(ctx context.Context, tx database.Execer, one row) error {
-	err := insertRequest(ctx, tx, one)
+// insert inserts the row, or detects that the request is a duplicate.
+func (r *Reservation) insert(ctx context.Context, tx database.Execer, inserted row) error {
+	err := insertRequest(ctx, tx, inserted)
 	if database.IsUnique(err) {
-		r.foreign = true
+		r.duplicate = true
 		return ErrDuplicate
 	}
 	return err
 }
 
-// Settle ends the reservation: what was taken is charged at once, and Settle waits until that is on disk. The answer's
-// last byte may follow when it has returned nil.
+// Settle ends the reservation: it charges the outcome at once and waits until that is on disk. The last byte of the
+// response may be sent when Settle has returned nil.
 //
-// When it returns an error, the end is not known to be on disk: the client must not be told that the answer is whole. It
-// stands in memory, as o or as its Unwritten, and the ledger goes on trying to write it.
+// If Settle returns an error, the settlement may not be on disk, and the client must not receive a complete response.
+// The outcome, or its Fallback, is charged in memory, and the ledger retries the write.
 func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(Settled, o)
-	began := time.Now()
-	if err := r.commit.Wait(ctx); err != nil {
+	start := time.Now()
+	if err := r.settleWrite.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
-			r.instead.Do(r.unwritten)
+			r.fallbackOnce.Do(r.applyFallback)
 		}
-		r.ledger.adopt(r.closing)
+		r.ledger.enqueueRetry(r.settlement)
 		return fmt.Errorf("close the request's row: %w", err)
 	}
-	r.ledger.metrics.committed(time.Since(began))
+	r.ledger.metrics.observeCommit(time.Since(start))
 	return nil
 }
 
-// unwritten puts in the end's place what it is where it could not be written. Nobody else has it in hand: its write has
-// failed, and the ledger has not yet adopted it.
-func (r *Reservation) unwritten() {
-	row := &r.closing.row
+// applyFallback replaces the outcome by its Fallback and charges the difference. Nothing else accesses the settlement
+// meanwhile: its write has failed, and it is not queued for retry yet.
+func (r *Reservation) applyFallback() {
+	row := &r.settlement.row
 	before, after := row.outcome, row.outcome.Fallback
-	if after == nil || r.closing.of.foreign {
+	if after == nil || r.duplicate {
 		return
 	}
 	row.outcome = *after
@@ -185,47 +186,48 @@ func (r *Reservation) unwritten() {
 	l := r.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.seat.key.charge(r.seat.now.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
-	r.seat.account.charge(r.seat.now.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
+	r.bucket.key.charge(r.bucket.date.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
+	r.bucket.account.charge(r.bucket.date.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
 }
 
-// Release ends a reservation that has not been settled, as interrupted, with what CountPrompt and Progress last said;
-// with nothing if they never did. It is for defer, and does not wait for the disk.
+// Release ends a reservation that has not been settled, as interrupted. It charges the tokens last recorded by
+// SetPromptTokens and SetProgress, or nothing if neither was called. It is meant for defer and does not wait for the
+// disk.
 func (r *Reservation) Release() {
 	if r.ended.Load() {
 		return
 	}
 	var o Outcome
-	if r.prompt.Load() != unknown || r.completion.Load() > 0 {
-		known := r.latest()
+	if r.prompt.Load() != promptUnknown || r.completion.Load() > 0 {
+		known := r.progress()
 		o.Prompt, o.Completion = known.prompt, known.completion
 	}
 	r.end(Interrupted, o)
-	r.ledger.adopt(r.closing)
+	r.ledger.enqueueRetry(r.settlement)
 }
 
-// end charges and submits the row's end, once. Who comes second finds the first's.
+// end charges the outcome and submits the write of the settlement, once.
 func (r *Reservation) end(state State, o Outcome) {
-	r.once.Do(func() {
+	r.endOnce.Do(func() {
 		r.ended.Store(true)
-		r.later.Stop()
-		r.opening.Do(func() {}) // from here on there is nothing to open
+		r.openTimer.Stop()
+		r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
 		o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
 		if o.Backend == "" {
-			o.Backend = r.latest().backend
+			o.Backend = r.progress().backend
 		}
 		l := r.ledger
 		l.mu.Lock()
-		l.give(r, o.Prompt, o.Completion)
+		l.release(r, o.Prompt, o.Completion)
 		l.mu.Unlock()
-		l.metrics.ended(state)
+		l.metrics.countEnded(state)
 		if o.Prompt > r.input || o.Completion > r.output {
-			l.log.Warn("a request took more than was reserved for it", zap.String("request_id", r.request.ID),
+			l.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.request.ID),
 				zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
 				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 		}
-		r.closing = &closing{of: r, row: row{request: r.request, state: state, outcome: o}}
-		l.write(r.closing, state == Settled)
-		r.commit = r.closing.pending
+		r.settlement = &pendingSettlement{reservation: r, row: row{request: r.request, state: state, outcome: o}}
+		l.writeSettlement(r.settlement, state == Settled)
+		r.settleWrite = r.settlement.write
 	})
 }

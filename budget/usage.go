@@ -7,47 +7,48 @@ import (
 	"time"
 )
 
-// By is what usage is added up by.
-type By string
+// Grouping is what requests have in common that are summed up in one row of usage.
+type Grouping string
 
-// What usage may be added up by.
+// The groupings.
 const (
-	ByRequest  By = "request" // not added up
-	ByKey      By = "key"
-	ByAccount  By = "account"
-	ByModel    By = "model"
-	ByDay      By = "day"       // UTC
-	ByDayModel By = "day-model" // each model's days, UTC
-	ByWorkload By = "workload"
-	ByUser     By = "user" // the tag that the request gave
+	ByRequest  Grouping = "request" // one row per request
+	ByKey      Grouping = "key"
+	ByAccount  Grouping = "account"
+	ByModel    Grouping = "model"
+	ByDay      Grouping = "day"       // UTC
+	ByDayModel Grouping = "day-model" // one row per day (UTC) and model
+	ByWorkload Grouping = "workload"
+	ByUser     Grouping = "user" // the user tag of the request
 )
 
-// Filter says which requests are wanted. Its zero value wants all.
+// Filter selects requests. The zero value selects all that have ended.
 type Filter struct {
-	Since   time.Time // from here on; zero: from the beginning
-	Until   time.Time // before this; zero: to the end
+	Since   time.Time // inclusive; zero means no lower bound
+	Until   time.Time // exclusive; zero means no upper bound
 	Account string    // id
 	Key     string    // id
 	Model   string
-	Failed  bool   // only what ended with an error's code, or was interrupted
-	Search  string // only requests whose id or code begins like this, or whose user, workload or backend has it
-	Limit   int    // of rows, the first in order; 0: none
+	Failed  bool   // only requests that ended with an error code or were interrupted
+	Search  string // only requests whose id or code starts with it, or whose user, workload or backend contains it
+	Limit   int    // maximum number of rows, the first in order; 0 means all
 }
 
-// Row is one request, or what all have in common that were added up.
+// Row is one request, or the sum of the requests of one group. Fields that the requests of a group do not share are
+// zero.
 type Row struct {
-	Requests         int64 // 1 for a request
+	Requests         int64 // 1 if grouped by request
 	PromptTokens     int64
 	CompletionTokens int64
 
-	Time      time.Time // of a request, UTC; the beginning of a day
-	KeyID     string    // of a request or a key
-	AccountID string    // of a request, a key or an account
-	Model     string    // of a request or a model
-	Workload  string    // of a request or a workload
-	User      string    // of a request or a user
+	Time      time.Time // UTC; by request: when it arrived; by day: the start of the day
+	KeyID     string    // by request or key
+	AccountID string    // by request, key or account
+	Model     string    // by request or model
+	Workload  string    // by request or workload
+	User      string    // by request or user
 
-	// What follows is of a request alone.
+	// The fields below are set only if grouped by request.
 
 	RequestID  string
 	Backend    string
@@ -61,8 +62,8 @@ type Row struct {
 	Total      time.Duration
 }
 
-// Usage is Rows in a slice.
-func (l *Ledger) Usage(ctx context.Context, f Filter, by By) ([]Row, error) {
+// Usage returns Rows as a slice.
+func (l *Ledger) Usage(ctx context.Context, f Filter, by Grouping) ([]Row, error) {
 	var all []Row
 	for r, err := range l.Rows(ctx, f, by) {
 		if err != nil {
@@ -73,23 +74,23 @@ func (l *Ledger) Usage(ctx context.Context, f Filter, by By) ([]Row, error) {
 	return all, nil
 }
 
-// Rows reads the requests that have ended, one by one: requests and days from the newest, the others from the one
-// with the most tokens. After an error there is nothing more.
-func (l *Ledger) Rows(ctx context.Context, f Filter, by By) iter.Seq2[Row, error] {
+// Rows returns an iterator over the usage of the requests that have ended. Requests and days are ordered from the
+// newest, other groups by descending number of tokens. The iteration ends after an error.
+func (l *Ledger) Rows(ctx context.Context, f Filter, by Grouping) iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
-		report, ok := reportBy(by)
+		query, ok := usageQueryFor(by)
 		if !ok {
-			yield(Row{}, fmt.Errorf("read usage: it is not added up by %q", by))
+			yield(Row{}, fmt.Errorf("read usage: unknown grouping %q", by))
 			return
 		}
-		rows, err := selectUsage(ctx, l.db.Read(), f, report)
+		rows, err := selectUsage(ctx, l.db.Read(), f, query)
 		if err != nil {
 			yield(Row{}, fmt.Errorf("read usage: %w", err))
 			return
 		}
 		defer rows.Close()
 		for rows.Next() {
-			r, err := report.scan(rows)
+			r, err := query.scan(rows)
 			if err != nil {
 				yield(Row{}, fmt.Errorf("read usage: %w", err))
 				return

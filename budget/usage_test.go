@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,50 +14,54 @@ import (
 	"basegate/budget"
 )
 
-// use makes six requests: two keys of one account and one of another, on three days.
-func use(t *testing.T, l *budget.Ledger) {
+// makeRequests makes six requests, of two keys of one account and one of another, on three days.
+func makeRequests(t *testing.T, l *budget.Ledger) {
 	t.Helper()
 	payers := []budget.Payer{{Key: "k1", Account: "a1"}, {Key: "k2", Account: "a1"}, {Key: "k3", Account: "a2"}}
 	for i := range 2 * len(payers) {
-		who := payers[i%len(payers)]
-		q := budget.Request{ID: name("r", i), Model: name("m", i%2), Workload: name("w", i%2), User: name("u%", i/3), Time: time.Now()}
-		r, err := l.Reserve(t.Context(), who, q, exactly(100, 100), nil)
+		p := payers[i%len(payers)]
+		q := budget.Request{
+			ID: fmt.Sprint("r", i), Model: fmt.Sprint("m", i%2), Workload: fmt.Sprint("w", i%2), User: fmt.Sprint("u%", i/3),
+			Time: time.Now(),
+		}
+		r, err := l.Reserve(t.Context(), p, q, demand(100, 100), nil)
 		must(t, err)
 		settle(t, r, 10, int64(i))
 		time.Sleep(12 * time.Hour)
 	}
 }
 
-func summary(by budget.By, r budget.Row) string {
+// summary formats the fields that a grouping sets.
+func summary(by budget.Grouping, r budget.Row) string {
 	switch by {
 	case budget.ByRequest:
 		return r.RequestID
 	case budget.ByKey:
-		return name(r.KeyID, " ", r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.KeyID, " ", r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByAccount:
-		return name(r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.AccountID, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByModel:
-		return name(r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByDay:
-		return name(r.Time.Format("01-02"), " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.Time.Format("01-02"), " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByDayModel:
-		return name(r.Time.Format("01-02"), " ", r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.Time.Format("01-02"), " ", r.Model, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByWorkload:
-		return name(r.Workload, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.Workload, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	case budget.ByUser:
-		return name(r.User, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
+		return fmt.Sprint(r.User, " ", r.Requests, " ", r.PromptTokens, "+", r.CompletionTokens)
 	}
 	return "?"
 }
 
-func TestUsageIsAddedUp(t *testing.T) {
+func TestUsageIsFilteredAndGrouped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
 		began := time.Now()
-		use(t, l)
+		makeRequests(t, l)
 		for _, c := range []struct {
 			filter budget.Filter
-			by     budget.By
+			by     budget.Grouping
 			want   []string
 		}{
 			{budget.Filter{}, budget.ByRequest, []string{"r5", "r4", "r3", "r2", "r1", "r0"}},
@@ -92,31 +97,31 @@ func TestUsageIsAddedUp(t *testing.T) {
 			}
 		}
 		if _, err := l.Usage(t.Context(), budget.Filter{}, "colour"); err == nil || !strings.Contains(err.Error(), "colour") {
-			t.Errorf("by colour: %v", err)
+			t.Errorf("by colour: got error %v, want one that names the unknown grouping", err)
 		}
 		for r, err := range l.Rows(t.Context(), budget.Filter{}, budget.ByRequest) {
 			must(t, err)
 			if r.RequestID != "r5" {
-				t.Errorf("the loop goes on to %s", r.RequestID)
+				t.Errorf("the iteration continues after break with %s", r.RequestID)
 			}
 			break
 		}
 	})
 }
 
-func TestUsageNeedsNoStart(t *testing.T) {
+func TestUsageWorksBeforeStart(t *testing.T) {
 	db := openDatabase(t, newPath(t))
-	fill(t, db, 100, time.Now().Add(-30*24*time.Hour))
+	insertRows(t, db, 100, time.Now().Add(-30*24*time.Hour))
 	l := budget.New(db, zap.NewNop(), budget.Settings{})
 	all, err := l.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
 	must(t, err)
 	if len(all) != 100 {
-		t.Errorf("%d rows", len(all))
+		t.Errorf("%d rows, want 100", len(all))
 	}
 	l.Close()
 }
 
-// metric is the value of one metric, or the count of a histogram.
+// metric returns the value of one metric, or the count of a histogram.
 func metric(tb testing.TB, from prometheus.Gatherer, name, label string) float64 {
 	tb.Helper()
 	families, err := from.Gather()
@@ -129,24 +134,24 @@ func metric(tb testing.TB, from prometheus.Gatherer, name, label string) float64
 			if label != "" && m.GetLabel()[0].GetValue() != label {
 				continue
 			}
-			// The two of the three that it is not are 0.
+			// Only one of the three is set.
 			return float64(m.GetHistogram().GetSampleCount()) + m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
-	tb.Errorf("there is no %s %s", name, label)
+	tb.Errorf("metric %s %s does not exist", name, label)
 	return 0
 }
 
-func TestTheCollectorTellsWhatGoesOn(t *testing.T) {
+func TestCollectorExportsTheLedgersState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
 		registry := prometheus.NewPedanticRegistry()
 		must(t, registry.Register(budget.NewCollector(l)))
-		p := capOf(budget.Key, budget.Month, budget.Total, 100)
-		settle(t, reserve(t, l, p, exactly(1, 1)), 1, 1)
-		reserve(t, l, p, exactly(1, 1)).Release()
-		held := reserve(t, l, p, exactly(10, 20))
-		a := arrive(t, l, p, exactly(10, 80))
+		p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+		settle(t, reserve(t, l, p, demand(1, 1)), 1, 1)
+		reserve(t, l, p, demand(1, 1)).Release()
+		held := reserve(t, l, p, demand(10, 20))
+		waiting := goReserve(t, l, p, demand(10, 80))
 		for _, c := range []struct {
 			name, label string
 			want        float64
@@ -163,8 +168,8 @@ func TestTheCollectorTellsWhatGoesOn(t *testing.T) {
 				t.Errorf("%s %s is %v, want %v", c.name, c.label, got, c.want)
 			}
 		}
-		a.leave()
-		a.decided()
+		waiting.cancel()
+		waiting.returned()
 		settle(t, held, 1, 1)
 		synctest.Wait()
 	})

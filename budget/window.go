@@ -2,90 +2,95 @@ package budget
 
 import "time"
 
-// moment is a time as the windows see it.
-type moment struct {
-	month int // since the year 0
+// date is a calendar day in UTC.
+type date struct {
+	month int // since January of the year 0
 	day   int // of the month, from 0
 }
 
-func momentOf(t time.Time) moment {
+func dateOf(t time.Time) date {
 	year, month, day := t.UTC().Date()
-	return moment{month: year*12 + int(month) - 1, day: day - 1}
+	return date{month: year*12 + int(month) - 1, day: day - 1}
 }
 
-// start is the first instant of the moment's day.
-func (m moment) start() time.Time {
-	return time.Date(0, time.Month(m.month+1), m.day+1, 0, 0, 0, 0, time.UTC)
+// start returns the first instant of the day.
+func (d date) start() time.Time {
+	return time.Date(0, time.Month(d.month+1), d.day+1, 0, 0, 0, 0, time.UTC)
 }
 
-// resets is when the window that the moment lies in ends.
-func (m moment) resets(w Window) time.Time {
+// windowEnd returns the end of the day or of the month.
+func (d date) windowEnd(w Window) time.Time {
 	if w == Day {
-		m.day++
+		d.day++
 	} else {
-		m.month, m.day = m.month+1, 0
+		d.month, d.day = d.month+1, 0
 	}
-	return m.start()
+	return d.start()
 }
 
-// tally is what one counter has.
-type tally struct {
+// counter counts the tokens that one cap limits.
+type counter struct {
 	used     int64 // settled
 	reserved int64 // by requests in flight
 }
 
-// period holds what a key or an account spends in one month.
-type period struct {
+// monthCounters are the counters of one owner in one month.
+type monthCounters struct {
 	month                int
-	total, input, output tally
-	days                 [31]tally // total
+	total, input, output counter
+	days                 [31]counter // input and output
 }
 
-// reserve adds what a request may take; negative, it takes that back.
-func (p *period) reserve(day int, input, output int64) {
-	p.total.reserved += input + output
-	p.days[day].reserved += input + output
-	p.input.reserved += input
-	p.output.reserved += output
+// reserve adds the tokens of a reservation, or removes them if they are negative.
+func (m *monthCounters) reserve(day int, input, output int64) {
+	m.total.reserved += input + output
+	m.days[day].reserved += input + output
+	m.input.reserved += input
+	m.output.reserved += output
 }
 
-// charge adds what was taken.
-func (p *period) charge(day int, input, output int64) {
-	p.total.used += input + output
-	p.days[day].used += input + output
-	p.input.used += input
-	p.output.used += output
+// charge adds used tokens.
+func (m *monthCounters) charge(day int, input, output int64) {
+	m.total.used += input + output
+	m.days[day].used += input + output
+	m.input.used += input
+	m.output.used += output
 }
 
-// periodsKept is how many months a party keeps. A clock that is set back finds what was spent then as it was left.
-const periodsKept = 3
+// monthsKept is how many months of counters an owner keeps, for a clock that is set back.
+const monthsKept = 3
 
-// party is a key or an account.
-type party struct {
-	periods []*period // the months in which something was charged or reserved, in order
-	blocked bool      // whether reservations against this party's caps hold somebody up
-	queue   []*waiter // of an account: who waits, in order of arrival
-	turned  moment    // of an account: when the queue was last looked through
-	used    time.Time // of a key: when its last request came
-	noted   time.Time // of a key: what of that is in the table of uses
+// owner is a key or an account, with its counters.
+type owner struct {
+	months  []*monthCounters // those in which tokens were reserved or used, in order
+	blocked bool             // a queued request waits because of this owner's caps, so later requests wait behind it
+
+	// Of an account.
+	queue      []*waiter // in order of arrival
+	dispatched date      // when the queue was last dispatched
+
+	// Of a key.
+	lastUse        time.Time // when its latest request arrived
+	writtenLastUse time.Time // the lastUse that is in the database
 }
 
-// period is the party's month. Making one may push the oldest out; dropped is that one's month, or -1.
-func (p *party) period(month int) (found *period, dropped int) {
-	at := len(p.periods)
-	for at > 0 && p.periods[at-1].month >= month {
+// month returns the counters of one month. If they are new, the oldest month may be dropped; dropped is its number, or
+// -1.
+func (o *owner) month(month int) (found *monthCounters, dropped int) {
+	at := len(o.months)
+	for at > 0 && o.months[at-1].month >= month {
 		at--
-		if p.periods[at].month == month {
-			return p.periods[at], -1
+		if o.months[at].month == month {
+			return o.months[at], -1
 		}
 	}
-	found, dropped = &period{month: month}, -1
-	p.periods = append(p.periods, nil)
-	copy(p.periods[at+1:], p.periods[at:])
-	p.periods[at] = found
-	if len(p.periods) > periodsKept && at > 0 {
-		dropped = p.periods[0].month
-		p.periods = append(p.periods[:0:0], p.periods[1:]...)
+	found, dropped = &monthCounters{month: month}, -1
+	o.months = append(o.months, nil)
+	copy(o.months[at+1:], o.months[at:])
+	o.months[at] = found
+	if len(o.months) > monthsKept && at > 0 {
+		dropped = o.months[0].month
+		o.months = append(o.months[:0:0], o.months[1:]...)
 	}
 	return found, dropped
 }

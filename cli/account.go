@@ -11,7 +11,12 @@ import (
 )
 
 func newAccount() *cobra.Command {
-	cmd := &cobra.Command{Use: "account", Short: "Create, invite, list, change and disable accounts", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "account",
+		Short: "Create, invite, list, change and disable accounts",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(newAccountCreate(), newAccountList(), newAccountSet(), newAccountInvite(),
 		newAccountApprove(), newAccountDecline(), newAccountDisable())
 	return cmd
@@ -37,7 +42,7 @@ func newAccountCreate() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&account.Name, "name", "", "whose account it is")
+	cmd.Flags().StringVar(&account.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
 	budgets.add(cmd.Flags())
 	return cmd
@@ -70,10 +75,10 @@ func newAccountSet() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&fields.Name, "name", "", "whose account it is")
-	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false takes it away")
+	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
+	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newAccountList() *cobra.Command {
@@ -113,10 +118,13 @@ func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool)
 		if a.Admin {
 			role = "admin"
 		}
-		budgets := budgetsOf(a.Caps)
+		budgets := newBudgetsJSON(a.Caps)
 		row := append([]string{a.Email, dash(a.Name), string(a.State), role}, budgets.cells()...)
-		rows = append(rows, append(row, date(a.CreatedAt), a.ID))
-		objects = append(objects, accountJSON{a.ID, a.Email, a.Name, a.Admin, string(a.State), budgets, a.CreatedAt.UTC()})
+		rows = append(rows, append(row, formatTime(a.CreatedAt), a.ID))
+		objects = append(objects, accountJSON{
+			ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State),
+			budgetsJSON: budgets, CreatedAt: a.CreatedAt.UTC(),
+		})
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
@@ -126,15 +134,19 @@ func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool)
 }
 
 func newAccountDisable() *cobra.Command {
-	return accountChange("disable EMAIL", "Disable an account: all its keys stop working", (*identity.Accounts).Disable)
+	const short = "Disable an account: all its keys stop working"
+	return newAccountStateCommand("disable EMAIL", short, (*identity.Accounts).Disable)
 }
 
 func newAccountApprove() *cobra.Command {
-	return accountChange("approve EMAIL", "Approve a pending account, or bring back a disabled one", (*identity.Accounts).Enable)
+	const short = "Approve a pending account, or enable a disabled one"
+	return newAccountStateCommand("approve EMAIL", short, (*identity.Accounts).Enable)
 }
 
-// accountChange is a command that changes the state of one account.
-func accountChange(use, short string, change func(*identity.Accounts, context.Context, string) (identity.Account, error)) *cobra.Command {
+// newAccountStateCommand returns a command that changes the state of one account.
+func newAccountStateCommand(
+	use, short string, change func(*identity.Accounts, context.Context, string) (identity.Account, error),
+) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,

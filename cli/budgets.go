@@ -10,15 +10,15 @@ import (
 	"basegate/quota"
 )
 
-// capFlag is the value of a flag: a number of tokens, or "unbounded".
+// capFlag is a flag's value: a number of tokens, or "unbounded".
 type capFlag struct{ limit quota.Cap }
 
 var errBudget = errors.New(`a budget is a number of tokens, such as 5_000_000, or "unbounded"`)
 
 // Set implements pflag.Value.
-func (b *capFlag) Set(text string) error {
+func (f *capFlag) Set(text string) error {
 	if text == quota.Unbounded().String() {
-		b.limit = quota.Unbounded()
+		f.limit = quota.Unbounded()
 		return nil
 	}
 	if strings.HasPrefix(text, "_") || strings.HasSuffix(text, "_") || strings.Contains(text, "__") {
@@ -28,23 +28,23 @@ func (b *capFlag) Set(text string) error {
 	if err != nil {
 		return errBudget
 	}
-	b.limit = quota.Limit(int64(tokens))
+	f.limit = quota.Limit(int64(tokens))
 	return nil
 }
 
 // String implements pflag.Value.
-func (b *capFlag) String() string { return b.limit.String() }
+func (f *capFlag) String() string { return f.limit.String() }
 
-// Type implements pflag.Value; it is what help calls the value.
+// Type implements pflag.Value; help shows it in place of the value.
 func (*capFlag) Type() string { return "TOKENS" }
 
-// budgetFlags are the four budgets of an account or a key. Those that are not given change nothing.
+// budgetFlags are the flags of the four caps of an account or a key.
 type budgetFlags struct {
 	flags                         *pflag.FlagSet
 	monthly, daily, input, output capFlag
 }
 
-// add adds them to a command that creates something, where those that are not given are unbounded.
+// add adds the flags to a command. Help shows unbounded as their default, which is right for create; asSetCommand removes it.
 func (b *budgetFlags) add(flags *pflag.FlagSet) {
 	b.flags = flags
 	flags.Var(&b.monthly, "monthly-budget", "tokens a month, prompts and completions together")
@@ -53,7 +53,7 @@ func (b *budgetFlags) add(flags *pflag.FlagSet) {
 	flags.Var(&b.output, "output-budget", "tokens of completions a month")
 }
 
-// apply changes the caps whose flags were given.
+// apply sets the caps whose flags are given and leaves the others as they are.
 func (b *budgetFlags) apply(c *quota.Caps) {
 	for _, f := range []struct {
 		name  string
@@ -71,7 +71,7 @@ func (b *budgetFlags) apply(c *quota.Caps) {
 	}
 }
 
-// budgetsJSON is how lists show caps; null is unbounded.
+// budgetsJSON has the caps of an account or a key in lists; unbounded is null.
 type budgetsJSON struct {
 	Monthly quota.Cap `json:"monthly_budget"`
 	Daily   quota.Cap `json:"daily_budget"`
@@ -79,11 +79,11 @@ type budgetsJSON struct {
 	Output  quota.Cap `json:"output_budget"`
 }
 
-func budgetsOf(c quota.Caps) budgetsJSON {
+func newBudgetsJSON(c quota.Caps) budgetsJSON {
 	return budgetsJSON{c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput}
 }
 
-// budgetHeadings stand over what cells returns.
+// budgetHeadings are the headings of the columns of budgetsJSON.cells.
 var budgetHeadings = []string{"MONTH", "DAY", "INPUT", "OUTPUT"}
 
 func (b budgetsJSON) cells() []string {

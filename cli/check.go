@@ -18,20 +18,21 @@ import (
 	"basegate/fleet"
 )
 
-// finding is one line of the report.
+// finding is one row of the table that check prints.
 type finding struct {
 	part    string
-	verdict string // ok, warning or failed
+	verdict string // checkOK, checkWarning or checkFailed
 	detail  string
 }
 
+// Verdicts of a finding.
 const (
 	checkOK      = "ok"
 	checkWarning = "warning"
 	checkFailed  = "failed"
 )
 
-// checkTimeout bounds each question to a backend.
+// checkTimeout limits each request to a backend.
 const checkTimeout = 10 * time.Second
 
 var errCheck = errors.New("something failed, see the table")
@@ -48,11 +49,11 @@ func newCheck() *cobra.Command {
 				return err
 			}
 			if live {
-				return checkLive(cmd, cfg)
+				return checkHealth(cmd, cfg)
 			}
 			findings := checkConfig(cfg)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
-			err = probed(cmd.Context(), cfg, func(f *fleet.Fleet) error {
+			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
 					findings = append(findings, checkModel(cmd.Context(), m)...)
 				}
@@ -61,14 +62,15 @@ func newCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report(cmd, findings)
+			return printFindings(cmd, findings)
 		}),
 	}
-	cmd.Flags().BoolVar(&live, "live", false, "only ask the running gateway whether it lives, as a container's health check does")
+	cmd.Flags().BoolVar(&live, "live", false,
+		"only request /healthz from the running gateway, as a container's health check does")
 	return cmd
 }
 
-func report(cmd *cobra.Command, findings []finding) error {
+func printFindings(cmd *cobra.Command, findings []finding) error {
 	rows, failed := [][]string{}, false
 	for _, f := range findings {
 		rows = append(rows, []string{f.part, f.verdict, f.detail})
@@ -118,10 +120,12 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 		switch state, reason := b.State(); state {
 		case fleet.Ready:
 		case fleet.Stopped, fleet.Asleep:
-			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("%s: a request starts it, and what it serves can be checked only then (%s)", state, b.URL(""))})
+			detail := fmt.Sprintf("%s: a request starts it, and its models can be checked only then (%s)", state, b.URL(""))
+			findings = append(findings, finding{part, checkWarning, detail})
 			continue
 		case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
-			findings = append(findings, finding{part, checkFailed, fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))})
+			detail := fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))
+			findings = append(findings, finding{part, checkFailed, detail})
 			continue
 		}
 		findings = append(findings, checkServed(ctx, part, m, b))
@@ -131,7 +135,7 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 	return findings
 }
 
-// checkLaunch looks for the programs that start and stop the backend.
+// checkLaunch checks that the programs that start and stop the backend exist.
 func checkLaunch(part string, b *fleet.Backend) []finding {
 	var findings []finding
 	for _, program := range b.LaunchPrograms() {
@@ -142,51 +146,54 @@ func checkLaunch(part string, b *fleet.Backend) []finding {
 	return findings
 }
 
-// checkServed looks for the checkpoint among what the backend serves.
+// checkServed checks that the backend serves the checkpoint with the configured context.
 func checkServed(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	answer, err := b.Get(ctx, "/v1/models")
+	response, err := b.Get(ctx, "/v1/models")
 	if err != nil {
 		return finding{part, checkFailed, err.Error()}
 	}
-	if answer.Status != http.StatusOK {
-		return finding{part, checkFailed, fmt.Sprintf("/v1/models answered %d; is api_key right?", answer.Status)}
+	if response.Status != http.StatusOK {
+		return finding{part, checkFailed, fmt.Sprintf("/v1/models answered %d; is api_key right?", response.Status)}
 	}
 	var served []string
-	for _, entry := range gjson.GetBytes(answer.Body, "data.#.id").Array() {
+	for _, entry := range gjson.GetBytes(response.Body, "data.#.id").Array() {
 		served = append(served, entry.Str)
 		if entry.Str == m.Checkpoint() {
-			if least := b.MaxModelLen(); least > 0 && least < m.MaxModelLen() {
-				return finding{part, checkWarning, fmt.Sprintf("serves %s with a context of %d tokens, and max_model_len is %d: what is longer than the backend takes ends as its error",
-					m.Checkpoint(), least, m.MaxModelLen())}
+			if length := b.MaxModelLen(); length > 0 && length < m.MaxModelLen() {
+				return finding{part, checkWarning, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
+					"longer requests fail with the backend's error", m.Checkpoint(), length, m.MaxModelLen())}
 			}
-			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s", m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
+			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s",
+				m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
 		}
 	}
 	return finding{part, checkFailed, fmt.Sprintf("serves %s and not %s; start it with --served-model-name %s",
 		strings.Join(served, ", "), m.Checkpoint(), m.Checkpoint())}
 }
 
-// versionWarning is what the versions from one up to another do by themselves.
+// versionWarning warns of a default of some versions of vLLM.
 type versionWarning struct {
-	from, before [2]int // minor version 0.X.Y; before is exclusive
+	from, before [2]int // X and Y of 0.X.Y; from is inclusive, before exclusive
 	text         string
 }
 
 var versionWarnings = []versionWarning{
 	{[2]int{0, 0}, [2]int{10, 1}, "this version logs every prompt unless it was started with --disable-log-requests"},
-	{[2]int{8, 0}, [2]int{1 << 20, 0}, "sampling defaults come from the model's generation_config.json unless it was started with --generation-config vllm; from outside that cannot be seen"},
+	{[2]int{8, 0}, [2]int{1 << 20, 0}, "sampling defaults come from the model's generation_config.json " +
+		"unless it was started with --generation-config vllm, which the gateway cannot detect"},
 }
 
 func checkVersion(part string, b *fleet.Backend) []finding {
-	var at [2]int
-	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &at[0], &at[1]); err != nil {
-		return []finding{{part, checkWarning, "does not tell vLLM's version, so best_of is emulated and nothing is known about its defaults"}}
+	var minor [2]int
+	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &minor[0], &minor[1]); err != nil {
+		const detail = "does not report vLLM's version, so best_of is emulated and vLLM's defaults are not known"
+		return []finding{{part, checkWarning, detail}}
 	}
 	var findings []finding
 	for _, w := range versionWarnings {
-		if !less(at, w.from) && less(at, w.before) {
+		if !less(minor, w.from) && less(minor, w.before) {
 			findings = append(findings, finding{part, checkWarning, w.text})
 		}
 	}
@@ -195,13 +202,14 @@ func checkVersion(part string, b *fleet.Backend) []finding {
 
 func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]) }
 
-// checkTokenize asks for the path that exact token counts come from.
+// checkTokenize checks the endpoint that the gateway takes exact token counts from.
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.Tokenize(ctx, "a", true)
+	_, err := b.CountTokens(ctx, "a", true)
 	if err != nil {
-		return []finding{{part, checkWarning, "/tokenize does not answer, so a prompt that may be too long is left to vLLM to judge: " + err.Error()}}
+		detail := "/tokenize does not answer, so vLLM and not the gateway checks prompts that may be too long: " + err.Error()
+		return []finding{{part, checkWarning, detail}}
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
-// Package cli is the command line: one file a command, each of which turns flags into a call of the packages below
-// and its result into a table or JSON. Data goes to stdout, everything else to stderr.
+// Package cli is the command line, with one file per command: it parses flags, calls the packages below and prints
+// their results as a table or JSON. Data goes to stdout, everything else to stderr; the exit code distinguishes a
+// failure from wrong arguments. It leaves every rule and all SQL to the packages below.
 package cli
 
 import (
@@ -7,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -16,14 +18,14 @@ import (
 	"basegate/identity"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Run runs the command that args name and returns the exit code: 0, 1 when it failed, 2 when it was called wrongly.
+// Run runs the command in args and returns the exit code: 0, 1 if it failed, or 2 if its arguments are wrong.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -51,9 +53,9 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		RunE:          group,
+		RunE:          requireSubcommand,
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means something else here
+	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(),
@@ -62,28 +64,28 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// group is the RunE of a command that only holds others.
-func group(cmd *cobra.Command, _ []string) error {
+// requireSubcommand is the RunE of a command that only groups others.
+func requireSubcommand(cmd *cobra.Command, _ []string) error {
 	return fmt.Errorf("%s: which command?", cmd.CommandPath())
 }
 
-// failure is an error of a command that was called rightly.
+// failure marks an error of a command whose arguments are right.
 type failure struct{ error }
 
-// Unwrap is the error itself.
+// Unwrap returns the marked error.
 func (f *failure) Unwrap() error { return f.error }
 
-// run makes a RunE whose errors are failures and not misuse.
-func run(do func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+// run returns a RunE whose errors are failures and not wrong arguments.
+func run(command func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := do(cmd, args); err != nil {
+		if err := command(cmd, args); err != nil {
 			return &failure{err}
 		}
 		return nil
 	}
 }
 
-// loadConfig reads the file that --config names.
+// loadConfig reads the file of --config.
 func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 	path, err := cmd.Flags().GetString("config")
 	if err != nil {
@@ -96,16 +98,19 @@ func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, nil
 }
 
-// withStore opens the configured database for one operation on accounts and keys. A running server sees the change
+// withStore opens the configured database for one operation on accounts and keys. A running gateway applies a change
 // within a second.
-func withStore(cmd *cobra.Command, do func(context.Context, *identity.Store) error) error {
+func withStore(cmd *cobra.Command, operation func(context.Context, *identity.Store) error) error {
 	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-		return do(ctx, identity.New(db, zap.NewNop(), identity.Settings{}))
+		return operation(ctx, identity.New(db, zap.NewNop(), identity.Settings{}))
 	})
 }
 
-// withDatabase opens the configured database, also beside a running server.
-func withDatabase(cmd *cobra.Command, do func(context.Context, *database.DB) error) (err error) {
+// commandLockWait is how long a command waits for another process to release the database.
+const commandLockWait = 5 * time.Second
+
+// withDatabase opens the configured database for one operation. A gateway may be running on it.
+func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.DB) error) (err error) {
 	cfg, err := loadConfig(cmd)
 	if err != nil {
 		return err
@@ -116,5 +121,5 @@ func withDatabase(cmd *cobra.Command, do func(context.Context, *database.DB) err
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return do(cmd.Context(), db)
+	return operation(cmd.Context(), db)
 }

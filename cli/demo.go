@@ -22,7 +22,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// demoModels are the models of the demo, those of config.yaml.
+// demoModels are the models of the demo, the same as in config.yaml.
 var demoModels = []struct {
 	ID, Checkpoint, GPU string
 }{
@@ -44,13 +44,14 @@ func newDemo() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "host:port to listen on")
-	cmd.Flags().StringVar(&dir, "data", "", "the folder for configuration and database; empty: a fresh one that goes with the demo")
+	cmd.Flags().StringVar(&dir, "data", "",
+		"the folder for configuration and database; empty: a temporary one, removed when the demo ends")
 	return cmd
 }
 
 func demo(cmd *cobra.Command, listen, dir string) (err error) {
-	signals, end := catchSignals()
-	defer end()
+	signals, stopSignals := catchSignals()
+	defer stopSignals()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
@@ -73,7 +74,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	entrance, err := demoAccount(cmd.Context(), cfg.Database.Path)
+	credentials, err := createDemoAccount(cmd.Context(), cfg.Database.Path)
 	if err != nil {
 		return err
 	}
@@ -85,18 +86,18 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	address := reachable(g.Addr())
-	if cfg, err = writeDemoConfig(path, listen, address, mocks); err == nil { // again, with the address now that it is known
+	address := dialAddress(g.Addr())
+	if cfg, err = writeDemoConfig(path, listen, address, mocks); err == nil { // the public URL needs the bound port
 		g.Reload(cfg)
-		err = welcome(cmd, address, path, entrance)
+		err = printWelcome(cmd, address, path, credentials)
 	}
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return attend(cmd, g, cfg.Server.DrainTimeout, signals, log)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
 }
 
-// startMocks starts a mock vLLM for each model, slow enough that a stream can be watched.
+// startMocks starts a mock vLLM for each model, slow enough to watch a stream.
 func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 	for _, m := range demoModels {
 		process, err := mockvllm.Start(ctx, "127.0.0.1:0", mockvllm.Options{
@@ -113,7 +114,7 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 	return mocks, nil
 }
 
-// demoConfig is written out, so that the other commands work on the demo too.
+// demoConfig is written to a file, so that the other commands work on the demo too.
 var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by basegate demo.
 server: {listen: "{{.Listen}}", {{with .Public}}public_url: "http://{{.}}", {{end}}admin_listen: "127.0.0.1:0", drain_timeout: 5s}
 database: {path: {{printf "%q" .Database}}}
@@ -127,8 +128,8 @@ models:
 {{- end}}
 `))
 
-// reachable is an address to connect to where one listens on every address.
-func reachable(a net.Addr) string {
+// dialAddress returns an address that a client can connect to: loopback if a listens on every address.
+func dialAddress(a net.Addr) string {
 	host, port, err := net.SplitHostPort(a.String())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", port)
@@ -155,36 +156,36 @@ func writeDemoConfig(path, listen, public string, mocks []*mockvllm.Process) (*c
 	return config.Load(path)
 }
 
-// demoEntrance is how to get into the demo.
-type demoEntrance struct {
-	Email, Password string // of the console
-	Secret          string // of the API
+// demoCredentials are those of the demo's account.
+type demoCredentials struct {
+	Email, Password string // for the console
+	Secret          string // for the API
 }
 
-// demoAccount makes the demo's account where there is none yet, and gives it a new password and another key.
-func demoAccount(ctx context.Context, path string) (e demoEntrance, err error) {
+// createDemoAccount creates the demo's account unless it exists, and gives it a new password and another key.
+func createDemoAccount(ctx context.Context, path string) (c demoCredentials, err error) {
 	db, err := database.Open(ctx, database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
 	if err != nil {
-		return e, fmt.Errorf("open database: %w", err)
+		return c, fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
 	_, err = store.Accounts.Create(ctx, identity.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
 	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
-		return e, fmt.Errorf("create account: %w", err)
+		return c, fmt.Errorf("create account: %w", err)
 	}
-	e = demoEntrance{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPassword])}
-	if err := store.Sessions.SetPassword(ctx, demoEmail, e.Password); err != nil {
-		return e, fmt.Errorf("set password: %w", err)
+	c = demoCredentials{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPasswordLength])}
+	if err := store.Sessions.SetPassword(ctx, demoEmail, c.Password); err != nil {
+		return c, fmt.Errorf("set password: %w", err)
 	}
-	if _, e.Secret, err = store.Keys.Create(ctx, identity.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
-		return e, fmt.Errorf("create key: %w", err)
+	if _, c.Secret, err = store.Keys.Create(ctx, identity.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
+		return c, fmt.Errorf("create key: %w", err)
 	}
-	return e, nil
+	return c, nil
 }
 
-// demoPassword is the length of the demo's password: 80 bits.
-const demoPassword = 16
+// demoPasswordLength is the length of the demo's password, in characters of 5 random bits each.
+const demoPasswordLength = 16
 
 var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account and a key.
 
@@ -210,11 +211,11 @@ The other commands work on it too, for example: basegate key list --config {{.Co
 Ctrl-C ends the demo.
 `))
 
-func welcome(cmd *cobra.Command, address, config string, e demoEntrance) error {
+func printWelcome(cmd *cobra.Command, address, config string, c demoCredentials) error {
 	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
-		demoEntrance
+		demoCredentials
 		URL, Config string
-	}{e, "http://" + address, config})
+	}{c, "http://" + address, config})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}

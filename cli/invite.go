@@ -12,10 +12,10 @@ import (
 func newAccountInvite() *cobra.Command {
 	return &cobra.Command{
 		Use:   "invite EMAIL",
-		Short: "Print the address at which an account's password is set",
-		Long: "Print the address at which the password of an account is set: once, within seven days. Where there is no account\n" +
-			"with this e-mail address, one is made. Another invitation of the same account ends the one before.\n" +
-			"The address begins with server.public_url. Whoever has it can sign in, so send it to its owner alone.",
+		Short: "Print the URL at which an account's password is set",
+		Long: "Print the URL at which an account's password is set. It works once, within seven days.\n" +
+			"If there is no account with this e-mail address, one is created. A new invitation invalidates the previous one.\n" +
+			"The URL begins with server.public_url. Anyone who has it can sign in, so send it only to the account's owner.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			cfg, err := loadConfig(cmd)
@@ -37,7 +37,7 @@ func newAccountInvite() *cobra.Command {
 func newAccountDecline() *cobra.Command {
 	return &cobra.Command{
 		Use:   "decline EMAIL",
-		Short: "Decline a request for access: the pending account goes",
+		Short: "Decline a request for access: the pending account is deleted",
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {

@@ -12,12 +12,17 @@ import (
 )
 
 func newKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Create, list, change, pause, resume and revoke keys", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Create, list, change, pause, resume and revoke keys",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(
 		newKeyCreate(), newKeyList(), newKeySet(),
-		keyChange("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
-		keyChange("resume ID", "Resume a paused key", (*identity.Keys).Resume),
-		keyChange("revoke ID", "Revoke a key for ever", (*identity.Keys).Revoke),
+		newKeyStateCommand("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
+		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
+		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
 	)
 	return cmd
 }
@@ -27,7 +32,7 @@ func newKeyCreate() *cobra.Command {
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
-		Short: "Create a key and print its secret, this once",
+		Short: "Create a key and print its secret, which is not shown again",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			budgets.apply(&key.Caps)
@@ -47,7 +52,7 @@ func newKeyCreate() *cobra.Command {
 	cmd.Flags().IntVar(&key.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
 	for _, required := range []string{"account", "name"} {
-		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
 	return cmd
 }
@@ -82,7 +87,7 @@ func newKeySet() *cobra.Command {
 	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
 	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	budgets.add(cmd.Flags())
-	return setter(cmd)
+	return asSetCommand(cmd)
 }
 
 func newKeyList() *cobra.Command {
@@ -121,16 +126,16 @@ func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	for _, k := range all {
 		object := keyJSON{
 			ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-			budgetsJSON: budgetsOf(k.Caps), CreatedAt: k.CreatedAt.UTC(),
+			budgetsJSON: newBudgetsJSON(k.Caps), CreatedAt: k.CreatedAt.UTC(),
 		}
-		atATime := "default"
+		concurrency := "default"
 		if k.Concurrency > 0 {
 			object.Concurrency = &k.Concurrency
-			atATime = strconv.Itoa(k.Concurrency)
+			concurrency = strconv.Itoa(k.Concurrency)
 		}
 		objects = append(objects, object)
-		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), atATime}, object.cells()...)
-		rows = append(rows, append(row, date(k.CreatedAt), k.ID))
+		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), concurrency}, object.cells()...)
+		rows = append(rows, append(row, formatTime(k.CreatedAt), k.ID))
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
@@ -139,11 +144,13 @@ func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 
-// keyHelp says what ID is.
+// keyHelp explains the argument ID.
 const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
 
-// keyChange is a command that changes the state of one key.
-func keyChange(use, short string, change func(*identity.Keys, context.Context, string) (identity.Key, error)) *cobra.Command {
+// newKeyStateCommand returns a command that changes the state of one key.
+func newKeyStateCommand(
+	use, short string, change func(*identity.Keys, context.Context, string) (identity.Key, error),
+) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,

@@ -11,7 +11,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// defaultMockModel is the checkpoint that config.yaml expects on the mock's default port.
+// defaultMockModel is the checkpoint that config.yaml expects at the mock's default address.
 const defaultMockModel = "meta-llama/Llama-3.1-8B"
 
 func newMock() *cobra.Command {
@@ -19,7 +19,7 @@ func newMock() *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "mockvllm",
-		Short: "Run a look-alike of vLLM with a tiny language model",
+		Short: "Run a mock of vLLM with a tiny language model",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			if len(o.Models) == 0 {
@@ -41,12 +41,13 @@ func newMock() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
-	f.StringArrayVar(&o.Models, "model", nil, "a model name to serve, any number of times; answers carry the first (default "+defaultMockModel+")")
+	f.StringArrayVar(&o.Models, "model", nil,
+		"a model name to serve; may be repeated; responses carry the first (default "+defaultMockModel+")")
 	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "the context in tokens; 0: 8192")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
-	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 asks for; empty: none")
-	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to speak like (0.6.0 to the newest)")
-	f.BoolVar(&o.Instant, "instant", false, "constant answers as fast as possible, to measure proxies")
+	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")
+	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to behave like (0.6.0 to the newest)")
+	f.BoolVar(&o.Instant, "instant", false, "constant responses as fast as possible, to measure proxies")
 	return cmd
 }

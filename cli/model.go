@@ -22,11 +22,16 @@ import (
 )
 
 func newModel() *cobra.Command {
-	cmd := &cobra.Command{Use: "model", Short: "List, warm and stop the models, and book windows for them", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "model",
+		Short: "List, warm and stop the models, and book windows for them",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(
 		newModelList(),
-		modelOrder("warm ID", "Start a model, or keep one that runs from idling out for a while", fleet.CommandWarm),
-		modelOrder("stop ID", "Stop a model when its requests have ended, until somebody asks for it", fleet.CommandStop),
+		newModelCommand("warm ID", "Start a model, or restart the idle time of a running one", fleet.CommandWarm),
+		newModelCommand("stop ID", "Drain and stop a model until the next request for it", fleet.CommandStop),
 		newWindow(),
 	)
 	return cmd
@@ -36,136 +41,139 @@ func newModelList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the models and how their backends are",
-		Long: "List the models and how their backends are, as the running gateway knows them.\n" +
-			"Where none answers at server.admin_listen, this command asks every backend itself.",
+		Short: "List the models and the states of their backends",
+		Long: "List the models and the states of their backends, as the running gateway reports them.\n" +
+			"If no gateway answers at server.admin_listen, this command probes every backend itself.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			reports, err := askGateway(cmd.Context(), cfg)
+			snapshots, err := fetchSnapshots(cmd.Context(), cfg)
 			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No gateway answers at %s; these are the answers of the backends.\n", cfg.Server.AdminListen)
-				if reports, err = askBackends(cmd.Context(), cfg); err != nil {
+				const notice = "No gateway answers at %s; the backends were probed instead.\n"
+				fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
+				if snapshots, err = probeSnapshots(cmd.Context(), cfg); err != nil {
 					return err
 				}
 			}
 			if asJSON {
-				return printJSON(cmd, reports)
+				return printJSON(cmd, snapshots)
 			}
-			return printModels(cmd, reports)
+			return printModels(cmd, snapshots)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
 }
 
-// gatewayWithin is how long the running gateway has to tell of its models.
-const gatewayWithin = 2 * time.Second
+// gatewayTimeout limits the request to the running gateway.
+const gatewayTimeout = 2 * time.Second
 
-var errNoReport = errors.New("no report")
+var errNoSnapshots = errors.New("no snapshots of this configuration's models")
 
-// askGateway asks the running gateway for what it knows.
-func askGateway(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
-	ctx, cancel := context.WithTimeout(ctx, gatewayWithin)
+// fetchSnapshots requests snapshots of the models from the running gateway.
+func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
+	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Server.AdminListen+"/models", nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask gateway: %w", err)
+		return nil, fmt.Errorf("query gateway: %w", err)
 	}
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask gateway: %w", err)
+		return nil, fmt.Errorf("query gateway: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, errNoReport
+		return nil, errNoSnapshots
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&reports); err != nil {
-		return nil, fmt.Errorf("ask gateway: %w", err)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&snapshots); err != nil {
+		return nil, fmt.Errorf("query gateway: %w", err)
 	}
-	same := slices.EqualFunc(reports, cfg.Models, func(r fleet.Report, m config.Model) bool { return r.ID == m.ID })
-	if !same { // the gateway of another configuration
-		return nil, errNoReport
+	sameID := func(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
+	if !slices.EqualFunc(snapshots, cfg.Models, sameID) { // the gateway runs another configuration
+		return nil, errNoSnapshots
 	}
-	return reports, nil
+	return snapshots, nil
 }
 
-// askBackends finds out by itself.
-func askBackends(ctx context.Context, cfg *config.Config) (reports []fleet.Report, err error) {
-	err = probed(ctx, cfg, func(f *fleet.Fleet) error {
-		reports = f.Reports()
+// probeSnapshots probes the backends and returns snapshots of the models.
+func probeSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
+	err = withProbedFleet(ctx, cfg, func(f *fleet.Fleet) error {
+		snapshots = f.Snapshot()
 		return nil
 	})
-	return reports, err
+	return snapshots, err
 }
 
-// probed gives do a fleet each of whose backends has been asked once.
-func probed(ctx context.Context, cfg *config.Config, do func(*fleet.Fleet) error) error {
+// withProbedFleet calls operation with a fleet whose backends have each been probed once.
+func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fleet.Fleet) error) error {
 	f := gateway.NewFleet(cfg, zap.NewNop())
 	defer f.Close()
 	if err := f.Start(ctx); err != nil {
-		return fmt.Errorf("ask backends: %w", err)
+		return fmt.Errorf("probe backends: %w", err)
 	}
-	return do(f)
+	return operation(f)
 }
 
-func printModels(cmd *cobra.Command, reports []fleet.Report) error {
+func printModels(cmd *cobra.Command, snapshots []fleet.ModelSnapshot) error {
 	var rows [][]string
-	for _, r := range reports {
+	for _, m := range snapshots {
 		length, boot := "-", "-"
-		if r.MaxModelLen != nil {
-			length = strconv.FormatInt(*r.MaxModelLen, 10)
+		if m.MaxModelLen != nil {
+			length = strconv.FormatInt(*m.MaxModelLen, 10)
 		}
-		if r.BootEstimate > 0 {
-			boot = (time.Duration(r.BootEstimate) * time.Second).String()
+		if m.BootEstimate > 0 {
+			boot = (time.Duration(m.BootEstimate) * time.Second).String()
 		}
 		var states []string
-		for _, b := range r.Backends {
+		for _, b := range m.Backends {
 			states = append(states, b.Name+": "+string(b.State))
 		}
-		windows := slices.Clone(r.Windows)
-		for _, b := range r.Booked {
-			windows = append(windows, date(b.From)+" to "+date(b.To))
+		windows := slices.Clone(m.Windows)
+		for _, b := range m.Booked {
+			windows = append(windows, formatTime(b.From)+" to "+formatTime(b.To))
 		}
 		rows = append(rows, []string{
-			r.ID, r.Checkpoint, dash(r.Precision), r.Status, length, boot, strings.Join(states, ", "), dash(strings.Join(windows, "; ")),
+			m.ID, m.Checkpoint, dash(m.Precision), m.Status, length, boot,
+			strings.Join(states, ", "), dash(strings.Join(windows, "; ")),
 		})
 	}
-	return printTable(cmd, []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}, rows)
+	headings := []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}
+	return printTable(cmd, headings, rows)
 }
 
-// errNoModel says that the configuration has no such model.
 var errNoModel = errors.New("no such model in the configuration")
 
-// withModel opens the database for something about one model of the configuration.
-func withModel(cmd *cobra.Command, id string, do func(context.Context, *database.DB) error) error {
+// withModel opens the database for one operation on a model of the configuration.
+func withModel(cmd *cobra.Command, id string, operation func(context.Context, *database.DB) error) error {
 	cfg, err := loadConfig(cmd)
 	if err != nil {
 		return err
 	}
-	var known []string
+	var ids []string
 	for _, m := range cfg.Models {
 		if m.ID == id {
-			return withDatabase(cmd, do)
+			return withDatabase(cmd, operation)
 		}
-		known = append(known, m.ID)
+		ids = append(ids, m.ID)
 	}
-	return fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(known, ", "))
+	return fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(ids, ", "))
 }
 
-// modelOrder is a command that the running gateway obeys.
-func modelOrder(use, short string, order fleet.Command) *cobra.Command {
+// newModelCommand returns a command that the running gateway executes.
+func newModelCommand(use, short string, command fleet.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long:  short + ".\nThe running gateway obeys within a second. One that is not running never does.",
-		Args:  cobra.ExactArgs(1),
+		Long: short + ".\n" +
+			"The running gateway executes the command within a second. If none runs within a minute, the command is dropped.",
+		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
-				return fleet.Enqueue(ctx, db, args[0], order) //nolint:wrapcheck // it says what was done
+				return fleet.Enqueue(ctx, db, args[0], command) //nolint:wrapcheck // the error names the operation
 			})
 		}),
 	}

@@ -20,7 +20,7 @@ import (
 	"basegate/mockvllm"
 )
 
-var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// Each file of testdata is a script: commands, and what they must print and return. $MOCK is the address of a mock
-// vLLM that serves org/Model-8B.
+// TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
+// URL of a mock vLLM that serves org/Model-8B.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -51,10 +51,10 @@ func TestScripts(t *testing.T) {
 }
 
 var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
-	"exits": exits, "take": take, "use": use, "gateway": runGateway, "ask": ask,
+	"exits": exits, "capture": capture, "addrequest": addRequest, "startgateway": startGateway, "complete": complete,
 }
 
-// exits CODE PROGRAM ARGUMENT…: the program must end with the code.
+// exits is the command `exits CODE PROGRAM ARGUMENT…`: it runs the program and fails unless its exit code is CODE.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARGUMENT…")
@@ -74,25 +74,25 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// take NAME PATTERN: the variable becomes the pattern's group in what the last program printed on stdout.
-func take(ts *testscript.TestScript, neg bool, args []string) {
+// capture is the command `capture NAME PATTERN`: it sets the variable NAME to the pattern's group in the last stdout.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
-		ts.Fatalf("usage: take NAME PATTERN")
+		ts.Fatalf("usage: capture NAME PATTERN")
 	}
 	pattern, err := regexp.Compile(args[1])
 	ts.Check(err)
-	found := pattern.FindStringSubmatch(ts.ReadFile("stdout"))
-	if len(found) != 2 {
-		ts.Fatalf("stdout has no %s", args[1])
+	match := pattern.FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(match) != 2 {
+		ts.Fatalf("stdout does not match %s, or the pattern has not one group", args[1])
 	}
-	ts.Setenv(args[0], found[1])
+	ts.Setenv(args[0], match[1])
 }
 
-// use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER: the ledger of basegate.db gets a row. USER may have Go's
-// escapes.
-func use(ts *testscript.TestScript, neg bool, args []string) {
+// addRequest is the command `addrequest PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER`: it adds a request of the
+// key with the prefix to the ledger in basegate.db. USER may have Go's escapes.
+func addRequest(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 8 {
-		ts.Fatalf("usage: use PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER")
+		ts.Fatalf("usage: addrequest PREFIX TIME MODEL PROMPT COMPLETION STATUS CODE USER")
 	}
 	ctx := context.Background()
 	db, err := database.Open(ctx, database.Settings{Path: ts.MkAbs("basegate.db")}, zap.NewNop())
@@ -111,7 +111,8 @@ func use(ts *testscript.TestScript, neg bool, args []string) {
 			SELECT printf('req_%04d', count(*) + 1), $1, $2, $3, $4, 'gpu1', '/v1/completions', 'batch', $5, 1,
 				$6, $7, 'settled', $8, $9, 1500, 20000, 1000001
 			FROM requests`
-		_, err := tx.ExecContext(ctx, text, at.UnixMicro(), key.ID, key.AccountID, args[2], tag, args[5], args[6], args[3], args[4])
+		_, err := tx.ExecContext(ctx, text,
+			at.UnixMicro(), key.ID, key.AccountID, args[2], tag, args[5], args[6], args[3], args[4])
 		return err
 	}))
 }

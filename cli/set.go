@@ -9,15 +9,15 @@ import (
 	"basegate/quota"
 )
 
-// setHelp is what all set commands have in common.
-const setHelp = `What no flag names stays as it is. A budget is a number of tokens, such as 5_000_000, or "unbounded".
-A running server obeys within a second.`
+// setHelp ends the help of the set commands.
+const setHelp = `Values without a flag do not change. A budget is a number of tokens, such as 5_000_000, or "unbounded".
+A running gateway applies the change within a second.`
 
-var errNothing = errors.New("nothing to change: give a flag")
+var errNoFlags = errors.New("nothing to change: give a flag")
 
-// setter makes a command, whose flags are all there, one that changes what exists: it wants a flag, and its help calls
-// no budget unbounded, since what no flag names stays as it is.
-func setter(cmd *cobra.Command) *cobra.Command {
+// asSetCommand turns cmd, whose flags must be defined, into one that changes an existing account or key: it requires a flag,
+// and its help shows no default for budgets, because those without a flag stay unchanged.
+func asSetCommand(cmd *cobra.Command) *cobra.Command {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.DefValue == quota.Unbounded().String() {
 			f.DefValue = ""
@@ -27,7 +27,7 @@ func setter(cmd *cobra.Command) *cobra.Command {
 		given := false
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
 		if !given {
-			return errNothing
+			return errNoFlags
 		}
 		return nil
 	}

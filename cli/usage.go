@@ -15,12 +15,13 @@ import (
 	"basegate/budget"
 	"basegate/database"
 	"basegate/identity"
+	"basegate/report"
 )
 
-// usageReport is what a usage command was asked for.
-type usageReport struct {
+// usageQuery has the flags of the usage command.
+type usageQuery struct {
 	flags        *pflag.FlagSet
-	since, until moment
+	since, until dateFlag
 	by           string
 	account, key string
 	asJSON       bool
@@ -28,104 +29,115 @@ type usageReport struct {
 }
 
 func newUsage() *cobra.Command {
-	r := usageReport{until: moment{end: true}}
+	q := usageQuery{until: dateFlag{endOfDay: true}}
+	groupings := strings.Join(report.CommandLineGroupings(), ", ")
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what has been used",
-		Long: "Show what has been used, from the ledger: requests and days from the newest, the others from the one with the most tokens.\n" +
-			"A DATE is a day, UTC, such as 2026-11-21, or a time such as 2026-11-21T09:30:00Z. --since begins with it; --until ends with\n" +
-			"a whole day, and before a time. A request is of the time at which it came, and is shown once it has ended.",
+		Short: "Show the requests and tokens used",
+		Long: "Show the requests and tokens used, from the ledger. Requests and days are sorted from the newest; keys,\n" +
+			"accounts and models from the most tokens.\n" +
+			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n" +
+			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n" +
+			"it has ended.",
 		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return r.check() },
+		PreRunE: func(*cobra.Command, []string) error { return q.validate() },
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return r.print(ctx, db, cmd.OutOrStdout()) })
+			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+				return q.print(ctx, db, cmd.OutOrStdout())
+			})
 		}),
 	}
-	r.flags = cmd.Flags()
-	r.flags.Var(&r.since, "since", "from this day or time on")
-	r.flags.Var(&r.until, "until", "up to this day, or before this time")
-	r.flags.StringVar(&r.by, "by", string(budget.ByRequest), "what to add up by: "+strings.Join(groupings, ", "))
-	r.flags.StringVar(&r.account, "account", "", "only of the account with the address `EMAIL`")
-	r.flags.StringVar(&r.key, "key", "", "only of the key `ID`, which may be its prefix")
-	r.flags.BoolVar(&r.asJSON, "json", false, "as JSON")
-	r.flags.BoolVar(&r.asCSV, "csv", false, "as CSV")
+	q.flags = cmd.Flags()
+	q.flags.Var(&q.since, "since", "from this day or time on")
+	q.flags.Var(&q.until, "until", "up to this day, or before this time")
+	q.flags.StringVar(&q.by, "by", string(budget.ByRequest), "group by: "+groupings)
+	q.flags.StringVar(&q.account, "account", "", "only the account with the address `EMAIL`")
+	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID` or prefix")
+	q.flags.BoolVar(&q.asJSON, "json", false, "as JSON")
+	q.flags.BoolVar(&q.asCSV, "csv", false, "as CSV")
 	cmd.MarkFlagsMutuallyExclusive("json", "csv")
 	return cmd
 }
 
 var errNoTime = errors.New("--since is not before --until: there is no time between them")
 
-// check finds what makes no sense whatever has been used.
-func (r *usageReport) check() error {
-	if _, ok := columnsBy[budget.By(r.by)]; !ok {
-		return fmt.Errorf("--by %s: expected one of %s", r.by, strings.Join(groupings, ", "))
+// validate refuses flags that make no sense for any ledger.
+func (q *usageQuery) validate() error {
+	if _, ok := report.CommandLineColumns(budget.Grouping(q.by)); !ok {
+		return fmt.Errorf("--by %s: expected one of %s", q.by, strings.Join(report.CommandLineGroupings(), ", "))
 	}
-	if r.flags.Changed("since") && r.flags.Changed("until") && !r.since.at.Before(r.until.at) {
+	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.at.Before(q.until.at) {
 		return errNoTime
 	}
 	return nil
 }
 
-// filter finds the account and the key that were asked for. An empty one was asked for too, and is not found: a script
-// whose variable is empty must not get everybody's usage.
-func (r *usageReport) filter(ctx context.Context, store *identity.Store) (budget.Filter, error) {
-	f := budget.Filter{Since: r.since.at, Until: r.until.at}
-	if r.flags.Changed("account") {
-		a, err := store.Accounts.Find(ctx, r.account)
+// filter resolves the account and the key of the flags. An empty --account or --key is an error and not the absence of
+// a filter: a script whose variable is empty must not get the usage of all accounts.
+func (q *usageQuery) filter(ctx context.Context, store *identity.Store) (budget.Filter, error) {
+	f := budget.Filter{Since: q.since.at, Until: q.until.at}
+	if q.flags.Changed("account") {
+		a, err := store.Accounts.Find(ctx, q.account)
 		if err != nil {
 			return f, fmt.Errorf("find account: %w", err)
 		}
 		f.Account = a.ID
 	}
-	if r.flags.Changed("key") {
-		k, err := store.Keys.Find(ctx, r.key)
+	if q.flags.Changed("key") {
+		k, err := store.Keys.Find(ctx, q.key)
 		if err != nil {
 			return f, fmt.Errorf("find key: %w", err)
 		}
 		f.Key = k.ID
-		f.Account = cmp.Or(f.Account, k.AccountID) // by which its requests are found faster
+		f.Account = cmp.Or(f.Account, k.AccountID) // requests are indexed by account, not by key
 	}
 	return f, nil
 }
 
-func (r *usageReport) print(ctx context.Context, db *database.DB, out io.Writer) error {
+func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) error {
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	filter, err := r.filter(ctx, store)
+	filter, err := q.filter(ctx, store)
 	if err != nil {
 		return err
 	}
-	known, err := readNames(ctx, store)
+	names, err := readNames(ctx, store)
 	if err != nil {
 		return err
 	}
-	by := budget.By(r.by)
-	columns := columnsBy[by]
-	to := r.form(columns, out)
-	for row, err := range budget.New(db, zap.NewNop(), budget.Settings{}).Rows(ctx, filter, by) {
-		if err != nil {
-			return err
-		}
-		values := make([]any, len(columns))
-		for i, c := range columns {
-			values[i] = c.value(known, &row)
-		}
-		if err := to.row(values); err != nil {
-			return fmt.Errorf("print usage: %w", err)
-		}
+	by := budget.Grouping(q.by)
+	columns, _ := report.CommandLineColumns(by)
+	ledger := budget.New(db, zap.NewNop(), budget.Settings{})
+	usage := report.Usage{Columns: columns, Names: names, Rows: ledger.Rows(ctx, filter, by)}
+	switch {
+	case q.asJSON:
+		err = usage.WriteJSON(out)
+	case q.asCSV:
+		err = usage.WriteCSV(out)
+	default:
+		err = usage.WriteTable(out)
 	}
-	if err := to.end(); err != nil {
+	if err != nil {
 		return fmt.Errorf("print usage: %w", err)
 	}
 	return nil
 }
 
-func (r *usageReport) form(columns []column, out io.Writer) form {
-	switch {
-	case r.asJSON:
-		return newJSONForm(columns, out)
-	case r.asCSV:
-		return newCSVForm(columns, out)
-	default:
-		return newTableForm(columns, out)
+// readNames reads the names of all keys and accounts.
+func readNames(ctx context.Context, store *identity.Store) (report.Names, error) {
+	names := report.Names{Keys: map[string]identity.Key{}, Emails: map[string]string{}}
+	keys, err := store.Keys.List(ctx)
+	if err != nil {
+		return names, fmt.Errorf("list keys: %w", err)
 	}
+	for _, k := range keys {
+		names.Keys[k.ID] = k
+	}
+	accounts, err := store.Accounts.List(ctx)
+	if err != nil {
+		return names, fmt.Errorf("list accounts: %w", err)
+	}
+	for _, a := range accounts {
+		names.Emails[a.ID] = a.Email
+	}
+	return names, nil
 }

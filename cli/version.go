@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker (see the Makefile).
+// version is set by the linker; see the Makefile.
 var version = "dev"
 
 func newVersion() *cobra.Command {
@@ -17,13 +17,14 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n",
+				versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return nil
 		}),
 	}
 }
 
-// versionText is the linker's version, or the commit that the toolchain has recorded.
+// versionText returns the linker's version, or without one the commit that the toolchain recorded.
 func versionText() string {
 	info, ok := debug.ReadBuildInfo()
 	if version != "dev" || !ok {

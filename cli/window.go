@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,60 +13,40 @@ import (
 )
 
 func newWindow() *cobra.Command {
-	cmd := &cobra.Command{Use: "window", Short: "Book windows in which a model is kept warm", Args: cobra.NoArgs, RunE: group}
+	cmd := &cobra.Command{
+		Use:   "window",
+		Short: "Book windows in which a model is kept warm",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(newWindowAdd(), newWindowList(), newWindowRemove())
 	return cmd
 }
 
-// instant is a flag's value: a moment, in UTC or with its own offset.
-type instant struct{ at time.Time }
-
-var errInstant = errors.New("expected a time such as 2026-11-21T09:30:00Z, or with an offset such as +01:00")
-
-// Set implements pflag.Value.
-func (i *instant) Set(text string) (err error) {
-	if i.at, err = time.Parse(time.RFC3339, text); err != nil {
-		if i.at, err = time.Parse("2006-01-02T15:04Z07:00", text); err != nil {
-			return errInstant
-		}
-	}
-	return nil
-}
-
-// String implements pflag.Value.
-func (i *instant) String() string {
-	if i.at.IsZero() {
-		return ""
-	}
-	return i.at.Format(time.RFC3339)
-}
-
-// Type implements pflag.Value.
-func (*instant) Type() string { return "TIME" }
-
 func newWindowAdd() *cobra.Command {
-	var from, to instant
+	var from, to timeFlag
 	cmd := &cobra.Command{
 		Use:   "add ID --from TIME --to TIME",
 		Short: "Keep a model warm from one time to another",
-		Long: "Keep a model warm from one time to another. It is started early by what a boot takes.\n" +
-			"A TIME has its offset: 2026-11-21T09:30:00Z or 2026-11-21T10:30:00+01:00. Windows that recur stand in the configuration.",
+		Long: "Keep a model warm from one time to another. It is started earlier by its estimated boot time.\n" +
+			"A TIME has an offset from UTC: 2026-11-21T09:30:00Z or 2026-11-21T10:30:00+01:00.\n" +
+			"Recurring windows are set in the configuration.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
 				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: args[0], From: from.at, To: to.at})
 				if err != nil {
-					return err //nolint:wrapcheck // it says what was done
+					return err //nolint:wrapcheck // the error names the operation
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), booked.ID)
 				return nil
 			})
 		}),
 	}
-	cmd.Flags().Var(&from, "from", "when it is to be warm")
-	cmd.Flags().Var(&to, "to", "until when")
+	cmd.Flags().Var(&from, "from", "start of the window")
+	cmd.Flags().Var(&to, "to", "end of the window")
 	for _, required := range []string{"from", "to"} {
-		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not there
+		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
 	return cmd
 }
@@ -76,20 +55,21 @@ func newWindowList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the booked windows that are not over",
+		Short: "List the booked windows that have not ended",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 				booked, err := fleet.Windows(ctx, db)
 				if err != nil {
-					return err //nolint:wrapcheck // it says what was done
+					return err //nolint:wrapcheck // the error names the operation
 				}
 				if asJSON {
 					return printJSON(cmd, booked)
 				}
 				var rows [][]string
 				for _, b := range booked {
-					rows = append(rows, []string{strconv.FormatInt(b.ID, 10), b.Model, b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)})
+					from, to := b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)
+					rows = append(rows, []string{strconv.FormatInt(b.ID, 10), b.Model, from, to})
 				}
 				return printTable(cmd, []string{"ID", "MODEL", "FROM", "TO"}, rows)
 			})
@@ -110,7 +90,7 @@ func newWindowRemove() *cobra.Command {
 				return fmt.Errorf("%w: %s", fleet.ErrNoWindow, args[0])
 			}
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // it says what was done
+				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // the error names the operation
 			})
 		}),
 	}

@@ -6,21 +6,21 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// check finds what single values cannot tell: names that are given twice, and values that contradict each other.
+// The check methods report problems that no single value shows: duplicate names, and values that contradict each other.
 
 func (c *Config) check(v value) {
 	server := v.child("server")
 	if (c.Server.TLS.Cert == "") != (c.Server.TLS.Key == "") {
-		server.child("tls").complain("cert and key go together: give both, or neither")
+		server.child("tls").errorf("cert and key go together: give both, or neither")
 	}
 	if c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0") {
-		server.child("admin_listen").complain("want an address other than server.listen's, got %s for both", quoted(c.Server.Listen))
+		server.child("admin_listen").errorf("want an address other than server.listen's, got %s for both", quote(c.Server.Listen))
 	}
 	first := map[string]int{}
 	for i, m := range c.Models {
 		id := v.child("models").item(i).child("id")
-		if before, taken := first[m.ID]; taken && m.ID != "" {
-			id.complain("two models of one id: %s is models[%d] already", quoted(m.ID), before)
+		if firstIndex, duplicate := first[m.ID]; duplicate && m.ID != "" {
+			id.errorf("two models of one id: %s is models[%d] already", quote(m.ID), firstIndex)
 			continue
 		}
 		first[m.ID] = i
@@ -31,14 +31,14 @@ func (m *Model) check(v value) {
 	first := map[string]int{}
 	for i, b := range m.Backends {
 		name := v.child("backends").item(i).child("name")
-		if before, taken := first[b.Name]; taken && b.Name != "" {
-			name.complain("two backends of one name: %s is backends[%d] already", quoted(b.Name), before)
+		if firstIndex, duplicate := first[b.Name]; duplicate && b.Name != "" {
+			name.errorf("two backends of one name: %s is backends[%d] already", quote(b.Name), firstIndex)
 			continue
 		}
 		first[b.Name] = i
 	}
 	if len(m.WarmWindows) > 0 && !m.canBeWarmed() {
-		v.child("warm_windows").warn("no backend of this model has launch or sleep, so nothing can be kept warm")
+		v.child("warm_windows").warnf("no backend of this model has launch or sleep, so nothing can be kept warm")
 	}
 }
 
@@ -55,10 +55,10 @@ func (l *Launch) check(v value) {
 	for _, name := range []string{"start", "stop"} {
 		program, isText := v.child(name).item(0).node.(*ast.StringNode)
 		if isText && program.Value == "" {
-			v.child(name).complain("want a program first, got an empty text")
+			v.child(name).errorf("want a program first, got an empty text")
 		}
 	}
 	if l.BootTimeout < l.BootEstimate {
-		v.child("boot_timeout").warn("a boot is given up (%s) before it is expected to be done (%s)", l.BootTimeout, l.BootEstimate)
+		v.child("boot_timeout").warnf("a boot times out (%s) before it is expected to end (%s)", l.BootTimeout, l.BootEstimate)
 	}
 }

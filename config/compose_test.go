@@ -13,7 +13,7 @@ import (
 	"basegate/config"
 )
 
-// service is what the tests below look at of a service in vllm-compose.yml.
+// service holds the parts of a service in vllm-compose.yml that the tests check.
 type service struct {
 	Image       string
 	Restart     string
@@ -37,10 +37,10 @@ type service struct {
 	}
 }
 
-// flag is the value of --name=value.
+// flag returns the value of --name=value, or "" if the command has no such flag.
 func (s service) flag(name string) string {
 	for _, arg := range s.Command {
-		if value, is := strings.CutPrefix(arg, "--"+name+"="); is {
+		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
 			return value
 		}
 	}
@@ -55,7 +55,7 @@ func (s service) gpus() int {
 	return n
 }
 
-func composed(t *testing.T) (services map[string]service, text string) {
+func loadCompose(t *testing.T) (services map[string]service, text string) {
 	t.Helper()
 	raw, err := os.ReadFile("../vllm-compose.yml")
 	if err != nil {
@@ -68,7 +68,7 @@ func composed(t *testing.T) (services map[string]service, text string) {
 	return file.Services, string(raw)
 }
 
-func composeConfig(t *testing.T) *config.Config {
+func loadComposeConfig(t *testing.T) *config.Config {
 	t.Helper()
 	text, err := os.ReadFile("../compose-config.yaml")
 	if err != nil {
@@ -79,25 +79,25 @@ func composeConfig(t *testing.T) *config.Config {
 		t.Fatal(err)
 	}
 	for _, w := range cfg.Warnings {
-		t.Errorf("it warns: %v", w)
+		t.Errorf("unexpected warning: %v", w)
 	}
 	return cfg
 }
 
-// One name from the request down to the container: a wrong letter in any of these shows only on the GPU box.
-func TestComposeAndItsConfigurationAgree(t *testing.T) {
-	services, _ := composed(t)
-	cfg := composeConfig(t)
+// The names of model, backend and service must match; a typo in one of them would show only on a machine with GPUs.
+func TestComposeFileMatchesItsConfiguration(t *testing.T) {
+	services, _ := loadCompose(t)
+	cfg := loadComposeConfig(t)
 	gpus := map[string]int{}
 	for _, m := range cfg.Models {
 		b := m.Backends[0]
-		s, there := services[b.Name]
-		if !there || b.Name != m.ID || len(m.Backends) != 1 {
-			t.Fatalf("model %s has %d backends, the first %s; want one with the name of a service and of the model", m.ID, len(m.Backends), b.Name)
+		s, found := services[b.Name]
+		if !found || b.Name != m.ID || len(m.Backends) != 1 {
+			t.Fatalf("model %s has %d backends, the first %s; want one, named like its service and its model", m.ID, len(m.Backends), b.Name)
 		}
 		gpus[m.ID] = s.gpus()
 		if s.Command[0] != m.Checkpoint || s.flag("served-model-name") != m.Checkpoint {
-			t.Errorf("%s: vLLM loads %s and calls it %s; the configuration has %s", m.ID, s.Command[0], s.flag("served-model-name"), m.Checkpoint)
+			t.Errorf("%s: vLLM loads %s and serves it as %s; the configuration has %s", m.ID, s.Command[0], s.flag("served-model-name"), m.Checkpoint)
 		}
 		host := b.Name
 		if s.NetworkMode == "host" {
@@ -116,8 +116,8 @@ func TestComposeAndItsConfigurationAgree(t *testing.T) {
 	}
 }
 
-func TestComposeStartsVLLMSoThatItChangesNothing(t *testing.T) {
-	services, _ := composed(t)
+func TestComposeServicesHaveTheRequiredSettings(t *testing.T) {
+	services, _ := loadCompose(t)
 	pinned := regexp.MustCompile(`^vllm/vllm-openai(-cpu)?:\$\{VLLM_VERSION:-v\d+\.\d+\.\d+\}`)
 	checked := 0
 	for name, s := range services {
@@ -125,7 +125,7 @@ func TestComposeStartsVLLMSoThatItChangesNothing(t *testing.T) {
 			continue
 		}
 		checked++
-		for what, holds := range map[string]bool{
+		for requirement, met := range map[string]bool{
 			"a pinned version":                    pinned.MatchString(s.Image),
 			"a restart also after exit code 0":    s.Restart == "unless-stopped",
 			"shared memory":                       s.IPC == "host" || s.ShmSize != "",
@@ -136,19 +136,19 @@ func TestComposeStartsVLLMSoThatItChangesNothing(t *testing.T) {
 			"a profile, so that up starts none":   len(s.Profiles) == 1,
 			"a name for the model that it serves": s.flag("served-model-name") != "",
 		} {
-			if !holds {
-				t.Errorf("%s lacks %s", name, what)
+			if !met {
+				t.Errorf("%s lacks %s", name, requirement)
 			}
 		}
 	}
 	if checked != 5 {
-		t.Errorf("found %d services with vLLM", checked)
+		t.Errorf("found %d services with vLLM, want 5", checked)
 	}
 }
 
-// The head and the worker of one model must be told the same, but for their places in it.
-func TestComposeTellsBothNodesTheSame(t *testing.T) {
-	services, _ := composed(t)
+// The head and the worker of a model must have the same flags, except for their rank.
+func TestComposeNodesOfAModelHaveTheSameFlags(t *testing.T) {
+	services, _ := loadCompose(t)
 	common := func(s service) []string {
 		return slices.DeleteFunc(slices.Clone(s.Command), func(arg string) bool {
 			return arg == "--headless" || strings.HasPrefix(arg, "--port=") || strings.HasPrefix(arg, "--node-rank=")
@@ -169,27 +169,27 @@ func TestComposeTellsBothNodesTheSame(t *testing.T) {
 	}
 }
 
-// A launch command inside the gateway reads the same file with the gateway's variables. One that it lacks would change
-// a service, and Compose would make its container anew.
-func TestComposeGivesTheGatewayEveryVariableOfItsModels(t *testing.T) {
-	services, text := composed(t)
+// A launch command inside the gateway's container reads the same file with the gateway's variables. If one were
+// missing, the service would differ and Compose would recreate its container.
+func TestComposePassesEveryModelVariableToTheGateway(t *testing.T) {
+	services, text := loadCompose(t)
 	gateway := services["gateway"].Environment
 	models := text[strings.Index(text, "\n  llama-8b:"):strings.Index(text, "\n  prometheus:")]
 	head := text[:strings.Index(text, "\nservices:")]
 	used := regexp.MustCompile(`\$\{([A-Z0-9_]+)`).FindAllStringSubmatch(head+models, -1)
-	passedOn := regexp.MustCompile(`(?m)^ +([A-Z0-9_]+): *(?:#.*)?$`) // a name without a value
-	used = append(used, passedOn.FindAllStringSubmatch(head+models, -1)...)
+	passedThrough := regexp.MustCompile(`(?m)^ +([A-Z0-9_]+): *(?:#.*)?$`) // a name without a value
+	used = append(used, passedThrough.FindAllStringSubmatch(head+models, -1)...)
 	if len(used) < 10 {
-		t.Fatalf("found %d variables", len(used))
+		t.Fatalf("found %d variables, want at least 10", len(used))
 	}
 	for _, m := range used {
 		if _, passed := gateway[m[1]]; !passed {
-			t.Errorf("the gateway lacks %s", m[1])
+			t.Errorf("the gateway lacks the variable %s", m[1])
 		}
 	}
 }
 
-func TestPrometheusAsksEveryBackendOfCompose(t *testing.T) {
+func TestPrometheusScrapesEveryComposeBackend(t *testing.T) {
 	text, err := os.ReadFile("../deploy/prometheus/prometheus.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestPrometheusAsksEveryBackendOfCompose(t *testing.T) {
 			got[group.Targets[0]] = group.Labels["model"]
 		}
 	}
-	for _, m := range composeConfig(t).Models {
+	for _, m := range loadComposeConfig(t).Models {
 		want[m.Backends[0].URL.Host] = m.ID
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

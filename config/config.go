@@ -1,9 +1,9 @@
-// Package config turns config.yaml into a checked Config, and names every mistake in it with its line.
+// Package config parses and validates config.yaml, and reports every error with its line.
 //
-// A Config that Load or Parse returns needs no further checking: every default is filled in, every duration, size,
-// address and time zone has been read, and what contradicts itself has been refused. The whole list of keys, with what
-// each may be, stands in sections.go. What the values do is the business of the packages that they are handed to, and
-// whether a backend answers at its address is not asked here.
+// A Config returned by Load or Parse needs no further validation: defaults are filled in, durations, sizes, addresses
+// and time zones are parsed, and contradictory values are rejected. sections.go lists all keys with their allowed
+// values. The packages that receive the values decide what they do; config does not check whether a backend responds at
+// its address.
 package config
 
 import (
@@ -27,80 +27,81 @@ type Config struct {
 	Console  Console
 	Models   []Model // at least one, in the order of the file
 
-	// Warnings are what is allowed but looks unintended, such as a variable that is not set.
+	// Warnings lists what is valid but probably unintended, such as a variable that is not set.
 	Warnings []Diagnostic
 }
 
-// Server is where the gateway listens and what it accepts. Sizes are bytes.
+// Server holds the listen addresses and the limits on requests. Sizes are in bytes.
 type Server struct {
 	Listen            string   // host:port of the API and the console
 	AdminListen       string   // host:port of health, metrics and profiles
-	PublicURL         *url.URL // what clients and browsers call the gateway, without a slash at the end
+	PublicURL         *url.URL // the gateway's address for clients and browsers, without a trailing slash
 	TLS               TLS
-	MaxBodyBytes      int64 // one request's body
-	MaxBufferedBytes  int64 // the bodies of all waiting requests together
+	MaxBodyBytes      int64 // limit on one request body
+	MaxBufferedBytes  int64 // limit on the bodies of all waiting requests together
 	ReadHeaderTimeout time.Duration
-	DrainTimeout      time.Duration  // 0: a stop does not wait for running requests
-	TrustedProxies    []netip.Prefix // whose X-Forwarded-For is believed
+	DrainTimeout      time.Duration  // 0: shutdown does not wait for running requests
+	TrustedProxies    []netip.Prefix // networks whose X-Forwarded-For is trusted
+	FastPath          bool           // false: net/http serves every request
 }
 
-// TLS names the files of a certificate and its key, PEM; both are empty where the API is served in the clear.
+// TLS holds the paths of a PEM certificate and its key; both are empty if the API is served without TLS.
 type TLS struct {
 	Cert string
 	Key  string
 }
 
-// Database is where accounts, keys and usage are kept.
+// Database holds the path of the database with accounts, keys and usage.
 type Database struct {
 	Path string
 }
 
-// Limits are the limits of a key for which nothing else was set.
+// Limits holds the default limits of an API key.
 type Limits struct {
-	ConcurrencyPerKey int // requests at a time
+	ConcurrencyPerKey int // concurrent requests
 }
 
-// Upstream is how long a backend may take, and how often a request is tried.
+// Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
 type Upstream struct {
 	ConnectTimeout   time.Duration
-	FirstByteTimeout time.Duration // plain: the whole answer; stream: up to the first event
+	FirstByteTimeout time.Duration // not streamed: the whole response; streamed: up to the first event
 	IdleTimeout      time.Duration // between two events of a stream
-	Attempts         int           // at one request, 1 to 10
+	Attempts         int           // per request, 1 to 10
 }
 
-// Breaker is when a failing backend is left alone, and for how long.
+// Breaker holds the settings of the circuit breaker that each backend has.
 type Breaker struct {
-	ConsecutiveFailures int
-	OpenFor             time.Duration
-	HalfOpenRequests    int
+	ConsecutiveFailures int           // this many consecutive failures open the breaker
+	OpenFor             time.Duration // how long the breaker stays open
+	HalfOpenRequests    int           // concurrent trial requests while half-open
 }
 
-// Probe is how backends are watched.
+// Probe holds the settings of the health checks of backends.
 type Probe struct {
 	Interval time.Duration
 	Timeout  time.Duration
 }
 
-// Log is what is logged on stderr, and in which form.
+// Log holds the level and the format of the log on stderr.
 type Log struct {
 	Level  string // debug, info, warn or error
 	Format string // json or console
 }
 
-// Console is what the web pages do besides.
+// Console holds the settings of the web pages.
 type Console struct {
-	FeedbackWebhook *url.URL // told of all feedback; nil: nobody is
+	FeedbackWebhook *url.URL // receives all feedback; nil: feedback is not sent
 }
 
 // Model is one model with the backends that serve it.
 type Model struct {
-	ID                    string // what clients call it
-	Checkpoint            string // what vLLM calls it
+	ID                    string // the name that clients use
+	Checkpoint            string // the name that vLLM serves it under
 	Precision             string // a label for clients; may be empty
-	MaxModelLen           int64  // tokens; 0: what the backend says
+	MaxModelLen           int64  // tokens; 0: as reported by the backend
 	MaxLogprobs           int
 	MaxScoredPromptTokens int64         // 0: no limit
-	ColdWait              time.Duration // how long a request waits for a boot; 0: not at all
+	ColdWait              time.Duration // how long a request waits for a boot; 0: it does not wait
 	Backends              []Backend     // at least one
 	WarmWindows           []Window
 }
@@ -108,14 +109,14 @@ type Model struct {
 // Backend is one vLLM server.
 type Backend struct {
 	Name   string   // unique within its model
-	URL    *url.URL // scheme, host and perhaps a path prefix, without a slash at the end
+	URL    *url.URL // scheme, host and an optional path prefix, without a trailing slash
 	GPU    string   // a label for clients; may be empty
-	APIKey Secret   // what vLLM wants as a bearer token; empty: nothing
-	Launch *Launch  // nil: the backend is somebody else's to start
-	Sleep  *Sleep   // nil: the backend is never put to sleep
+	APIKey Secret   // the bearer token that vLLM expects; empty: none
+	Launch *Launch  // nil: the gateway does not start or stop the backend
+	Sleep  *Sleep   // nil: the gateway does not put the backend to sleep
 }
 
-// Launch is how a backend is started and stopped.
+// Launch holds the commands that start and stop a backend, and their timeouts.
 type Launch struct {
 	Start        []string // a program and its arguments
 	Stop         []string
@@ -124,13 +125,13 @@ type Launch struct {
 	BootTimeout  time.Duration
 }
 
-// Sleep is how vLLM's sleep mode is used in place of stopping.
+// Sleep configures vLLM's sleep mode, which is used instead of stopping.
 type Sleep struct {
-	Level     int           // 1 or 2, as vLLM numbers them
+	Level     int           // vLLM's sleep level, 1 or 2
 	IdleAfter time.Duration // 0: never
 }
 
-// Default is a configuration as it stands before any file is read: everything but models.
+// Default returns the configuration with every default and no models.
 func Default() *Config {
 	return &Config{
 		Server: Server{
@@ -141,6 +142,7 @@ func Default() *Config {
 			MaxBufferedBytes:  1 << 30,
 			ReadHeaderTimeout: 10 * time.Second,
 			DrainTimeout:      10 * time.Minute,
+			FastPath:          true,
 		},
 		Database: Database{Path: "basegate.db"},
 		Limits:   Limits{ConcurrencyPerKey: 8},
@@ -166,18 +168,18 @@ func defaultSleep() Sleep { return Sleep{Level: 1, IdleAfter: 10 * time.Minute} 
 
 func defaultWindow() Window { return Window{Location: time.UTC} }
 
-// maxFileBytes is far above any sensible configuration and keeps a wrong path from filling the memory.
+// maxFileBytes limits the size of the file, so that a wrong path cannot exhaust memory.
 const maxFileBytes = 1 << 20
 
-// Load reads the file at path, with the variables of the process's environment. Mistakes are named with path as it was
-// given; see Parse for the error.
+// Load reads and parses the file at path. ${NAME} refers to the process's environment. Diagnostics name the file as
+// path; see Parse for the error.
 func Load(path string) (*Config, error) {
-	file, err := os.Open(path) //nolint:gosec // the operator says where the configuration is
+	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1)) //nolint:forbidigo // this is the bound
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1)) //nolint:forbidigo // bounded
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
@@ -187,10 +189,11 @@ func Load(path string) (*Config, error) {
 	return Parse(path, text, os.LookupEnv)
 }
 
-// Parse checks a configuration; name stands for the file in what it says, and env finds the variables for ${NAME}.
+// Parse parses and validates a configuration. name is the file name in diagnostics, and env looks up the variables for
+// ${NAME}.
 //
-// The error is an *InvalidError with every mistake; only where the text is not YAML at all is the first mistake the only
-// one.
+// The error is an *InvalidError with every problem found; if the text is not YAML, it holds the first syntax error
+// only.
 func Parse(name string, text []byte, env func(string) (string, bool)) (*Config, error) {
 	doc := &document{name: name, env: env}
 	c := Default()
@@ -198,9 +201,9 @@ func Parse(name string, text []byte, env func(string) (string, bool)) (*Config, 
 		root.section(c.fields()...)
 		c.check(root)
 	}
-	if len(doc.mistakes) > 0 {
-		return nil, &InvalidError{Mistakes: sorted(doc.mistakes)}
+	if len(doc.errs) > 0 {
+		return nil, &InvalidError{Diagnostics: sortByLine(doc.errs)}
 	}
-	c.Warnings = sorted(doc.warnings)
+	c.Warnings = sortByLine(doc.warnings)
 	return c, nil
 }

@@ -18,11 +18,11 @@ import (
 	"basegate/config"
 )
 
-var update = flag.Bool("update", false, "write the complaints that come out into testdata")
+var update = flag.Bool("update", false, "rewrite the diagnostics in testdata")
 
 func noVariables(string) (string, bool) { return "", false }
 
-// variables reads NAME=value lines.
+// variables returns a lookup of NAME=value lines.
 func variables(text []byte) func(string) (string, bool) {
 	values := map[string]string{}
 	for line := range strings.Lines(string(text)) {
@@ -44,7 +44,7 @@ func section(archive *txtar.Archive, name string) *txtar.File {
 	return &txtar.File{}
 }
 
-func TestEveryMistakeIsNamedWithItsLine(t *testing.T) {
+func TestEveryErrorIsReportedWithItsLine(t *testing.T) {
 	paths, err := filepath.Glob("testdata/bad/*.txtar")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no cases: %v", err)
@@ -57,9 +57,9 @@ func TestEveryMistakeIsNamedWithItsLine(t *testing.T) {
 			}
 			c, err := config.Parse("config.yaml", section(archive, "config.yaml").Data, variables(section(archive, "env").Data))
 			if err == nil || c != nil {
-				t.Fatalf("got %v, %v; want nothing and an error", c, err)
+				t.Fatalf("got %v, %v; want nil and an error", c, err)
 			}
-			got, want := err.Error()+"\n", section(archive, "complaints")
+			got, want := err.Error()+"\n", section(archive, "diagnostics")
 			if *update {
 				want.Data = []byte(got)
 				if err := os.WriteFile(path, txtar.Format(archive), 0o600); err != nil {
@@ -67,31 +67,31 @@ func TestEveryMistakeIsNamedWithItsLine(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(string(want.Data), got); diff != "" {
-				t.Errorf("complaints (-want +got):\n%s", diff)
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 			if strings.Contains(got, "hunter2") || strings.Contains(got, "letmein") {
-				t.Error("a complaint shows a secret")
+				t.Error("a diagnostic shows a secret")
 			}
 		})
 	}
 }
 
-func TestErrorHasTheMistakesAsData(t *testing.T) {
+func TestInvalidErrorHoldsTheDiagnostics(t *testing.T) {
 	_, err := config.Parse("my.yaml", []byte("models: []\nlimits: {concurrency_per_key: 0}\n"), noVariables)
 	var invalid *config.InvalidError
 	if !errors.As(err, &invalid) {
-		t.Fatalf("got %T", err)
+		t.Fatalf("got %T, want *config.InvalidError", err)
 	}
 	want := []config.Diagnostic{
 		{File: "my.yaml", Line: 1, Key: "models", Text: "want at least one item, got an empty list"},
 		{File: "my.yaml", Line: 2, Key: "limits.concurrency_per_key", Text: "want a whole number of at least 1, got the number 0"},
 	}
-	if diff := cmp.Diff(want, invalid.Mistakes); diff != "" {
-		t.Errorf("mistakes (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, invalid.Diagnostics); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 }
 
-func TestMinimalIsTheDefaults(t *testing.T) {
+func TestMinimalFileYieldsTheDefaults(t *testing.T) {
 	got, err := config.Load("testdata/good/minimal.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestMinimalIsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestEverythingIsRead(t *testing.T) {
+func TestEveryKeyIsParsed(t *testing.T) {
 	text, err := os.ReadFile("testdata/good/everything.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestEverythingIsRead(t *testing.T) {
 	}
 }
 
-func TestLineEndsOfWindowsAndByteOrderMarksAreNoMistakes(t *testing.T) {
+func TestWindowsLineEndingsAndByteOrderMarkAreAccepted(t *testing.T) {
 	text, err := os.ReadFile("testdata/good/minimal.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -132,11 +132,11 @@ func TestLineEndsOfWindowsAndByteOrderMarksAreNoMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Models[0].Backends[0].URL.String(); got != "http://127.0.0.1:8001" {
-		t.Errorf("url is %q", got)
+		t.Errorf("got url %q", got)
 	}
 }
 
-func TestLoadSaysWhichFileCannotBeRead(t *testing.T) {
+func TestLoadNamesTheFileItCannotRead(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	if _, err := config.Load(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
 		t.Errorf("missing file: got %v", err)
@@ -150,7 +150,7 @@ func TestLoadSaysWhichFileCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestDays(t *testing.T) {
+func TestParseDays(t *testing.T) {
 	for text, want := range map[string]string{
 		"daily":       "SMTWTFS",
 		"sun":         "S......",
@@ -182,7 +182,7 @@ func sameLocation(a, b *time.Location) bool { return a.String() == b.String() }
 
 func samePrefix(a, b netip.Prefix) bool { return a == b }
 
-// everything is what testdata/good/everything.yaml says.
+// everything returns the configuration in testdata/good/everything.yaml.
 func everything(t *testing.T) *config.Config {
 	t.Helper()
 	prague, err := time.LoadLocation("Europe/Prague")
@@ -246,9 +246,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Diagnostic{
-			warning(41, "models[0].backends[0].launch.boot_timeout", "a boot is given up (10m0s) before it is expected to be done (20m0s)"),
-			warning(44, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(55, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(42, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(45, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(56, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

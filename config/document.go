@@ -13,34 +13,34 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// document is a file while it is read. It gathers what is wrong, so that one reading finds every mistake.
+// document is the file being parsed. It collects diagnostics, so that one pass finds every error.
 //
-// The syntax tree is read here and not by the YAML library's decoder, because that stops at the first mistake, gives no
-// line for a value of ours that is wrong, takes 1.5 for an integer and passes over a second document.
+// config walks the syntax tree itself instead of using the YAML library's decoder: the decoder stops at the first
+// error, has no line for a value that fails validation, accepts 1.5 as an integer and ignores a second document.
 type document struct {
 	name     string
 	env      func(string) (string, bool)
-	mistakes []Diagnostic
+	errs     []Diagnostic
 	warnings []Diagnostic
 }
 
-// value is a place in the document: a node and the path that leads to it.
+// value is a node of the document and its path.
 type value struct {
 	doc  *document
 	node ast.Node
 	path string
 }
 
-// parse makes the syntax tree and gives its root, unless the text is not one YAML document with something in it.
+// parse returns the root of the syntax tree; false if the text is not exactly one YAML document that is not empty.
 func (d *document) parse(text []byte) (value, bool) {
 	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
-	if at := firstNotUTF8(text); at >= 0 {
-		d.complain(1+bytes.Count(text[:at], []byte("\n")), "", "this is not UTF-8")
+	if i := invalidUTF8Index(text); i >= 0 {
+		d.errorf(1+bytes.Count(text[:i], []byte("\n")), "", "this is not UTF-8")
 		return value{}, false
 	}
 	file, err := parseYAML(text)
 	if err != nil {
-		d.complainOfSyntax(err, text)
+		d.addSyntaxError(err, text)
 		return value{}, false
 	}
 	var root ast.Node
@@ -51,11 +51,11 @@ func (d *document) parse(text []byte) (value, bool) {
 		case root == nil:
 			root = document.Body
 		default:
-			d.complain(line(document.Body), "", "a second YAML document begins here; a configuration is one")
+			d.errorf(line(document.Body), "", "a second YAML document begins here; a configuration is one")
 		}
 	}
 	if root == nil {
-		d.complain(1, "models", "this key is required, and the file says nothing")
+		d.errorf(1, "models", "this key is required, and the file is empty")
 		return value{}, false
 	}
 	return value{doc: d, node: root}, true
@@ -63,8 +63,8 @@ func (d *document) parse(text []byte) (value, bool) {
 
 var errParserPanic = errors.New("this is not YAML that can be read")
 
-// parseYAML is the library's parser, with its panics on some broken texts turned into errors. Repeated keys pass, since
-// they are found later, together with every other mistake.
+// parseYAML calls the library's parser and turns its panics, which some invalid texts cause, into errors. It accepts
+// repeated keys, which are reported later together with all other errors.
 func parseYAML(text []byte) (file *ast.File, err error) {
 	defer func() {
 		if recover() != nil {
@@ -74,35 +74,35 @@ func parseYAML(text []byte) (file *ast.File, err error) {
 	return parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 }
 
-func (d *document) complainOfSyntax(err error, text []byte) {
-	at, message := 1, err.Error()
+func (d *document) addSyntaxError(err error, text []byte) {
+	number, message := 1, err.Error()
 	if syntax, ok := errors.AsType[yaml.Error](err); ok {
 		message = syntax.GetMessage()
 		if token := syntax.GetToken(); token != nil && token.Position != nil {
-			at = max(1, token.Position.Line)
+			number = max(1, token.Position.Line)
 		}
 	}
 	message = "not valid YAML: " + strings.NewReplacer("\n", " ", "\r", " ", "\t", `\t`).Replace(message)
-	if lines := strings.Split(string(text), "\n"); at <= len(lines) && strings.Contains(lines[at-1], "${") {
+	if lines := strings.Split(string(text), "\n"); number <= len(lines) && strings.Contains(lines[number-1], "${") {
 		message += "; within { } and [ ] a ${NAME} must stand in quotes"
 	}
-	d.complain(at, "", "%s", message)
+	d.errorf(number, "", "%s", message)
 }
 
-func (d *document) complain(line int, key, format string, args ...any) {
-	d.mistakes = append(d.mistakes, Diagnostic{File: d.name, Line: line, Key: key, Text: fmt.Sprintf(format, args...)})
+func (d *document) errorf(line int, key, format string, args ...any) {
+	d.errs = append(d.errs, Diagnostic{File: d.name, Line: line, Key: key, Text: fmt.Sprintf(format, args...)})
 }
 
-func (v value) complain(format string, args ...any) {
-	v.doc.complain(line(v.node), v.path, format, args...)
+func (v value) errorf(format string, args ...any) {
+	v.doc.errorf(line(v.node), v.path, format, args...)
 }
 
-func (v value) warn(format string, args ...any) {
+func (v value) warnf(format string, args ...any) {
 	v.doc.warnings = append(v.doc.warnings,
 		Diagnostic{File: v.doc.name, Line: line(v.node), Key: v.path, Text: fmt.Sprintf(format, args...)})
 }
 
-// line is where a node begins. A section has its first colon for a token, so its first key is asked.
+// line returns the line on which a node begins. The token of a mapping is its first colon, so line uses its first key.
 func line(n ast.Node) int {
 	switch node := n.(type) {
 	case *ast.MappingNode:
@@ -119,8 +119,8 @@ func line(n ast.Node) int {
 	return max(1, token.Position.Line)
 }
 
-// kind names what a node is, for complaints.
-func kind(n ast.Node) string {
+// describe returns what a node is, for diagnostics.
+func describe(n ast.Node) string {
 	switch node := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a section of keys"
@@ -129,11 +129,11 @@ func kind(n ast.Node) string {
 	case *ast.NullNode:
 		return "nothing"
 	case *ast.StringNode:
-		return "the text " + quoted(node.Value)
+		return "the text " + quote(node.Value)
 	case *ast.LiteralNode:
-		return "the text " + quoted(node.Value.Value)
+		return "the text " + quote(node.Value.Value)
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		return "the number " + shortened(n.GetToken().Value)
+		return "the number " + truncate(n.GetToken().Value)
 	case *ast.BoolNode:
 		return node.GetToken().Value
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
@@ -143,34 +143,35 @@ func kind(n ast.Node) string {
 	}
 }
 
-// maxQuoted keeps a complaint on one readable line, in bytes.
-const maxQuoted = 80
+// maxQuote limits the text quoted in a diagnostic, in bytes, so that it stays on one readable line.
+const maxQuote = 80
 
-func shortened(text string) string {
-	if len(text) <= maxQuoted {
+func truncate(text string) string {
+	if len(text) <= maxQuote {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxQuoted], "") + "…"
+	return strings.ToValidUTF8(text[:maxQuote], "") + "…"
 }
 
-// shownKey is a key as a complaint names it: as it stands, or in quotes where that would not be one readable line.
-func shownKey(name string) string {
-	name = shortened(name)
+// displayKey returns a key for a diagnostic: unchanged, or quoted if it has characters that are not printable.
+func displayKey(name string) string {
+	name = truncate(name)
 	if strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(name)
 	}
 	return name
 }
 
-func quoted(text string) string { return fmt.Sprintf("%q", shortened(text)) }
+func quote(text string) string { return fmt.Sprintf("%q", truncate(text)) }
 
-func firstNotUTF8(text []byte) int {
-	for at := 0; at < len(text); {
-		r, size := utf8.DecodeRune(text[at:])
+// invalidUTF8Index returns the index of the first byte that is not valid UTF-8, or -1.
+func invalidUTF8Index(text []byte) int {
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRune(text[i:])
 		if r == utf8.RuneError && size <= 1 {
-			return at
+			return i
 		}
-		at += size
+		i += size
 	}
 	return -1
 }

@@ -11,10 +11,10 @@ import (
 	"basegate/config"
 )
 
-// example is the file that lists every key with its default.
+// example is the path of the file that lists every key with its default.
 const example = "../config.yaml"
 
-func TestExampleIsTheDefaults(t *testing.T) {
+func TestExampleHasTheDefaultValues(t *testing.T) {
 	text, err := os.ReadFile(example)
 	if err != nil {
 		t.Fatal(err)
@@ -25,18 +25,18 @@ func TestExampleIsTheDefaults(t *testing.T) {
 	}
 	for _, w := range got.Warnings {
 		if !strings.Contains(w.Text, "VLLM_API_KEY") {
-			t.Errorf("it warns: %v", w)
+			t.Errorf("unexpected warning: %v", w)
 		}
 	}
 	want := config.Default()
-	want.Server.TrustedProxies = got.Server.TrustedProxies // empty, but written
+	want.Server.TrustedProxies = got.Server.TrustedProxies // empty in the file, nil in the default
 	want.Models, want.Warnings = got.Models, got.Warnings
 	if diff := cmp.Diff(want, got, cmp.Comparer(sameLocation)); diff != "" {
-		t.Errorf("what is written is not the default (-default +written):\n%s", diff)
+		t.Errorf("the file differs from the defaults (-default +file):\n%s", diff)
 	}
 }
 
-func TestExamplesFirstModelHasTheDefaults(t *testing.T) {
+func TestExampleModelHasTheDefaultValues(t *testing.T) {
 	written, err := config.Load(example)
 	if err != nil {
 		t.Fatal(err)
@@ -60,13 +60,13 @@ models:
 	if err != nil {
 		t.Fatal(err)
 	}
-	written.Models[0].Backends[0].APIKey = config.Secret{} // the environment's, whatever that is
+	written.Models[0].Backends[0].APIKey = config.Secret{} // from the environment
 	if diff := cmp.Diff(bare.Models[0], written.Models[0], cmp.Comparer(sameLocation)); diff != "" {
-		t.Errorf("what is written is not the default (-default +written):\n%s", diff)
+		t.Errorf("the file differs from the defaults (-default +file):\n%s", diff)
 	}
 }
 
-// Every key that the code knows stands in the example; an example that leaves one out would pass the other tests.
+// The other tests would pass with an example that lacks a key.
 func TestExampleHasEveryKey(t *testing.T) {
 	code, err := os.ReadFile("sections.go")
 	if err != nil {
@@ -78,11 +78,11 @@ func TestExampleHasEveryKey(t *testing.T) {
 	}
 	names := regexp.MustCompile(`(?:key|required)\("([a-z_]+)"`).FindAllStringSubmatch(string(code), -1)
 	if len(names) < 40 {
-		t.Fatalf("found %d keys in the code", len(names))
+		t.Fatalf("found %d keys in the code, want at least 40", len(names))
 	}
 	for _, name := range names {
 		if !regexp.MustCompile(`(?m)^[ -]*` + name[1] + `:`).Match(text) {
-			t.Errorf("%s is missing", name[1])
+			t.Errorf("the example lacks the key %s", name[1])
 		}
 	}
 }

@@ -8,15 +8,15 @@ import (
 
 var errVariable = errors.New("want ${NAME} with a name of letters, digits and _, or $${ for the characters themselves")
 
-// expand replaces each ${NAME} in text by the variable's value, once: a value is not expanded again. $${ stands for the
-// characters ${. It tells whether there was a variable, and which had no value.
-func expand(text string, env func(string) (string, bool)) (expanded string, had bool, unset []string, err error) {
+// expand replaces each ${NAME} in text by the variable's value, which is not expanded again. $${ stands for the
+// characters ${. found reports whether text refers to a variable; unset lists the variables that are not set.
+func expand(text string, env func(string) (string, bool)) (expanded string, found bool, unset []string, err error) {
 	var out strings.Builder
 	for {
-		before, rest, found := strings.Cut(text, "${")
-		if !found {
+		before, rest, more := strings.Cut(text, "${")
+		if !more {
 			out.WriteString(text)
-			return out.String(), had, unset, nil
+			return out.String(), found, unset, nil
 		}
 		if literal, escaped := strings.CutSuffix(before, "$"); escaped {
 			out.WriteString(literal + "${")
@@ -24,7 +24,7 @@ func expand(text string, env func(string) (string, bool)) (expanded string, had 
 			continue
 		}
 		name, after, closed := strings.Cut(rest, "}")
-		if !closed || !isVariable(name) {
+		if !closed || !isVariableName(name) {
 			return "", false, nil, errVariable
 		}
 		value, set := env(name)
@@ -32,11 +32,11 @@ func expand(text string, env func(string) (string, bool)) (expanded string, had 
 			unset = append(unset, name)
 		}
 		out.WriteString(before + value)
-		text, had = after, true
+		text, found = after, true
 	}
 }
 
-func isVariable(name string) bool {
+func isVariableName(name string) bool {
 	for i, c := range []byte(name) {
 		switch {
 		case c == '_', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':

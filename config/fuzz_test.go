@@ -13,10 +13,10 @@ import (
 	"basegate/config"
 )
 
-var complaint = regexp.MustCompile(`^config\.yaml:[1-9][0-9]*: .`)
+var diagnosticLine = regexp.MustCompile(`^config\.yaml:[1-9][0-9]*: .`)
 
-// FuzzParse checks that nothing makes Parse panic, that every complaint is one line which begins with a place within
-// the file, and that what passes holds together.
+// FuzzParse checks that no text makes Parse panic, that every diagnostic is one line that begins with a line number
+// within the file, and that an accepted configuration is complete.
 func FuzzParse(f *testing.F) {
 	good, _ := filepath.Glob("testdata/good/*.yaml")
 	for _, path := range append(good, example) {
@@ -37,44 +37,44 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := config.Parse("config.yaml", []byte(text), func(name string) (string, bool) { return name, name != "UNSET" })
 		if err == nil {
-			holdsTogether(t, c)
+			checkComplete(t, c)
 			return
 		}
 		var invalid *config.InvalidError
 		if c != nil || !errors.As(err, &invalid) {
-			t.Fatalf("got %v and %T", c, err)
+			t.Fatalf("got %v and %T, want nil and *config.InvalidError", c, err)
 		}
 		for line := range strings.Lines(err.Error()) {
-			if !complaint.MatchString(line) {
-				t.Errorf("complaint without a place: %q", line)
+			if !diagnosticLine.MatchString(line) {
+				t.Errorf("diagnostic without a position: %q", line)
 			}
 		}
 		lines := 1 + strings.Count(text, "\n") + strings.Count(text, "\r")
-		for _, m := range invalid.Mistakes {
-			if m.Line > lines {
-				t.Errorf("line %d of %d: %v", m.Line, lines, m)
+		for _, d := range invalid.Diagnostics {
+			if d.Line > lines {
+				t.Errorf("diagnostic on line %d of %d: %v", d.Line, lines, d)
 			}
 		}
 	})
 }
 
-func holdsTogether(t *testing.T, c *config.Config) {
+func checkComplete(t *testing.T, c *config.Config) {
 	t.Helper()
 	if len(c.Models) == 0 || c.Server.PublicURL == nil || c.Server.MaxBodyBytes <= 0 || c.Upstream.Attempts < 1 {
-		t.Errorf("incomplete: %+v", c)
+		t.Errorf("incomplete configuration: %+v", c)
 	}
 	for _, m := range c.Models {
 		if m.ID == "" || m.Checkpoint == "" || len(m.Backends) == 0 || m.MaxLogprobs < 0 {
-			t.Errorf("incomplete: %+v", m)
+			t.Errorf("incomplete model: %+v", m)
 		}
 		for _, b := range m.Backends {
 			if b.Name == "" || b.URL == nil || b.URL.Host == "" {
-				t.Errorf("incomplete: %+v", b)
+				t.Errorf("incomplete backend: %+v", b)
 			}
 		}
 		for _, w := range m.WarmWindows {
 			if w.Days == 0 || w.Location == nil || w.From == w.To {
-				t.Errorf("incomplete: %+v", w)
+				t.Errorf("incomplete window: %+v", w)
 			}
 		}
 	}

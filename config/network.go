@@ -14,8 +14,8 @@ var (
 	errPath    = errors.New("the path of a file")
 )
 
-// address reads where to listen: host:port, the host being empty for every address and the port 0 for a free one.
-func address(to *string) reader {
+// address decodes a listen address, host:port. An empty host means every address, port 0 any free port.
+func address(to *string) decodeFunc {
 	return text(to, func(s string) error {
 		host, port, err := net.SplitHostPort(s)
 		if err != nil || strings.ContainsAny(host, " /@") {
@@ -28,8 +28,8 @@ func address(to *string) reader {
 	})
 }
 
-// file reads a path; optional ones may be empty.
-func file(to *string) reader {
+// optionalPath decodes a path, which may be empty.
+func optionalPath(to *string) decodeFunc {
 	return text(to, func(s string) error {
 		if strings.ContainsRune(s, 0) {
 			return errPath
@@ -38,7 +38,8 @@ func file(to *string) reader {
 	})
 }
 
-func filledFile(to *string) reader {
+// nonEmptyPath decodes a path.
+func nonEmptyPath(to *string) decodeFunc {
 	return text(to, func(s string) error {
 		if s == "" || strings.ContainsRune(s, 0) {
 			return errPath
@@ -47,8 +48,8 @@ func filledFile(to *string) reader {
 	})
 }
 
-// address of a server: scheme and host, and perhaps a path that everything stands under.
-func serverURL(to **url.URL) reader {
+// serverURL decodes the URL of a server: scheme, host and an optional path prefix.
+func serverURL(to **url.URL) decodeFunc {
 	const want = "http:// or https:// with a host, and at most a path prefix"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -60,14 +61,15 @@ func serverURL(to **url.URL) reader {
 		case problem == "":
 			*to = u
 		case u != nil && u.User != nil:
-			v.complain("want %s; %s", want, problem) // and no word of the password
+			v.errorf("want %s; %s", want, problem) // the text is not quoted: it holds a password
 		default:
-			v.complain("want %s; %s, got %s", want, problem, s.got)
+			v.errorf("want %s; %s, got %s", want, problem, s.got)
 		}
 	}
 }
 
-// parseServerURL says what is wrong, or nothing; without slashes at the end, so that paths can be put after it.
+// parseServerURL returns the URL without trailing slashes, so that paths can be appended, and what is wrong with it, or
+// "".
 func parseServerURL(text string) (u *url.URL, problem string) {
 	u, err := url.Parse(text)
 	switch {
@@ -91,8 +93,9 @@ func parseServerURL(text string) (u *url.URL, problem string) {
 	return u, ""
 }
 
-// webhook reads an address to send to; empty is none. Such addresses are secrets often enough, so none is repeated.
-func webhook(to **url.URL) reader {
+// webhook decodes the URL of a webhook; empty means none. Webhook URLs often contain a secret, so no diagnostic quotes
+// one.
+func webhook(to **url.URL) decodeFunc {
 	const want = "http:// or https:// with a host, or nothing"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -101,15 +104,15 @@ func webhook(to **url.URL) reader {
 		}
 		u, err := url.Parse(s.text)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
-			v.complain("want %s", want)
+			v.errorf("want %s", want)
 			return
 		}
 		*to = u
 	}
 }
 
-// network reads a CIDR.
-func network(to *netip.Prefix) reader {
+// network decodes a CIDR prefix.
+func network(to *netip.Prefix) decodeFunc {
 	const want = "a network such as 10.0.0.0/8 or fd00::/8"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -119,9 +122,9 @@ func network(to *netip.Prefix) reader {
 		prefix, err := netip.ParsePrefix(s.text)
 		switch {
 		case err != nil:
-			v.complain("want %s, got %s", want, s.got)
+			v.errorf("want %s, got %s", want, s.got)
 		case prefix != prefix.Masked():
-			v.complain("want %s with the bits after the prefix all 0, got %s", want, s.got)
+			v.errorf("want %s with the bits after the prefix all 0, got %s", want, s.got)
 		default:
 			*to = prefix
 		}

@@ -14,64 +14,64 @@ import (
 // scalar is a single value with its variables replaced.
 type scalar struct {
 	text     string
-	got      string // how a complaint shows it: never with what came from the environment
-	isText   bool   // YAML takes it for text
-	expanded bool   // it had a variable, so what it looks like counts, not what YAML took it for
+	got      string // the value as diagnostics show it, with variables not replaced
+	isText   bool   // YAML parsed it as text
+	expanded bool   // it contained a variable, so its type depends on the expanded text and not on what YAML parsed
 }
 
-// scalar reads a single value. It complains, and says false, when there is a section or a list, or a variable that
-// cannot be read.
+// scalar decodes a single value. It reports an error and returns false for a section, a list or an invalid variable.
 func (v value) scalar(want string) (scalar, bool) {
 	switch node := v.node.(type) {
 	case *ast.StringNode:
-		return v.expanded(node.Value)
+		return v.expandScalar(node.Value)
 	case *ast.LiteralNode:
-		return v.expanded(node.Value.Value)
+		return v.expandScalar(node.Value.Value)
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return scalar{text: node.GetToken().Value, got: kind(node)}, true
+		return scalar{text: node.GetToken().Value, got: describe(node)}, true
 	default:
-		v.complain("want %s, got %s", want, kind(v.node))
+		v.errorf("want %s, got %s", want, describe(v.node))
 		return scalar{}, false
 	}
 }
 
-func (v value) expanded(text string) (scalar, bool) {
-	expanded, had, unset, err := expand(text, v.doc.env)
+// expandScalar returns text with its variables replaced, and warns of variables that are not set.
+func (v value) expandScalar(text string) (scalar, bool) {
+	expanded, found, unset, err := expand(text, v.doc.env)
 	if err != nil {
-		v.complain("%v, got %s", err, quoted(text))
+		v.errorf("%v, got %s", err, quote(text))
 		return scalar{}, false
 	}
 	for _, name := range unset {
-		v.warn("the variable %s is not set and taken as empty", name)
+		v.warnf("the variable %s is not set and taken as empty", name)
 	}
-	s := scalar{text: expanded, got: quoted(text), isText: true, expanded: had}
-	if had {
+	s := scalar{text: expanded, got: quote(text), isText: true, expanded: found}
+	if found {
 		s.got += " with its variables replaced"
 	}
 	return s, true
 }
 
-// text reads a text that satisfies check, which says what is allowed where it does not.
-func text(to *string, check func(string) error) reader {
+// text decodes a text. check returns an error that names what is allowed if the text is not.
+func text(to *string, check func(string) error) decodeFunc {
 	return func(v value) {
 		s, ok := v.scalar("text")
 		if !ok {
 			return
 		}
 		if err := check(s.text); err != nil {
-			v.complain("want %v, got %s", err, s.got)
+			v.errorf("want %v, got %s", err, s.got)
 			return
 		}
 		if !s.isText {
-			v.complain("want text, got %s; put it in quotes", s.got)
+			v.errorf("want text, got %s; put it in quotes", s.got)
 			return
 		}
 		*to = s.text
 	}
 }
 
-// argument reads one word of a command as it is written, numbers included.
-func argument(to *string) reader {
+// argument decodes one argument of a command as written; numbers need no quotes.
+func argument(to *string) decodeFunc {
 	return func(v value) {
 		if s, ok := v.scalar("text"); ok {
 			*to = s.text
@@ -79,24 +79,24 @@ func argument(to *string) reader {
 	}
 }
 
-// secret reads a text that no complaint shows.
-func secret(to *Secret) reader {
+// secret decodes a text that no diagnostic shows.
+func secret(to *Secret) decodeFunc {
 	return func(v value) {
 		s, ok := v.scalar("text")
 		switch {
 		case !ok:
 		case !s.isText:
-			v.complain("want text; put it in quotes")
+			v.errorf("want text; put it in quotes")
 		case !isPrintable(s.text):
-			v.complain("want printable ASCII without spaces")
+			v.errorf("want printable ASCII without spaces")
 		default:
 			*to = NewSecret(s.text)
 		}
 	}
 }
 
-// oneOf reads one of a few words.
-func oneOf(to *string, allowed ...string) reader {
+// oneOf decodes one of the allowed texts.
+func oneOf(to *string, allowed ...string) decodeFunc {
 	return text(to, func(s string) error {
 		if slices.Contains(allowed, s) {
 			return nil
@@ -105,11 +105,12 @@ func oneOf(to *string, allowed ...string) reader {
 	})
 }
 
-// integer reads a whole decimal number within bounds.
-func integer[T int | int64](to *T, least, most T) reader {
-	want := fmt.Sprintf("a whole number from %d to %d", least, most)
-	if int64(most) >= math.MaxInt32 {
-		want = fmt.Sprintf("a whole number of at least %d", least)
+// integer decodes a decimal integer from minimum to maximum. A maximum of at least math.MaxInt32 is not named in
+// diagnostics.
+func integer[T int | int64](to *T, minimum, maximum T) decodeFunc {
+	want := fmt.Sprintf("a whole number from %d to %d", minimum, maximum)
+	if int64(maximum) >= math.MaxInt32 {
+		want = fmt.Sprintf("a whole number of at least %d", minimum)
 	}
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -118,18 +119,18 @@ func integer[T int | int64](to *T, least, most T) reader {
 		}
 		n, err := strconv.ParseInt(s.text, 10, 64)
 		canonical := err == nil && strconv.FormatInt(n, 10) == s.text
-		if s.isText && !s.expanded || !canonical || n < int64(least) || n > int64(most) {
-			v.complain("want %s, got %s", want, s.got)
+		if s.isText && !s.expanded || !canonical || n < int64(minimum) || n > int64(maximum) {
+			v.errorf("want %s, got %s", want, s.got)
 			return
 		}
 		*to = T(n)
 	}
 }
 
-// duration reads a span of time of at least the given one; 0 needs no unit.
-func duration(to *time.Duration, least time.Duration) reader {
+// duration decodes a duration of at least minimum; 0 needs no unit.
+func duration(to *time.Duration, minimum time.Duration) decodeFunc {
 	want := "a duration such as 30s, 5m or 1h30m"
-	if least > 0 {
+	if minimum > 0 {
 		want += ", longer than 0"
 	}
 	return func(v value) {
@@ -138,16 +139,16 @@ func duration(to *time.Duration, least time.Duration) reader {
 			return
 		}
 		d, err := time.ParseDuration(s.text)
-		if err != nil || d < least {
-			v.complain("want %s, got %s", want, s.got)
+		if err != nil || d < minimum {
+			v.errorf("want %s, got %s", want, s.got)
 			return
 		}
 		*to = d
 	}
 }
 
-// positive is the shortest duration where 0 makes no sense.
-const positive = time.Nanosecond
+// minPositive is the minimum of durations that must not be 0.
+const minPositive = time.Nanosecond
 
 var units = []struct {
 	name  string
@@ -163,8 +164,8 @@ var units = []struct {
 	{"", 1},
 }
 
-// size reads a positive number of bytes.
-func size(to *int64) reader {
+// size decodes a positive number of bytes.
+func size(to *int64) decodeFunc {
 	const want = "a size such as 16MiB, 1GB or 65536 (KiB, MiB, GiB, KB, MB, GB or plain bytes), more than 0"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -173,7 +174,7 @@ func size(to *int64) reader {
 		}
 		n, ok := parseSize(s.text)
 		if !ok {
-			v.complain("want %s, got %s", want, s.got)
+			v.errorf("want %s, got %s", want, s.got)
 			return
 		}
 		*to = n

@@ -6,19 +6,19 @@ import (
 	"unique"
 )
 
-// masked is what every route out of a Secret but Reveal shows.
+// masked is what every method of a Secret but Reveal returns.
 const masked = "***"
 
-// Secret is a text that prints as *** by every route: every verb of fmt, JSON, YAML and any other text encoding, zap.
-// The zero value is the empty text. Two secrets are == when their texts are.
+// Secret is a text that is formatted as ***: by every verb of fmt, by JSON, YAML and any other text encoding, and by
+// zap. The zero value is the empty text. Two secrets are equal (==) if their texts are.
 //
-// The text stands behind a pointer, so that even printing a struct that holds a Secret in an unexported field, where
-// fmt calls no methods, shows an address.
+// The text is behind a pointer: fmt calls no methods on unexported struct fields, so printing a struct that holds a
+// Secret in one shows an address.
 type Secret struct {
 	text unique.Handle[string]
 }
 
-// NewSecret makes a Secret of text.
+// NewSecret returns text as a Secret.
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -26,7 +26,7 @@ func NewSecret(text string) Secret {
 	return Secret{text: unique.Make(text)}
 }
 
-// Reveal is the text itself.
+// Reveal returns the text.
 func (s Secret) Reveal() string {
 	if s == (Secret{}) {
 		return ""
@@ -34,7 +34,7 @@ func (s Secret) Reveal() string {
 	return s.text.Value()
 }
 
-// Equal tells whether the texts are the same; for go-cmp, which does not look into unexported fields.
+// Equal reports whether the texts are equal. It exists for go-cmp, which does not compare unexported fields.
 func (s Secret) Equal(other Secret) bool { return s == other }
 
 // String implements fmt.Stringer.
@@ -42,7 +42,7 @@ func (Secret) String() string { return masked }
 
 // Format implements fmt.Formatter, for every verb and flag.
 func (Secret) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, masked) // fmt has no way to take an error
+	_, _ = io.WriteString(f, masked) // Format cannot return an error
 }
 
 // MarshalText implements encoding.TextMarshaler, and so JSON, YAML and XML.

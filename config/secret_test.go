@@ -16,7 +16,7 @@ import (
 	"basegate/config"
 )
 
-const clear = "hunter2"
+const plaintext = "hunter2"
 
 type holder struct {
 	Exported   config.Secret
@@ -26,56 +26,56 @@ type holder struct {
 	table      map[string]config.Secret
 }
 
-type field struct{ Key config.Secret }
+type valueField struct{ Key config.Secret }
 
-type pointed struct{ Key *config.Secret }
+type pointerField struct{ Key *config.Secret }
 
 func newHolder() holder {
-	s := config.NewSecret(clear)
+	s := config.NewSecret(plaintext)
 	return holder{s, s, &s, []config.Secret{s}, map[string]config.Secret{"k": s}}
 }
 
-func TestSecretRevealsOnlyWhenAsked(t *testing.T) {
-	if got := config.NewSecret(clear).Reveal(); got != clear {
+func TestRevealReturnsTheText(t *testing.T) {
+	if got := config.NewSecret(plaintext).Reveal(); got != plaintext {
 		t.Errorf("got %q", got)
 	}
 	if got := (config.Secret{}).Reveal(); got != "" {
-		t.Errorf("the zero value is %q", got)
+		t.Errorf("zero value: got %q, want an empty text", got)
 	}
-	if config.NewSecret(clear) != config.NewSecret("hunter"+"2") || config.NewSecret(clear) == config.NewSecret("x") {
-		t.Error("secrets do not compare as their texts do")
+	if config.NewSecret(plaintext) != config.NewSecret("hunter"+"2") || config.NewSecret(plaintext) == config.NewSecret("x") {
+		t.Error("secrets do not compare like their texts")
 	}
 	if config.NewSecret("") != (config.Secret{}) {
 		t.Error("an empty secret is not the zero value")
 	}
 }
 
-func TestSecretPrintsAsStarsByEveryVerb(t *testing.T) {
-	s, h := config.NewSecret(clear), newHolder()
+func TestEveryFormattingVerbMasksTheSecret(t *testing.T) {
+	s, h := config.NewSecret(plaintext), newHolder()
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%T%v", "%10s", "%.3s", "%t", "%c", "%U", "%p%v"} {
 		if got := fmt.Sprintf("%v "+verb, 1, s); strings.Contains(verb, "%T") || strings.Contains(verb, "%p") {
 			continue
 		} else if !strings.HasSuffix(got, "***") {
 			t.Errorf("%s: got %s", verb, got)
 		}
-		for _, thing := range []any{h, &h, h.list, h.table, []any{s, &s}, errors.Join(fmt.Errorf("%v", s))} {
-			noneIn(t, verb, fmt.Sprintf(verb, thing))
+		for _, v := range []any{h, &h, h.list, h.table, []any{s, &s}, errors.Join(fmt.Errorf("%v", s))} {
+			checkMasked(t, verb, fmt.Sprintf(verb, v))
 		}
 	}
-	noneIn(t, "Sprint", fmt.Sprint(s, &s, h))
+	checkMasked(t, "Sprint", fmt.Sprint(s, &s, h))
 }
 
-func TestSecretEncodesAsStars(t *testing.T) {
+func TestEncodersMaskTheSecret(t *testing.T) {
 	h := newHolder()
 	for name, encode := range map[string]func(any) ([]byte, error){
 		"json": json.Marshal, "yaml": yaml.Marshal, "xml": xml.Marshal,
 	} {
-		for _, thing := range []any{h.Exported, field{h.Exported}, pointed{h.pointer}} {
-			got, err := encode(thing)
+		for _, v := range []any{h.Exported, valueField{h.Exported}, pointerField{h.pointer}} {
+			got, err := encode(v)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if noneIn(t, name, string(got)); !strings.Contains(string(got), "***") {
+			if checkMasked(t, name, string(got)); !strings.Contains(string(got), "***") {
 				t.Errorf("%s: got %s", name, got)
 			}
 		}
@@ -86,8 +86,8 @@ func TestSecretEncodesAsStars(t *testing.T) {
 	}
 }
 
-func TestSecretLogsAsStars(t *testing.T) {
-	s, h := config.NewSecret(clear), newHolder()
+func TestLoggersMaskTheSecret(t *testing.T) {
+	s, h := config.NewSecret(plaintext), newHolder()
 	core, logged := observer.New(zapcore.DebugLevel)
 	log := zap.New(core)
 	log.Info("x", zap.Any("a", s), zap.Stringer("b", s), zap.Reflect("c", h), zap.Any("d", h.list), zap.Error(fmt.Errorf("%v", s)))
@@ -101,14 +101,14 @@ func TestSecretLogsAsStars(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			noneIn(t, "zap", out.String())
+			checkMasked(t, "zap", out.String())
 		}
 	}
 }
 
-func noneIn(t *testing.T, where, text string) {
+func checkMasked(t *testing.T, where, text string) {
 	t.Helper()
-	if strings.Contains(text, clear) || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", clear)) {
-		t.Errorf("%s shows it: %s", where, text)
+	if strings.Contains(text, plaintext) || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", plaintext)) {
+		t.Errorf("%s shows the secret: %s", where, text)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"math"
 )
 
-// This file is the list of all keys and of what each may be.
+// This file lists every key and its allowed values.
 
 func (c *Config) fields() []field {
 	return []field{
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
-		key("database", func(v value) { v.section(key("path", filledFile(&c.Database.Path))) }),
+		key("database", func(v value) { v.section(key("path", nonEmptyPath(&c.Database.Path))) }),
 		key("limits", func(v value) {
 			v.section(key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)))
 		}),
@@ -20,7 +20,7 @@ func (c *Config) fields() []field {
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
 		key("log", func(v value) { v.section(c.Log.fields()...) }),
 		key("console", func(v value) { v.section(key("feedback_webhook", webhook(&c.Console.FeedbackWebhook))) }),
-		required("models", filledList(&c.Models, model)),
+		required("models", nonEmptyList(&c.Models, model)),
 	}
 }
 
@@ -30,21 +30,22 @@ func (s *Server) fields() []field {
 		key("admin_listen", address(&s.AdminListen)),
 		key("public_url", serverURL(&s.PublicURL)),
 		key("tls", func(v value) {
-			v.section(key("cert", file(&s.TLS.Cert)), key("key", file(&s.TLS.Key)))
+			v.section(key("cert", optionalPath(&s.TLS.Cert)), key("key", optionalPath(&s.TLS.Key)))
 		}),
 		key("max_body_bytes", size(&s.MaxBodyBytes)),
 		key("max_buffered_bytes", size(&s.MaxBufferedBytes)),
-		key("read_header_timeout", duration(&s.ReadHeaderTimeout, positive)),
+		key("read_header_timeout", duration(&s.ReadHeaderTimeout, minPositive)),
 		key("drain_timeout", duration(&s.DrainTimeout, 0)),
 		key("trusted_proxies", list(&s.TrustedProxies, network)),
+		key("fast_path", boolean(&s.FastPath)),
 	}
 }
 
 func (u *Upstream) fields() []field {
 	return []field{
-		key("connect_timeout", duration(&u.ConnectTimeout, positive)),
-		key("first_byte_timeout", duration(&u.FirstByteTimeout, positive)),
-		key("idle_timeout", duration(&u.IdleTimeout, positive)),
+		key("connect_timeout", duration(&u.ConnectTimeout, minPositive)),
+		key("first_byte_timeout", duration(&u.FirstByteTimeout, minPositive)),
+		key("idle_timeout", duration(&u.IdleTimeout, minPositive)),
 		key("attempts", integer(&u.Attempts, 1, 10)),
 	}
 }
@@ -52,15 +53,15 @@ func (u *Upstream) fields() []field {
 func (b *Breaker) fields() []field {
 	return []field{
 		key("consecutive_failures", integer(&b.ConsecutiveFailures, 1, math.MaxInt32)),
-		key("open_for", duration(&b.OpenFor, positive)),
+		key("open_for", duration(&b.OpenFor, minPositive)),
 		key("half_open_requests", integer(&b.HalfOpenRequests, 1, math.MaxInt32)),
 	}
 }
 
 func (p *Probe) fields() []field {
 	return []field{
-		key("interval", duration(&p.Interval, positive)),
-		key("timeout", duration(&p.Timeout, positive)),
+		key("interval", duration(&p.Interval, minPositive)),
+		key("timeout", duration(&p.Timeout, minPositive)),
 	}
 }
 
@@ -71,30 +72,30 @@ func (l *Log) fields() []field {
 	}
 }
 
-func model(m *Model) reader {
+func model(m *Model) decodeFunc {
 	*m = defaultModel()
 	return func(v value) {
 		v.section(
-			required("id", text(&m.ID, identifier)),
-			required("checkpoint", text(&m.Checkpoint, word)),
-			key("precision", text(&m.Precision, label)),
+			required("id", text(&m.ID, checkIdentifier)),
+			required("checkpoint", text(&m.Checkpoint, checkName)),
+			key("precision", text(&m.Precision, checkLabel)),
 			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
 			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),
 			key("max_scored_prompt_tokens", integer(&m.MaxScoredPromptTokens, 0, math.MaxInt64)),
 			key("cold_wait", duration(&m.ColdWait, 0)),
-			required("backends", filledList(&m.Backends, backend)),
+			required("backends", nonEmptyList(&m.Backends, backend)),
 			key("warm_windows", list(&m.WarmWindows, window)),
 		)
 		m.check(v)
 	}
 }
 
-func backend(b *Backend) reader {
+func backend(b *Backend) decodeFunc {
 	return func(v value) {
 		v.section(
-			key("name", text(&b.Name, word)),
+			key("name", text(&b.Name, checkName)),
 			required("url", serverURL(&b.URL)),
-			key("gpu", text(&b.GPU, label)),
+			key("gpu", text(&b.GPU, checkLabel)),
 			key("api_key", secret(&b.APIKey)),
 			key("launch", launch(&b.Launch)),
 			key("sleep", sleep(&b.Sleep)),
@@ -105,22 +106,22 @@ func backend(b *Backend) reader {
 	}
 }
 
-func launch(to **Launch) reader {
+func launch(to **Launch) decodeFunc {
 	return func(v value) {
 		l := defaultLaunch()
 		v.section(
-			required("start", filledList(&l.Start, argument)),
-			required("stop", filledList(&l.Stop, argument)),
+			required("start", nonEmptyList(&l.Start, argument)),
+			required("stop", nonEmptyList(&l.Stop, argument)),
 			key("idle_after", duration(&l.IdleAfter, 0)),
-			key("boot_estimate", duration(&l.BootEstimate, positive)),
-			key("boot_timeout", duration(&l.BootTimeout, positive)),
+			key("boot_estimate", duration(&l.BootEstimate, minPositive)),
+			key("boot_timeout", duration(&l.BootTimeout, minPositive)),
 		)
 		l.check(v)
 		*to = &l
 	}
 }
 
-func sleep(to **Sleep) reader {
+func sleep(to **Sleep) decodeFunc {
 	return func(v value) {
 		s := defaultSleep()
 		v.section(
@@ -131,18 +132,18 @@ func sleep(to **Sleep) reader {
 	}
 }
 
-func window(w *Window) reader {
+func window(w *Window) decodeFunc {
 	*w = defaultWindow()
 	return func(v value) {
 		w.From, w.To = -1, -1
 		v.section(
 			required("days", parsed(&w.Days, ParseDays)),
-			required("from", parsed(&w.From, beginning)),
+			required("from", parsed(&w.From, parseStartClock)),
 			required("to", parsed(&w.To, ParseClock)),
-			key("timezone", parsed(&w.Location, zone)),
+			key("timezone", parsed(&w.Location, parseLocation)),
 		)
 		if w.From >= 0 && w.From == w.To {
-			v.child("to").complain("the window ends when it begins; for the whole day write from 00:00 to 24:00")
+			v.child("to").errorf("the window ends when it begins; for the whole day write from 00:00 to 24:00")
 		}
 	}
 }
@@ -155,8 +156,8 @@ var (
 	errLabel      = errors.New("printable ASCII")
 )
 
-// identifier checks what stands in URLs and JSON.
-func identifier(s string) error {
+// checkIdentifier checks a name that is used in URLs and JSON.
+func checkIdentifier(s string) error {
 	if s == "" || len(s) > maxIdentifier {
 		return errIdentifier
 	}
@@ -170,16 +171,16 @@ func identifier(s string) error {
 	return nil
 }
 
-// word checks what stands in headers and log lines and names something.
-func word(s string) error {
+// checkName checks a name that is used in headers and log lines.
+func checkName(s string) error {
 	if s == "" || !isPrintable(s) {
 		return errWord
 	}
 	return nil
 }
 
-// label checks what stands in headers and only describes; it may be empty.
-func label(s string) error {
+// checkLabel checks a description that is used in headers; it may be empty.
+func checkLabel(s string) error {
 	for _, c := range []byte(s) {
 		if c < ' ' || c > '~' {
 			return errLabel
@@ -188,7 +189,7 @@ func label(s string) error {
 	return nil
 }
 
-// isPrintable tells whether every byte is visible ASCII.
+// isPrintable reports whether every byte is visible ASCII.
 func isPrintable(s string) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {

@@ -7,12 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // so that time zones are known in an image that holds nothing but the binary
+	_ "time/tzdata" // the time zones, for images that contain only the binary
 )
 
-// Window is when a model is kept warm: on some days, from one time of the day to another, by the clocks of a place.
+// Window is a recurring time during which a model is kept warm: weekdays, a start and an end in the local time of
+// Location.
 //
-// From and To are what the clocks show, as the time since midnight. To may be 24h. Where To is not after From the
+// From and To are local times of day, as the duration since midnight. To may be 24h. If To is not after From, the
 // window ends on the next day; it belongs to the day on which it begins.
 type Window struct {
 	Days     Days
@@ -21,38 +22,38 @@ type Window struct {
 	Location *time.Location
 }
 
-// String is the window as people write it: mon-fri 09:00 to 18:00 Europe/Prague.
+// String formats the window: mon-fri 09:00 to 18:00 Europe/Prague.
 func (w Window) String() string {
-	return fmt.Sprintf("%s %s to %s %s", w.Days, clockText(w.From), clockText(w.To), w.Location)
+	return fmt.Sprintf("%s %s to %s %s", w.Days, formatClock(w.From), formatClock(w.To), w.Location)
 }
 
-func clockText(at time.Duration) string {
+func formatClock(at time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", int(at.Hours()), int(at.Minutes())%60)
 }
 
 // Days is a set of weekdays, one bit each, Sunday the lowest.
 type Days uint8
 
-// Has tells whether the day is in the set.
+// Has reports whether the day is in the set.
 func (d Days) Has(day time.Weekday) bool { return d&(1<<day) != 0 }
 
-// String is the set as ParseDays reads it, from Monday on.
+// String formats the set as ParseDays parses it, beginning with Monday.
 func (d Days) String() string {
 	if d == everyDay {
 		return "daily"
 	}
 	var parts []string
-	for at := 1; at <= 7; at++ {
-		if !d.Has(time.Weekday(at % 7)) {
+	for day := 1; day <= 7; day++ {
+		if !d.Has(time.Weekday(day % 7)) {
 			continue
 		}
-		first := at
-		for at < 7 && d.Has(time.Weekday((at+1)%7)) {
-			at++
+		first := day
+		for day < 7 && d.Has(time.Weekday((day+1)%7)) {
+			day++
 		}
 		name := dayNames[first%7]
-		if at > first {
-			name += "-" + dayNames[at%7]
+		if day > first {
+			name += "-" + dayNames[day%7]
 		}
 		parts = append(parts, name)
 	}
@@ -65,7 +66,7 @@ var dayNames = []string{time.Sunday: "sun", "mon", "tue", "wed", "thu", "fri", "
 
 var errDays = errors.New("daily, a day (sat), a range (mon-fri) or several joined by commas (mon,wed,fri)")
 
-// ParseDays reads daily, sat, mon-fri, mon,wed,fri. A range may run over the week's end.
+// ParseDays parses daily, sat, mon-fri, mon,wed,fri. A range may wrap around the end of the week.
 func ParseDays(text string) (Days, error) {
 	if text == "daily" {
 		return everyDay, nil
@@ -90,7 +91,7 @@ func ParseDays(text string) (Days, error) {
 	return days, nil
 }
 
-// ParseClock reads a time of the day, HH:MM up to 24:00, as the time since midnight.
+// ParseClock parses a time of day, HH:MM up to 24:00, and returns the duration since midnight.
 func ParseClock(text string) (time.Duration, error) {
 	if len(text) != len("15:04") || text[2] != ':' {
 		return 0, errClock
@@ -109,8 +110,8 @@ func ParseClock(text string) (time.Duration, error) {
 
 var errClock = errors.New("HH:MM from 00:00 to 24:00")
 
-// parsed reads a text that parse makes a T of.
-func parsed[T any](to *T, parse func(string) (T, error)) reader {
+// parsed decodes a text with parse.
+func parsed[T any](to *T, parse func(string) (T, error)) decodeFunc {
 	return func(v value) {
 		var s string
 		text(&s, func(s string) error {
@@ -125,8 +126,9 @@ func parsed[T any](to *T, parse func(string) (T, error)) reader {
 
 var errZone = errors.New("a time zone such as Europe/Prague or UTC")
 
-// zone finds a time zone by its name; not the machine's own, which would make one file mean two things.
-func zone(name string) (*time.Location, error) {
+// parseLocation returns a time zone by its name. It rejects Local, with which a file would mean different times on
+// different machines.
+func parseLocation(name string) (*time.Location, error) {
 	if name == "" || name == "Local" {
 		return nil, errZone
 	}
@@ -137,7 +139,8 @@ func zone(name string) (*time.Location, error) {
 	return location, nil
 }
 
-func beginning(text string) (time.Duration, error) {
+// parseStartClock parses the start of a window, HH:MM before 24:00.
+func parseStartClock(text string) (time.Duration, error) {
 	at, err := ParseClock(text)
 	if err != nil || at == 24*time.Hour {
 		return 0, errors.New("HH:MM from 00:00 to 23:59")

@@ -54,7 +54,7 @@ type daySpan struct {
 func (c *Console) adminModelsPage(r *request) error {
 	var models []adminModel
 	for _, m := range c.fleet.Models() {
-		model := adminModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.Booked(m.ID())}
+		model := adminModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
 		for _, b := range m.Backends() {
 			model.Backends = append(model.Backends, newAdminBackend(b))
 		}
@@ -76,7 +76,7 @@ func newAdminBackend(b *fleet.Backend) adminBackend {
 		row.Level = "warn"
 	case fleet.Unreachable, fleet.Failed:
 	}
-	for _, o := range slices.Backward(b.Outcomes()) {
+	for _, o := range slices.Backward(b.RecentAttempts()) {
 		row.Outcomes = append(row.Outcomes, outcome{o.Time, o.Class.String(), outcomeLevel(o.Class)})
 	}
 	return row
@@ -90,7 +90,7 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone:
 		return "warn"
 	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.Aborted,
-		breaker.Garbled, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
+		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut:
 	}
 	return "bad"
 }

@@ -124,12 +124,12 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
 	var warnings []string
 	account := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.ledger.Spent(account); e != nil {
+	if e := c.ledger.Exhausted(account); e != nil {
 		warnings = append(warnings, budgetWarning("your account", "No key works", e))
 	}
 	for _, k := range page.Keys {
 		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Spent(key); e != nil && k.State == identity.KeyActive {
+		if e := c.ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
 			warnings = append(warnings, budgetWarning("the key "+k.Name, "It is refused", e))
 		}
 	}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -13,37 +12,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 )
-
-// Whatever a tag or a name holds, a CSV file reads back as the cells that were written, and no cell is a formula to a
-// spreadsheet.
-func FuzzCSV(f *testing.F) {
-	for _, cell := range []string{"", "a", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", `"=1"`, "a,b", "a\"b", "a\r\nb", " =1", "\xff", "\\.", "é", "\x00=1", ";=1"} {
-		f.Add(cell, "b")
-		f.Add("a", cell)
-	}
-	f.Fuzz(func(t *testing.T, one, other string) {
-		want := []string{harmless(one), harmless(other)}
-		var file bytes.Buffer
-		w := csv.NewWriter(&file)
-		if err := w.WriteAll([][]string{want, want}); err != nil {
-			t.Fatal(err)
-		}
-		rows, err := csv.NewReader(&file).ReadAll()
-		if err != nil || len(rows) != 2 {
-			t.Fatalf("%q, %q: %d rows, %v", one, other, len(rows), err)
-		}
-		for _, row := range rows {
-			for i, cell := range row {
-				if cell != strings.ReplaceAll(want[i], "\r\n", "\n") { // which is what the reader makes of it
-					t.Errorf("%q reads back as %q", want[i], cell)
-				}
-				if strings.IndexAny(cell, "=+-@\t\r") == 0 {
-					t.Errorf("%q is a formula", cell)
-				}
-			}
-		}
-	})
-}
 
 // A body is accepted only if it is one whole JSON value that can be stored. Any other body is refused with a problem.
 func FuzzPromptInput(f *testing.F) {

@@ -45,7 +45,7 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	}
 	boot := m.BootEstimate()
 	switch {
-	case row.Status == fleet.Warm:
+	case row.Status == fleet.StatusWarm:
 		row.Meaning, row.Level = "answers at once", "good"
 	case row.Status == statusStarting:
 		row.Meaning, row.Level, row.Starting = "is starting, which takes about "+formatDuration(boot), "warn", true

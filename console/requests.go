@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"strconv"
-	"time"
 
 	"basegate/budget"
 	"basegate/fleet"
@@ -98,9 +96,4 @@ func requestsFilter(r *request) budget.Filter {
 		Account: r.account.ID, Key: r.query("key"), Model: r.query("model"),
 		Search: r.query("q"), Failed: r.query("failed") != "",
 	}
-}
-
-// milliseconds formats a duration for programs.
-func milliseconds(d time.Duration) string {
-	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', -1, 64)
 }

@@ -42,8 +42,8 @@ func (c *Console) tokenize(r *request) error {
 		return err
 	}
 	var ids []int64
-	err = askBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		ids, err = b.Tokens(ctx, input.Prompt)
+	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		ids, err = b.TokenIDs(ctx, input.Prompt)
 		return err
 	})
 	if err != nil {
@@ -74,8 +74,8 @@ func (c *Console) detokenize(r *request) error {
 	}
 	var text string
 	var pieces []string
-	err = askBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		if text, err = b.Text(ctx, input.Tokens); err != nil {
+	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		if text, err = b.Detokenize(ctx, input.Tokens); err != nil {
 			return err
 		}
 		pieces, err = c.tokenTexts.lookUp(ctx, b, m.Checkpoint(), input.Tokens)
@@ -96,18 +96,18 @@ func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	if !ok {
 		return nil, apierr.UnknownModel(id, nil, "")
 	}
-	if err := m.Servable(); err != nil {
-		return nil, m.Refusal(err)
+	if err := m.EnsureServable(); err != nil {
+		return nil, m.APIError(err)
 	}
 	return m, nil
 }
 
-// askBackend calls ask with a backend of the model that is ready.
-func askBackend(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet.Backend) error) error {
+// queryBackend calls query with a backend of the model that is ready.
+func queryBackend(ctx context.Context, m *fleet.Model, query func(context.Context, *fleet.Backend) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenizerTimeout)
 	defer cancel()
-	err := m.AskReady(func(b *fleet.Backend) error { return ask(ctx, b) })
-	if errors.Is(err, fleet.ErrNoToken) {
+	err := m.QueryReady(func(b *fleet.Backend) error { return query(ctx, b) })
+	if errors.Is(err, fleet.ErrUnknownToken) {
 		return errUnknownToken
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint st
 	requests.SetLimit(maxParallelTexts)
 	for id, indexes := range missing {
 		requests.Go(func() error {
-			text, err := b.Text(ctx, []int64{id})
+			text, err := b.Detokenize(ctx, []int64{id})
 			if err != nil {
 				return err
 			}

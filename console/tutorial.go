@@ -23,29 +23,29 @@ const (
 	exampleModel = "llama-8b"
 )
 
-// tutorialReader returns the values that the pages fill into their snippets: the public URL, a model, and for a user
+// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, and for a user
 // who is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
-func (c *Console) tutorialReader(r *request) (docs.Reader, error) {
-	reader := docs.Reader{
+func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
+	vars := docs.Variables{
 		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,
 	}
 	if models := c.fleet.Models(); len(models) > 0 {
-		reader.Model = models[0].ID()
+		vars.Model = models[0].ID()
 	}
 	if !r.signedIn() {
-		return reader, nil
+		return vars, nil
 	}
 	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
-		return reader, err
+		return vars, err
 	}
 	for _, k := range keys {
 		if k.State == identity.KeyActive {
-			reader.Key = k.Prefix + "…"
+			vars.Key = k.Prefix + "…"
 			break
 		}
 	}
-	return reader, nil
+	return vars, nil
 }
 
 // tutorialView is a page of the tutorial, or the results of a search.
@@ -56,7 +56,7 @@ type tutorialView struct {
 	Previous *docs.Page
 	Next     *docs.Page
 	Query    string
-	Found    []docs.Found
+	Found    []docs.SearchResult
 }
 
 // tutorialSearch shows the results of a search. Without a query it redirects to the first page.
@@ -65,33 +65,33 @@ func (c *Console) tutorialSearch(r *request) error {
 	if query == "" {
 		return r.redirect("/tutorial/" + c.tutorial[0].Slug)
 	}
-	reader, err := c.tutorialReader(r)
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
-	found := docs.Search(c.tutorial, query, reader)
+	found := docs.Search(c.tutorial, query, vars)
 	return c.render(r, "tutorial", "Tutorial: "+query, tutorialView{Pages: c.tutorial, Query: query, Found: found})
 }
 
 // tutorialPage shows one page. The suffix .md selects its Markdown, and all.md is the Markdown of all pages.
 func (c *Console) tutorialPage(r *request) error {
-	reader, err := c.tutorialReader(r)
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
 	slug, markdown := strings.CutSuffix(r.param("page"), ".md")
 	if markdown && slug == "all" {
-		return r.sendText("text/markdown", c.tutorialMarkdown(reader))
+		return r.sendText("text/markdown", c.tutorialMarkdown(vars))
 	}
 	for i, p := range c.tutorial {
 		if p.Slug != slug {
 			continue
 		}
 		if markdown {
-			return r.sendText("text/markdown", p.Markdown(reader))
+			return r.sendText("text/markdown", p.Markdown(vars))
 		}
 		view := tutorialView{Pages: c.tutorial, Slug: slug}
-		if view.HTML, err = p.HTML(reader); err != nil {
+		if view.HTML, err = p.HTML(vars); err != nil {
 			return err
 		}
 		if i > 0 {
@@ -106,27 +106,27 @@ func (c *Console) tutorialPage(r *request) error {
 }
 
 // tutorialMarkdown returns the Markdown of all pages.
-func (c *Console) tutorialMarkdown(reader docs.Reader) string {
+func (c *Console) tutorialMarkdown(vars docs.Variables) string {
 	var pages []string
 	for _, p := range c.tutorial {
-		pages = append(pages, p.Markdown(reader))
+		pages = append(pages, p.Markdown(vars))
 	}
 	return strings.Join(pages, "\n")
 }
 
 // llms lists the pages for language models, in the format of llmstxt.org.
 func (c *Console) llms(r *request) error {
-	reader, err := c.tutorialReader(r)
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
 	var list strings.Builder
-	list.WriteString("# Basegate\n\n> " + c.tutorial[0].Summary(reader) + "\n\n## Pages\n\n")
+	list.WriteString("# Basegate\n\n> " + c.tutorial[0].Summary(vars) + "\n\n## Pages\n\n")
 	for _, p := range c.tutorial {
-		list.WriteString("- [" + p.Title + "](" + reader.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(reader) + "\n")
+		list.WriteString("- [" + p.Title + "](" + vars.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(vars) + "\n")
 	}
-	list.WriteString("\n## Optional\n\n- [Everything on one page](" + reader.Base + "/tutorial/all.md)\n" +
-		"- [OpenAPI 3.1](" + reader.Base + "/openapi.json)\n")
+	list.WriteString("\n## Optional\n\n- [Everything on one page](" + vars.Base + "/tutorial/all.md)\n" +
+		"- [OpenAPI 3.1](" + vars.Base + "/openapi.json)\n")
 	return r.sendText("text/plain", list.String())
 }
 

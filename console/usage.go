@@ -95,7 +95,7 @@ func (s share) Total() int64 { return s.Prompt + s.Completion }
 
 // breakdown is the usage of a month by model, key, account, workload or user tag.
 type breakdown struct {
-	By   budget.By
+	By   budget.Grouping
 	Head string // of the table's first column
 	Rows []share
 	Rest *share // the sum of what is not in Rows; nil if nothing is left
@@ -113,7 +113,7 @@ type forecast struct {
 
 // dimension is one way to break down usage.
 type dimension struct {
-	by   budget.By
+	by   budget.Grouping
 	head string
 }
 
@@ -250,7 +250,7 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 func (n names) key(id string) string     { return cmp.Or(n.keys[id].Name, id) }
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
-func (n names) shares(rows []budget.Row, by budget.By, total int64) []share {
+func (n names) shares(rows []budget.Row, by budget.Grouping, total int64) []share {
 	all := make([]share, len(rows))
 	for i, r := range rows {
 		s := share{Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens}

@@ -1,9 +1,11 @@
 package console_test
 
 import (
+	"crypto/rand"
 	"encoding/csv"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +40,7 @@ func newSiteWithUsage(t *testing.T) (*site, identity.Key) {
 	return s, k
 }
 
-func TestUsageIsShownAndAsCSV(t *testing.T) {
+func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
@@ -56,11 +58,28 @@ func TestUsageIsShownAndAsCSV(t *testing.T) {
 		}
 		has(t, got.header.Get("Content-Disposition"), "attachment", ".csv")
 	}
-	if got := b.get("/usage?month=2001-02"); got.status != http.StatusOK || !strings.Contains(got.body, "Nothing was used in February 2001") {
-		t.Errorf("a month without requests: got %d %s, want 200 and a page that says so", got.status, got.body)
-	}
-	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
-		t.Errorf("by colour: %d", got.status)
+	empty := b.get("/usage?month=2001-02")
+	wantStatus(t, "a month without requests", empty, http.StatusOK)
+	has(t, empty.body, "Nothing was used in February 2001")
+	wantStatus(t, "an unknown grouping", b.get("/usage/csv?by=colour"), http.StatusNotFound)
+}
+
+func TestCSVEscapesFormulas(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	b := s.signIn("ada@example.org")
+	for _, tag := range []string{"\n=1", "＝1", "＠x", "@x", "\t=1"} {
+		id := "req_" + rand.Text()
+		s.addRequest(k, budget.Request{ID: id, User: tag, Workload: tag}, 1, 1, "")
+		for _, query := range []string{"by=user", "by=workload", "by=request&q=" + id} {
+			got := rows(t, b.get("/usage/csv?"+query).body)
+			escaped := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, "'"+tag) })
+			raw := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, tag) })
+			if !escaped || raw {
+				t.Errorf("%s: got %q, want %q escaped", query, got, tag)
+			}
+		}
 	}
 }
 
@@ -76,7 +95,7 @@ func TestUserTagsBeyondTheLimitAreSummedUp(t *testing.T) {
 	has(t, page, "tag-14", "all others", "415")
 	lacks(t, page, "tag-15")
 	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
-		t.Errorf("the file has %d lines", len(got))
+		t.Errorf("by=user: got %d lines, want the header and 20 tags", len(got))
 	}
 }
 
@@ -103,7 +122,7 @@ func TestRequestsAreFilteredAndSearched(t *testing.T) {
 			t.Errorf("%s: got %d requests on the page, want %d", query, got, want)
 		}
 		if got := len(rows(t, b.get("/usage/csv?by=request&"+query).body)) - 1; got != want {
-			t.Errorf("%s as CSV has %d requests, want %d", query, got, want)
+			t.Errorf("%s: got %d requests in the CSV file, want %d", query, got, want)
 		}
 	}
 	has(t, b.get("/usage/requests").body, "vllm_oom", "502")

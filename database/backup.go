@@ -12,17 +12,17 @@ import (
 	"sync"
 )
 
-// ErrExists says that a backup would overwrite a file.
+// ErrExists is returned by Backup if its target exists.
 var ErrExists = errors.New("there is a file already")
 
-// Backup writes the database, as it is at one moment, to a file that does not exist yet. Other processes may go on
-// writing meanwhile. The file is there only when it is whole and on disk; it is a database like this one, so to restore
-// it is to put it in place while nobody has the database open.
+// Backup writes a consistent snapshot of the database to a file that must not exist. Writes by this and other processes
+// continue meanwhile. The file appears when it is complete and on disk. It is a database like this one: to restore it,
+// put it in the database's place while no process has that open.
 func (db *DB) Backup(ctx context.Context, to string) (err error) {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("write %s: %w", to, ErrExists), err)
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(to), ".backup-") // nobody else may read what is in it
+	dir, err := os.MkdirTemp(filepath.Dir(to), ".backup-") // only its owner may read it
 	if err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
@@ -31,37 +31,37 @@ func (db *DB) Backup(ctx context.Context, to string) (err error) {
 	if err := db.copyTo(ctx, part); err != nil {
 		return fmt.Errorf("copy database: %w", err)
 	}
-	if err := settle(part); err != nil {
+	if err := os.Chmod(part, 0o600); err != nil {
+		return fmt.Errorf("restrict copy to its owner: %w", err)
+	}
+	if err := fsync(part); err != nil {
 		return fmt.Errorf("write copy to disk: %w", err)
 	}
-	if err := os.Link(part, to); err != nil { // a link, unlike a rename, overwrites nothing
+	if err := os.Link(part, to); err != nil { // unlike a rename, a link does not overwrite
 		return fmt.Errorf("put copy in place: %w", err)
 	}
-	if err := settle(filepath.Dir(to)); err != nil {
+	if err := fsync(filepath.Dir(to)); err != nil {
 		return fmt.Errorf("write folder to disk: %w", err)
 	}
 	return nil
 }
 
-// copyTo reads the whole database within one transaction. The readers of the pool may not do this: query_only forbids it.
+// copyTo copies the database in one read transaction. It uses a connection of its own, because VACUUM INTO fails on the
+// pool's query_only connections.
 func (db *DB) copyTo(ctx context.Context, to string) (err error) {
-	source := sql.OpenDB(&connector{dsn: dsn(db.path, url.Values{"mode": {"ro"}, "_busy_timeout": {milliseconds(db.settings.LockWait)}}), texts: &sync.Map{}})
+	readOnly := url.Values{"mode": {"ro"}, "_busy_timeout": {milliseconds(db.settings.LockWait)}}
+	source := sql.OpenDB(&connector{dsn: dsn(db.path, readOnly), rewritten: &sync.Map{}})
 	defer func() { err = errors.Join(err, source.Close()) }()
 	_, err = source.ExecContext(ctx, "VACUUM INTO $1", to)
 	return err
 }
 
-// settle has a file or a folder on disk.
-func settle(path string) (err error) {
-	file, err := os.Open(path) //nolint:gosec // of the caller
+// fsync flushes a file or a directory to disk.
+func fsync(path string) (err error) {
+	file, err := os.Open(path) //nolint:gosec // the caller chooses the path
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	if info, err := file.Stat(); err == nil && !info.IsDir() {
-		if err := file.Chmod(0o600); err != nil {
-			return err
-		}
-	}
 	return file.Sync()
 }

@@ -10,8 +10,8 @@ import (
 	"basegate/database"
 )
 
-// BenchmarkBatch measures durable writes of two statements, what the ledger does for a request, by so many goroutines
-// at once. ns/op is the time per write over all of them.
+// BenchmarkBatch measures durable writes of two statements, which the ledger makes for a request, by a number of
+// concurrent goroutines. ns/op is the time per write over all goroutines.
 func BenchmarkBatch(b *testing.B) {
 	for _, durability := range []string{"full", "normal"} {
 		for _, submitters := range []int{1, 16, 64, 256} {

@@ -1,13 +1,14 @@
-// Package database opens the database, brings it up to date, and is the one way to write to it.
+// Package database opens and migrates the SQLite database and makes all writes to it, with group commit.
 //
-// All writes go through one goroutine. It takes whatever has been submitted while it was busy and commits that as one
-// transaction, so that the cost of making a commit durable is shared by everybody who waits for one: where a single
-// writer makes 7,000 durable writes a second, 256 make 190,000. Reads go to a pool of their own and never wait for a
-// write.
+// Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as
+// one transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes
+// 7,000 durable writes a second, 256 concurrent callers make 190,000. The first caller that waits for its write leads;
+// a background goroutine, the writer, leads if no caller waits. Reads use a separate pool of connections and never wait
+// for a write.
 //
-// The package knows which database it is, and nobody else does: statements are written as PostgreSQL takes them, with
-// $1 for a parameter, BIGINT microseconds for a time and BLOB for bytes. What the tables mean is the business of the
-// packages whose data they hold; here are only the migrations that make them.
+// Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
+// BIGINT microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean,
+// belong to the packages whose data they hold.
 package database
 
 import (
@@ -23,41 +24,35 @@ import (
 	"go.uber.org/zap"
 )
 
-// Settings say where the database is.
+// Settings configure a DB.
 type Settings struct {
-	Path string // of the file; it is made where there is none
+	Path string // of the database file, which is created if it does not exist
 
-	// LockWait is how long a transaction waits for another process to release the lock; 0: DefaultLockWait. A command
-	// holds the lock for milliseconds. While the gateway waits, no answer can be finished, so it does not wait long for
-	// a shell that somebody forgot within a transaction; a command that can wait may.
+	// LockWait is how long a transaction waits for another process to release the database lock; 0 means
+	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,
+	// so it should fail soon if somebody has left a transaction open in a shell; a command can afford to wait longer.
 	LockWait time.Duration
 
-	synchronous synchronous
+	synchronous syncMode
 }
 
-// DefaultLockWait is what Settings.LockWait is where it is 0.
+// DefaultLockWait is the LockWait used if Settings.LockWait is 0.
 const DefaultLockWait = time.Second
 
-// synchronous is how durable a commit is.
-type synchronous bool
+// syncMode is a value of SQLite's PRAGMA synchronous: how durable a commit is.
+type syncMode int
 
 const (
-	full   synchronous = false // survives a power failure
-	normal synchronous = true  // may be lost then; to measure against
+	syncFull   syncMode = iota // a commit survives a power failure
+	syncNormal                 // a power failure may lose the latest commits
 )
 
-func (s synchronous) name() string {
-	if s == normal {
-		return "NORMAL"
+// pragma returns the mode's name, for the DSN, and the number that SQLite reports for it.
+func (m syncMode) pragma() (name string, level int) {
+	if m == syncNormal {
+		return "NORMAL", 1
 	}
-	return "FULL"
-}
-
-func (s synchronous) level() int {
-	if s == normal {
-		return 1
-	}
-	return 2
+	return "FULL", 2
 }
 
 // DB is an open database. It is safe for concurrent use.
@@ -68,21 +63,21 @@ type DB struct {
 	current  atomic.Pointer[handles]
 	outage   atomic.Pointer[outage] // nil while the database can be written
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards queue, closed and leading
 	queue   []*Pending
 	closed  bool
-	leading bool // somebody writes
+	leading bool // a leader is active
 
-	// Who writes has these.
+	// The leader owns these.
 	batch    []*Pending
-	reopened time.Time // when the file was last opened again
+	reopened time.Time // time of the latest attempt to reopen the file
 
-	wake    chan struct{} // holds one token when there may be something in the queue
-	stopped chan struct{} // closed when the writer has ended
+	wake    chan struct{} // capacity 1; holds a token if the writer should look at the queue
+	stopped chan struct{} // closed when the writer has exited
 }
 
-// Open opens the database, makes it where there is none, and migrates it. The error is ErrNewer when the database is
-// ahead of this program. The writer runs until Close.
+// Open opens the database, creates it if it does not exist, migrates it, and starts the writer, which runs until Close.
+// The error is ErrNewer if the schema is newer than this program.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	if s.Path == "" {
 		return nil, errors.New("the path of the database is empty")
@@ -110,11 +105,11 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	return db, nil
 }
 
-// Read is for queries. It cannot write. Ask for it anew each time: a file that is put in the database's place brings
-// another one.
+// Read returns the pool for queries. Its connections cannot write. Callers must not keep it: it is replaced if another
+// file takes the database's place.
 func (db *DB) Read() *sql.DB { return db.current.Load().reader }
 
-// Ping tells whether the database can be read, and could be written when that was last tried.
+// Ping returns an error if the database cannot be read, or if the latest attempt to write it failed.
 func (db *DB) Ping(ctx context.Context) error {
 	if o := db.outage.Load(); o != nil {
 		return o.err
@@ -126,13 +121,13 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close commits what has been submitted, then closes the database. What is submitted later gets ErrClosed.
+// Close commits all queued writes, stops the writer and closes the database. Later writes fail with ErrClosed.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	already := db.closed
 	db.closed = true
 	db.mu.Unlock()
-	db.nudge()
+	db.wakeWriter()
 	<-db.stopped
 	if already {
 		return nil

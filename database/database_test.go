@@ -43,28 +43,28 @@ func openWith(tb testing.TB, s database.Settings, log *zap.Logger) *database.DB 
 	return db
 }
 
-// openNotes opens a fresh database with a table for the test.
+// openNotes opens a new database with a table "notes".
 func openNotes(tb testing.TB, s database.Settings) *database.DB {
 	tb.Helper()
 	if s.Path == "" {
 		s.Path = filepath.Join(tb.TempDir(), "base.db")
 	}
 	db := openWith(tb, s, zap.NewNop())
-	makeNotes(tb, db)
+	createNotes(tb, db)
 	return db
 }
 
-func makeNotes(tb testing.TB, db *database.DB) {
+func createNotes(tb testing.TB, db *database.DB) {
 	tb.Helper()
 	must(tb, db.WriteExclusive(tb.Context(), execute("CREATE TABLE notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)")))
 }
 
 func execute(text string, args ...any) func(database.Tx) error {
-	return func(tx database.Tx) error { return executeOne(text, args...)(tx) }
+	return func(tx database.Tx) error { return executeStatement(text, args...)(tx) }
 }
 
-// executeOne is for a write of one statement.
-func executeOne(text string, args ...any) func(database.Execer) error {
+// executeStatement is execute for SubmitStatement.
+func executeStatement(text string, args ...any) func(database.Execer) error {
 	return func(tx database.Execer) error {
 		_, err := tx.ExecContext(context.Background(), text, args...)
 		return err
@@ -89,7 +89,7 @@ func count(tb testing.TB, db *database.DB, where string) int {
 	return n
 }
 
-func TestOpenMakesAFileForItsOwnerAlone(t *testing.T) {
+func TestOpenCreatesFilesThatOnlyTheOwnerMayRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "with spaces, 100% ? & #.db")
 	openNotes(t, database.Settings{Path: path})
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
@@ -98,15 +98,15 @@ func TestOpenMakesAFileForItsOwnerAlone(t *testing.T) {
 		info, err := os.Stat(file)
 		must(t, err)
 		if info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has mode %v", file, info.Mode())
+			t.Errorf("%s has mode %v, want 0600", file, info.Mode())
 		}
 		if !strings.HasPrefix(file, path) {
-			t.Errorf("%s is not the database", file)
+			t.Errorf("%s was created, want only %s and its -wal and -shm files", file, path)
 		}
 	}
 }
 
-func TestOpenSetsWhatDurabilityNeeds(t *testing.T) {
+func TestOpenSetsThePragmasForDurability(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1"} {
@@ -122,7 +122,7 @@ func TestOpenSetsWhatDurabilityNeeds(t *testing.T) {
 	}))
 }
 
-func TestOpenSaysWhatIsWrongWithThePath(t *testing.T) {
+func TestOpenExplainsWhatIsWrongWithThePath(t *testing.T) {
 	folder := t.TempDir()
 	garbage := filepath.Join(folder, "garbage")
 	must(t, os.WriteFile(garbage, []byte(strings.Repeat("this is not a database\n", 100)), 0o600))
@@ -139,7 +139,7 @@ func TestOpenSaysWhatIsWrongWithThePath(t *testing.T) {
 			_ = db.Close()
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %q in it", path, err, want)
+			t.Errorf("path %q: got error %v, want one with %q", path, err, want)
 		}
 	}
 }
@@ -147,28 +147,28 @@ func TestOpenSaysWhatIsWrongWithThePath(t *testing.T) {
 func TestReadCannotWrite(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	if _, err := db.Read().ExecContext(t.Context(), "INSERT INTO notes (id, text) VALUES (1, 'x')"); err == nil {
-		t.Error("a reader wrote")
+		t.Error("a write through Read() succeeded")
 	}
 }
 
-func TestParametersAreNumbersInAnyOrder(t *testing.T) {
+func TestNumberedParametersMayStandInAnyOrder(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	const text = `SELECT $2, '$1', $1, "text" /* $3 */ FROM (SELECT 'it''s $1' AS "text") -- $4`
 	var second, literal, first, column string
 	must(t, db.Read().QueryRowContext(t.Context(), text, "one", "two").Scan(&second, &literal, &first, &column))
 	if first != "one" || second != "two" || literal != "$1" || column != "it's $1" {
-		t.Errorf("got %q %q %q %q", first, second, literal, column)
+		t.Errorf("got $1 = %q, $2 = %q, literal %q, column %q", first, second, literal, column)
 	}
 	prepared, err := db.Read().PrepareContext(t.Context(), "SELECT $2, $1")
 	must(t, err)
 	defer prepared.Close()
 	must(t, prepared.QueryRowContext(t.Context(), "one", "two").Scan(&second, &first))
 	if first != "one" || second != "two" {
-		t.Errorf("a prepared statement took %q for $1 and %q for $2", first, second)
+		t.Errorf("prepared statement: got $1 = %q, $2 = %q", first, second)
 	}
 }
 
-func TestANewerDatabaseIsRefused(t *testing.T) {
+func TestOpenRefusesANewerDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
@@ -176,11 +176,11 @@ func TestANewerDatabaseIsRefused(t *testing.T) {
 	must(t, db.Close())
 	_, err = database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	if !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want ErrNewer with version 9999", err)
 	}
 }
 
-func TestManyMayStartAtOnce(t *testing.T) {
+func TestConcurrentOpensOfANewDatabaseSucceed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	var all sync.WaitGroup
 	for range 6 {
@@ -200,7 +200,7 @@ func TestManyMayStartAtOnce(t *testing.T) {
 	must(t, open(t, path).Read().QueryRowContext(t.Context(), "SELECT revision FROM keys_revision").Scan(&revision))
 }
 
-func TestTwoHandlesSeeEachOther(t *testing.T) {
+func TestTwoOpenDatabasesSeeEachOthersWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	one := openNotes(t, database.Settings{Path: path})
 	two := open(t, path)
@@ -208,11 +208,11 @@ func TestTwoHandlesSeeEachOther(t *testing.T) {
 		must(t, []*database.DB{one, two}[id%2].WriteGrouped(t.Context(), note(id)))
 	}
 	if a, b := count(t, one, "true"), count(t, two, "true"); a != 20 || b != 20 {
-		t.Errorf("one sees %d, the other %d of 20", a, b)
+		t.Errorf("the two databases count %d and %d notes, want 20", a, b)
 	}
 }
 
-func TestPingTellsWhetherItAnswers(t *testing.T) {
+func TestPingFailsIfTheDatabaseIsClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
@@ -220,15 +220,15 @@ func TestPingTellsWhetherItAnswers(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := db.Ping(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("with an ended context: %v", err)
+		t.Errorf("with an ended context: got error %v, want context.Canceled", err)
 	}
 	must(t, db.Close())
 	if db.Ping(t.Context()) == nil {
-		t.Error("a closed database answers")
+		t.Error("Ping of a closed database succeeded")
 	}
 }
 
-func observed() (*zap.Logger, *observer.ObservedLogs) {
+func observedLogger() (*zap.Logger, *observer.ObservedLogs) {
 	core, logged := observer.New(zap.InfoLevel)
 	return zap.New(core), logged
 }

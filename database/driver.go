@@ -12,12 +12,12 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// connector opens connections of one DSN. It stands between database/sql and the driver so that the text of every
-// statement can be what PostgreSQL takes too: parameters are $1, $2, … and may stand in any order.
+// connector opens connections to one DSN. It wraps the driver so that statements can be written in PostgreSQL's syntax:
+// parameters are $1, $2, … and may stand in any order.
 type connector struct {
-	dsn      string
-	shielded bool // whether a context that ends leaves statements alone
-	texts    *sync.Map
+	dsn             string
+	uninterruptible bool      // statements run to their end even if their context ends
+	rewritten       *sync.Map // of statement text to its text for SQLite
 }
 
 // Connect implements driver.Connector.
@@ -26,7 +26,7 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c}, nil //nolint:errcheck // it is what that driver opens
+	return &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c}, nil //nolint:errcheck // the type that this driver opens
 }
 
 // Driver implements driver.Connector.
@@ -34,8 +34,8 @@ func (*connector) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 
 // connection is a connection that rewrites parameters.
 //
-// On the writer it also keeps statements from being interrupted when a context ends: SQLite answers an interrupted
-// INSERT by rolling back the whole transaction, which holds the work of others.
+// On the writer's connection statements also ignore the end of their context: SQLite rolls back the whole transaction
+// when an INSERT is interrupted, and with it the writes of other callers.
 type connection struct {
 	*sqlite3.SQLiteConn
 	connector *connector
@@ -43,36 +43,38 @@ type connection struct {
 
 // PrepareContext implements driver.ConnPrepareContext.
 func (c *connection) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
-	prepared, err := c.SQLiteConn.PrepareContext(c.shield(ctx), c.rebound(text))
+	prepared, err := c.SQLiteConn.PrepareContext(c.withoutCancel(ctx), c.rewrite(text))
 	if err != nil {
 		return nil, err
 	}
-	return &statement{SQLiteStmt: prepared.(*sqlite3.SQLiteStmt), connection: c}, nil //nolint:errcheck // it is what that driver prepares
+	return &statement{SQLiteStmt: prepared.(*sqlite3.SQLiteStmt), connection: c}, nil //nolint:errcheck // the type that this driver prepares
 }
 
 // ExecContext implements driver.ExecerContext.
 func (c *connection) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
-	return c.SQLiteConn.ExecContext(c.shield(ctx), c.rebound(text), args)
+	return c.SQLiteConn.ExecContext(c.withoutCancel(ctx), c.rewrite(text), args)
 }
 
 // QueryContext implements driver.QueryerContext.
 func (c *connection) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.SQLiteConn.QueryContext(c.shield(ctx), c.rebound(text), args)
+	return c.SQLiteConn.QueryContext(c.withoutCancel(ctx), c.rewrite(text), args)
 }
 
-func (c *connection) shield(ctx context.Context) context.Context {
-	if c.connector.shielded && ctx.Done() != nil {
+// withoutCancel removes the cancellation from ctx if the connection is uninterruptible.
+func (c *connection) withoutCancel(ctx context.Context) context.Context {
+	if c.connector.uninterruptible && ctx.Done() != nil {
 		return context.WithoutCancel(ctx)
 	}
 	return ctx
 }
 
-func (c *connection) rebound(text string) string {
-	if known, ok := c.connector.texts.Load(text); ok {
+// rewrite is rewriteParameters with a cache.
+func (c *connection) rewrite(text string) string {
+	if known, ok := c.connector.rewritten.Load(text); ok {
 		return known.(string) //nolint:errcheck // nothing else is stored
 	}
-	rewritten := rebind(text)
-	c.connector.texts.Store(text, rewritten)
+	rewritten := rewriteParameters(text)
+	c.connector.rewritten.Store(text, rewritten)
 	return rewritten
 }
 
@@ -84,22 +86,22 @@ type statement struct {
 
 // ExecContext implements driver.StmtExecContext.
 func (s *statement) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	return s.SQLiteStmt.ExecContext(s.connection.shield(ctx), args)
+	return s.SQLiteStmt.ExecContext(s.connection.withoutCancel(ctx), args)
 }
 
 // QueryContext implements driver.StmtQueryContext.
 func (s *statement) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return s.SQLiteStmt.QueryContext(s.connection.shield(ctx), args)
+	return s.SQLiteStmt.QueryContext(s.connection.withoutCancel(ctx), args)
 }
 
-// direct runs statements on a connection without database/sql between.
-type direct struct {
+// directExecer runs statements on a driver connection, without database/sql.
+type directExecer struct {
 	connection *connection
 	values     []driver.NamedValue
 }
 
 // ExecContext implements Execer.
-func (d *direct) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+func (d *directExecer) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
 	d.values = slices.Grow(d.values[:0], len(args))
 	for i, arg := range args {
 		value, err := driver.DefaultParameterConverter.ConvertValue(arg)
@@ -111,9 +113,9 @@ func (d *direct) ExecContext(ctx context.Context, text string, args ...any) (sql
 	return d.connection.ExecContext(ctx, text, d.values)
 }
 
-// rebind turns $1 into ?1 outside of quotes and comments. To SQLite $1 is a name, and names are bound in the order in
-// which they first appear, so that "select $2, $1" would return the second argument last.
-func rebind(text string) string {
+// rewriteParameters turns $1 into ?1 outside of quotes and comments. To SQLite $1 is a name, and names are bound in the
+// order in which they first appear, so "select $2, $1" would return the second argument last.
+func rewriteParameters(text string) string {
 	if !strings.Contains(text, "$") {
 		return text
 	}
@@ -121,11 +123,11 @@ func rebind(text string) string {
 	for i := 0; i < len(text); {
 		switch {
 		case strings.HasPrefix(text[i:], "--"):
-			i += span(text[i:], "\n")
+			i += lengthThrough(text[i:], "\n")
 		case strings.HasPrefix(text[i:], "/*"):
-			i += 2 + span(text[i+2:], "*/")
+			i += 2 + lengthThrough(text[i+2:], "*/")
 		case text[i] == '\'' || text[i] == '"':
-			i += 1 + span(text[i+1:], text[i:i+1])
+			i += 1 + lengthThrough(text[i+1:], text[i:i+1])
 		case text[i] == '$' && i+1 < len(text) && '1' <= text[i+1] && text[i+1] <= '9':
 			out[i] = '?'
 			i++
@@ -136,8 +138,8 @@ func rebind(text string) string {
 	return string(out)
 }
 
-// span is how far it is to behind the end, or to the end of the text.
-func span(text, end string) int {
+// lengthThrough returns the length of text up to and including end, or all of it if end does not occur.
+func lengthThrough(text, end string) int {
 	if at := strings.Index(text, end); at >= 0 {
 		return at + len(end)
 	}

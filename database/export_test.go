@@ -1,7 +1,10 @@
 package database
 
-// NotDurable makes commits that a power failure may take back, to measure what durability costs.
+// NotDurable returns s with synchronous = NORMAL, to measure the cost of durability.
 func NotDurable(s Settings) Settings {
-	s.synchronous = normal
+	s.synchronous = syncNormal
 	return s
 }
+
+// Done returns a channel that is closed when the write is on disk or has failed. Unlike Wait, it does not commit.
+func (p *Pending) Done() <-chan struct{} { return p.done }

@@ -7,34 +7,35 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// ErrClosed says that the database has been closed.
+// ErrClosed is returned for writes after Close.
 var ErrClosed = errors.New("the database is closed")
 
-// ErrUnavailable says that the database cannot be written at the moment: the disk is full or failing, the file is gone
-// or read-only, another process holds the lock. What was to be written is not; the next attempt may succeed.
+// ErrUnavailable is returned for a write that fails because of its surroundings: the disk is full or failing, the file
+// is missing or read-only, or another process holds the lock. Nothing was written, unless the failure came at the
+// commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
 
-// ErrNewer says that a newer program has migrated the database past what this one knows.
+// ErrNewer is returned by Open if the schema has migrations that this program does not know.
 var ErrNewer = errors.New("the database was made by a newer version of basegate; use that version or a later one")
 
-// IsUnique tells whether a row was refused because another has its key.
+// IsUnique reports whether err is a violation of a unique or primary key constraint.
 func IsUnique(err error) bool {
 	if err == nil {
-		return false // without room for a failure on the heap
+		return false // before failure is allocated
 	}
 	var failure sqlite3.Error
 	return errors.As(err, &failure) &&
 		(failure.ExtendedCode == sqlite3.ErrConstraintUnique || failure.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
 }
 
-// IsBusy tells whether another connection held the lock for too long.
+// IsBusy reports whether err is a timeout because another connection held the lock.
 func IsBusy(err error) bool {
 	var failure sqlite3.Error
 	return errors.As(err, &failure) && (failure.Code == sqlite3.ErrBusy || failure.Code == sqlite3.ErrLocked)
 }
 
-// isFault tells the failures of the machine from those of a statement. SQLite rolls the whole transaction back at most
-// of them.
+// isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite
+// rolls back the whole transaction on most of these.
 func isFault(err error) bool {
 	var failure sqlite3.Error
 	if !errors.As(err, &failure) {
@@ -50,13 +51,13 @@ func isFault(err error) bool {
 	}
 }
 
-// unavailable marks err as the machine's failure while doing something.
+// unavailable wraps err, a storage failure during the operation doing, as ErrUnavailable.
 func unavailable(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnavailable, doing, err)
 }
 
-// mayNeedReopening tells the faults that an open connection may keep although their reason has gone. A full disk and a
-// lock are not among them.
+// mayNeedReopening reports whether an open connection may keep failing with err after its cause is gone, so that the
+// file has to be reopened. A full disk and a lock do not need it.
 func mayNeedReopening(err error) bool {
 	var failure sqlite3.Error
 	if !errors.As(err, &failure) {

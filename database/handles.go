@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// handles are the open connections of one file. They are replaced as a whole when another file takes its place.
+// handles are the open connections to one file. They are replaced together if another file takes its place.
 type handles struct {
 	writer *sql.DB // one connection
 	reader *sql.DB // a pool of connections that cannot write
 	file   os.FileInfo
 }
 
-// statementCache is how many prepared statements a connection keeps; there are fewer different ones.
+// statementCache is how many prepared statements a connection keeps; the program has fewer.
 const statementCache = "64"
 
 // openHandles opens the file, which must exist, and migrates it.
@@ -30,11 +30,11 @@ func openHandles(ctx context.Context, path string, s Settings) (*handles, error)
 	if err != nil {
 		return nil, err
 	}
-	texts := &sync.Map{}
+	rewritten := &sync.Map{}
 	h := &handles{
 		file:   file,
-		writer: sql.OpenDB(&connector{dsn: writerDSN(path, s), shielded: true, texts: texts}),
-		reader: sql.OpenDB(&connector{dsn: readerDSN(path, s), texts: texts}),
+		writer: sql.OpenDB(&connector{dsn: writerDSN(path, s), uninterruptible: true, rewritten: rewritten}),
+		reader: sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
 	}
 	if err := h.prepare(ctx, s); err != nil {
 		return nil, errors.Join(err, h.close())
@@ -59,10 +59,10 @@ func (h *handles) prepare(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// verify makes sure that a commit is as durable as promised, and that one can be made at all. The driver's own default
-// for synchronous is NORMAL, which may lose commits when the power fails, so the setting is read back.
+// verify checks that commits are as durable as promised and that a transaction can be begun. The driver's default for
+// synchronous is NORMAL, which may lose commits at a power failure, so the setting is read back.
 func (h *handles) verify(ctx context.Context, s Settings) error {
-	journal, err := h.journal(ctx, s.LockWait)
+	journal, err := h.journalMode(ctx, s.LockWait)
 	if err != nil {
 		return fmt.Errorf("open for writing: %w", err)
 	}
@@ -73,8 +73,8 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 	if err := h.writer.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
 		return fmt.Errorf("read synchronous: %w", err)
 	}
-	if synchronous != s.synchronous.level() {
-		return fmt.Errorf("commits would not be durable: synchronous is %d, not %d", synchronous, s.synchronous.level())
+	if _, want := s.synchronous.pragma(); synchronous != want {
+		return fmt.Errorf("commits would not be durable: synchronous is %d, not %d", synchronous, want)
 	}
 	tx, err := h.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -86,22 +86,23 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// journalPause is how often a file is looked at again that another process makes a database of.
-const journalPause = 10 * time.Millisecond
+// journalRetryInterval is the time between attempts to open a file that another process is initializing.
+const journalRetryInterval = 10 * time.Millisecond
 
-// journal opens the first connection and tells its journal mode. To give a new file its write-ahead log takes a lock for
-// which SQLite does not wait, whatever the timeout: of processes that start together all but one would fail.
-func (h *handles) journal(ctx context.Context, wait time.Duration) (mode string, err error) {
+// journalMode opens the first connection and returns its journal mode. Switching a new file to a write-ahead log takes
+// a lock that SQLite does not wait for, whatever the busy timeout is: without the retries all but one of several
+// processes that start together would fail.
+func (h *handles) journalMode(ctx context.Context, wait time.Duration) (mode string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	again := time.NewTicker(journalPause)
-	defer again.Stop()
+	retry := time.NewTicker(journalRetryInterval)
+	defer retry.Stop()
 	for {
 		if err = h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); !IsBusy(err) {
 			return mode, err
 		}
 		select {
-		case <-again.C:
+		case <-retry.C:
 		case <-ctx.Done():
 			return "", err
 		}
@@ -110,17 +111,18 @@ func (h *handles) journal(ctx context.Context, wait time.Duration) (mode string,
 
 func (h *handles) close() error { return errors.Join(h.reader.Close(), h.writer.Close()) }
 
-// writerDSN sets what SQLite keeps per connection; a PRAGMA sent later would be lost with the connection. mode=rw keeps
-// a file that has vanished from being made anew, and empty.
+// writerDSN sets the options that SQLite keeps per connection; a PRAGMA sent later would be lost with the connection.
+// mode=rw prevents SQLite from creating an empty file if the file is missing.
 func writerDSN(path string, s Settings) string {
+	synchronous, _ := s.synchronous.pragma()
 	return dsn(path, url.Values{
 		"mode":             {"rw"},
 		"_journal_mode":    {"WAL"},
-		"_synchronous":     {s.synchronous.name()},
+		"_synchronous":     {synchronous},
 		"_txlock":          {"immediate"},
 		"_busy_timeout":    {milliseconds(s.LockWait)},
 		"_foreign_keys":    {"1"},
-		"_secure_delete":   {"1"}, // a saved prompt that is deleted is not to be found in the file
+		"_secure_delete":   {"1"}, // overwrites deleted data, such as saved prompts, in the file
 		"_stmt_cache_size": {statementCache},
 	})
 }
@@ -140,21 +142,21 @@ func dsn(path string, values url.Values) string {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// createFile makes an empty file that only its owner may read, unless there is a file. One that is there is not opened:
-// closing it again would take away the locks that SQLite holds on it in this process.
+// createFile creates an empty file that only its owner may read, unless the file exists. It does not open an existing
+// file: closing it would release the POSIX locks that SQLite holds on it in this process.
 func createFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && info.IsDir():
-		return fmt.Errorf("%s is a directory; the path of a file is wanted", path)
+		return fmt.Errorf("%s is a directory; the path of a file is required", path)
 	case err == nil:
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) //nolint:gosec // the operator says where the database is
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) //nolint:gosec // the operator configures the path
 	if errors.Is(err, fs.ErrExist) {
-		return nil // somebody else was faster
+		return nil // another process has just created it
 	}
 	if err != nil {
 		return err

@@ -15,14 +15,15 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// migrationTries bounds how often a process comes back to migrations that another one is making at the same time.
+// Retries of migrations that another process applies at the same time.
 const (
 	migrationTries = 20
 	migrationPause = 50 * time.Millisecond
 )
 
-// migrate brings the database up to this program's version. Every migration is one transaction, so of two processes
-// that start at once one finds a table already there, rolls back, and finds at its next try that nothing is left to do.
+// migrate applies the migrations that the database lacks. Each migration is one transaction, so if two processes start
+// at the same time, one of them fails on a table that exists already, rolls back, and has nothing left to do when it
+// retries.
 func migrate(ctx context.Context, writer *sql.DB) error {
 	var err error
 	for range migrationTries {

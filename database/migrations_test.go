@@ -9,8 +9,8 @@ import (
 	"basegate/database"
 )
 
-// older makes a database that only the first migrations have been made on.
-func older(t *testing.T, path string, migrations ...string) {
+// createOlderDatabase creates a database to which only the given first migrations have been applied.
+func createOlderDatabase(t *testing.T, path string, migrations ...string) {
 	t.Helper()
 	raw, err := sql.Open("sqlite3", "file:"+path)
 	must(t, err)
@@ -36,9 +36,9 @@ func revision(t *testing.T, db *database.DB) (n int) {
 	return n
 }
 
-func TestAnOlderDatabaseGetsCaps(t *testing.T) {
+func TestMigrationAddsCapsToAnOlderDatabase(t *testing.T) {
 	path := t.TempDir() + "/base.db"
-	older(t, path, "0001_accounts_and_keys.sql")
+	createOlderDatabase(t, path, "0001_accounts_and_keys.sql")
 	raw, err := sql.Open("sqlite3", "file:"+path)
 	must(t, err)
 	_, err = raw.Exec(`
@@ -52,15 +52,15 @@ func TestAnOlderDatabaseGetsCaps(t *testing.T) {
 			var unbounded bool
 			must(t, db.Read().QueryRow("SELECT "+column+" IS NULL FROM "+table).Scan(&unbounded))
 			if !unbounded {
-				t.Errorf("%s.%s is bounded", table, column)
+				t.Errorf("%s.%s is not NULL after the migration", table, column)
 			}
 			before := revision(t, db)
 			must(t, db.WriteGrouped(t.Context(), execute("UPDATE "+table+" SET "+column+" = 100")))
 			if revision(t, db) != before+1 {
-				t.Errorf("a change of %s.%s is not seen", table, column)
+				t.Errorf("a change of %s.%s does not increment keys_revision", table, column)
 			}
 			if db.WriteGrouped(t.Context(), execute("UPDATE "+table+" SET "+column+" = -1")) == nil {
-				t.Errorf("%s.%s may be negative", table, column)
+				t.Errorf("%s.%s accepts a negative value", table, column)
 			}
 		}
 	}
@@ -69,9 +69,9 @@ func TestAnOlderDatabaseGetsCaps(t *testing.T) {
 		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
 }
 
-func TestAnOlderDatabaseKeepsTheLastUseOfItsKeys(t *testing.T) {
+func TestMigrationDerivesTheLastUseOfKeysFromRequests(t *testing.T) {
 	path := t.TempDir() + "/base.db"
-	older(t, path, "0001_accounts_and_keys.sql", "0002_requests.sql", "0003_fleet.sql", "0004_console.sql", "0005_prompts.sql")
+	createOlderDatabase(t, path, "0001_accounts_and_keys.sql", "0002_requests.sql", "0003_fleet.sql", "0004_console.sql", "0005_prompts.sql")
 	raw, err := sql.Open("sqlite3", "file:"+path)
 	must(t, err)
 	for i, key := range []string{"k1", "k2", "k1"} {

@@ -9,22 +9,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// outage is the time from the first failure until a write succeeds.
+// outage lasts from the first failed write until one succeeds.
 type outage struct {
 	err error // the latest failure
 }
 
-var errGone = errors.New("the file is gone; put it back, or restart to begin with an empty database")
+var errFileMissing = errors.New("the file is gone; put it back, or restart to begin with an empty database")
 
-// ensure makes sure that what is open is the file that stands at the path: writing into a file that was deleted or
-// replaced would lose what is written. A file that is gone is waited for and not made anew, because an empty database
-// knows no keys, and its owner may be about to put the right one there. A stat costs a hundredth of a commit, so it is
-// made before each.
-func (db *DB) ensure(ctx context.Context) error {
+// ensureCurrentFile checks before a commit that the open file is still the one at db.path, and reopens the path if not:
+// writes to a file that was deleted or replaced would be lost. It does not create a missing file, because an empty
+// database holds no keys and the operator may be about to restore the right one. The stat costs a hundredth of a
+// commit.
+func (db *DB) ensureCurrentFile(ctx context.Context) error {
 	h := db.current.Load()
 	file, err := os.Stat(db.path)
 	if err != nil {
-		return unavailable("find file", errors.Join(errGone, err))
+		return unavailable("find file", errors.Join(errFileMissing, err))
 	}
 	o := db.outage.Load()
 	if os.SameFile(file, h.file) && (o == nil || !mayNeedReopening(o.err)) {
@@ -37,32 +37,32 @@ func (db *DB) ensure(ctx context.Context) error {
 	return db.reopen(ctx)
 }
 
-// inPlace makes sure after a commit that it went into the file that stands at the path. One that was deleted while the
-// commit waited for the lock took it along.
-func (db *DB) inPlace() error {
+// verifyCurrentFile checks after a commit that it went to the file at db.path. If the file was deleted while the commit
+// waited for the lock, the commit is lost.
+func (db *DB) verifyCurrentFile() error {
 	file, err := os.Stat(db.path)
 	if err != nil || !os.SameFile(file, db.current.Load().file) {
-		return unavailable("find file after commit", errors.Join(errGone, err))
+		return unavailable("find file after commit", errors.Join(errFileMissing, err))
 	}
 	return nil
 }
 
-// reopen replaces the open connections by new ones to what stands at the path.
+// reopen replaces the open connections by new ones to the file at db.path.
 func (db *DB) reopen(ctx context.Context) error {
 	next, err := openHandles(ctx, db.path, db.settings)
 	if err != nil {
-		return unavailable("open again", err)
+		return unavailable("reopen", err)
 	}
 	last := db.current.Swap(next)
-	db.log.Info("database opened again", zap.String("path", db.path))
+	db.log.Info("database reopened", zap.String("path", db.path))
 	if err := last.close(); err != nil {
-		db.log.Warn("close the database that was open before", zap.Error(err))
+		db.log.Warn("the previous database connections failed to close", zap.Error(err))
 	}
 	return nil
 }
 
-// WriteError is why the last write failed, as ErrUnavailable, until one succeeds; nil while writes succeed. An outage is
-// found by a write, and its end within a second by the writer itself.
+// WriteError returns why the latest write failed, as ErrUnavailable, or nil if it succeeded. An outage is detected by a
+// write, its end by the writer within a second.
 func (db *DB) WriteError() error {
 	if o := db.outage.Load(); o != nil {
 		return o.err
@@ -70,8 +70,8 @@ func (db *DB) WriteError() error {
 	return nil
 }
 
-// report keeps the state of the outage and logs its two ends.
-func (db *DB) report(err error) {
+// recordResult updates the outage after a commit or a health check, and logs its beginning and end.
+func (db *DB) recordResult(err error) {
 	before := db.outage.Load()
 	if err != nil {
 		db.outage.Store(&outage{err: err})

@@ -7,45 +7,45 @@ import (
 	"runtime"
 )
 
-// Execer runs a statement that answers with no more than how many rows it has changed.
+// Execer runs a statement that returns no rows.
 type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Tx runs the statements of a write. When it begins and how it ends is the writer's business.
+// Tx runs the statements of a write. The leader begins and ends the transaction.
 type Tx interface {
 	Execer
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Pending is a write that has been submitted.
+// Pending is a queued write and the future of its result. Either apply or statement is set.
 type Pending struct {
-	db    *DB
-	apply func(Tx) error
-	one   func(Execer) error // in apply's place: one statement, which is undone with its own failure
-	alone bool               // in a transaction of its own
-	done  chan struct{}
-	err   error // set before done is closed
+	db        *DB
+	apply     func(Tx) error
+	statement func(Execer) error // see EnqueueStatement
+	exclusive bool               // in a transaction of its own
+	done      chan struct{}
+	err       error // set before done is closed
 }
 
-// Done is closed when the write is on disk or has failed.
-func (p *Pending) Done() <-chan struct{} { return p.done }
-
-// Wait waits until the write is on disk or has failed, and says which. When ctx ends earlier its cause is the error,
-// and the write may still happen. Where the writer is idle the transaction is made here and now, with all that has been
-// submitted, since to wake another goroutine and to be woken by it costs more than a small write.
+// Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends first, Wait returns the
+// cause and the write may still be made.
+//
+// If there is no leader, the caller becomes it and commits what is queued: waking the writer and being woken by it
+// costs more than a small write.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return p.err
 	default:
 	}
-	if !p.db.led() {
-		runtime.Gosched() // who is ready to run may be about to submit too, and the more share a transaction the less each pays
-		p.db.lead(ctx)
+	if !p.db.hasLeader() {
+		// Goroutines that are ready to run may be about to enqueue too, and a larger batch is cheaper per write.
+		runtime.Gosched()
+		p.db.commitAsLeader(ctx)
 	}
-	if ctx.Done() == nil { // it never ends
+	if ctx.Done() == nil { // ctx never ends
 		<-p.done
 		return p.err
 	}
@@ -57,87 +57,89 @@ func (p *Pending) Wait(ctx context.Context) error {
 	}
 }
 
-// finish ends the wait, with the write's own error where it has one.
+// finish completes the write with its own error, or else with that of the transaction.
 func (p *Pending) finish(err error) {
 	if p.err == nil {
 		p.err = err
 	}
-	p.apply, p.one = nil, nil // whoever keeps the Pending need not keep what was written
+	p.apply, p.statement = nil, nil // a Pending that is kept must not keep the written data alive
 	close(p.done)
 }
 
-// Submit hands apply to the writer and does not wait. Writes are applied in the order in which they are submitted.
+// Submit queues apply for a grouped transaction, wakes the writer, and returns without waiting. Writes are applied in
+// the order in which they are queued.
 //
-// Many share a transaction, and yet each stands for itself: when apply returns an error or panics, what it did is undone
-// and the others are not disturbed. The transaction ends when the writer says so, not in apply. As everybody waits while
-// it runs, apply must return soon and wait for nothing but its own statements; to wait for another write in it is to wait
-// for ever. It may be called after whoever submitted it has gone. A statement in it cannot be interrupted, whatever its
-// context does.
+// Writes share a transaction but fail separately: if apply returns an error or panics, its changes are rolled back to a
+// savepoint and the other writes are committed. apply must not end the transaction. Every other write waits while apply
+// runs, so it must return soon and wait for nothing but its own statements; to wait for another write in it is a
+// deadlock. It may run after its caller has returned, and an ended context does not interrupt its statements.
 //
-// The error may be ErrClosed or ErrUnavailable, besides apply's own.
+// The error of the write is apply's own, ErrClosed or ErrUnavailable.
 func (db *DB) Submit(apply func(Tx) error) *Pending {
 	p := db.Enqueue(apply)
-	db.nudge()
+	db.wakeWriter()
 	return p
 }
 
-// Enqueue is Submit for whoever goes on to Wait: nobody is told of the write before.
+// Enqueue is Submit without waking the writer, for a caller that goes on to Wait and may then be the leader itself.
 func (db *DB) Enqueue(apply func(Tx) error) *Pending {
 	return db.enqueue(&Pending{db: db, apply: apply, done: make(chan struct{})})
 }
 
-// EnqueueOne is Enqueue of a write of which at most one statement changes anything, and that the last: SQLite itself
-// undoes a statement that fails, so that the write needs no savepoint, which costs nearly as much as the statement.
-func (db *DB) EnqueueOne(one func(Execer) error) *Pending {
-	return db.enqueue(&Pending{db: db, one: one, done: make(chan struct{})})
+// EnqueueStatement is Enqueue for a write in which only the last statement changes data. SQLite rolls back a failed
+// statement by itself, so the write needs no savepoint, which costs nearly as much as the statement.
+func (db *DB) EnqueueStatement(statement func(Execer) error) *Pending {
+	return db.enqueue(&Pending{db: db, statement: statement, done: make(chan struct{})})
 }
 
-// SubmitOne is Submit of what EnqueueOne takes.
-func (db *DB) SubmitOne(one func(Execer) error) *Pending {
-	p := db.EnqueueOne(one)
-	db.nudge()
+// SubmitStatement is Submit for a write as EnqueueStatement takes it.
+func (db *DB) SubmitStatement(statement func(Execer) error) *Pending {
+	p := db.EnqueueStatement(statement)
+	db.wakeWriter()
 	return p
 }
 
-// WriteGrouped is Enqueue and Wait.
+// WriteGrouped makes a write in a transaction that it may share with others, and waits until it is on disk. See Submit
+// for what apply may do and Wait for when ctx ends.
 func (db *DB) WriteGrouped(ctx context.Context, apply func(Tx) error) error {
 	return db.Enqueue(apply).Wait(ctx)
 }
 
-// WriteExclusive is Batch in a transaction of its own.
+// WriteExclusive is WriteGrouped in a transaction of its own.
 func (db *DB) WriteExclusive(ctx context.Context, apply func(Tx) error) error {
-	return db.enqueue(&Pending{db: db, apply: apply, alone: true, done: make(chan struct{})}).Wait(ctx)
+	return db.enqueue(&Pending{db: db, apply: apply, exclusive: true, done: make(chan struct{})}).Wait(ctx)
 }
 
-// maxQueue bounds what a database that does not answer can pile up in memory.
+// maxQueue bounds the memory that queued writes take while the database does not respond.
 const maxQueue = 1 << 16
 
 func (db *DB) enqueue(p *Pending) *Pending {
 	db.mu.Lock()
-	closed, overfull := db.closed, len(db.queue) >= maxQueue
-	if !closed && !overfull {
+	closed, full := db.closed, len(db.queue) >= maxQueue
+	if !closed && !full {
 		db.queue = append(db.queue, p)
 	}
 	db.mu.Unlock()
 	switch {
 	case closed:
 		p.finish(ErrClosed)
-	case overfull:
-		p.finish(fmt.Errorf("%w: %d writes are waiting already", ErrUnavailable, maxQueue))
+	case full:
+		p.finish(fmt.Errorf("%w: %d writes are queued already", ErrUnavailable, maxQueue))
 	}
 	return p
 }
 
-// nudge wakes the writer.
-func (db *DB) nudge() {
+// wakeWriter makes the writer look at the queue.
+func (db *DB) wakeWriter() {
 	select {
 	case db.wake <- struct{}{}:
 	default:
 	}
 }
 
-// led tells whether somebody writes, who then sees to it that what has been submitted by now is written too.
-func (db *DB) led() bool {
+// hasLeader reports whether a leader is active. Everything queued before the call is then committed without the caller:
+// the leader wakes the writer for what it leaves in the queue.
+func (db *DB) hasLeader() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.leading

@@ -17,11 +17,11 @@ import (
 	"basegate/database"
 )
 
-// The test binary is also the other process: with these in its environment it writes notes and prints each number once
-// it is on disk.
+// Environment variables that make the test binary run as a second process, which writes notes and prints the id of each
+// when it is on disk.
 const (
 	childPath  = "DATABASE_TEST_PATH"
-	childFirst = "DATABASE_TEST_FIRST" // the first number
+	childFirst = "DATABASE_TEST_FIRST" // the first id
 	childCount = "DATABASE_TEST_COUNT"
 )
 
@@ -63,7 +63,7 @@ func childCommand(t *testing.T, path string, first, n int) *exec.Cmd {
 	return c
 }
 
-func TestProcessesShareADatabaseFromTheBeginning(t *testing.T) {
+func TestConcurrentProcessesCreateAndShareADatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	var all sync.WaitGroup
 	for i := range 3 {
@@ -76,11 +76,11 @@ func TestProcessesShareADatabaseFromTheBeginning(t *testing.T) {
 	}
 	all.Wait()
 	if n := count(t, open(t, path), "true"); n != 150 {
-		t.Errorf("%d of 150 notes", n)
+		t.Errorf("%d notes, want 150", n)
 	}
 }
 
-func TestWhatWasConfirmedOutlivesAKill(t *testing.T) {
+func TestConfirmedWritesSurviveAKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	c := childCommand(t, path, 0, 1_000_000)
 	out, err := c.StdoutPipe()
@@ -92,10 +92,10 @@ func TestWhatWasConfirmedOutlivesAKill(t *testing.T) {
 			must(t, c.Process.Kill())
 		}
 	}
-	_ = c.Wait() // it says that it was killed
+	_ = c.Wait() // the error is "signal: killed"
 	db := open(t, path)
 	if n := count(t, db, fmt.Sprintf("id < %d", confirmed)); confirmed < 50 || n != confirmed {
-		t.Errorf("%d of %d confirmed notes", n, confirmed)
+		t.Errorf("%d notes on disk, %d were confirmed", n, confirmed)
 	}
 	must(t, db.WriteGrouped(t.Context(), note(-1)))
 }

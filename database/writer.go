@@ -16,82 +16,92 @@ import (
 
 const (
 	maxBatch      = 512         // writes in one transaction
-	checkInterval = time.Second // between looks at the file, and between attempts to open it again
+	checkInterval = time.Second // between health checks, and between attempts to reopen the file
 )
 
-// run is the writer: it does what nobody else has done. It ends when the DB has been closed and nothing is left to commit.
+// run is the writer: it leads if no waiting caller does, and checks the database's health. It returns when the DB is
+// closed and the queue is empty.
 func (db *DB) run(ctx context.Context) {
 	defer close(db.stopped)
-	look := time.NewTicker(checkInterval)
-	defer look.Stop()
+	check := time.NewTicker(checkInterval)
+	defer check.Stop()
 	for {
-		if db.lead(ctx) {
+		if db.commitAsLeader(ctx) {
 			continue
 		}
-		if db.over() {
+		if db.drained() {
 			return
 		}
 		select {
 		case <-db.wake:
-		case <-look.C:
-			db.look(ctx)
+		case <-check.C:
+			db.checkHealth(ctx)
 		}
 	}
 }
 
-// lead commits one batch, unless there is none or somebody is at it: there is one transaction at a time, whoever makes it.
-// What is left in the queue then is the writer's.
-func (db *DB) lead(ctx context.Context) bool {
-	if !db.claim(true) {
+// commitAsLeader commits one batch, and reports whether it did: not if the queue is empty or another goroutine leads.
+// The writer commits what is left in the queue.
+func (db *DB) commitAsLeader(ctx context.Context) bool {
+	if !db.takeLeadAndBatch() {
 		return false
 	}
-	defer db.release()
-	db.commit(context.WithoutCancel(ctx), db.batch) // it is others' work too
+	defer db.stopLeading()
+	db.commit(context.WithoutCancel(ctx), db.batch) // the batch holds writes of other callers
 	clear(db.batch)
 	return true
 }
 
-// claim makes the caller the one who writes. With a batch it also takes that out of the queue, and there must be one.
-func (db *DB) claim(batch bool) bool {
+// takeLead makes the caller the leader. It returns false if there is one already.
+func (db *DB) takeLead() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.leading || batch && len(db.queue) == 0 {
+	if db.leading {
 		return false
 	}
 	db.leading = true
-	db.batch = db.batch[:0]
-	if batch {
-		db.take()
-	}
 	return true
 }
 
-// release lets the next one write.
-func (db *DB) release() {
+// takeLeadAndBatch makes the caller the leader and moves the next batch from the queue to db.batch. It returns false if
+// there is a leader already or the queue is empty.
+func (db *DB) takeLeadAndBatch() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.leading || len(db.queue) == 0 {
+		return false
+	}
+	db.leading = true
+	db.takeBatch()
+	return true
+}
+
+// stopLeading lets another goroutine lead, and wakes the writer if there is work left.
+func (db *DB) stopLeading() {
 	db.mu.Lock()
 	db.leading = false
 	more := len(db.queue) > 0 || db.closed
 	db.mu.Unlock()
 	if more {
-		db.nudge()
+		db.wakeWriter()
 	}
 }
 
-// over tells whether the writer may end.
-func (db *DB) over() bool {
+// drained reports whether the DB is closed and every write has completed.
+func (db *DB) drained() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.closed && !db.leading && len(db.queue) == 0
 }
 
-// look finds out what no write has come to tell: that the file was replaced, or that an outage is over.
-func (db *DB) look(ctx context.Context) {
-	if !db.claim(false) {
+// checkHealth detects, without waiting for a write, that the file was replaced or that an outage has ended.
+func (db *DB) checkHealth(ctx context.Context) {
+	if !db.takeLead() {
 		return
 	}
-	defer db.release()
+	defer db.stopLeading()
 	if db.outage.Load() == nil {
-		db.report(db.ensure(ctx))
+		db.recordResult(db.ensureCurrentFile(ctx))
 		return
 	}
 	probe := &Pending{done: make(chan struct{}), apply: func(tx Tx) error {
@@ -101,14 +111,15 @@ func (db *DB) look(ctx context.Context) {
 	db.commit(ctx, []*Pending{probe})
 }
 
-// take moves the next transaction's writes out of the queue; db.mu is held.
-func (db *DB) take() {
+// takeBatch moves the next transaction's writes from the queue to db.batch. The caller holds db.mu.
+func (db *DB) takeBatch() {
+	db.batch = db.batch[:0]
 	for _, p := range db.queue {
-		if len(db.batch) == maxBatch || p.alone && len(db.batch) > 0 {
+		if len(db.batch) == maxBatch || p.exclusive && len(db.batch) > 0 {
 			break
 		}
 		db.batch = append(db.batch, p)
-		if p.alone {
+		if p.exclusive {
 			break
 		}
 	}
@@ -117,47 +128,47 @@ func (db *DB) take() {
 	db.queue = db.queue[:left]
 }
 
-// commit makes one transaction of the batch and tells everybody how it went.
+// commit commits the batch as one transaction and completes its writes.
 func (db *DB) commit(ctx context.Context, batch []*Pending) {
-	err := db.ensure(ctx)
+	err := db.ensureCurrentFile(ctx)
 	if err == nil {
 		err = db.transact(ctx, batch)
 	}
 	if err == nil {
-		err = db.inPlace()
+		err = db.verifyCurrentFile()
 	}
-	db.report(err)
+	db.recordResult(err)
 	for _, p := range batch {
 		p.finish(err)
 	}
 }
 
-// transact applies the batch and commits it. Its error is the machine's, and everybody's; a write's own failure is
-// left in its Pending. The statements that begin and end the transaction are sent as such: database/sql's own
-// transactions each have a goroutine that waits for the end of a context, and here none ends.
+// transact applies the batch and commits it. It returns a failure of the database, which every write of the batch gets;
+// a write's own failure is set in its Pending. The transaction is begun and ended by plain statements: each transaction
+// of database/sql has a goroutine that waits for the end of its context, and this context never ends.
 func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	conn, err := db.current.Load().writer.Conn(ctx)
 	if err != nil {
 		return unavailable("begin", err)
 	}
-	defer conn.Close() // gives it back
+	defer conn.Close() // returns it to the pool
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return unavailable("begin", err)
 	}
 	committed := false
 	defer func() {
 		if !committed {
-			rollBack(ctx, conn)
+			rollback(ctx, conn)
 		}
 	}()
-	if len(batch) == 1 && batch[0].one == nil {
+	if len(batch) == 1 && batch[0].statement == nil { // it is rolled back with the transaction, without a savepoint
 		if apply(db, batch[0], batch[0].apply, Tx(conn)) {
 			return batch[0].err
 		}
 		if batch[0].err != nil {
 			return nil
 		}
-	} else if err := db.applyAll(ctx, conn, batch); err != nil {
+	} else if err := db.applyBatch(ctx, conn, batch); err != nil {
 		return err
 	}
 	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
@@ -167,12 +178,12 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	return nil
 }
 
-// rollBack undoes the transaction, unless SQLite has given it up already. A connection that is still in it then is not
-// used again.
-func rollBack(ctx context.Context, conn *sql.Conn) {
-	//nolint:errcheck // the connection is sound, or closed
-	conn.Raw(func(under any) error {
-		c := under.(*connection) //nolint:errcheck // what connector opens
+// rollback rolls the transaction back, unless SQLite has done so already. A connection that is still in the transaction
+// afterwards is discarded.
+func rollback(ctx context.Context, conn *sql.Conn) {
+	//nolint:errcheck // ErrBadConn only tells the pool to close the connection
+	conn.Raw(func(driverConn any) error {
+		c := driverConn.(*connection) //nolint:errcheck // the type that connector opens
 		if c.AutoCommit() {
 			return nil
 		}
@@ -183,19 +194,19 @@ func rollBack(ctx context.Context, conn *sql.Conn) {
 	})
 }
 
-// applyAll applies the writes in their order.
-func (db *DB) applyAll(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
+// applyBatch applies the writes in order: runs of single statements together, the others one by one.
+func (db *DB) applyBatch(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
 	for len(batch) > 0 {
-		ones := slices.IndexFunc(batch, func(p *Pending) bool { return p.one == nil })
-		if ones < 0 {
-			ones = len(batch)
+		statements := slices.IndexFunc(batch, func(p *Pending) bool { return p.statement == nil })
+		if statements < 0 {
+			statements = len(batch)
 		}
-		if err := db.applyOnes(conn, batch[:ones]); err != nil {
+		if err := db.applyStatements(conn, batch[:statements]); err != nil {
 			return err
 		}
-		batch = batch[ones:]
+		batch = batch[statements:]
 		if len(batch) > 0 {
-			if err := db.applySeveral(ctx, conn, batch[0]); err != nil {
+			if err := db.applyInSavepoint(ctx, conn, batch[0]); err != nil {
 				return err
 			}
 			batch = batch[1:]
@@ -204,16 +215,16 @@ func (db *DB) applyAll(ctx context.Context, conn *sql.Conn, batch []*Pending) er
 	return nil
 }
 
-// applyOnes applies writes of one statement each. They go to the driver directly, since database/sql takes as long over
-// a statement as SQLite does over one of the indexes.
-func (db *DB) applyOnes(conn *sql.Conn, ones []*Pending) (err error) {
-	if len(ones) == 0 {
+// applyStatements applies writes of one statement each. It calls the driver directly: database/sql takes as long for a
+// statement as SQLite takes to update one index.
+func (db *DB) applyStatements(conn *sql.Conn, batch []*Pending) (err error) {
+	if len(batch) == 0 {
 		return nil
 	}
-	broken := conn.Raw(func(under any) error {
-		to := Execer(&direct{connection: under.(*connection)}) //nolint:errcheck // what connector opens
-		for _, p := range ones {
-			if apply(db, p, p.one, to) {
+	broken := conn.Raw(func(driverConn any) error {
+		execer := Execer(&directExecer{connection: driverConn.(*connection)}) //nolint:errcheck // its only type
+		for _, p := range batch {
+			if apply(db, p, p.statement, execer) {
 				err = p.err
 				break
 			}
@@ -226,12 +237,12 @@ func (db *DB) applyOnes(conn *sql.Conn, ones []*Pending) (err error) {
 	return err
 }
 
-// applySeveral applies a write of several statements within a savepoint, so that one which fails half way can be undone
-// alone. That costs 2 µs of the 5 that a write of two statements takes in a full batch. The alternative, to roll
-// everything back and do it again without the one that failed, would call the functions twice.
+// applyInSavepoint applies a write of several statements, so that it can be rolled back alone if it fails half way. The
+// savepoint costs 2 µs of the 5 µs that a write of two statements takes in a full batch. The alternative, to roll back
+// the whole batch and apply it again without the failed write, would call the functions twice.
 //
-// At some of the machine's failures SQLite gives up the whole transaction, and the savepoint with it.
-func (db *DB) applySeveral(ctx context.Context, tx Tx, p *Pending) error {
+// On some storage failures SQLite rolls back the whole transaction, including the savepoint.
+func (db *DB) applyInSavepoint(ctx context.Context, tx Tx, p *Pending) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 		return unavailable("begin", err)
 	}
@@ -248,18 +259,18 @@ func (db *DB) applySeveral(ctx context.Context, tx Tx, p *Pending) error {
 	return nil
 }
 
-// apply applies one write, leaves its error with it, and tells whether that is the machine's.
+// apply calls the function of one write, sets the write's error, and reports whether that is a storage failure.
 func apply[T any](db *DB, p *Pending, do func(T) error, to T) (fault bool) {
-	p.err = call(db, do, to)
+	p.err = callRecovered(db, do, to)
 	if fault = p.err != nil && isFault(p.err); fault {
 		p.err = unavailable("apply", p.err)
 	}
 	return fault
 }
 
-// call calls do and makes an error of a panic. What the panic said may be somebody's data, so it is shown only when
-// the runtime said it.
-func call[T any](db *DB, do func(T) error, to T) (err error) {
+// callRecovered calls do and turns a panic into an error. The panic's value may hold data of a client, so it is
+// included only if it comes from the Go runtime.
+func callRecovered[T any](db *DB, do func(T) error, to T) (err error) {
 	defer func() {
 		thrown := recover()
 		if thrown == nil {

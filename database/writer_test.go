@@ -15,32 +15,31 @@ import (
 	"basegate/database"
 )
 
-// block keeps the writer busy until the function it returns is called, so that what is submitted meanwhile makes one
-// batch.
+// block keeps the leader busy until release is called, so that the writes submitted meanwhile form one batch.
 func block(t *testing.T, db *database.DB) (release func()) {
 	t.Helper()
-	entered, leave := make(chan struct{}), make(chan struct{})
+	started, unblock := make(chan struct{}), make(chan struct{})
 	blocked := db.Submit(func(database.Tx) error {
-		close(entered)
-		<-leave
+		close(started)
+		<-unblock
 		return nil
 	})
-	<-entered
+	<-started
 	return func() {
-		close(leave)
+		close(unblock)
 		must(t, blocked.Wait(t.Context()))
 	}
 }
 
-var errOwn = errors.New("the function's own")
+var errTest = errors.New("a test's error")
 
-func TestAFailureInABatchSpoilsNothing(t *testing.T) {
+func TestAFailedWriteInABatchDoesNotAffectTheOthers(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	release := block(t, db)
 	failing := map[string]*database.Pending{}
 	var good []*database.Pending
-	var none map[string]func() error // so that its functions are nil
-	half := func(id int, then func() error) func(database.Tx) error {
+	var noFunctions map[string]func() error // its values are nil functions
+	insertThen := func(id int, then func() error) func(database.Tx) error {
 		return func(tx database.Tx) error {
 			if err := note(id)(tx); err != nil {
 				return err
@@ -49,15 +48,15 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 		}
 	}
 	good = append(good, db.Submit(note(1)))
-	failing["own error"] = db.Submit(half(100, func() error { return errOwn }))
+	failing["own error"] = db.Submit(insertThen(100, func() error { return errTest }))
 	good = append(good, db.Submit(note(2)))
 	failing["unique"] = db.Submit(func(tx database.Tx) error { return errors.Join(note(101)(tx), note(1)(tx)) })
-	failing["panic"] = db.Submit(half(102, func() error { panic("a secret") }))
-	failing["nil function"] = db.Submit(half(103, func() error { return none["x"]() }))
-	good = append(good, db.SubmitOne(executeOne("INSERT INTO notes (text, id) VALUES ($2, $1)", 3, "note")))
-	failing["of one statement"] = db.SubmitOne(executeOne("INSERT INTO notes (text, id) VALUES ('note', 104), ('note', 1)"))
-	failing["panic before one statement"] = db.SubmitOne(func(database.Execer) error { panic("a secret") })
-	failing["no parameter"] = db.SubmitOne(executeOne("INSERT INTO notes (text, id) VALUES ('note', $1)", struct{}{}))
+	failing["panic"] = db.Submit(insertThen(102, func() error { panic("a secret") }))
+	failing["nil function"] = db.Submit(insertThen(103, func() error { return noFunctions["x"]() }))
+	good = append(good, db.SubmitStatement(executeStatement("INSERT INTO notes (text, id) VALUES ($2, $1)", 3, "note")))
+	failing["statement"] = db.SubmitStatement(executeStatement("INSERT INTO notes (text, id) VALUES ('note', 104), ('note', 1)"))
+	failing["panic before the statement"] = db.SubmitStatement(func(database.Execer) error { panic("a secret") })
+	failing["unsupported parameter"] = db.SubmitStatement(executeStatement("INSERT INTO notes (text, id) VALUES ('note', $1)", struct{}{}))
 	failing["syntax"] = db.Submit(execute("INSERT INTO nothing"))
 	good = append(good, db.Submit(note(4)))
 	release()
@@ -66,50 +65,52 @@ func TestAFailureInABatchSpoilsNothing(t *testing.T) {
 	}
 	for name, p := range failing {
 		if err := p.Wait(t.Context()); err == nil || errors.Is(err, database.ErrUnavailable) {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got error %v, want one that is not ErrUnavailable", name, err)
 		}
 	}
-	if err := failing["own error"].Wait(t.Context()); !errors.Is(err, errOwn) {
-		t.Errorf("its own error became %v", err)
+	if err := failing["own error"].Wait(t.Context()); !errors.Is(err, errTest) {
+		t.Errorf("own error: got %v, want errTest", err)
 	}
 	if err := failing["unique"].Wait(t.Context()); !database.IsUnique(err) {
-		t.Errorf("not recognised as a repeated key: %v", err)
+		t.Errorf("unique: IsUnique is false for %v", err)
 	}
 	if err := failing["panic"].Wait(t.Context()); strings.Contains(err.Error(), "secret") {
-		t.Errorf("a panic's value is shown: %v", err)
+		t.Errorf("panic: the error shows the panic's value: %v", err)
 	}
 	var known runtime.Error
 	if err := failing["nil function"].Wait(t.Context()); !errors.As(err, &known) {
-		t.Errorf("the runtime's panic is hidden: %v", err)
+		t.Errorf("nil function: got error %v, want one that wraps the runtime's", err)
 	}
 	if n := count(t, db, "id < 100"); n != 4 {
-		t.Errorf("%d of 4 good writes are there", n)
+		t.Errorf("%d successful writes are in the table, want 4", n)
 	}
 	if n := count(t, db, "id >= 100"); n != 0 {
-		t.Errorf("%d failed writes left something", n)
+		t.Errorf("%d rows of failed writes are in the table, want 0", n)
 	}
 }
 
-// Alone in a transaction there is no savepoint to go back to.
-func TestAFailureAloneIsUndone(t *testing.T) {
+// A write alone in its transaction has no savepoint to roll back to.
+func TestAFailedWriteAloneInItsTransactionIsRolledBack(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{"write": db.WriteExclusive, "batch": db.WriteGrouped} {
-		err := write(t.Context(), func(tx database.Tx) error { return errors.Join(note(1)(tx), errOwn) })
-		if !errors.Is(err, errOwn) {
-			t.Errorf("%s: got %v", name, err)
+	for name, write := range map[string]func(context.Context, func(database.Tx) error) error{
+		"WriteExclusive": db.WriteExclusive, "WriteGrouped": db.WriteGrouped,
+	} {
+		err := write(t.Context(), func(tx database.Tx) error { return errors.Join(note(1)(tx), errTest) })
+		if !errors.Is(err, errTest) {
+			t.Errorf("%s: got error %v, want errTest", name, err)
 		}
 		err = write(t.Context(), func(tx database.Tx) error { _ = note(2)(tx); panic("a secret") })
 		if err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got error %v, want one without the panic's value", name, err)
 		}
 	}
 	if n := count(t, db, "true"); n != 0 {
-		t.Errorf("%d failed writes left something", n)
+		t.Errorf("%d rows of failed writes are in the table, want 0", n)
 	}
 }
 
-// A function that ends the transaction itself must not make the others believe that they are on disk.
-func TestAFunctionThatEndsTheTransactionFailsTheBatch(t *testing.T) {
+// A function that ends the transaction itself must not cause the other writes to be reported as committed.
+func TestAWriteThatEndsTheTransactionFailsTheBatch(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	release := block(t, db)
 	before, rogue, after := db.Submit(note(1)), db.Submit(func(tx database.Tx) error {
@@ -119,7 +120,7 @@ func TestAFunctionThatEndsTheTransactionFailsTheBatch(t *testing.T) {
 	release()
 	for name, p := range map[string]*database.Pending{"before": before, "rogue": rogue, "after": after} {
 		if err := p.Wait(t.Context()); !errors.Is(err, database.ErrUnavailable) {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got error %v, want ErrUnavailable", name, err)
 		}
 	}
 	must(t, db.WriteGrouped(t.Context(), note(3)))
@@ -131,7 +132,7 @@ func TestAFunctionThatEndsTheTransactionFailsTheBatch(t *testing.T) {
 func TestWritesAreAppliedInOrder(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	release := block(t, db)
-	var order []int // only the writer appends
+	var order []int // appended to by one leader at a time
 	var all []*database.Pending
 	written := make(chan error, 1)
 	for i := range 1200 {
@@ -147,12 +148,12 @@ func TestWritesAreAppliedInOrder(t *testing.T) {
 	must(t, <-written)
 	for i, got := range order {
 		if got != i {
-			t.Fatalf("number %d was applied as number %d", got, i)
+			t.Fatalf("write %d was applied at position %d", got, i)
 		}
 	}
 }
 
-func TestACommitIsVisibleWhenBatchReturns(t *testing.T) {
+func TestWritesAreVisibleWhenWriteGroupedReturns(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	var all sync.WaitGroup
 	for worker := range 8 {
@@ -163,7 +164,7 @@ func TestACommitIsVisibleWhenBatchReturns(t *testing.T) {
 					t.Error(err)
 				}
 				if count(t, db, fmt.Sprintf("id = %d", id)) != 1 {
-					t.Errorf("%d is not there", id)
+					t.Errorf("note %d is not visible", id)
 				}
 			}
 		})
@@ -171,8 +172,8 @@ func TestACommitIsVisibleWhenBatchReturns(t *testing.T) {
 	all.Wait()
 }
 
-// An INSERT that is interrupted takes the whole transaction with it, so a context that ends must not interrupt one.
-func TestAnEndedContextDoesNotHarmTheOthers(t *testing.T) {
+// SQLite rolls back the whole transaction if an INSERT is interrupted, so an ended context must not interrupt one.
+func TestAnEndedContextDoesNotInterruptTheTransaction(t *testing.T) {
 	db := openNotes(t, database.Settings{})
 	release := block(t, db)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -188,26 +189,26 @@ func TestAnEndedContextDoesNotHarmTheOthers(t *testing.T) {
 	other := db.Submit(note(1))
 	release()
 	<-inserting
-	cancel(errOwn)
-	if err := slow.Wait(ctx); err != nil && !errors.Is(err, errOwn) {
-		t.Errorf("waiting with an ended context: %v", err)
+	cancel(errTest)
+	if err := slow.Wait(ctx); err != nil && !errors.Is(err, errTest) {
+		t.Errorf("Wait with an ended context: got error %v, want nil or its cause", err)
 	}
 	must(t, other.Wait(t.Context()))
 	<-slow.Done()
 	if n := count(t, db, "id = 1"); n != 1 {
-		t.Error("the other write is lost")
+		t.Error("the other write of the batch is missing")
 	}
 }
 
-func TestCloseCommitsWhatWasSubmitted(t *testing.T) {
+func TestCloseCommitsSubmittedWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
-	makeNotes(t, db)
-	accepted := make([]int, 8)
+	createNotes(t, db)
+	confirmed := make([]int, 8)
 	var all sync.WaitGroup
-	started := make(chan struct{}, len(accepted))
-	for worker := range accepted {
+	started := make(chan struct{}, len(confirmed))
+	for worker := range confirmed {
 		all.Go(func() {
 			for i := 0; ; i++ {
 				err := db.WriteGrouped(t.Context(), note(worker*1_000_000+i))
@@ -218,23 +219,23 @@ func TestCloseCommitsWhatWasSubmitted(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if accepted[worker]++; i == 3 {
+				if confirmed[worker]++; i == 3 {
 					started <- struct{}{}
 				}
 			}
 		})
 	}
-	for range accepted {
+	for range confirmed {
 		<-started
 	}
 	must(t, db.Close())
 	must(t, db.Close())
 	all.Wait()
 	if err := db.WriteExclusive(t.Context(), note(1)); !errors.Is(err, database.ErrClosed) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("after Close: got error %v, want ErrClosed", err)
 	}
 	want := 0
-	for _, n := range accepted {
+	for _, n := range confirmed {
 		want += n
 	}
 	if got := count(t, open(t, path), "true"); got != want {

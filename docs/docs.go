@@ -1,5 +1,6 @@
-// Package docs holds the tutorial and the reference: Markdown files within the program, their order, and how they become
-// HTML. Who reads them, and on what page, is for others. What only operators need stays in the folder beside.
+// Package docs embeds the user documentation, the tutorial and the API reference: it lists the Markdown files in
+// reading order, fills in their placeholders, renders them as HTML and searches them. It leaves serving the pages to
+// the console. The other files of this folder are for operators and are not embedded.
 package docs
 
 import (
@@ -18,27 +19,27 @@ import (
 //go:embed api.md tutorial/*.md
 var files embed.FS
 
-// OpenAPI is the API's description, in JSON, by OpenAPI 3.1.
+// OpenAPI is the OpenAPI 3.1 description of the API, in JSON.
 //
 //go:embed openapi.json
 var OpenAPI string
 
-// Page is one page of the tutorial.
+// Page is one page of the tutorial or the reference.
 type Page struct {
-	Slug  string // its name in addresses
+	Slug  string // the page's name in URLs
 	Title string
-	text  string // Markdown, with places for what is the reader's
+	text  string // Markdown with placeholders
 }
 
-// Reader is what a page is filled in with: what whoever reads it would write. All are shown as they are.
-type Reader struct {
-	Base  string // the gateway's address, without /v1
-	Key   string
-	Model string
+// Variables holds the values of a page's placeholders. They are inserted unchanged.
+type Variables struct {
+	Base  string // {{base}}: the gateway's address, without /v1
+	Key   string // {{key}}: an API key
+	Model string // {{model}}: a model id
 }
 
-// order is the pages as they are read: slug and file.
-var order = [][2]string{
+// pageFiles lists the slug and the file of each page in reading order.
+var pageFiles = [][2]string{
 	{"overview", "tutorial/overview.md"},
 	{"models", "tutorial/models.md"},
 	{"streaming", "tutorial/streaming.md"},
@@ -53,24 +54,24 @@ var order = [][2]string{
 }
 
 var (
-	// expected is what the test of the snippets looks for, and nobody else.
-	expected = regexp.MustCompile(`(?m)^<!-- prints: .* -->\n`)
-	// sibling is a link to another file of this folder, which is a page of its own.
-	sibling = regexp.MustCompile(`\]\(([a-z-]+)\.md(#[a-z0-9-]*)?\)`)
-	// elsewhere is a link to a file of the project that is no page.
-	elsewhere = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations\.md)[^)]*\)`)
+	// expectedOutput is a comment that only the test of the snippets uses.
+	expectedOutput = regexp.MustCompile(`(?m)^<!-- prints: .* -->\n`)
+	// pageLink is a link to another page.
+	pageLink = regexp.MustCompile(`\]\(([a-z-]+)\.md(#[a-z0-9-]*)?\)`)
+	// fileLink is a link to a file of the project that is not a page; only its text is kept.
+	fileLink = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations\.md)[^)]*\)`)
 )
 
-// Pages lists all pages in their order.
+// Pages returns all pages in reading order.
 func Pages() ([]Page, error) {
 	var all []Page
-	for _, entry := range order {
+	for _, entry := range pageFiles {
 		content, err := files.ReadFile(entry[1])
 		if err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
-		text := expected.ReplaceAllString(string(content), "")
-		text = sibling.ReplaceAllString(elsewhere.ReplaceAllString(text, "$1"), "]($1$2)")
+		text := expectedOutput.ReplaceAllString(string(content), "")
+		text = pageLink.ReplaceAllString(fileLink.ReplaceAllString(text, "$1"), "]($1$2)")
 		heading, _, _ := strings.Cut(text, "\n")
 		title, ok := strings.CutPrefix(heading, "# ")
 		if !ok {
@@ -81,64 +82,65 @@ func Pages() ([]Page, error) {
 	return all, nil
 }
 
-// Markdown is the page as text.
-func (p Page) Markdown(r Reader) string {
-	return strings.NewReplacer("{{base}}", r.Base, "{{key}}", r.Key, "{{model}}", r.Model).Replace(p.text)
+// Markdown returns the page's Markdown with placeholders replaced.
+func (p Page) Markdown(v Variables) string {
+	return strings.NewReplacer("{{base}}", v.Base, "{{key}}", v.Key, "{{model}}", v.Model).Replace(p.text)
 }
 
-// Summary is the page's first paragraph, in one line.
-func (p Page) Summary(r Reader) string {
-	_, rest, _ := strings.Cut(p.Markdown(r), "\n\n")
+// Summary returns the page's first paragraph as one line.
+func (p Page) Summary(v Variables) string {
+	_, rest, _ := strings.Cut(p.Markdown(v), "\n\n")
 	first, _, _ := strings.Cut(rest, "\n\n")
 	return strings.Join(strings.Fields(first), " ")
 }
 
 var renderer = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
-// HTML is the page rendered. Headings have anchors; HTML within the text is left out.
-func (p Page) HTML(r Reader) (template.HTML, error) {
+// HTML renders the page. Headings have anchors; raw HTML in the Markdown is omitted.
+func (p Page) HTML(v Variables) (template.HTML, error) {
 	var out bytes.Buffer
-	if err := renderer.Convert([]byte(p.Markdown(r)), &out); err != nil {
+	if err := renderer.Convert([]byte(p.Markdown(v)), &out); err != nil {
 		return "", fmt.Errorf("render %s: %w", p.Slug, err)
 	}
-	return template.HTML(out.String()), nil //nolint:gosec // rendered from files of the program, without raw HTML
+	return template.HTML(out.String()), nil //nolint:gosec // rendered from embedded files, without raw HTML
 }
 
-// Found is a part of a page that has the words that were looked for.
-type Found struct {
+// SearchResult is a section of a page that contains the searched words.
+type SearchResult struct {
 	Page    Page
 	Heading string
-	Anchor  string // empty for the page itself
+	Anchor  string // of the heading; empty for the top of the page
 	Excerpt string
 }
 
-// excerptSize is how much of a part is shown around the first word, in bytes.
+// excerptSize is the length of an excerpt in bytes.
 const excerptSize = 160
 
-// Search finds the parts of pages, from heading to heading, that have all the words; those with all in the heading first.
-func Search(pages []Page, query string, r Reader) []Found {
+// Search returns the sections (from heading to heading) that contain all words of the query; sections with all words in
+// the heading come first.
+func Search(pages []Page, query string, v Variables) []SearchResult {
 	words := strings.Fields(strings.ToLower(query))
 	if len(words) == 0 {
 		return nil
 	}
-	var inHeading, inText []Found
+	var inHeading, inText []SearchResult
 	for _, p := range pages {
-		for _, part := range p.parts(r) {
-			heading, text := strings.ToLower(part.Heading), strings.ToLower(part.Heading+" "+part.Excerpt)
+		for _, section := range p.sections(v) {
+			heading, text := strings.ToLower(section.Heading), strings.ToLower(section.Heading+" "+section.Excerpt)
 			switch {
-			case hasAll(heading, words):
-				part.Excerpt = excerpt(part.Excerpt, words)
-				inHeading = append(inHeading, part)
-			case hasAll(text, words):
-				part.Excerpt = excerpt(part.Excerpt, words)
-				inText = append(inText, part)
+			case containsAll(heading, words):
+				section.Excerpt = excerpt(section.Excerpt, words)
+				inHeading = append(inHeading, section)
+			case containsAll(text, words):
+				section.Excerpt = excerpt(section.Excerpt, words)
+				inText = append(inText, section)
 			}
 		}
 	}
 	return append(inHeading, inText...)
 }
 
-func hasAll(text string, words []string) bool {
+func containsAll(text string, words []string) bool {
 	for _, w := range words {
 		if !strings.Contains(text, w) {
 			return false
@@ -147,22 +149,23 @@ func hasAll(text string, words []string) bool {
 	return true
 }
 
-// parts cuts the page at its headings; Excerpt is the whole text of each. A line that begins with # in a snippet is none.
-func (p Page) parts(r Reader) []Found {
-	var all []Found
+// sections splits the page at its headings; Excerpt holds the whole text of a section. In code blocks, lines that begin
+// with # are not headings.
+func (p Page) sections(v Variables) []SearchResult {
+	var all []SearchResult
 	code := false
-	for line := range strings.Lines(p.Markdown(r)) {
+	for line := range strings.Lines(p.Markdown(v)) {
 		if strings.HasPrefix(line, "```") {
 			code = !code
 		}
-		marks := len(line) - len(strings.TrimLeft(line, "#"))
-		if !code && marks > 0 && strings.HasPrefix(line[marks:], " ") {
-			heading := strings.TrimSpace(line[marks:])
-			found := Found{Page: p, Heading: heading}
-			if marks > 1 {
-				found.Anchor = anchor(heading)
+		level := len(line) - len(strings.TrimLeft(line, "#"))
+		if !code && level > 0 && strings.HasPrefix(line[level:], " ") {
+			heading := strings.TrimSpace(line[level:])
+			section := SearchResult{Page: p, Heading: heading}
+			if level > 1 {
+				section.Anchor = anchor(heading)
 			}
-			all = append(all, found)
+			all = append(all, section)
 			continue
 		}
 		if len(all) > 0 {
@@ -172,7 +175,8 @@ func (p Page) parts(r Reader) []Found {
 	return all
 }
 
-// anchor is what goldmark makes of a heading: letters and digits in lower case, with a dash for each space.
+// anchor returns the id that goldmark gives a heading: its ASCII letters in lower case, digits, _ and -, with a dash
+// for each space.
 func anchor(heading string) string {
 	var id strings.Builder
 	for _, c := range strings.ToLower(heading) {
@@ -186,11 +190,11 @@ func anchor(heading string) string {
 	return id.String()
 }
 
-// excerpt is the text around the first of the words, without the marks of Markdown.
+// excerpt returns the text around the first word, without Markdown syntax.
 func excerpt(text string, words []string) string {
 	text = strings.Join(strings.Fields(strings.NewReplacer("`", "", "|", " ", "**", "", "---", "").Replace(text)), " ")
-	at := strings.Index(strings.ToLower(text), words[0])
-	from := max(0, min(at, len(text))-excerptSize/4)
+	match := strings.Index(strings.ToLower(text), words[0])
+	from := max(0, min(match, len(text))-excerptSize/4)
 	to := min(len(text), from+excerptSize)
 	cut := strings.ToValidUTF8(text[from:to], "")
 	if from > 0 {

@@ -11,7 +11,7 @@ import (
 	"basegate/docs"
 )
 
-var reader = docs.Reader{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model"}
+var variables = docs.Variables{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model"}
 
 func pages(t *testing.T) []docs.Page {
 	t.Helper()
@@ -24,14 +24,14 @@ func pages(t *testing.T) []docs.Page {
 
 func html(t *testing.T, p docs.Page) string {
 	t.Helper()
-	text, err := p.HTML(reader)
+	text, err := p.HTML(variables)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-func TestEveryFileOfTheTutorialIsAPage(t *testing.T) {
+func TestEveryTutorialFileIsAPage(t *testing.T) {
 	files, err := fs.Glob(os.DirFS("."), "tutorial/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -42,40 +42,40 @@ func TestEveryFileOfTheTutorialIsAPage(t *testing.T) {
 	}
 	for _, file := range files {
 		if slug := strings.TrimSuffix(path.Base(file), ".md"); !known[slug] {
-			t.Errorf("%s is no page", file)
+			t.Errorf("%s is not listed as a page", file)
 		}
 	}
-	if n := len(files) + 1; n != len(known) { // and the reference
-		t.Errorf("%d files, %d pages", n, len(known))
+	if n := len(files) + 1; n != len(known) { // and the API reference
+		t.Errorf("got %d pages, want %d", len(known), n)
 	}
 }
 
-func TestPagesAreFilledInForTheirReader(t *testing.T) {
+func TestPlaceholdersAreReplaced(t *testing.T) {
 	text := html(t, pages(t)[0])
 	for _, part := range []string{"http://gate.example/v1", "acs-bm-abc…", "my-model", `<code class="language-sh">`} {
 		if !strings.Contains(text, part) {
-			t.Errorf("no %q in %s", part, text)
+			t.Errorf("%q is missing in %s", part, text)
 		}
 	}
 	for _, p := range pages(t) {
 		if text := html(t, p); strings.Contains(text, "{{") || strings.Contains(text, "prints:") || strings.Contains(text, "raw HTML") {
-			t.Errorf("%s: something is left over", p.Slug)
+			t.Errorf("%s: contains a placeholder, a test comment or raw HTML", p.Slug)
 		}
 	}
 }
 
-// What an address says must not become part of a page.
-func TestWhatIsFilledInIsNoHTML(t *testing.T) {
-	text, err := pages(t)[0].HTML(docs.Reader{Base: "<script>alert(1)</script>", Key: "k", Model: "m"})
+// A value, such as an address, must not become markup.
+func TestPlaceholderValuesAreNotMarkup(t *testing.T) {
+	text, err := pages(t)[0].HTML(docs.Variables{Base: "<script>alert(1)</script>", Key: "k", Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(text), "<script>") {
-		t.Errorf("got %s", text)
+		t.Errorf("the value became markup: %s", text)
 	}
 }
 
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinksHaveTargets(t *testing.T) {
 	all := pages(t)
 	bodies := map[string]string{}
 	for _, p := range all {
@@ -93,27 +93,27 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			}
 			target, ok := bodies[page]
 			if !ok || anchor != "" && !strings.Contains(target, `id="`+anchor+`"`) {
-				t.Errorf("%s links to %s, which is not there", slug, m[1])
+				t.Errorf("%s links to %s, which does not exist", slug, m[1])
 			}
 		}
 	}
 }
 
-func TestSearchFindsPartsByAllTheirWords(t *testing.T) {
+func TestSearchFindsSectionsWithAllWords(t *testing.T) {
 	all := pages(t)
 	for query, want := range map[string]string{"token ids": "prompts#token-ids", "SCORING a text": "logprobs#scoring-a-text", "cold boot max_retries": "models#", "": "", "xyzzy plugh": ""} {
 		got := ""
-		if found := docs.Search(all, query, reader); len(found) > 0 {
+		if found := docs.Search(all, query, variables); len(found) > 0 {
 			got = found[0].Page.Slug + "#" + found[0].Anchor
 		}
 		if got != want {
-			t.Errorf("%q finds %q, want %q", query, got, want)
+			t.Errorf("search for %q: got %q, want %q", query, got, want)
 		}
 	}
-	for _, f := range docs.Search(all, "the", reader) {
+	for _, f := range docs.Search(all, "the", variables) {
 		body := html(t, f.Page)
 		if f.Anchor != "" && !strings.Contains(body, `id="`+f.Anchor+`"`) {
-			t.Errorf("%s has no place %q", f.Page.Slug, f.Anchor)
+			t.Errorf("%s has no anchor %q", f.Page.Slug, f.Anchor)
 		}
 	}
 }

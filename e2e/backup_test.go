@@ -14,19 +14,19 @@ import (
 	"basegate/mockvllm"
 )
 
-// A backup is made under load and restored somewhere else: the keys work there, and every answer that was seen whole
-// before the backup began is on its ledger.
-func TestABackupUnderLoadIsRestored(t *testing.T) {
+// A backup that is made under load is restored in another environment: the keys work there, and the ledger has every
+// response that was completed before the backup started.
+func TestBackupMadeUnderLoadIsComplete(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
-	place := newSite(t, settings{}, mock.URL())
-	g := place.serve()
-	before := &receipts{seen: map[string]gjson.Result{}}
+	env := newEnvironment(t, settings{}, mock.URL())
+	g := env.serve()
+	before := &completedResponses{usage: map[string]gjson.Result{}}
 	for range 20 {
-		before.ask(g, g.secret, false)
+		before.send(g, g.secret, false)
 	}
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
-	after := &receipts{seen: map[string]gjson.Result{}}
+	during := &completedResponses{usage: map[string]gjson.Result{}}
 	for range 4 {
 		clients.Go(func() {
 			for {
@@ -34,36 +34,36 @@ func TestABackupUnderLoadIsRestored(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					after.ask(g, g.secret, true)
+					during.send(g, g.secret, true)
 				}
 			}
 		})
 	}
-	copied := filepath.Join(t.TempDir(), "copy.db")
-	place.run("backup", copied)
+	backup := filepath.Join(t.TempDir(), "copy.db")
+	env.run("backup", backup)
 	close(stop)
 	clients.Wait()
 
-	elsewhere := newSite(t, settings{}, mock.URL())
-	must(t, os.Remove(elsewhere.database))
-	for _, end := range []string{"-wal", "-shm"} {
-		os.Remove(elsewhere.database + end)
+	restored := newEnvironment(t, settings{}, mock.URL())
+	must(t, os.Remove(restored.database))
+	for _, suffix := range []string{"-wal", "-shm"} {
+		os.Remove(restored.database + suffix)
 	}
-	must(t, os.Rename(copied, elsewhere.database))
-	again := elsewhere.serveTo(g.secret)
-	if got := again.complete(small); got.status != http.StatusOK {
-		t.Errorf("the key: %d %s", got.status, got.body)
+	must(t, os.Rename(backup, restored.database))
+	g2 := restored.serveWithKey(g.secret)
+	if got := g2.complete(smallRequest); got.status != http.StatusOK {
+		t.Errorf("a key of the backup: %d %s", got.status, got.body)
 	}
 	rows := map[string]ledgerRow{}
-	for _, row := range elsewhere.usage() {
+	for _, row := range restored.usageRows() {
 		rows[row.ID] = row
 	}
-	for id, usage := range before.seen {
+	for id, usage := range before.usage {
 		if row := rows[id]; row.State != "settled" || row.Completion != usage.Get("completion_tokens").Int() {
-			t.Errorf("%s cost %s, but the copy says %+v", id, usage.Raw, row)
+			t.Errorf("request %s: the response reports %s, the row in the backup is %+v", id, usage.Raw, row)
 		}
 	}
-	if len(before.seen) < 20 || len(after.seen) == 0 {
-		t.Error("nothing was under way, so this has shown nothing")
+	if len(before.usage) < 20 || len(during.usage) == 0 {
+		t.Error("no load before or during the backup: the test has not tested anything")
 	}
 }

@@ -24,9 +24,9 @@ import (
 	"basegate/mockvllm"
 )
 
-// onDisk reads the ledger past the gateway: every row, those in flight too.
-func (s *site) onDisk(ctx context.Context) (rows []ledgerRow, err error) {
-	db, err := sql.Open("sqlite3", "file:"+s.database+"?_query_only=1&_busy_timeout=10000")
+// ledgerRows reads every row of the ledger straight from the database, including rows in flight.
+func (e *environment) ledgerRows(ctx context.Context) (rows []ledgerRow, err error) {
+	db, err := sql.Open("sqlite3", "file:"+e.database+"?_query_only=1&_busy_timeout=10000")
 	if err != nil {
 		return nil, err
 	}
@@ -47,21 +47,21 @@ func (s *site) onDisk(ctx context.Context) (rows []ledgerRow, err error) {
 	return rows, found.Err()
 }
 
-// meter is what a cap counts, and the flag that sets it.
-type meter struct {
-	flag, window, name string
-	limit              int64 // about a quarter of what a burst would take
+// capKind is a kind of cap: the flag that sets it, its window, and its meter (what it counts).
+type capKind struct {
+	flag, window, meter string
+	limit               int64 // tokens; about a quarter of what the burst asks for
 }
 
-var meters = []meter{
+var capKinds = []capKind{
 	{"--monthly-budget", "month", "total", 3000},
 	{"--daily-budget", "day", "total", 3000},
 	{"--input-budget", "month", "input", 1000},
 	{"--output-budget", "month", "output", 1800},
 }
 
-func (m meter) count(prompt, completion int64) int64 {
-	switch m.name {
+func (k capKind) count(prompt, completion int64) int64 {
+	switch k.meter {
 	case "input":
 		return prompt
 	case "output":
@@ -71,36 +71,37 @@ func (m meter) count(prompt, completion int64) int64 {
 	}
 }
 
-// order is a request of a burst.
-type order struct {
-	body      string
-	first     bool // by the first of two keys
-	stream    bool
-	usage     bool  // asked for on the stream
-	leaves    bool  // its client does not stay for the end
-	prompt    int64 // tokens
-	n         int64
-	maxTokens int64
-	via       *http.Client // nil: one that keeps no connection
+// requestSpec is a completion request, what its client does, and the figures to check the response against.
+type requestSpec struct {
+	body        string
+	firstKey    bool // sent with the first of the two keys
+	stream      bool
+	usage       bool  // stream_options.include_usage
+	disconnects bool  // the client disconnects before the end
+	prompt      int64 // tokens
+	n           int64
+	maxTokens   int64
+	client      *http.Client // nil: httpClient
 }
 
-// texts are prompts of one to three bytes a character; what they take in tokens only the tokenizer knows.
+// texts are prompts of one to three bytes a character. Only the tokenizer knows how many tokens they have.
 var texts = []string{"Once upon a time", "It was the best of times, it was the worst of times", "Příliš žluťoučký kůň", "昔々"}
 
-// encode asks the mock itself for a text's tokens.
-func encode(t *testing.T, mock *mockvllm.Process, text string, special bool) (tokens []gjson.Result) {
+// encode returns the mock's tokens of a text.
+func encode(t *testing.T, mock *mockvllm.Process, text string, addSpecialTokens bool) (tokens []gjson.Result) {
 	t.Helper()
-	question := fmt.Sprintf(`{"model":%q,"prompt":%q,"add_special_tokens":%t}`, checkpoint, text, special)
-	resp, err := client.Post(mock.URL()+"/tokenize", "application/json", strings.NewReader(question))
+	request := fmt.Sprintf(`{"model":%q,"prompt":%q,"add_special_tokens":%t}`, checkpoint, text, addSpecialTokens)
+	resp, err := httpClient.Post(mock.URL()+"/tokenize", "application/json", strings.NewReader(request))
 	must(t, err)
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	must(t, err)
-	return gjson.GetBytes(answer, "tokens").Array()
+	return gjson.GetBytes(body, "tokens").Array()
 }
 
-// orders makes a burst: half of it streams, a third of it by text, an eighth of it left, three quarters by the first key.
-func orders(t *testing.T, count int, mock *mockvllm.Process) (all []order) {
+// requestMix returns a reproducible mix of requests: half are streams, a third have text prompts, in an eighth the
+// client disconnects, three quarters use the first key.
+func requestMix(t *testing.T, count int, mock *mockvllm.Process) (all []requestSpec) {
 	t.Helper()
 	tokens := make([]int64, len(texts))
 	for i, text := range texts {
@@ -108,75 +109,79 @@ func orders(t *testing.T, count int, mock *mockvllm.Process) (all []order) {
 	}
 	r := rand.New(rand.NewPCG(3, 400))
 	for i := range count {
-		o := order{first: i%4 != 0, stream: r.IntN(2) == 0, usage: r.IntN(2) == 0, leaves: r.IntN(8) == 0, n: 1, maxTokens: 1 + r.Int64N(24)}
+		spec := requestSpec{
+			firstKey: i%4 != 0, stream: r.IntN(2) == 0, usage: r.IntN(2) == 0, disconnects: r.IntN(8) == 0,
+			n: 1, maxTokens: 1 + r.Int64N(24),
+		}
 		if r.IntN(4) == 0 {
-			o.n = 2 + r.Int64N(2)
+			spec.n = 2 + r.Int64N(2)
 		}
 		prompt := fmt.Sprintf("%q", texts[i%len(texts)])
-		o.prompt = tokens[i%len(texts)]
+		spec.prompt = tokens[i%len(texts)]
 		if r.IntN(3) > 0 {
-			o.prompt = 4 + r.Int64N(16)
-			prompt = "[" + strings.TrimSuffix(strings.Repeat("7,", int(o.prompt)), ",") + "]"
+			spec.prompt = 4 + r.Int64N(16)
+			prompt = "[" + strings.TrimSuffix(strings.Repeat("7,", int(spec.prompt)), ",") + "]"
 		}
-		o.body = fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d,"n":%d`, prompt, o.maxTokens, o.n)
-		if o.stream {
-			o.body += fmt.Sprintf(`,"stream":true,"stream_options":{"include_usage":%t}`, o.usage)
+		spec.body = fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d,"n":%d`, prompt, spec.maxTokens, spec.n)
+		if spec.stream {
+			spec.body += fmt.Sprintf(`,"stream":true,"stream_options":{"include_usage":%t}`, spec.usage)
 		}
-		o.body += "}"
-		all = append(all, o)
+		spec.body += "}"
+		all = append(all, spec)
 	}
 	return all
 }
 
-// receipt is what the client of an order got.
-type receipt struct {
-	order
-	status  int
-	header  http.Header
-	text    string // all that came
-	whole   bool
-	usage   gjson.Result // where it was told
-	events  int64        // that had text
-	applied int64        // the max_tokens in force
+// clientResult is what the client of a request received.
+type clientResult struct {
+	requestSpec
+	status   int
+	header   http.Header
+	text     string // everything received
+	complete bool
+	usage    gjson.Result // if the response had it
+	events   int64        // with text
+	applied  int64        // max_tokens after clamping
 }
 
-func (r *receipt) id() string { return r.header.Get("X-Request-Id") }
+func (r *clientResult) id() string { return r.header.Get("X-Request-Id") }
 
-// place orders something, and stays for the answer or not.
-func (o order) place(ctx context.Context, url, secret string) (r receipt, err error) {
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
-	if o.leaves && !o.stream {
-		late := time.AfterFunc(rand.N(40*time.Millisecond), leave)
-		defer late.Stop()
+// send sends the request, reads the response, and disconnects early if the spec says so.
+func (s requestSpec) send(ctx context.Context, url, secret string) (r clientResult, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.disconnects && !s.stream {
+		timer := time.AfterFunc(rand.N(40*time.Millisecond), cancel)
+		defer timer.Stop()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(o.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(s.body))
 	if err != nil {
 		return r, err
 	}
 	req.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := cmp.Or(o.via, client).Do(req)
+	resp, err := cmp.Or(s.client, httpClient).Do(req)
 	if err != nil {
 		return r, err
 	}
 	defer resp.Body.Close()
-	r = receipt{order: o, status: resp.StatusCode, header: resp.Header, applied: o.maxTokens}
+	r = clientResult{requestSpec: s, status: resp.StatusCode, header: resp.Header, applied: s.maxTokens}
 	if clamp := r.header.Get("X-Acs-Max-Tokens-Clamped"); clamp != "" {
-		var asked int64
-		if n, _ := fmt.Sscanf(clamp, "requested=%d,applied=%d,reason=budget", &asked, &r.applied); n != 2 || asked != o.maxTokens || r.applied < 1 || r.applied >= asked {
-			return r, fmt.Errorf("%d tokens were asked for, and the answer says %q", o.maxTokens, clamp)
+		var requested int64
+		n, _ := fmt.Sscanf(clamp, "requested=%d,applied=%d,reason=budget", &requested, &r.applied)
+		if n != 2 || requested != s.maxTokens || r.applied < 1 || r.applied >= requested {
+			return r, fmt.Errorf("requested max_tokens %d, got the header %q", s.maxTokens, clamp)
 		}
 	}
-	if o.stream && r.status == http.StatusOK {
+	if s.stream && r.status == http.StatusOK {
 		return r, r.follow(resp.Body)
 	}
 	text, err := io.ReadAll(resp.Body)
-	r.text, r.whole, r.usage = string(text), err == nil && r.status == http.StatusOK, gjson.GetBytes(text, "usage")
+	r.text, r.complete, r.usage = string(text), err == nil && r.status == http.StatusOK, gjson.GetBytes(text, "usage")
 	return r, err
 }
 
-// follow reads a stream to its end, or leaves it at the third event.
-func (r *receipt) follow(from io.Reader) error {
+// follow reads a stream to its end, or to its third event if the client disconnects.
+func (r *clientResult) follow(from io.Reader) error {
 	for lines := bufio.NewReader(from); ; {
 		line, err := lines.ReadString('\n')
 		r.text += line
@@ -192,65 +197,65 @@ func (r *receipt) follow(from io.Reader) error {
 		if found := event.Get("usage.total_tokens"); found.Exists() {
 			r.usage = event.Get("usage")
 		}
-		r.whole = r.whole || line == "data: [DONE]\n"
-		if r.leaves && r.events == 3 {
+		r.complete = r.complete || line == "data: [DONE]\n"
+		if r.disconnects && r.events == 3 {
 			return nil
 		}
 	}
 }
 
-// trial is a burst against one meter's caps.
-type trial struct {
-	t      *testing.T
-	meter  meter
-	scope  string // key, account or both
-	place  *site
-	mock   *mockvllm.Process
-	secret [2]string
-	limit  map[string]int64 // by scope
-	asked  []order
+// burst is many requests at once against the caps of one kind.
+type burst struct {
+	t        *testing.T
+	kind     capKind
+	scope    string // key, account or both
+	env      *environment
+	mock     *mockvllm.Process
+	secrets  [2]string
+	limits   map[string]int64 // by scope
+	requests []requestSpec
 
-	log      *output
-	mu       sync.Mutex
-	receipts []receipt
+	log     *output
+	mu      sync.Mutex
+	results []clientResult
 }
 
-func newTrial(t *testing.T, m meter, scope string) *trial {
+func newBurst(t *testing.T, kind capKind, scope string) *burst {
 	t.Helper()
-	x := &trial{t: t, meter: m, scope: scope, mock: startMock(t, mockvllm.Options{TokenDelay: time.Millisecond}), limit: map[string]int64{}}
-	x.place = newSite(t, settings{rest: "limits: {concurrency_per_key: 400}\nbreaker: {consecutive_failures: 100000}"}, x.mock.URL())
-	x.asked = orders(t, 400, x.mock)
+	b := &burst{t: t, kind: kind, scope: scope, mock: startMock(t, mockvllm.Options{TokenDelay: time.Millisecond}), limits: map[string]int64{}}
+	b.env = newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 400}\nbreaker: {consecutive_failures: 100000}"}, b.mock.URL())
+	b.requests = requestMix(t, 400, b.mock)
 	if scope != "key" {
-		x.limit["account"] = m.limit
-		x.place.run("account", "set", x.place.email, m.flag, fmt.Sprint(m.limit))
+		b.limits["account"] = kind.limit
+		b.env.run("account", "set", b.env.email, kind.flag, fmt.Sprint(kind.limit))
 	}
 	keyFlags := []string{}
 	if scope != "account" {
-		x.limit["key"] = m.limit * 11 / 20 // the busier key finds its own cap, the other one the account's
-		keyFlags = append(keyFlags, m.flag, fmt.Sprint(x.limit["key"]))
+		b.limits["key"] = kind.limit * 11 / 20 // the busier key reaches its own cap first, the other key the account's
+		keyFlags = append(keyFlags, kind.flag, fmt.Sprint(b.limits["key"]))
 	}
 	for i, name := range []string{"one", "two"} {
-		x.secret[i] = strings.TrimSpace(x.place.run(append([]string{"key", "create", "--account", x.place.email, "--name", name}, keyFlags...)...))
+		b.secrets[i] = strings.TrimSpace(b.env.run(append([]string{"key", "create", "--account", b.env.email, "--name", name}, keyFlags...)...))
 	}
-	return x
+	return b
 }
 
-func (x *trial) secretOf(o order) string {
-	if o.first {
-		return x.secret[0]
+func (b *burst) secretOf(spec requestSpec) string {
+	if spec.firstKey {
+		return b.secrets[0]
 	}
-	return x.secret[1]
+	return b.secrets[1]
 }
 
-// used is what the rows say that each key has taken, and the account.
-func (x *trial) used(rows []ledgerRow) (keys [2]int64, account int64) {
+// used adds up the tokens that the rows charge to each key and to the account.
+func (b *burst) used(rows []ledgerRow) (keys [2]int64, account int64) {
 	for _, row := range rows {
 		if row.State == "in_flight" {
 			continue
 		}
-		tokens := x.meter.count(row.Prompt, row.Completion)
+		tokens := b.kind.count(row.Prompt, row.Completion)
 		account += tokens
-		for i, secret := range x.secret {
+		for i, secret := range b.secrets {
 			if strings.HasPrefix(secret, row.Key) {
 				keys[i] += tokens
 			}
@@ -259,46 +264,46 @@ func (x *trial) used(rows []ledgerRow) (keys [2]int64, account int64) {
 	return keys, account
 }
 
-// within complains when more is used than the caps allow.
-func (x *trial) within(when string, keys [2]int64, account int64) {
-	x.t.Helper()
-	if limit, ok := x.limit["account"]; ok && account > limit {
-		x.t.Errorf("%s %d tokens of the account's %d are used", when, account, limit)
+// checkCaps fails the test if more is used than the caps allow.
+func (b *burst) checkCaps(when string, keys [2]int64, account int64) {
+	b.t.Helper()
+	if limit, ok := b.limits["account"]; ok && account > limit {
+		b.t.Errorf("%s: the account used %d tokens, over its cap of %d", when, account, limit)
 	}
-	if limit, ok := x.limit["key"]; ok && max(keys[0], keys[1]) > limit {
-		x.t.Errorf("%s %d tokens of a key's %d are used", when, keys, limit)
+	if limit, ok := b.limits["key"]; ok && max(keys[0], keys[1]) > limit {
+		b.t.Errorf("%s: the keys used %d tokens, over the cap of %d each", when, keys, limit)
 	}
 }
 
-// watch looks at the ledger and at what is reserved until the burst is over. The rows come first: what settles
-// meanwhile is in neither, so what it adds up is never more than the truth.
-func (x *trial) watch(g *gateway, over <-chan struct{}) {
+// watchCaps checks the ledger and the reserved tokens until the burst is over. It reads the rows first: a request that
+// settles between the two reads is counted in neither, so the sum never exceeds the actual usage.
+func (b *burst) watchCaps(g *gateway, done <-chan struct{}) {
 	for {
-		rows, err := x.place.onDisk(x.t.Context())
+		rows, err := b.env.ledgerRows(b.t.Context())
 		if err != nil {
-			x.t.Error(err)
+			b.t.Error(err)
 			return
 		}
-		keys, account := x.used(rows)
-		x.within("meanwhile", keys, account)
-		if limit, ok := x.limit["account"]; x.meter.name == "total" {
+		keys, account := b.used(rows)
+		b.checkCaps("during the burst", keys, account)
+		if limit, ok := b.limits["account"]; b.kind.meter == "total" {
 			if !ok {
-				limit = 2 * x.limit["key"]
+				limit = 2 * b.limits["key"]
 			}
 			if reserved := int64(g.metric("basegate_ledger_reserved_tokens")); account+reserved > limit {
-				x.t.Errorf("%d tokens are used and %d reserved of %d", account, reserved, limit)
+				b.t.Errorf("%d tokens are used and %d reserved, over the cap of %d", account, reserved, limit)
 			}
 		}
 		select {
-		case <-over:
+		case <-done:
 			return
 		default:
 		}
 	}
 }
 
-// run has everybody order at once, stops the gateway, and returns the rows.
-func (x *trial) run() []ledgerRow {
+// run sends all requests at once, stops the gateway when they are done, and returns the ledger's rows.
+func (b *burst) run() []ledgerRow {
 	for _, fault := range []mockvllm.Fault{
 		{Kind: "text", Times: 10},
 		{Kind: "reset", Times: 10},
@@ -307,67 +312,69 @@ func (x *trial) run() []ledgerRow {
 		{Kind: "error_event", AfterEvents: 2, Times: 10},
 		{Kind: "no_done", Times: 5},
 	} {
-		x.mock.InjectFault(fault)
+		b.mock.InjectFault(fault)
 	}
-	g := x.place.serveTo(x.secret[0])
-	x.log = g.stderr
+	g := b.env.serveWithKey(b.secrets[0])
+	b.log = g.stderr
 	var clients, watcher sync.WaitGroup
-	over := make(chan struct{})
-	watcher.Go(func() { x.watch(g, over) })
-	for _, o := range x.asked {
+	done := make(chan struct{})
+	watcher.Go(func() { b.watchCaps(g, done) })
+	for _, spec := range b.requests {
 		clients.Go(func() {
-			r, err := o.place(x.t.Context(), g.url, x.secretOf(o))
+			r, err := spec.send(b.t.Context(), g.url, b.secretOf(spec))
 			if err != nil {
-				if !o.leaves {
-					x.t.Errorf("%s: %v", o.body, err)
+				if !spec.disconnects {
+					b.t.Errorf("%s: %v", spec.body, err)
 				}
 				return
 			}
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			x.receipts = append(x.receipts, r)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.results = append(b.results, r)
 		})
 	}
 	clients.Wait()
-	close(over)
+	close(done)
 	watcher.Wait()
-	poll.Until(x.t, "nothing is reserved", func() bool {
-		return g.metric("basegate_ledger_reserved_tokens") == 0 && g.metric("basegate_ledger_open_reservations") == 0 && g.metric("basegate_admission_keys") == 0
+	poll.Until(b.t, "nothing is reserved", func() bool {
+		return g.metric("basegate_ledger_reserved_tokens") == 0 && g.metric("basegate_ledger_open_reservations") == 0 &&
+			g.metric("basegate_admission_keys") == 0
 	})
 	g.signal(syscall.SIGTERM)
-	if code := g.code(); code != 0 {
-		x.t.Errorf("exit code %d", code)
+	if code := g.waitExit(); code != 0 {
+		b.t.Errorf("exit code %d, want 0", code)
 	}
-	rows, err := x.place.onDisk(x.t.Context())
-	must(x.t, err)
+	rows, err := b.env.ledgerRows(b.t.Context())
+	must(b.t, err)
 	return rows
 }
 
-// refusal checks a 429, and returns the scope that it names.
-func (x *trial) refusal(r *receipt, used map[string]int64) (scope string) {
+// checkRefusal checks a 429 response and returns the scope that it names.
+func (b *burst) checkRefusal(r *clientResult, used map[string]int64) (scope string) {
 	e := gjson.Get(r.text, "error")
 	scope = e.Get("scope").Str
-	limit := x.limit[scope]
-	least := x.meter.count(r.prompt, r.n)
+	limit := b.limits[scope]
+	least := b.kind.count(r.prompt, r.n)
 	switch {
 	case e.Get("code").Str != "budget_exceeded" || e.Get("type").Str != "insufficient_quota" || r.header.Get("X-Should-Retry") != "false":
-		x.t.Errorf("refused with %v %s", r.header, r.text)
-	case limit == 0 || e.Get("window").Str != x.meter.window || e.Get("meter").Str != x.meter.name || e.Get("limit").Int() != limit:
-		x.t.Errorf("%v refuse with %s", x.limit, r.text)
+		b.t.Errorf("wrong error code, type or X-Should-Retry: %v %s", r.header, r.text)
+	case limit == 0 || e.Get("window").Str != b.kind.window || e.Get("meter").Str != b.kind.meter || e.Get("limit").Int() != limit:
+		b.t.Errorf("caps %v, but the response names another window, meter or limit: %s", b.limits, r.text)
 	case e.Get("used").Int()+least <= limit:
-		x.t.Errorf("%d tokens would have fitted: %s", least, r.text)
+		b.t.Errorf("refused although at least %d tokens were left: %s", least, r.text)
 	case e.Get("used").Int()+e.Get("reserved").Int() > limit || !e.Get("reserved").Exists():
-		x.t.Errorf("more is used and reserved than there is: %s", r.text)
+		b.t.Errorf("used and reserved exceed the limit: %s", r.text)
 	case e.Get("used").Int() > used[scope]:
-		x.t.Errorf("in the end %v tokens were used, and meanwhile more: %s", used, r.text)
-	case !resets(x.meter.window, e.Get("resets_at").Str):
-		x.t.Errorf("a %s does not end then: %s", x.meter.window, r.text)
+		b.t.Errorf("reported more used tokens than the final %v: %s", used, r.text)
+	case !validReset(b.kind.window, e.Get("resets_at").Str):
+		b.t.Errorf("resets_at is not the end of the %s: %s", b.kind.window, r.text)
 	}
 	return scope
 }
 
-// resets tells whether a window that holds this moment, or one just past, ends at the time that text names.
-func resets(window, text string) bool {
+// validReset reports whether a window that contains the present, or that ended within the last minute, ends at the time
+// in text.
+func validReset(window, text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	now := time.Now().UTC()
 	begin := end.AddDate(0, 0, -1)
@@ -378,30 +385,31 @@ func resets(window, text string) bool {
 	return err == nil && midnight && !begin.After(now) && end.After(now.Add(-time.Minute))
 }
 
-// estimated tells whether the tokenizer did not answer, which the gateway has to say, when it was to count what a client
-// that left, or a stream that broke, had cost. The probes of a machine that is busy can fail.
-func (x *trial) estimated(id string) bool {
-	return strings.Contains(x.log.String(), `"msg":"a prompt is charged by its bytes","request_id":"`+id)
+// promptEstimated reports whether the gateway logged that it charged a prompt by its bytes, because the tokenizer did not
+// respond when a client had disconnected or a stream had broken. On a busy machine the tokenizer's probes can fail.
+func (b *burst) promptEstimated(id string) bool {
+	return strings.Contains(b.log.String(), `"msg":"a prompt is charged by its bytes","request_id":"`+id)
 }
 
-// charge checks the row of a request that was served, wholly or in part.
-func (x *trial) charge(r *receipt, row ledgerRow) {
+// checkCharge checks the row of a request that was served, completely or in part.
+func (b *burst) checkCharge(r *clientResult, row ledgerRow) {
 	switch {
 	case row.State != "settled":
-		x.t.Errorf("%s is %s", r.id(), row.State)
-	case r.whole && r.usage.Exists() && (row.Prompt != r.usage.Get("prompt_tokens").Int() || row.Completion != r.usage.Get("completion_tokens").Int()):
-		x.t.Errorf("%s: %s was told, and %+v is charged", r.id(), r.usage.Raw, row)
-	case row.Prompt < r.prompt || row.Prompt > r.prompt && !x.estimated(r.id()):
-		x.t.Errorf("a prompt of %d tokens is charged as %+v", r.prompt, row)
+		b.t.Errorf("request %s: state %s, want settled", r.id(), row.State)
+	case r.complete && r.usage.Exists() &&
+		(row.Prompt != r.usage.Get("prompt_tokens").Int() || row.Completion != r.usage.Get("completion_tokens").Int()):
+		b.t.Errorf("request %s: the response reports %s, the row is %+v", r.id(), r.usage.Raw, row)
+	case row.Prompt < r.prompt || row.Prompt > r.prompt && !b.promptEstimated(r.id()):
+		b.t.Errorf("a prompt of %d tokens, but the row is %+v", r.prompt, row)
 	case row.Completion < r.events || row.Completion > r.n*r.applied:
-		x.t.Errorf("%d events came of at most %d×%d tokens, and %+v is charged", r.events, r.n, r.applied, row)
+		b.t.Errorf("%d events received, at most %d×%d tokens, but the row is %+v", r.events, r.n, r.applied, row)
 	}
 }
 
-// applied are the max_tokens that the mock was asked for, by request.
-func (x *trial) applied() map[string]int64 {
+// upstreamMaxTokens returns the max_tokens of each request that the mock received, by request ID.
+func (b *burst) upstreamMaxTokens() map[string]int64 {
 	all := map[string]int64{}
-	for _, q := range x.mock.Requests() {
+	for _, q := range b.mock.Requests() {
 		if q.Path != "/v1/completions" {
 			continue
 		}
@@ -411,89 +419,91 @@ func (x *trial) applied() map[string]int64 {
 	return all
 }
 
-// judge checks every receipt against the rows, and tells how many of each kind there were.
-func (x *trial) judge(rows []ledgerRow) (kinds map[string]int) {
+// verify checks every result against the rows and counts the results of each kind.
+func (b *burst) verify(rows []ledgerRow) (results map[string]int) {
 	byID := map[string]ledgerRow{}
 	for _, row := range rows {
 		byID[row.ID] = row
 		if row.State == "in_flight" {
-			x.t.Errorf("%+v is left", row)
+			b.t.Errorf("a row is still in flight: %+v", row)
 		}
 	}
-	keys, account := x.used(rows)
-	x.within("in the end", keys, account)
-	upstream := x.applied()
-	kinds = map[string]int{}
+	keys, account := b.used(rows)
+	b.checkCaps("after the burst", keys, account)
+	upstream := b.upstreamMaxTokens()
+	results = map[string]int{}
 	used := map[string]int64{"key": max(keys[0], keys[1]), "account": account}
-	for _, r := range x.receipts {
+	for _, r := range b.results {
 		row, found := byID[r.id()]
-		asked, sent := upstream[r.id()]
+		maxTokens, sent := upstream[r.id()]
 		switch r.status {
 		case http.StatusTooManyRequests:
-			kinds["refused by "+x.refusal(&r, used)]++
+			results["refused by "+b.checkRefusal(&r, used)]++
 			if found || sent {
-				x.t.Errorf("refused, and yet it went to vLLM (%t) or to the ledger: %+v", sent, row)
+				b.t.Errorf("a refused request reached vLLM (%t) or the ledger: %+v", sent, row)
 			}
 		case http.StatusOK:
-			if !sent || asked != r.applied {
-				x.t.Errorf("vLLM was asked for %d tokens, and the client told of %d", asked, r.applied)
+			if !sent || maxTokens != r.applied {
+				b.t.Errorf("vLLM received max_tokens %d, the client %d", maxTokens, r.applied)
 			}
-			x.charge(&r, row)
-			kinds[kindOf(&r)]++
+			b.checkCharge(&r, row)
+			results[kindOf(&r)]++
 			if r.applied < r.maxTokens {
-				kinds["clamped"]++
+				results["clamped"]++
 			}
 		case http.StatusBadGateway:
-			kinds["failed"]++
+			results["failed"]++
 			if row.Prompt+row.Completion != 0 {
-				x.t.Errorf("a failure costs %+v", row)
+				b.t.Errorf("a failed request is charged: %+v", row)
 			}
 		default:
-			x.t.Errorf("got %d %s", r.status, r.text)
+			b.t.Errorf("unexpected response: %d %s", r.status, r.text)
 		}
 	}
-	x.t.Logf("used %v, together %d, of %v; %v", keys, account, x.limit, kinds)
-	return kinds
+	b.t.Logf("tokens used by key: %v, by the account: %d; caps: %v; results: %v", keys, account, b.limits, results)
+	return results
 }
 
-func kindOf(r *receipt) string {
+// kindOf names the kind of a response with status 200.
+func kindOf(r *clientResult) string {
 	switch {
-	case r.whole && strings.Contains(r.text, `"finish_reason"`):
-		return "whole " + map[bool]string{true: "stream", false: "answer"}[r.stream]
+	case r.complete && strings.Contains(r.text, `"finish_reason"`):
+		return "complete " + map[bool]string{true: "stream", false: "response"}[r.stream]
 	case strings.Contains(r.text, `data: {"error"`):
-		return "broken"
-	case r.leaves:
-		return "left"
+		return "stream error"
+	case r.disconnects:
+		return "client disconnected"
 	default:
-		return "silent"
+		return "no final event"
 	}
 }
 
-// 400 clients come at once, against every cap of their keys, their account, or both: streaming and not, some leave, some
-// find the backend failing. What is used and reserved never passes a cap; who is refused is told the truth, and there
-// was no room for what he asked; who is clamped is told how far, and vLLM with him; and every row says what was taken.
-func TestABurstSpendsABudgetAndNotATokenMore(t *testing.T) {
+// 400 clients send requests at once, against each kind of cap on their keys, their account, or both. Some stream, some
+// disconnect, some meet a failing backend. Used and reserved tokens never exceed a cap; a refusal states correct figures
+// and happens only if the request did not fit; a clamp is the same for the client and for vLLM; every row charges what
+// was used.
+func TestBurstNeverExceedsACap(t *testing.T) {
 	all := map[string]int{}
-	for _, m := range meters {
+	for _, kind := range capKinds {
 		for _, scope := range []string{"key", "account", "both"} {
-			t.Run(m.window+" "+m.name+" of "+scope, func(t *testing.T) {
-				x := newTrial(t, m, scope)
-				kinds := x.judge(x.run())
-				for kind, n := range kinds {
-					all[kind] += n
+			t.Run(kind.window+" "+kind.meter+" of "+scope, func(t *testing.T) {
+				b := newBurst(t, kind, scope)
+				results := b.verify(b.run())
+				for result, n := range results {
+					all[result] += n
 				}
-				if kinds["refused by key"]+kinds["refused by account"] == 0 {
-					t.Error("nobody was refused, so this has shown nothing")
+				if results["refused by key"]+results["refused by account"] == 0 {
+					t.Error("no request was refused, so the caps were not tested")
 				}
-				if kinds["silent"] > 0 {
-					t.Errorf("%d streams ended without a word", kinds["silent"])
+				if results["no final event"] > 0 {
+					t.Errorf("%d streams ended without a final event", results["no final event"])
 				}
 			})
 		}
 	}
-	for _, kind := range []string{"whole stream", "whole answer", "clamped", "broken", "left", "failed"} {
+	for _, kind := range []string{"complete stream", "complete response", "clamped", "stream error", "client disconnected", "failed"} {
 		if all[kind] == 0 {
-			t.Errorf("%s: there was none", kind)
+			t.Errorf("no result of the kind %q", kind)
 		}
 	}
 }

@@ -32,37 +32,37 @@ func TestExitCodes(t *testing.T) {
 		{"a flag of the wrong type", []string{"key", "create", "--account", "a@b.c", "--name", "x", "--concurrency", "many"}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := command(t, c.args...)
+			stdout, stderr, code := runCommand(t, c.args...)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d; stderr: %s", code, c.code, stderr)
 			}
 			if c.code != 0 && (stdout != "" || !strings.HasPrefix(stderr, "basegate: ")) {
-				t.Errorf("an error goes to stderr alone: stdout %q, stderr %q", stdout, stderr)
+				t.Errorf("want the error on stderr only: stdout %q, stderr %q", stdout, stderr)
 			}
 		})
 	}
 }
 
-func TestServeSaysWhatItCannotListenOn(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
-	taken := strings.TrimPrefix(g.url, "http://")
-	other := newSite(t, settings{}, mock.URL())
+func TestServeNamesTheAddressItCannotListenOn(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	busyAddress := strings.TrimPrefix(g.url, "http://")
+	other := newEnvironment(t, settings{}, mock.URL())
 	text, err := os.ReadFile(other.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, other.config, strings.Replace(string(text), `listen: "127.0.0.1:0"`, `listen: "`+taken+`"`, 1))
-	_, stderr, code := command(t, "serve", "--config", other.config)
-	if code != 1 || !strings.Contains(stderr, taken) {
-		t.Errorf("exit code %d: %s", code, stderr)
+	writeFile(t, other.config, strings.Replace(string(text), `listen: "127.0.0.1:0"`, `listen: "`+busyAddress+`"`, 1))
+	_, stderr, code := runCommand(t, "serve", "--config", other.config)
+	if code != 1 || !strings.Contains(stderr, busyAddress) {
+		t.Errorf("exit code %d, want 1; stderr without the address %s: %s", code, busyAddress, stderr)
 	}
 }
 
-func TestCheckFindsEverythingGood(t *testing.T) {
+func TestCheckPassesWithAHealthyBackend(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{MaxModelLen: 4096})
-	stdout, stderr, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	stdout, stderr, code := runCommand(t, "check", "--config", newEnvironment(t, settings{}, mock.URL()).config)
 	if code != 0 {
-		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code %d, want 0: %s%s", code, stdout, stderr)
 	}
 	for _, want := range []string{"configuration", "database", "m/b0", checkpoint, "4096"} {
 		if !strings.Contains(stdout, want) {
@@ -74,68 +74,69 @@ func TestCheckFindsEverythingGood(t *testing.T) {
 	}
 }
 
-func TestCheckFailsOverADeadBackend(t *testing.T) {
+func TestCheckFailsIfABackendIsDead(t *testing.T) {
 	alive := startMock(t, mockvllm.Options{})
-	dead, url := mockProcess(t)
+	dead, url := startMockProcess(t)
 	dead.cmd.Process.Kill()
-	<-dead.ended
-	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, alive.URL(), url).config)
+	<-dead.exited
+	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{}, alive.URL(), url).config)
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if line := lineWith(stdout, "m/b1"); !strings.Contains(line, "failed") || !strings.Contains(line, "unreachable") {
+	if line := lineContaining(stdout, "m/b1"); !strings.Contains(line, "failed") || !strings.Contains(line, "unreachable") {
 		t.Errorf("the dead backend's line: %q", line)
 	}
-	if line := lineWith(stdout, "m/b0"); !strings.Contains(line, "ok") {
+	if line := lineContaining(stdout, "m/b0"); !strings.Contains(line, "ok") {
 		t.Errorf("the other backend's line: %q", line)
 	}
 }
 
-func TestCheckFailsOverAModelThatIsNotServed(t *testing.T) {
+func TestCheckFailsIfTheModelIsNotServed(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{Models: []string{"somebody/else"}})
-	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{}, mock.URL()).config)
 	if code != 1 || !strings.Contains(stdout, "somebody/else") || !strings.Contains(stdout, checkpoint) {
-		t.Errorf("exit code %d:\n%s", code, stdout)
+		t.Errorf("exit code %d, want 1 and both models:\n%s", code, stdout)
 	}
 }
 
-func TestCheckFailsOverAWrongBackendKey(t *testing.T) {
+func TestCheckFailsIfTheBackendKeyIsWrong(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{APIKey: "right"})
-	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{}, mock.URL()).config)
 	if code != 1 || !strings.Contains(stdout, "401") {
-		t.Errorf("exit code %d:\n%s", code, stdout)
+		t.Errorf("exit code %d, want 1 and the status 401:\n%s", code, stdout)
 	}
 }
 
-func TestCheckWarnsOfVersionsThatLogPrompts(t *testing.T) {
+func TestCheckWarnsIfTheVLLMVersionLogsPrompts(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{Version: "0.9.2"})
-	stdout, _, code := command(t, "check", "--config", newSite(t, settings{}, mock.URL()).config)
+	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{}, mock.URL()).config)
 	if code != 0 || !strings.Contains(stdout, "logs every prompt") {
-		t.Errorf("exit code %d:\n%s", code, stdout)
+		t.Errorf("exit code %d, want 0 and a warning:\n%s", code, stdout)
 	}
 }
 
-func TestCheckWarnsOfAContextThatTheBackendDoesNotHave(t *testing.T) {
+func TestCheckWarnsIfTheContextExceedsTheBackends(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{MaxModelLen: 4096})
-	longer := strings.Replace(model("m", mock.URL()), "{id: m,", "{id: m, max_model_len: 8192,", 1)
-	stdout, _, code := command(t, "check", "--config", newSite(t, settings{models: longer}).config)
-	if line := lineWith(stdout, "4096"); code != 0 || !strings.Contains(line, "warning") || !strings.Contains(line, "8192") {
-		t.Errorf("exit code %d:\n%s", code, stdout)
+	longer := strings.Replace(modelConfig("m", mock.URL()), "{id: m,", "{id: m, max_model_len: 8192,", 1)
+	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{models: longer}).config)
+	if line := lineContaining(stdout, "4096"); code != 0 || !strings.Contains(line, "warning") || !strings.Contains(line, "8192") {
+		t.Errorf("exit code %d, want 0 and a warning with both lengths:\n%s", code, stdout)
 	}
 }
 
-func TestTheConfigurationInTheRepositoryIsValid(t *testing.T) {
+func TestRepositoryConfigurationIsValid(t *testing.T) {
 	config, err := filepath.Abs("../config.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout, _, code := command(t, "check", "--config", config) // the code is about Docker, which may be missing here
-	if code == 2 || !strings.Contains(lineWith(stdout, "configuration"), "llama-8b, llama-405b, trinity-base") {
-		t.Errorf("exit code %d:\n%s", code, stdout)
+	stdout, _, code := runCommand(t, "check", "--config", config) // the exit code may be 1, if Docker is missing
+	if code == 2 || !strings.Contains(lineContaining(stdout, "configuration"), "llama-8b, llama-405b, trinity-base") {
+		t.Errorf("exit code %d, want 0 or 1 and all models:\n%s", code, stdout)
 	}
 }
 
-func lineWith(text, part string) string {
+// lineContaining returns the first line that contains part, or "".
+func lineContaining(text, part string) string {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, part) {
 			return line

@@ -23,20 +23,20 @@ import (
 	"basegate/mockvllm"
 )
 
-// receipts are the answers that clients have seen whole, and what each said that it cost.
-type receipts struct {
-	mu   sync.Mutex
-	seen map[string]gjson.Result
+// completedResponses maps the request IDs of responses that clients received completely to the usage in the response.
+type completedResponses struct {
+	mu    sync.Mutex
+	usage map[string]gjson.Result
 }
 
-func (r *receipts) note(id string, usage gjson.Result) {
+func (r *completedResponses) record(id string, usage gjson.Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[id] = usage
+	r.usage[id] = usage
 }
 
-// ask makes one request and notes it when its answer came whole; false when the gateway was gone.
-func (r *receipts) ask(g *gateway, secret string, stream bool) bool {
+// send sends one request and records its usage if the response is complete; false if the gateway broke the connection.
+func (r *completedResponses) send(g *gateway, secret string, stream bool) bool {
 	body := fmt.Sprintf(`{"model":"m","prompt":"Once upon a time","max_tokens":%d`, 1+rand.IntN(12))
 	if stream {
 		body += `,"stream":true,"stream_options":{"include_usage":true}`
@@ -47,7 +47,7 @@ func (r *receipts) ask(g *gateway, secret string, stream bool) bool {
 		return false
 	}
 	req.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := client.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return false
 	}
@@ -56,73 +56,75 @@ func (r *receipts) ask(g *gateway, secret string, stream bool) bool {
 	if err != nil {
 		return false
 	}
-	whole := resp.StatusCode == http.StatusOK
-	if stream && whole {
+	complete := resp.StatusCode == http.StatusOK
+	if stream && complete {
 		var done bool
 		text, done = lastUsage(string(text))
-		whole = done
+		complete = done
 	}
-	if whole {
-		r.note(resp.Header.Get("X-Request-Id"), gjson.GetBytes(text, "usage"))
+	if complete {
+		r.record(resp.Header.Get("X-Request-Id"), gjson.GetBytes(text, "usage"))
 	}
 	return true
 }
 
-// lastUsage finds the usage event of a stream that came to its [DONE].
+// lastUsage returns the data of the usage event of a stream, and whether the stream ended with [DONE].
 func lastUsage(stream string) ([]byte, bool) {
 	events, done := strings.CutSuffix(stream, "data: [DONE]\n\n")
 	last := events[strings.LastIndex(strings.TrimSuffix(events, "\n\n"), "data: ")+len("data: "):]
 	return []byte(last), done
 }
 
-// The gateway is killed 200 times under load. Whoever saw an answer whole must find it on the ledger, once and at its
-// price; nothing stays in flight; and a budget holds over all of it.
-func TestKillUnderLoadLosesNothingThatAClientHasSeen(t *testing.T) {
+// The gateway is killed 200 times under load. The ledger has each completed response once, with its usage; no row stays
+// in flight; the cap holds over all restarts.
+func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	const budget = 20_000
 	kills := 200
 	if testing.Short() {
 		kills = 10
 	}
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
-	place := newSite(t, settings{rest: "limits: {concurrency_per_key: 100}"}, mock.URL())
-	free, capped := place.key("free"), strings.TrimSpace(place.run("key", "create", "--account", place.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
-	noted := &receipts{seen: map[string]gjson.Result{}}
+	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 100}"}, mock.URL())
+	uncapped := env.createKey("uncapped")
+	capped := strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
+	completed := &completedResponses{usage: map[string]gjson.Result{}}
 	for range kills {
-		g := place.serveTo(free)
+		g := env.serveWithKey(uncapped)
 		var clients sync.WaitGroup
 		for i := range 16 {
 			clients.Go(func() {
-				for noted.ask(g, []string{free, capped}[i%2], i%4 < 2) {
+				for completed.send(g, []string{uncapped, capped}[i%2], i%4 < 2) {
 				}
 			})
 		}
 		kill := time.NewTimer(time.Duration(20+rand.IntN(100)) * time.Millisecond)
 		<-kill.C
 		g.signal(syscall.SIGKILL)
-		<-g.ended
+		<-g.exited
 		clients.Wait()
 	}
-	place.serveTo(free) // closes what was left
-	rows, err := place.onDisk(t.Context())
+	env.serveWithKey(uncapped) // recovery closes the rows in flight
+	rows, err := env.ledgerRows(t.Context())
 	must(t, err)
-	spent, interrupted := noted.check(t, rows, capped)
+	spent, interrupted := completed.verify(t, rows, capped)
 	if spent > budget {
-		t.Errorf("%d tokens of %d are spent", spent, budget)
+		t.Errorf("%d tokens are charged, over the cap of %d", spent, budget)
 	}
-	t.Logf("%d kills: %d answers seen whole, %d rows, %d interrupted, %d of %d tokens of the budget spent", kills, len(noted.seen), len(rows), interrupted, spent, budget)
-	if len(noted.seen) < kills {
-		t.Error("hardly anything was answered, so this has shown nothing")
+	t.Logf("%d kills: %d completed responses, %d rows, %d interrupted, %d of the cap's %d tokens charged",
+		kills, len(completed.usage), len(rows), interrupted, spent, budget)
+	if len(completed.usage) < kills {
+		t.Error("fewer completed responses than kills: the test has not tested enough")
 	}
 }
 
-// check compares what clients have seen with the ledger, and returns what one key has spent, and how many rows a crash
-// has closed.
-func (r *receipts) check(t *testing.T, rows []ledgerRow, secret string) (spent int64, interrupted int) {
+// verify compares the completed responses with the ledger's rows. It returns the tokens that are charged to the key, and
+// the number of interrupted rows.
+func (r *completedResponses) verify(t *testing.T, rows []ledgerRow, secret string) (spent int64, interrupted int) {
 	t.Helper()
 	byID := map[string]ledgerRow{}
 	for _, row := range rows {
 		if _, twice := byID[row.ID]; twice {
-			t.Errorf("%s is on the ledger twice", row.ID)
+			t.Errorf("request %s has two rows", row.ID)
 		}
 		byID[row.ID] = row
 		if strings.HasPrefix(secret, row.Key) {
@@ -132,80 +134,81 @@ func (r *receipts) check(t *testing.T, rows []ledgerRow, secret string) (spent i
 		case "interrupted":
 			interrupted++
 			if row.Prompt == 0 {
-				t.Errorf("the prompt is not charged: %+v", row)
+				t.Errorf("an interrupted row does not charge the prompt: %+v", row)
 			}
 		case "settled":
 		default:
-			t.Errorf("a restart has left %+v", row)
+			t.Errorf("a row is not closed after the restart: %+v", row)
 		}
 	}
-	for id, usage := range r.seen {
+	for id, usage := range r.usage {
 		row, ok := byID[id]
 		if !ok || row.State != "settled" || row.Prompt != usage.Get("prompt_tokens").Int() || row.Completion != usage.Get("completion_tokens").Int() {
-			t.Errorf("%s cost %s, but the ledger says %+v", id, usage.Raw, row)
+			t.Errorf("request %s: the response reports %s, the row is %+v", id, usage.Raw, row)
 		}
 	}
 	return spent, interrupted
 }
 
-// A stream that a kill cuts off costs its prompt, exactly, and what was on disk of it, which is about a second old at the
-// most.
-func TestAKilledStreamCostsWhatWasKnownASecondBefore(t *testing.T) {
-	const prompt, onTheirWay = "Once upon a time", 50
+// A stream that a kill interrupts is charged its exact prompt tokens and the completion tokens of its last checkpoint,
+// which is at most about a second old.
+func TestInterruptedStreamIsChargedItsLastCheckpoint(t *testing.T) {
+	const prompt, inFlight = "Once upon a time", 50
 	mock := startMock(t, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
-	place := newSite(t, settings{}, mock.URL())
-	g := place.serve()
-	resp, err := client.Do(g.request(context.WithoutCancel(t.Context()), http.MethodPost, g.url+"/v1/completions", fmt.Sprintf(
+	env := newEnvironment(t, settings{}, mock.URL())
+	g := env.serve()
+	resp, err := httpClient.Do(g.request(context.WithoutCancel(t.Context()), http.MethodPost, g.url+"/v1/completions", fmt.Sprintf(
 		`{"model":"m","prompt":%q,"max_tokens":8000,"stream":true,"logit_bias":{"%s":-100}}`, prompt, encode(t, mock, "<|end_of_text|>", false)[0])))
 	must(t, err)
 	defer resp.Body.Close()
-	var came atomic.Int64
+	var received atomic.Int64
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 			if gjson.Get(strings.TrimPrefix(lines.Text(), "data: "), "choices.0.text").Str != "" {
-				came.Add(1)
+				received.Add(1)
 			}
 		}
 	}()
 	row := func() ledgerRow {
-		rows, err := place.onDisk(t.Context())
+		rows, err := env.ledgerRows(t.Context())
 		must(t, err)
 		if len(rows) != 1 {
-			t.Fatalf("the ledger says %+v", rows)
+			t.Fatalf("got the rows %+v, want one", rows)
 		}
 		return rows[0]
 	}
-	saved, sent := row().Completion, []int64{}
+	saved, beforeCheckpoint := row().Completion, []int64{}
 	for range 3 {
-		sent = append(sent, came.Load())
-		poll.Until(t, "a checkpoint is made", func() bool { return row().Completion > saved })
+		beforeCheckpoint = append(beforeCheckpoint, received.Load())
+		poll.Until(t, "a checkpoint is written", func() bool { return row().Completion > saved })
 		saved = row().Completion
 	}
 	g.signal(syscall.SIGKILL)
-	<-g.ended
+	<-g.exited
 	<-ended
-	place.serveTo(g.secret)
+	env.serveWithKey(g.secret)
 	got := row()
-	// The third checkpoint is later than what had come before the second was on disk.
-	if got.State != "interrupted" || got.Prompt != int64(len(encode(t, mock, prompt, true))) || got.Completion < sent[1] || got.Completion > came.Load()+onTheirWay {
-		t.Errorf("%d tokens had come before the checkpoints, %d in all, and the ledger says %+v", sent, came.Load(), got)
+	// The third checkpoint was taken after the client had received the tokens counted before the second.
+	if got.State != "interrupted" || got.Prompt != int64(len(encode(t, mock, prompt, true))) ||
+		got.Completion < beforeCheckpoint[1] || got.Completion > received.Load()+inFlight {
+		t.Errorf("the client received %d tokens before the checkpoints and %d in all, the row is %+v", beforeCheckpoint, received.Load(), got)
 	}
-	t.Logf("%d tokens had come before the checkpoints, %d in all, %d are charged", sent, came.Load(), got.Completion)
-	if sent[1] == 0 {
-		t.Error("nothing had come, so this has shown nothing")
+	t.Logf("the client received %d tokens before the checkpoints and %d in all, %d are charged", beforeCheckpoint, received.Load(), got.Completion)
+	if beforeCheckpoint[1] == 0 {
+		t.Error("the client received nothing before the checkpoint: the test has not tested anything")
 	}
 }
 
-// A gateway whose ledger holds a million rows of this month starts within seconds, and knows what they add up to.
-func TestAMillionRowsAreNoObstacleToAStart(t *testing.T) {
+// A gateway whose ledger has a million rows in the current month starts within seconds, with the correct sums.
+func TestStartsQuicklyWithAMillionRows(t *testing.T) {
 	const rows, tokens = 1_000_000, 3
 	mock := startMock(t, mockvllm.Options{})
-	place := newSite(t, settings{}, mock.URL())
-	place.run("account", "set", place.email, "--monthly-budget", fmt.Sprint(rows*tokens+3))
-	secret := place.key("test")
-	db, err := sql.Open("sqlite3", "file:"+place.database)
+	env := newEnvironment(t, settings{}, mock.URL())
+	env.run("account", "set", env.email, "--monthly-budget", fmt.Sprint(rows*tokens+3))
+	secret := env.createKey("test")
+	db, err := sql.Open("sqlite3", "file:"+env.database)
 	must(t, err)
 	defer db.Close()
 	_, err = db.ExecContext(t.Context(), `
@@ -216,11 +219,11 @@ func TestAMillionRowsAreNoObstacleToAStart(t *testing.T) {
 			200, '', CASE WHEN i % 1000 THEN 'settled' ELSE 'in_flight' END, 2, 1, 0, 0, 1000
 		FROM counted, keys k`, rows, time.Now().UnixMicro())
 	must(t, err)
-	began := time.Now()
-	g := place.serveTo(secret)
-	t.Logf("it listens after %v", time.Since(began).Round(time.Millisecond))
+	start := time.Now()
+	g := env.serveWithKey(secret)
+	t.Logf("the gateway listens after %v", time.Since(start).Round(time.Millisecond))
 	got := g.complete(`{"model":"m","prompt":[7,7,7,7],"max_tokens":1}`)
-	if e := got.fault(t); e.Code != "budget_exceeded" || gjson.Get(got.body, "error.used").Int() != rows*tokens {
+	if e := got.apiError(t); e.Code != "budget_exceeded" || gjson.Get(got.body, "error.used").Int() != rows*tokens {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
 }

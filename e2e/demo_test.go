@@ -16,48 +16,48 @@ import (
 	"time"
 )
 
-// demo starts the demo and returns it with its base URL and key.
-func demo(t *testing.T) (p *process, base, secret string) {
+// startDemo starts the demo and returns its base URL and its key.
+func startDemo(t *testing.T) (p *process, base, secret string) {
 	t.Helper()
-	p = start(t, "demo", "--listen", "127.0.0.1:0", "--data", t.TempDir())
-	found := p.says(p.stdout, `base URL +(\S+)\s+key +(\S+)(?s:.*)Ctrl-C`)
+	p = startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", t.TempDir())
+	found := p.waitForOutput(p.stdout, `base URL +(\S+)\s+key +(\S+)(?s:.*)Ctrl-C`)
 	return p, found[1], found[2]
 }
 
-func TestDemoAnswersItsFirstCompletionQuickly(t *testing.T) {
-	begun := time.Now()
-	_, base, secret := demo(t)
+func TestDemoServesACompletionWithinTenSeconds(t *testing.T) {
+	start := time.Now()
+	_, base, secret := startDemo(t)
 	g := &gateway{t: t, secret: secret}
-	answer := g.do(g.request(t.Context(), http.MethodPost, base+"/completions",
+	got := g.do(g.request(t.Context(), http.MethodPost, base+"/completions",
 		`{"model": "llama-8b", "prompt": "The capital of France is", "max_tokens": 4}`))
-	if answer.status != http.StatusOK {
-		t.Fatalf("%d %s", answer.status, answer.body)
+	if got.status != http.StatusOK {
+		t.Fatalf("got %d %s, want 200", got.status, got.body)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
-		t.Errorf("the first completion was there after %v", took)
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("the first completion took %v, want at most 10s", took)
 	}
 }
 
-func TestDemoPrintsACurlLineThatWorks(t *testing.T) {
+func TestDemoPrintsWorkingCurlCommands(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	p, _, _ := demo(t)
-	lines := p.says(p.stdout, `(?m)^  (curl -s .*)$(?s:.*)^  (curl -sN .*)$`)
+	p, _, _ := startDemo(t)
+	lines := p.waitForOutput(p.stdout, `(?m)^  (curl -s .*)$(?s:.*)^  (curl -sN .*)$`)
 
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", lines[1]).CombinedOutput()
-	var answer struct{ Choices []struct{ Text string } }
-	if err != nil || json.Unmarshal(out, &answer) != nil || len(answer.Choices) != 1 || answer.Choices[0].Text == "" {
-		t.Errorf("%s\n%v: %s", lines[1], err, out)
+	var got struct{ Choices []struct{ Text string } }
+	if err != nil || json.Unmarshal(out, &got) != nil || len(got.Choices) != 1 || got.Choices[0].Text == "" {
+		t.Errorf("%s\ngot %v: %s", lines[1], err, out)
 	}
 	out, err = exec.CommandContext(t.Context(), "sh", "-c", lines[2]).CombinedOutput()
 	if err != nil || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
-		t.Errorf("%s\n%v: %s", lines[2], err, out)
+		t.Errorf("%s\ngot %v: %s", lines[2], err, out)
 	}
 }
 
 func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
-	_, base, secret := demo(t)
+	_, base, secret := startDemo(t)
 	g := &gateway{t: t, secret: secret}
 	var models struct {
 		Data []struct{ ID, Checkpoint, Status string }
@@ -72,61 +72,61 @@ func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
 	}
 	for _, m := range models.Data {
 		if want[m.ID] != m.Checkpoint || m.Status != "warm" {
-			t.Errorf("%+v", m)
+			t.Errorf("wrong checkpoint or status: %+v", m)
 		}
 		delete(want, m.ID)
 	}
 	if len(want) > 0 {
-		t.Errorf("missing: %v", want)
+		t.Errorf("missing models: %v", want)
 	}
 }
 
-func TestOtherCommandsWorkOnTheDemo(t *testing.T) {
+func TestOtherCommandsWorkWithTheDemosConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
-	config := p.says(p.stdout, `basegate key list --config (\S+)`)[1]
+	p := startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+	config := p.waitForOutput(p.stdout, `basegate key list --config (\S+)`)[1]
 	if want := filepath.Join(dir, "config.yaml"); config != want {
 		t.Errorf("configuration in %s, want %s", config, want)
 	}
-	if out, stderr, code := command(t, "key", "list", "--config", config); code != 0 || !strings.Contains(out, "demo@example.org") {
+	if out, stderr, code := runCommand(t, "key", "list", "--config", config); code != 0 || !strings.Contains(out, "demo@example.org") {
 		t.Errorf("key list: exit code %d\n%s%s", code, out, stderr)
 	}
-	if out, stderr, code := command(t, "check", "--config", config); code != 0 {
+	if out, stderr, code := runCommand(t, "check", "--config", config); code != 0 {
 		t.Errorf("check: exit code %d\n%s%s", code, out, stderr)
 	}
 }
 
-func TestDemoEndsWithInterrupt(t *testing.T) {
-	p, _, _ := demo(t)
+func TestDemoExitsOnInterrupt(t *testing.T) {
+	p, _, _ := startDemo(t)
 	p.signal(syscall.SIGINT)
-	if code := p.code(); code != 0 {
-		t.Errorf("exit code %d", code)
+	if code := p.waitExit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
 }
 
-func TestDemoComesBackOnItsOwnData(t *testing.T) {
+func TestDemoRestartsOnItsExistingData(t *testing.T) {
 	dir := t.TempDir()
 	var secrets []string
 	for range 2 {
-		p := start(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
-		found := p.says(p.stdout, `address +(\S+)(?s:.*?)key +(\S+)(?s:.*)Ctrl-C`)
+		p := startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+		found := p.waitForOutput(p.stdout, `address +(\S+)(?s:.*?)key +(\S+)(?s:.*)Ctrl-C`)
 		secrets = append(secrets, found[2])
 		for _, secret := range secrets {
-			answer, err := post(found[1], secret, `{"model": "trinity-base", "prompt": "Once", "max_tokens": 1}`)
-			if err != nil || answer.status != http.StatusOK {
-				t.Errorf("%v: %d %s", err, answer.status, answer.body)
+			got, err := post(found[1], secret, `{"model": "trinity-base", "prompt": "Once", "max_tokens": 1}`)
+			if err != nil || got.status != http.StatusOK {
+				t.Errorf("got %v, %d %s, want 200", err, got.status, got.body)
 			}
 		}
 		p.signal(syscall.SIGTERM)
-		if code := p.code(); code != 0 {
-			t.Errorf("exit code %d", code)
+		if code := p.waitExit(); code != 0 {
+			t.Errorf("exit code %d, want 0", code)
 		}
 	}
 }
 
 func TestDemoSignsIntoTheConsole(t *testing.T) {
-	p, _, _ := demo(t)
-	found := p.says(p.stdout, `console +(\S+)\n +sign in +(\S+) +(\S+)`)
+	p, _, _ := startDemo(t)
+	found := p.waitForOutput(p.stdout, `console +(\S+)\n +sign in +(\S+) +(\S+)`)
 	form := url.Values{"email": {found[2]}, "password": {found[3]}}
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -140,6 +140,6 @@ func TestDemoSignsIntoTheConsole(t *testing.T) {
 	defer resp.Body.Close()
 	page, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "<h1>Dashboard</h1>") {
-		t.Errorf("%d %v %s", resp.StatusCode, err, page)
+		t.Errorf("want the dashboard, got %d, %v: %s", resp.StatusCode, err, page)
 	}
 }

@@ -18,38 +18,38 @@ import (
 
 const checkpoint = "meta-llama/Llama-3.1-8B"
 
-// site is a folder with a configuration, and the commands that work on it.
-type site struct {
+// environment is a folder with a configuration and a database, and an account in it.
+type environment struct {
 	t      *testing.T
 	dir    string
 	config string
 	email  string
 
-	database string // its file
+	database string // path of the database file
 }
 
-// settings are what a test may want in its configuration; all may be empty.
+// settings are the parts of the configuration that tests set; all may be empty.
 type settings struct {
-	server string // members of server, in YAML's flow style, each with a comma before it
-	rest   string // further top-level lines
-	models string // the list under models, in flow style; empty: one model m of the backends
+	server string // members of server, in YAML flow style, each with a comma before it
+	extra  string // further top-level lines
+	models string // the list under models, in YAML flow style; empty: one model m with the given backends
 
-	database string // the file; empty: one in the site's folder
-	admin    string // where the admin listener listens; empty: at a free port
+	database    string // path of the file; empty: one in the environment's folder
+	adminListen string // address of the admin listener; empty: a free port
 }
 
-// newSite writes a configuration whose one model, m, has the given backends, and creates an account.
-func newSite(t *testing.T, s settings, backends ...string) *site {
+// newEnvironment writes a configuration whose one model, m, has the given backends, and creates an account.
+func newEnvironment(t *testing.T, s settings, backends ...string) *environment {
 	t.Helper()
 	dir := t.TempDir()
-	place := &site{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "ada@example.org"}
-	place.configure(s, backends...)
-	place.run("account", "create", place.email)
-	return place
+	env := &environment{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "ada@example.org"}
+	env.writeConfig(s, backends...)
+	env.run("account", "create", env.email)
+	return env
 }
 
-// model is an element of models, in YAML's flow style.
-func model(id string, backends ...string) string {
+// modelConfig returns an element of models, in YAML flow style.
+func modelConfig(id string, backends ...string) string {
 	var all []string
 	for i, url := range backends {
 		all = append(all, fmt.Sprintf(`{name: b%d, url: "%s", gpu: H100}`, i, url))
@@ -57,46 +57,47 @@ func model(id string, backends ...string) string {
 	return fmt.Sprintf(`{id: %s, checkpoint: %s, backends: [%s]}`, id, checkpoint, strings.Join(all, ", "))
 }
 
-func (s *site) configure(o settings, backends ...string) {
-	s.t.Helper()
-	s.database = cmp.Or(o.database, filepath.Join(s.dir, "basegate.db"))
-	if o.models == "" {
-		o.models = model("m", backends...)
+// writeConfig writes the configuration file.
+func (e *environment) writeConfig(s settings, backends ...string) {
+	e.t.Helper()
+	e.database = cmp.Or(s.database, filepath.Join(e.dir, "basegate.db"))
+	if s.models == "" {
+		s.models = modelConfig("m", backends...)
 	}
-	write(s.t, s.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
+	writeFile(e.t, e.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
 database: {path: %q}
 probe: {interval: 100ms, timeout: 1s}
 %s
 models: [%s]
-`, cmp.Or(o.admin, "127.0.0.1:0"), o.server, s.database, o.rest, o.models))
+`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, e.database, s.extra, s.models))
 }
 
-// run runs a command that must succeed on the site's configuration, and returns its stdout.
-func (s *site) run(args ...string) string {
-	s.t.Helper()
-	stdout, stderr, code := command(s.t, append(args, "--config", s.config)...)
+// run runs a command with the environment's configuration, which must succeed, and returns its stdout.
+func (e *environment) run(args ...string) string {
+	e.t.Helper()
+	stdout, stderr, code := runCommand(e.t, append(args, "--config", e.config)...)
 	if code != 0 {
-		s.t.Fatalf("basegate %s: exit code %d: %s", strings.Join(args, " "), code, stderr)
+		e.t.Fatalf("basegate %s: exit code %d: %s", strings.Join(args, " "), code, stderr)
 	}
 	return stdout
 }
 
-// key creates a key and returns its secret.
-func (s *site) key(name string) string {
-	s.t.Helper()
-	return strings.TrimSpace(s.run("key", "create", "--account", s.email, "--name", name))
+// createKey creates a key and returns its secret.
+func (e *environment) createKey(name string) string {
+	e.t.Helper()
+	return strings.TrimSpace(e.run("key", "create", "--account", e.email, "--name", name))
 }
 
-// usage reads the ledger by the command.
-func (s *site) usage() (rows []ledgerRow) {
-	s.t.Helper()
-	if err := json.Unmarshal([]byte(s.run("usage", "--json")), &rows); err != nil {
-		s.t.Fatal(err)
+// usageRows returns the ledger's rows as `basegate usage` lists them.
+func (e *environment) usageRows() (rows []ledgerRow) {
+	e.t.Helper()
+	if err := json.Unmarshal([]byte(e.run("usage", "--json")), &rows); err != nil {
+		e.t.Fatal(err)
 	}
 	return rows
 }
 
-// ledgerRow is one request, as the usage command tells it.
+// ledgerRow is one request in the ledger.
 type ledgerRow struct {
 	ID         string `json:"request_id"`
 	Key        string `json:"key"`
@@ -108,46 +109,46 @@ type ledgerRow struct {
 	Completion int64  `json:"completion_tokens"`
 }
 
-// gateway is a running serve, with a key.
+// gateway is a running `basegate serve` and the secret of a key.
 type gateway struct {
 	*process
-	*site
+	*environment
 	t      *testing.T
 	url    string
 	admin  string
 	secret string
 }
 
-// serve starts the gateway with a key of its own and waits until it listens.
-func (s *site) serve() *gateway {
-	s.t.Helper()
-	return s.serveTo(s.key("test"))
+// serve creates a key, starts the gateway and waits until it listens.
+func (e *environment) serve() *gateway {
+	e.t.Helper()
+	return e.serveWithKey(e.createKey("test"))
 }
 
-// serveTo starts the gateway for somebody who has a key already.
-func (s *site) serveTo(secret string) *gateway {
-	s.t.Helper()
-	g := &gateway{site: s, t: s.t, secret: secret}
-	g.process = start(s.t, "serve", "--config", s.config)
-	found := g.says(g.stderr, `"listening","public":"([^"]+)","admin":"([^"]+)"`)
-	g.url, g.admin = "http://"+found[1], "http://"+found[2]
+// serveWithKey starts the gateway for an existing key.
+func (e *environment) serveWithKey(secret string) *gateway {
+	e.t.Helper()
+	g := &gateway{environment: e, t: e.t, secret: secret}
+	g.process = startProcess(e.t, "serve", "--config", e.config)
+	addresses := g.waitForOutput(g.stderr, `"listening","public":"([^"]+)","admin":"([^"]+)"`)
+	g.url, g.admin = "http://"+addresses[1], "http://"+addresses[2]
 	return g
 }
 
-// gatewayOf is a running serve in front of one mock.
-func gatewayOf(t *testing.T, s settings, o mockvllm.Options) (*gateway, *mockvllm.Process) {
+// startGateway starts a mock and a gateway with the mock as its backend.
+func startGateway(t *testing.T, s settings, options mockvllm.Options) (*gateway, *mockvllm.Process) {
 	t.Helper()
-	mock := startMock(t, o)
-	return newSite(t, s, mock.URL()).serve(), mock
+	mock := startMock(t, options)
+	return newEnvironment(t, s, mock.URL()).serve(), mock
 }
 
-// startMock starts a mock in the test's own process.
-func startMock(t *testing.T, o mockvllm.Options) *mockvllm.Process {
+// startMock starts a mock within the test's process.
+func startMock(t *testing.T, options mockvllm.Options) *mockvllm.Process {
 	t.Helper()
-	if o.Models == nil {
-		o.Models = []string{checkpoint}
+	if options.Models == nil {
+		options.Models = []string{checkpoint}
 	}
-	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", o)
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,31 +160,31 @@ func startMock(t *testing.T, o mockvllm.Options) *mockvllm.Process {
 	return mock
 }
 
-// client keeps no connection, so that each request shows what the gateway does with a new one.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+// httpClient opens a connection for each request, so that each request shows how the gateway serves a new connection.
+var httpClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// reply is a whole answer.
-type reply struct {
+// response is a complete HTTP response.
+type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// fault is what an error answer says.
-type fault struct {
+// apiError is the error object of an error response.
+type apiError struct {
 	Code, Message, Type, Param, Suggestion string
 }
 
-func (r reply) fault(t *testing.T) fault {
+func (r response) apiError(t *testing.T) apiError {
 	t.Helper()
-	var body struct{ Error fault }
+	var body struct{ Error apiError }
 	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
-		t.Fatalf("not an error of the API: %v: %s", err, r.body)
+		t.Fatalf("not an API error: %v: %s", err, r.body)
 	}
 	return body.Error
 }
 
-// request makes one with the gateway's key.
+// request returns a request with the gateway's key.
 func (g *gateway) request(ctx context.Context, method, url, body string) *http.Request {
 	g.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -194,32 +195,32 @@ func (g *gateway) request(ctx context.Context, method, url, body string) *http.R
 	return r
 }
 
-// do sends a request and reads the whole answer.
-func (g *gateway) do(r *http.Request) reply {
+// do sends a request and reads the complete response.
+func (g *gateway) do(r *http.Request) response {
 	g.t.Helper()
-	resp, err := client.Do(r)
+	resp, err := httpClient.Do(r)
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		g.t.Fatalf("read answer: %v", err)
+		g.t.Fatalf("read response: %v", err)
 	}
-	return reply{resp.StatusCode, resp.Header, string(body)}
+	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// complete posts a completion request.
-func (g *gateway) complete(body string) reply {
+// complete sends a completion request.
+func (g *gateway) complete(body string) response {
 	g.t.Helper()
 	return g.do(g.request(g.t.Context(), http.MethodPost, g.url+"/v1/completions", body))
 }
 
-// get asks for a path of either listener.
-func (g *gateway) get(base, path string) reply {
+// get requests a path of either listener.
+func (g *gateway) get(base, path string) response {
 	g.t.Helper()
 	return g.do(g.request(g.t.Context(), http.MethodGet, base+path, ""))
 }
 
-// small is a completion request that any mock answers at once, with two tokens.
-const small = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 2, "temperature": 0}`
+// smallRequest is a completion request that a mock completes at once, with two tokens.
+const smallRequest = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 2, "temperature": 0}`

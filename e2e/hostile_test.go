@@ -23,52 +23,52 @@ import (
 	"time"
 )
 
-// siege is a gateway under attack: clients that mean no good, until it is over.
-type siege struct {
+// hostileLoad is a gateway with hostile clients, which run until done is closed.
+type hostileLoad struct {
 	*gateway
-	address string        // host:port of the public listener
-	backend string        // its URL
-	over    chan struct{} // closed at the end
-	all     sync.WaitGroup
+	address    string        // host:port of the public listener
+	backend    string        // its URL
+	done       chan struct{} // closed to stop the hostile clients
+	goroutines sync.WaitGroup
 }
 
-// pace is how long a client that attacks again and again rests in between: a flood is for a firewall.
-const pace = 20 * time.Millisecond
+// attackInterval is the pause between two attacks of a client that repeats them: floods are a firewall's task.
+const attackInterval = 20 * time.Millisecond
 
-// goesOn waits for the pace and tells whether the siege goes on.
-func (s *siege) goesOn() bool {
-	rest := time.NewTimer(pace)
-	defer rest.Stop()
+// waitInterval waits for attackInterval; false if the load has been stopped.
+func (l *hostileLoad) waitInterval() bool {
+	timer := time.NewTimer(attackInterval)
+	defer timer.Stop()
 	select {
-	case <-s.over:
+	case <-l.done:
 		return false
-	case <-rest.C:
+	case <-timer.C:
 		return true
 	}
 }
 
-// dial opens a connection with small buffers, so that what its owner does not read is soon felt on the other side.
-func (s *siege) dial() (net.Conn, error) {
-	small := func(_, _ string, c syscall.RawConn) error {
+// dial opens a connection with a small receive buffer, so that the gateway soon notices a client that does not read.
+func (l *hostileLoad) dial() (net.Conn, error) {
+	control := func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
 	}
-	return (&net.Dialer{Timeout: patience, Control: small}).Dial("tcp", s.address)
+	return (&net.Dialer{Timeout: waitTimeout, Control: control}).Dial("tcp", l.address)
 }
 
-// attack sends a text over a connection of its own and tells what comes back.
-func (s *siege) attack(text []byte) string {
-	conn, err := s.dial()
+// exchange sends raw bytes over a new connection and returns the statuses that come back, as readStatuses does.
+func (l *hostileLoad) exchange(raw []byte) string {
+	conn, err := l.dial()
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(patience))
-	go conn.Write(text) // the gateway may answer, and close, before it has read it all
-	return answers(conn)
+	conn.SetDeadline(time.Now().Add(waitTimeout))
+	go conn.Write(raw) // the gateway may respond and close before it has read everything
+	return readStatuses(conn)
 }
 
-// answers lists the statuses of all answers that a connection brings, and how it ends. An interim one is none.
-func answers(conn io.Reader) string {
+// readStatuses lists the statuses of all responses on a connection, without 1xx, and how the connection ends.
+func readStatuses(conn io.Reader) string {
 	var list []string
 	reader := bufio.NewReader(conn)
 	for {
@@ -85,7 +85,7 @@ func answers(conn io.Reader) string {
 		if resp.StatusCode < http.StatusOK {
 			continue
 		}
-		// Where a request was not read to its end, the reset that tells of it may overtake the answer's own.
+		// If the gateway did not read the whole request, its reset may arrive before the end of its response.
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			return strings.Join(append(list, strconv.Itoa(resp.StatusCode), "cut"), " ")
 		}
@@ -93,18 +93,18 @@ func answers(conn io.Reader) string {
 	}
 }
 
-// post is a completion request as it goes over the wire. The headers end with a line break each.
-func (s *siege) post(headers, body string) []byte {
-	return []byte("POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer " + s.secret + "\r\n" + headers + "\r\n" + body)
+// rawPost is a completion request as bytes. Each header ends with CRLF.
+func (l *hostileLoad) rawPost(headers, body string) []byte {
+	return []byte("POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer " + l.secret + "\r\n" + headers + "\r\n" + body)
 }
 
-// sized is a whole completion request.
-func (s *siege) sized(headers string, body []byte) []byte {
-	return append(s.post(fmt.Sprintf("%sContent-Length: %d\r\n", headers, len(body)), ""), body...)
+// rawPostWithLength is a completion request as bytes, with its Content-Length.
+func (l *hostileLoad) rawPostWithLength(headers string, body []byte) []byte {
+	return append(l.rawPost(fmt.Sprintf("%sContent-Length: %d\r\n", headers, len(body)), ""), body...)
 }
 
-// zipped is n megabytes of spaces, each a gzip member of its own.
-func zipped(t *testing.T, n int) []byte {
+// gzippedSpaces returns n MiB of spaces, each MiB as a gzip member.
+func gzippedSpaces(t *testing.T, n int) []byte {
 	t.Helper()
 	var member bytes.Buffer
 	w := gzip.NewWriter(&member)
@@ -113,11 +113,11 @@ func zipped(t *testing.T, n int) []byte {
 	return bytes.Repeat(member.Bytes(), n)
 }
 
-// misfit is a request that must not get through, and what it gets.
-type misfit struct {
+// rawRequest is a malformed, oversized or unusual request and the expected result.
+type rawRequest struct {
 	name string
-	text []byte
-	want string // the statuses of all answers, and how the connection ends
+	raw  []byte
+	want string // as readStatuses returns it
 }
 
 const (
@@ -126,27 +126,27 @@ const (
 	smuggled = "GET /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n"
 )
 
-func (s *siege) misfits(t *testing.T) []misfit {
+func (l *hostileLoad) rawRequests(t *testing.T) []rawRequest {
 	t.Helper()
 	length := func(n int) string { return fmt.Sprintf("Content-Length: %d\r\n", n) }
-	pipelined := strings.Repeat("GET /v1/models HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer "+s.secret+"\r\n\r\n", 100)
-	return []misfit{
-		{"two lengths", s.post(length(len(small))+length(len(small)+len(smuggled)), small+smuggled), "400 closed"},
-		{"two lengths, the longer first", s.post(length(len(small)+len(smuggled))+length(len(small)), small+smuggled), "400 closed"},
-		{"two lengths in one line", s.post("Content-Length: 5, 5\r\n", "hello"+smuggled), "400 closed"},
-		{"a length with a sign", s.post("Content-Length: +5\r\n", "hello"+smuggled), "400 closed"},
-		{"a negative length", s.post("Content-Length: -1\r\n", smuggled), "400 closed"},
-		{"a length of many digits", s.post("Content-Length: "+strings.Repeat("9", 40)+"\r\n", smuggled), "400 closed"},
-		{"a length and chunks", s.post(length(5+len(smuggled))+chunked, "0\r\n\r\n"+smuggled), "400 closed"},
-		{"chunks and a length", s.post(chunked+length(4), "0\r\n\r\n"+smuggled), "400 closed"},
-		{"a space before the colon", s.post("Transfer-Encoding : chunked\r\n", "0\r\n\r\n"+smuggled), "400 closed"},
-		{"an unknown coding", s.post("Transfer-Encoding: xchunked\r\n"+length(5), "0\r\n\r\n"+smuggled), "501 closed"},
-		{"two codings", s.post(chunked+"Transfer-Encoding: identity\r\n", "0\r\n\r\n"+smuggled), "501 closed"},
-		{"chunks that are none", s.post(chunked, "hello"+smuggled), "closed"},
-		{"a coding in HTTP/1.0", []byte("POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nHost: gateway\r\n" + chunked + length(0) + "\r\n0\r\n\r\n" + smuggled), "401 closed"},
+	pipelined := strings.Repeat("GET /v1/models HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer "+l.secret+"\r\n\r\n", 100)
+	return []rawRequest{
+		{"two lengths", l.rawPost(length(len(smallRequest))+length(len(smallRequest)+len(smuggled)), smallRequest+smuggled), "400 closed"},
+		{"two lengths, the longer first", l.rawPost(length(len(smallRequest)+len(smuggled))+length(len(smallRequest)), smallRequest+smuggled), "400 closed"},
+		{"two lengths in one line", l.rawPost("Content-Length: 5, 5\r\n", "hello"+smuggled), "400 closed"},
+		{"a length with a sign", l.rawPost("Content-Length: +5\r\n", "hello"+smuggled), "400 closed"},
+		{"a negative length", l.rawPost("Content-Length: -1\r\n", smuggled), "400 closed"},
+		{"a length of many digits", l.rawPost("Content-Length: "+strings.Repeat("9", 40)+"\r\n", smuggled), "400 closed"},
+		{"a length and chunked coding", l.rawPost(length(5+len(smuggled))+chunked, "0\r\n\r\n"+smuggled), "400 closed"},
+		{"chunked coding and a length", l.rawPost(chunked+length(4), "0\r\n\r\n"+smuggled), "400 closed"},
+		{"a space before the colon", l.rawPost("Transfer-Encoding : chunked\r\n", "0\r\n\r\n"+smuggled), "400 closed"},
+		{"an unknown transfer coding", l.rawPost("Transfer-Encoding: xchunked\r\n"+length(5), "0\r\n\r\n"+smuggled), "501 closed"},
+		{"two transfer codings", l.rawPost(chunked+"Transfer-Encoding: identity\r\n", "0\r\n\r\n"+smuggled), "501 closed"},
+		{"malformed chunks", l.rawPost(chunked, "hello"+smuggled), "closed"},
+		{"a transfer coding in HTTP/1.0", []byte("POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nHost: gateway\r\n" + chunked + length(0) + "\r\n0\r\n\r\n" + smuggled), "401 closed"},
 		{"no host", []byte("GET /v1/models HTTP/1.1\r\n\r\n"), "400 closed"},
 		{"two hosts", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), "400 closed"},
-		{"a line break of its own", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"), "400 closed"},
+		{"a bare CR", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"), "400 closed"},
 		{"a zero byte", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \x00\r\n\r\n"), "400 closed"},
 		{"HTTP/0.9", []byte("GET /v1/models\r\n\r\n"), "400 closed"},
 		{"HTTP/3.0", []byte("GET /v1/models HTTP/3.0\r\nHost: a\r\n\r\n"), "505 closed"},
@@ -154,31 +154,32 @@ func (s *siege) misfits(t *testing.T) []misfit {
 		{"noise", bytes.Repeat([]byte{0, 0xff, '\r', '\n'}, 1000), "400 closed"},
 		{"HTTP/2 and then noise", []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("noise", 100)), "not HTTP/1"},
 		{"a header of 100 KB", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n"), "431 closed"},
-		{"an address of 100 KB", []byte("GET /" + strings.Repeat("x", 100_000) + " HTTP/1.1\r\nHost: a\r\n\r\n"), "431 closed"},
+		{"a URL of 100 KB", []byte("GET /" + strings.Repeat("x", 100_000) + " HTTP/1.1\r\nHost: a\r\n\r\n"), "431 closed"},
 		{"20,000 headers", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 20_000) + "\r\n"), "431 closed"},
 		{"a key of 50 KB", []byte("GET /v1/models HTTP/1.1\r\nHost: a\r\n" + closing + "Authorization: Bearer " + strings.Repeat("x", 50_000) + "\r\n\r\n"), "401 closed"},
-		{"two keys", s.post("Authorization: Bearer "+s.secret+"\r\n"+closing+length(0), ""), "401 closed"},
-		{"an expectation that is unknown", s.post("Expect: the-unexpected\r\n"+length(0), ""), "417 closed"},
-		{"100 requests at once", []byte(pipelined + "GET /healthz HTTP/1.1\r\nHost: a\r\n" + closing + "\r\n"), strings.Repeat("200 ", 101) + "closed"},
-		{"a gzip bomb", s.sized(closing+"Content-Encoding: gzip\r\n", zipped(t, 256)), "413 closed"},
-		{"gzip that is none", s.sized(closing+"Content-Encoding: gzip\r\n", []byte(small)), "400 closed"},
-		{"gzip that breaks off", s.sized(closing+"Content-Encoding: gzip\r\n", zipped(t, 1)[:500]), "400 closed"},
-		{"another encoding", s.sized(closing+"Content-Encoding: gzip, gzip\r\n", zipped(t, 1)), "415 closed"},
-		{"a body that is announced to be huge", s.post("Expect: 100-continue\r\nContent-Length: 1000000000000\r\n", ""), "413 closed"},
-		{"17 MB", s.sized(closing, bytes.Repeat([]byte(" "), 17<<20)), "413 closed"},
-		{"depth", s.sized(closing, bytes.Repeat([]byte("["), 1<<20)), "400 closed"},
+		{"two Authorization headers", l.rawPost("Authorization: Bearer "+l.secret+"\r\n"+closing+length(0), ""), "401 closed"},
+		{"an unknown expectation", l.rawPost("Expect: the-unexpected\r\n"+length(0), ""), "417 closed"},
+		{"100 pipelined requests", []byte(pipelined + "GET /healthz HTTP/1.1\r\nHost: a\r\n" + closing + "\r\n"), strings.Repeat("200 ", 101) + "closed"},
+		{"a gzip bomb", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", gzippedSpaces(t, 256)), "413 closed"},
+		{"malformed gzip", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", []byte(smallRequest)), "400 closed"},
+		{"truncated gzip", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", gzippedSpaces(t, 1)[:500]), "400 closed"},
+		{"an unsupported encoding", l.rawPostWithLength(closing+"Content-Encoding: gzip, gzip\r\n", gzippedSpaces(t, 1)), "415 closed"},
+		{"an announced body of 1 TB", l.rawPost("Expect: 100-continue\r\nContent-Length: 1000000000000\r\n", ""), "413 closed"},
+		{"a body of 17 MiB", l.rawPostWithLength(closing, bytes.Repeat([]byte(" "), 17<<20)), "413 closed"},
+		{"deep nesting", l.rawPostWithLength(closing, bytes.Repeat([]byte("["), 1<<20)), "400 closed"},
 	}
 }
 
-// repeat makes the requests that must not get through one after the other, by so many clients, until the siege is over.
-func (s *siege) repeat(t *testing.T, clients int) {
+// sendRawRequests sends the raw requests one after another from each client until the load is stopped, and checks the
+// results. Each client sends every request at least once.
+func (l *hostileLoad) sendRawRequests(t *testing.T, clients int) {
 	t.Helper()
-	list := s.misfits(t)
+	list := l.rawRequests(t)
 	for i := range clients {
-		s.all.Go(func() {
-			for turn := i; turn < i+len(list) || s.goesOn(); turn++ { // each at least once
-				m := list[turn%len(list)]
-				if got := s.attack(m.text); got != m.want {
+		l.goroutines.Go(func() {
+			for n := i; n < i+len(list) || l.waitInterval(); n++ {
+				m := list[n%len(list)]
+				if got := l.exchange(m.raw); got != m.want {
 					t.Errorf("%s: got %s, want %s", m.name, got, m.want)
 				}
 			}
@@ -186,16 +187,16 @@ func (s *siege) repeat(t *testing.T, clients int) {
 	}
 }
 
-// hold opens n connections, sends the text over each and then, if drip, a byte of it again and again, until the gateway
-// closes them or the siege is over. The channel is closed when none is open any more.
-func (s *siege) hold(t *testing.T, n int, drip byte, text func(i int) []byte) (closed <-chan struct{}) {
+// holdConnections opens n connections and sends text over each and then, if drip is not 0, one drip byte every 200 ms,
+// until the gateway closes them or the load is stopped. The returned channel is closed when all connections are closed.
+func (l *hostileLoad) holdConnections(t *testing.T, n int, drip byte, text func(i int) []byte) (closed <-chan struct{}) {
 	t.Helper()
-	var group sync.WaitGroup
-	opening := make(chan struct{}, 64) // at a time, so that none is lost in the queue of the socket
+	var wg sync.WaitGroup
+	opening := make(chan struct{}, 64) // limits concurrent dials, so that the accept queue does not overflow
 	for i := range n {
-		group.Go(func() {
+		wg.Go(func() {
 			opening <- struct{}{}
-			conn, err := s.dial()
+			conn, err := l.dial()
 			<-opening
 			if err != nil {
 				t.Error(err)
@@ -208,86 +209,88 @@ func (s *siege) hold(t *testing.T, n int, drip byte, text func(i int) []byte) (c
 				defer close(ended)
 				io.Copy(io.Discard, conn)
 			}()
-			beat := new(time.Ticker)
+			ticker := new(time.Ticker)
 			if drip != 0 {
-				beat = time.NewTicker(200 * time.Millisecond)
-				defer beat.Stop()
+				ticker = time.NewTicker(200 * time.Millisecond)
+				defer ticker.Stop()
 			}
 			for {
 				select {
 				case <-ended:
 					return
-				case <-s.over:
+				case <-l.done:
 					return
-				case <-beat.C:
+				case <-ticker.C:
 					conn.Write([]byte{drip})
 				}
 			}
 		})
 	}
 	done := make(chan struct{})
-	s.all.Go(func() {
-		group.Wait()
+	l.goroutines.Go(func() {
+		wg.Wait()
 		close(done)
 	})
 	return done
 }
 
-// slowHeaders are clients that connect and say nothing, or never come to the end of their headers. The gateway must
-// have closed them all within read_header_timeout.
-func (s *siege) slowHeaders(t *testing.T, n int) (closed []<-chan struct{}) {
+// slowHeaders are clients that send nothing, or never finish their headers. The gateway must close all of them within
+// read_header_timeout.
+func (l *hostileLoad) slowHeaders(t *testing.T, n int) (closed []<-chan struct{}) {
 	t.Helper()
 	unfinished := "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nX: "
 	return []<-chan struct{}{
-		s.hold(t, n, 0, func(i int) []byte { return []byte([]string{"", "P", unfinished}[i%3]) }),
-		s.hold(t, n/10, 'x', func(int) []byte { return []byte(unfinished) }),
+		l.holdConnections(t, n, 0, func(i int) []byte { return []byte([]string{"", "P", unfinished}[i%3]) }),
+		l.holdConnections(t, n/10, 'x', func(int) []byte { return []byte(unfinished) }),
 	}
 }
 
-// slowBodies are clients whose body comes byte by byte, or, where they were asked to go on, never. Those without a key
-// must be turned away without waiting for it.
-func (s *siege) slowBodies(t *testing.T, n int) (closed []<-chan struct{}) {
+// slowBodies are clients that send their body byte by byte, or stop after 100 Continue. The gateway must reject those
+// without a valid key before it reads the body; closed covers only these.
+func (l *hostileLoad) slowBodies(t *testing.T, n int) (closed []<-chan struct{}) {
 	t.Helper()
-	s.hold(t, n/4, ' ', func(int) []byte { return s.post("Content-Length: 100000\r\n", "{") })
-	s.hold(t, n/4, ' ', func(int) []byte { return s.post(chunked, "fffff\r\n{") })
-	s.hold(t, n/4, 0, func(int) []byte { return s.post("Expect: 100-continue\r\nContent-Length: 16000000\r\n", "") })
-	return []<-chan struct{}{s.hold(t, n/4, ' ', func(int) []byte {
+	l.holdConnections(t, n/4, ' ', func(int) []byte { return l.rawPost("Content-Length: 100000\r\n", "{") })
+	l.holdConnections(t, n/4, ' ', func(int) []byte { return l.rawPost(chunked, "fffff\r\n{") })
+	l.holdConnections(t, n/4, 0, func(int) []byte { return l.rawPost("Expect: 100-continue\r\nContent-Length: 16000000\r\n", "") })
+	return []<-chan struct{}{l.holdConnections(t, n/4, ' ', func(int) []byte {
 		return []byte("POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer wrong\r\nContent-Length: 100000\r\n\r\n{")
 	})}
 }
 
-// endOfText is the token that ends a text, which a stream that is to last must not have.
-func (s *siege) endOfText() int {
-	s.t.Helper()
+// endOfText returns the end-of-text token, which a long stream has to exclude.
+func (l *hostileLoad) endOfText() int {
+	l.t.Helper()
 	var special struct{ Tokens []int }
-	question := s.request(s.t.Context(), http.MethodPost, s.backend+"/tokenize", `{"model": "`+checkpoint+`", "prompt": "<|end_of_text|>"}`)
-	question.Header.Set("Content-Type", "application/json")
-	if err := json.Unmarshal([]byte(s.do(question).body), &special); err != nil || len(special.Tokens) == 0 {
-		s.t.Fatal("the mock does not tell which token ends a text: ", err)
+	request := l.request(l.t.Context(), http.MethodPost, l.backend+"/tokenize", `{"model": "`+checkpoint+`", "prompt": "<|end_of_text|>"}`)
+	request.Header.Set("Content-Type", "application/json")
+	if err := json.Unmarshal([]byte(l.do(request).body), &special); err != nil || len(special.Tokens) == 0 {
+		l.t.Fatal("the mock does not return the end-of-text token: ", err)
 	}
 	return special.Tokens[len(special.Tokens)-1]
 }
 
-// slowReaders ask for a fast stream of megabytes and read no more than its beginning until the siege is over. What they
-// read then must not look whole.
-func (s *siege) slowReaders(t *testing.T, n int) {
+// slowReaders request a fast stream of megabytes and read only its beginning until the load is stopped. The rest that
+// they read then must not look complete.
+func (l *hostileLoad) slowReaders(t *testing.T, n int) {
 	t.Helper()
-	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`, s.endOfText())
+	body := fmt.Sprintf(
+		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 5000, "logprobs": 20, "logit_bias": {"%d": -100}, "stream": true}`,
+		l.endOfText())
 	for range n {
-		s.all.Go(func() {
-			conn, err := s.dial()
+		l.goroutines.Go(func() {
+			conn, err := l.dial()
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer conn.Close()
-			conn.Write(s.sized("", []byte(body)))
-			begin := make([]byte, 100)
-			if _, err := io.ReadFull(conn, begin); err != nil || !strings.HasPrefix(string(begin), "HTTP/1.1 200") {
-				t.Errorf("slow reader: %v: %q", err, begin)
+			conn.Write(l.rawPostWithLength("", []byte(body)))
+			head := make([]byte, 100)
+			if _, err := io.ReadFull(conn, head); err != nil || !strings.HasPrefix(string(head), "HTTP/1.1 200") {
+				t.Errorf("slow reader: %v: %q", err, head)
 			}
-			<-s.over
-			conn.SetDeadline(time.Now().Add(patience))
+			<-l.done
+			conn.SetDeadline(time.Now().Add(waitTimeout))
 			rest, err := io.ReadAll(conn)
 			if strings.Contains(string(rest), "[DONE]") || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("slow reader: the stream ends with %q, %v", rest[max(0, len(rest)-100):], err)
@@ -296,38 +299,38 @@ func (s *siege) slowReaders(t *testing.T, n int) {
 	}
 }
 
-// unreadAnswers are clients who ask without end, with a key and without, and read nothing. The gateway must give them
-// up.
-func (s *siege) unreadAnswers(t *testing.T, n int) (closed []<-chan struct{}) {
+// unreadResponses are clients that send requests without pause, with and without a key, and read nothing. The gateway
+// must close their connections.
+func (l *hostileLoad) unreadResponses(t *testing.T, n int) (closed []<-chan struct{}) {
 	t.Helper()
 	models := "GET /v1/models HTTP/1.1\r\nHost: gateway\r\n"
 	for i := range n {
-		request := []string{models + "\r\n", models + "Authorization: Bearer " + s.secret + "\r\n\r\n"}[i%2]
+		request := []string{models + "\r\n", models + "Authorization: Bearer " + l.secret + "\r\n\r\n"}[i%2]
 		done := make(chan struct{})
 		closed = append(closed, done)
-		s.all.Go(func() {
+		l.goroutines.Go(func() {
 			defer close(done)
-			conn, err := s.dial()
+			conn, err := l.dial()
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(2 * patience))
+			conn.SetDeadline(time.Now().Add(2 * waitTimeout))
 			for err == nil {
 				_, err = conn.Write(bytes.Repeat([]byte(request), 100))
 			}
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("a client that reads no answers is not given up")
+				t.Error("the gateway did not close the connection of a client that reads no responses")
 			}
 		})
 	}
 	return closed
 }
 
-// rapidReset is an HTTP/2 client that takes every request back at once, a thousand on a connection. What is no frame
-// ends each.
-func (s *siege) rapidReset(t *testing.T) {
+// rapidReset is an HTTP/2 client that opens and resets a thousand streams on each connection (CVE-2023-44487). Bytes that
+// are no frame end each connection.
+func (l *hostileLoad) rapidReset(t *testing.T) {
 	t.Helper()
 	frames := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 	for id := uint32(1); id < 2000; id += 2 {
@@ -336,14 +339,14 @@ func (s *siege) rapidReset(t *testing.T) {
 		frames = append(append(append(frames, 0, 0, 4, 3, 0), number...), 0, 0, 0, 8)
 	}
 	frames = append(frames, strings.Repeat("noise", 10)...)
-	s.all.Go(func() {
-		for s.goesOn() {
-			conn, err := s.dial()
+	l.goroutines.Go(func() {
+		for l.waitInterval() {
+			conn, err := l.dial()
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			conn.SetDeadline(time.Now().Add(patience))
+			conn.SetDeadline(time.Now().Add(waitTimeout))
 			go conn.Write(frames)
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("rapid reset: the connection is still open")
@@ -353,51 +356,51 @@ func (s *siege) rapidReset(t *testing.T) {
 	})
 }
 
-// honest is a client that means well, with a key of its own.
-type honest struct {
-	key     string
-	pool    *http.Client
-	patient time.Duration // how long one request may take
-	took    []time.Duration
+// legitimateClient is a client with its own key whose requests must succeed during the attack.
+type legitimateClient struct {
+	key       string
+	keepAlive *http.Client
+	timeout   time.Duration // of one request
+	latencies []time.Duration
 }
 
-// ask makes one request, plain or streamed, on a kept connection or a new one, and notes how long it took.
-func (h *honest) ask(t *testing.T, url string, turn int) {
+// send sends request number i, plain or streamed, on a kept or a new connection, and records its latency.
+func (c *legitimateClient) send(t *testing.T, url string, i int) {
 	t.Helper()
-	body, with := small, h.pool
-	if turn%2 == 1 {
-		body = strings.TrimSuffix(small, "}") + `, "stream": true}`
+	body, via := smallRequest, c.keepAlive
+	if i%2 == 1 {
+		body = strings.TrimSuffix(smallRequest, "}") + `, "stream": true}`
 	}
-	if turn%4 < 2 {
-		with = client
+	if i%4 < 2 {
+		via = httpClient
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), h.patient)
+	ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
 	must(t, err)
-	req.Header.Set("Authorization", "Bearer "+h.key)
-	began := time.Now()
-	resp, err := with.Do(req)
+	req.Header.Set("Authorization", "Bearer "+c.key)
+	start := time.Now()
+	resp, err := via.Do(req)
 	if err != nil {
-		t.Errorf("an honest request: %v", err)
+		t.Errorf("a legitimate request: %v", err)
 		return
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	h.took = append(h.took, time.Since(began))
-	if err != nil || resp.StatusCode != http.StatusOK || turn%2 == 1 && !strings.HasSuffix(string(answer), "data: [DONE]\n\n") {
-		t.Errorf("an honest request: %d %v: %s", resp.StatusCode, err, answer)
+	got, err := io.ReadAll(resp.Body)
+	c.latencies = append(c.latencies, time.Since(start))
+	if err != nil || resp.StatusCode != http.StatusOK || i%2 == 1 && !strings.HasSuffix(string(got), "data: [DONE]\n\n") {
+		t.Errorf("a legitimate request: %d %v: %s", resp.StatusCode, err, got)
 	}
 }
 
-// String is how long the requests took.
-func (h *honest) String() string {
-	slices.Sort(h.took)
-	n := len(h.took)
+// String summarizes the latencies.
+func (c *legitimateClient) String() string {
+	slices.Sort(c.latencies)
+	n := len(c.latencies)
 	if n == 0 {
 		return "no requests"
 	}
-	return fmt.Sprintf("%d requests: median %v, 99 of 100 within %v, the worst %v", n, h.took[n/2], h.took[n*99/100], h.took[n-1])
+	return fmt.Sprintf("%d requests: median %v, 99th percentile %v, maximum %v", n, c.latencies[n/2], c.latencies[n*99/100], c.latencies[n-1])
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -409,53 +412,55 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Whatever bad clients do at once, each gets what it deserves, an honest one is served meanwhile, and nothing of them is
-// left in the end.
-func TestHostileClientsDoNotHurtAnHonestOne(t *testing.T) {
-	const halfOpen, slowReaders = 5000, 8
-	givenUp := fmt.Sprintf(`basegate_requests_total{code="client_gone",model="m"} %d`, slowReaders)
-	enoughFiles(t, halfOpen+1000)
-	withoutRaceDetector(t)
-	backend := separateMock(t)
-	// A client that does not read is given up after idle_timeout and three seconds.
-	place := newSite(t, settings{server: ", read_header_timeout: 6s", rest: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}"}, backend)
-	h := &honest{key: place.key("honest"), pool: &http.Client{Transport: &http.Transport{}}, patient: 5 * time.Second}
-	s := &siege{gateway: place.serve(), backend: backend, over: make(chan struct{})}
-	s.address = strings.TrimPrefix(s.url, "http://")
-	before := s.metric("go_goroutines")
+// During all attacks at once, every hostile client gets the expected response, a legitimate client is served within its
+// timeout, and afterwards nothing of the attacks is left.
+func TestHostileClientsDoNotAffectALegitimateOne(t *testing.T) {
+	const slowHeaderConns, slowReaders = 5000, 8
+	slowReadersClosed := fmt.Sprintf(`basegate_requests_total{code="client_gone",model="m"} %d`, slowReaders)
+	requireOpenFiles(t, slowHeaderConns+1000)
+	useBinaryWithoutRaceDetector(t)
+	_, backend := startMockProcess(t)
+	// The gateway closes the connection of a client that does not read after idle_timeout plus three seconds.
+	env := newEnvironment(t, settings{
+		server: ", read_header_timeout: 6s", extra: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}",
+	}, backend)
+	legitimate := &legitimateClient{key: env.createKey("legitimate"), keepAlive: &http.Client{Transport: &http.Transport{}}, timeout: 5 * time.Second}
+	load := &hostileLoad{gateway: env.serve(), backend: backend, done: make(chan struct{})}
+	load.address = strings.TrimPrefix(load.url, "http://")
+	before := load.metric("go_goroutines")
 
-	turn := 0
-	for ; turn < 100; turn++ {
-		h.ask(t, s.url, turn)
+	i := 0
+	for ; i < 100; i++ {
+		legitimate.send(t, load.url, i)
 	}
-	t.Log("in peace: ", h)
-	h.took = nil
+	t.Log("before the attack: ", legitimate)
+	legitimate.latencies = nil
 
-	closed := slices.Concat(s.slowHeaders(t, halfOpen), s.slowBodies(t, 100), s.unreadAnswers(t, 2))
-	s.slowReaders(t, slowReaders)
-	s.rapidReset(t)
-	s.repeat(t, 2)
-	deadline := time.Now().Add(3 * patience)
-	for open := true; open && time.Now().Before(deadline); turn++ {
-		h.ask(t, s.url, turn)
+	closed := slices.Concat(load.slowHeaders(t, slowHeaderConns), load.slowBodies(t, 100), load.unreadResponses(t, 2))
+	load.slowReaders(t, slowReaders)
+	load.rapidReset(t)
+	load.sendRawRequests(t, 2)
+	deadline := time.Now().Add(3 * waitTimeout)
+	for open := true; open && time.Now().Before(deadline); i++ {
+		legitimate.send(t, load.url, i)
 		closed = slices.DeleteFunc(closed, isClosed)
-		open = len(closed) > 0 || turn%50 != 0 || !strings.Contains(s.get(s.admin, "/metrics").body, givenUp)
+		open = len(closed) > 0 || i%50 != 0 || !strings.Contains(load.get(load.admin, "/metrics").body, slowReadersClosed)
 	}
-	close(s.over)
-	s.all.Wait()
+	close(load.done)
+	load.goroutines.Wait()
 	if len(closed) > 0 {
-		t.Errorf("%d kinds of clients were still connected", len(closed))
+		t.Errorf("the gateway has not closed the connections of %d groups of hostile clients", len(closed))
 	}
-	t.Log("under attack: ", h)
-	h.pool.CloseIdleConnections()
-	s.rest()
-	t.Logf("goroutines: %.0f before, %.0f after", before, s.metric("go_goroutines"))
-	if s.metric("basegate_ledger_lost_rows_total") != 0 {
-		t.Error("rows are lost")
+	t.Log("during the attack: ", legitimate)
+	legitimate.keepAlive.CloseIdleConnections()
+	load.waitIdle()
+	t.Logf("goroutines: %.0f before, %.0f after", before, load.metric("go_goroutines"))
+	if load.metric("basegate_ledger_lost_rows_total") != 0 {
+		t.Error("ledger rows are lost")
 	}
-	for _, row := range place.usage() {
+	for _, row := range env.usageRows() {
 		if row.State != "settled" {
-			t.Errorf("%+v", row)
+			t.Errorf("a row is not settled: %+v", row)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -15,96 +16,97 @@ import (
 	"basegate/mockvllm"
 )
 
-// obedience is how soon a running server must follow a command.
-const obedience = time.Second
+// propagationLimit is the time within which a running gateway must apply a command.
+const propagationLimit = time.Second
 
-// post sends a completion request with a key, from any goroutine.
-func post(url, secret, body string) (reply, error) {
+// post sends a completion request with a key. It may be called from any goroutine.
+func post(url, secret, body string) (response, error) {
 	return postTo(url+"/v1/completions", secret, body)
 }
 
-func postTo(address, secret, body string) (reply, error) {
+// postTo sends a POST request with a key. It may be called from any goroutine.
+func postTo(address, secret, body string) (response, error) {
 	r, err := http.NewRequest(http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
-		return reply{}, err
+		return response{}, err
 	}
 	r.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := client.Do(r)
+	resp, err := httpClient.Do(r)
 	if err != nil {
-		return reply{}, err
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	return reply{resp.StatusCode, resp.Header, string(text)}, err
+	return response{resp.StatusCode, resp.Header, string(text)}, err
 }
 
-// becomes waits until requests with the key are answered with a status, which must be within a second.
-func (g *gateway) becomes(secret string, status int) {
+// waitForStatus waits for at most propagationLimit until requests with the key get a status.
+func (g *gateway) waitForStatus(secret string, status int) {
 	g.t.Helper()
-	poll.Within(g.t, obedience, http.StatusText(status), func() bool {
-		answer, err := post(g.url, secret, small)
-		return err == nil && answer.status == status
+	poll.Within(g.t, propagationLimit, fmt.Sprintf("the key gets %d %s", status, http.StatusText(status)), func() bool {
+		got, err := post(g.url, secret, smallRequest)
+		return err == nil && got.status == status
 	})
 }
 
-func TestTheRunningServerObeysKeyCommands(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestKeyCommandsApplyWithinASecond(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 
-	secret := g.key("new")
+	secret := g.createKey("new")
 	prefix := secret[:13]
-	g.becomes(secret, http.StatusOK)
+	g.waitForStatus(secret, http.StatusOK)
 	g.run("key", "pause", prefix)
-	g.becomes(secret, http.StatusUnauthorized)
+	g.waitForStatus(secret, http.StatusUnauthorized)
 	g.run("key", "resume", prefix)
-	g.becomes(secret, http.StatusOK)
+	g.waitForStatus(secret, http.StatusOK)
 	g.run("key", "revoke", prefix)
-	g.becomes(secret, http.StatusUnauthorized)
-	g.becomes(g.secret, http.StatusOK)
+	g.waitForStatus(secret, http.StatusUnauthorized)
+	g.waitForStatus(g.secret, http.StatusOK)
 }
 
-func TestTheRunningServerObeysAccountCommands(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
-	g.becomes(g.secret, http.StatusOK)
+func TestAccountCommandsApplyWithinASecond(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	g.waitForStatus(g.secret, http.StatusOK)
 	g.run("account", "disable", g.email)
-	g.becomes(g.secret, http.StatusUnauthorized)
+	g.waitForStatus(g.secret, http.StatusUnauthorized)
 	g.run("account", "approve", g.email)
-	g.becomes(g.secret, http.StatusOK)
+	g.waitForStatus(g.secret, http.StatusOK)
 }
 
-// All refusals of a key read the same, but for the request's id, so that they tell an attacker nothing.
-func TestAllRefusedKeysAreToldTheSame(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
-	g.run("account", "set", g.email, "--monthly-budget", "1_000_000") // of which a key that may not ask is not told either
-	paused, revoked := g.key("paused"), g.key("revoked")
+// All rejections of a key are identical except for the request ID, so that they reveal nothing to an attacker.
+func TestAllRejectedKeysGetTheSameResponse(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	g.run("account", "set", g.email, "--monthly-budget", "1_000_000") // must not show in the headers of a rejected key
+	paused, revoked := g.createKey("paused"), g.createKey("revoked")
 	g.run("key", "pause", paused[:13])
 	g.run("key", "revoke", revoked[:13])
-	g.becomes(paused, http.StatusUnauthorized)
-	g.becomes(revoked, http.StatusUnauthorized)
+	g.waitForStatus(paused, http.StatusUnauthorized)
+	g.waitForStatus(revoked, http.StatusUnauthorized)
 
 	unknown := "acs-bm-" + strings.Repeat("x", 43)
-	var first fault
+	var first apiError
 	var headers []string
 	for i, secret := range []string{"", "nonsense", unknown, paused, revoked} {
-		answer, err := post(g.url, secret, small)
+		got, err := post(g.url, secret, smallRequest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := answer.fault(t)
+		apiErr := got.apiError(t)
 		if i == 0 {
-			first = told
+			first = apiErr
 		}
-		if told != first || told.Code != "invalid_api_key" || told.Type != "authentication_error" {
-			t.Errorf("key %d: %+v, the first was told %+v", i, told, first)
+		if apiErr != first || apiErr.Code != "invalid_api_key" || apiErr.Type != "authentication_error" {
+			t.Errorf("key %d: got %+v, want the first key's %+v", i, apiErr, first)
 		}
-		if h := answer.header; h.Get("WWW-Authenticate") != "Bearer" || h.Get("X-Should-Retry") != "false" {
-			t.Errorf("key %d: headers %v", i, h)
+		if h := got.header; h.Get("WWW-Authenticate") != "Bearer" || h.Get("X-Should-Retry") != "false" {
+			t.Errorf("key %d: wrong headers: %v", i, h)
 		}
-		names := slices.Sorted(maps.Keys(answer.header))
+		names := slices.Sorted(maps.Keys(got.header))
 		if i == 0 {
 			headers = names
 		}
 		if !slices.Equal(names, headers) {
-			t.Errorf("key %d: %v, the first got %v", i, names, headers)
+			t.Errorf("key %d: got the headers %v, want the first key's %v", i, names, headers)
 		}
 	}
 }

@@ -28,17 +28,17 @@ import (
 	"basegate/mockvllm"
 )
 
-// launched is a model whose one backend is started and stopped by the gateway: scripts that run a mock on a port of its
-// own. The mock answers after bootDelay.
-type launched struct {
+// launchedModel is a model with one backend that the gateway starts and stops by scripts. The backend is a mock process
+// on a fixed port, which listens bootDelay after the start.
+type launchedModel struct {
 	dir string
 	url string
 }
 
-func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
+func newLaunchedModel(t *testing.T, bootDelay time.Duration) *launchedModel {
 	t.Helper()
-	l := &launched{dir: t.TempDir()}
-	address := freeAddress(t)
+	l := &launchedModel{dir: t.TempDir()}
+	address := unusedAddress(t)
 	l.url = "http://" + address
 	script := func(name, text string) {
 		must(t, os.WriteFile(filepath.Join(l.dir, name), []byte("#!/bin/sh\ncd "+l.dir+"\n"+text+"\n"), 0o700))
@@ -47,8 +47,8 @@ func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
 		bootDelay.Seconds(), binary, address, checkpoint))
 	script("stop", "echo stopped >> log; kill $(cat pid) && while kill -0 $(cat pid) 2>/dev/null; do sleep 0.02; done")
 	t.Cleanup(func() {
-		if said, err := os.ReadFile(filepath.Join(l.dir, "mock.log")); t.Failed() && err == nil {
-			t.Logf("the launched mock at %s: %s", address, said)
+		if output, err := os.ReadFile(filepath.Join(l.dir, "mock.log")); t.Failed() && err == nil {
+			t.Logf("the launched mock at %s: %s", address, output)
 		}
 		if pid, err := os.ReadFile(filepath.Join(l.dir, "pid")); err == nil {
 			if n, err := strconv.Atoi(strings.TrimSpace(string(pid))); err == nil {
@@ -61,9 +61,9 @@ func newLaunched(t *testing.T, bootDelay time.Duration) *launched {
 	return l
 }
 
-// freeAddress is where nobody listens. It is below the ports that the kernel gives to connections and to whoever wants
-// any, so that none of them takes it meanwhile.
-func freeAddress(t *testing.T) string {
+// unusedAddress returns a free loopback address. Its port is below the kernel's ephemeral ports, so that no other
+// connection or listener is given it before the test uses it.
+func unusedAddress(t *testing.T) string {
 	t.Helper()
 	for {
 		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
@@ -77,8 +77,8 @@ func freeAddress(t *testing.T) string {
 	}
 }
 
-// commands are those that were run, in order.
-func (l *launched) commands() []string {
+// ranCommands returns the commands that have run, in order.
+func (l *launchedModel) ranCommands() []string {
 	text, err := os.ReadFile(filepath.Join(l.dir, "log"))
 	if err != nil {
 		return nil
@@ -86,53 +86,54 @@ func (l *launched) commands() []string {
 	return strings.Fields(string(text))
 }
 
-// model is the configuration's element; more is in YAML's flow style, each with a comma before it.
-func (l *launched) model(id, launch, more string) string {
+// config returns the model's element of the configuration; launch and more are members in YAML flow style, each with a
+// comma before it.
+func (l *launchedModel) config(id, launch, more string) string {
 	return fmt.Sprintf(`{id: %s, checkpoint: %s%s, backends: [{name: b, url: "%s", gpu: H100, launch: {start: [%s/start], stop: [%s/stop], boot_timeout: 30s%s}}]}`,
 		id, checkpoint, more, l.url, l.dir, l.dir, launch)
 }
 
-// The official SDKs do this: they wait as long as Retry-After says, and ask again.
-func (g *gateway) retrying(body string) (answer reply, waited time.Duration) {
+// completeWithRetries retries a completion request as the official SDKs do: after the delay in Retry-After.
+func (g *gateway) completeWithRetries(body string) (got response, waited time.Duration) {
 	g.t.Helper()
-	began := time.Now()
+	start := time.Now()
 	for {
-		answer = g.complete(body)
-		if answer.header.Get("X-Should-Retry") != "true" || time.Since(began) > patience {
-			return answer, time.Since(began)
+		got = g.complete(body)
+		if got.header.Get("X-Should-Retry") != "true" || time.Since(start) > waitTimeout {
+			return got, time.Since(start)
 		}
-		seconds, err := strconv.Atoi(answer.header.Get("Retry-After"))
+		seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
 		must(g.t, err)
-		pause := time.NewTimer(time.Duration(seconds) * time.Second)
-		<-pause.C
+		delay := time.NewTimer(time.Duration(seconds) * time.Second)
+		<-delay.C
 	}
 }
 
-func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
+func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 	const boot = 2 * time.Second
-	l := newLaunched(t, boot)
-	place := newSite(t, settings{models: l.model("m", ", boot_estimate: 1s, idle_after: 0s", "")})
-	g := place.serve()
+	l := newLaunchedModel(t, boot)
+	env := newEnvironment(t, settings{models: l.config("m", ", boot_estimate: 1s, idle_after: 0s", "")})
+	g := env.serve()
 	stop := func() {
-		place.run("model", "stop", "m")
-		poll.Until(t, "it has stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
+		env.run("model", "stop", "m")
+		poll.Until(t, "the model is stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
 	}
-	for range 2 { // two boots are measured
-		if got, _ := g.retrying(small); got.status != http.StatusOK {
+	for range 2 { // the gateway measures two boots
+		if got, _ := g.completeWithRetries(smallRequest); got.status != http.StatusOK {
 			t.Fatalf("got %d %s", got.status, got.body)
 		}
 		stop()
 	}
-	poll.Until(t, "the list says so", func() bool {
+	poll.Until(t, "the model is listed as cold", func() bool {
 		return strings.Contains(g.get(g.url, "/v1/models").body, `"status":"cold"`)
 	})
-	before := len(l.commands())
-	var all sync.WaitGroup
+	before := len(l.ranCommands())
+	var wg sync.WaitGroup
 	var estimate atomic.Int64
-	began := time.Now()
+	start := time.Now()
 	for range 12 {
-		all.Go(func() {
-			got := g.complete(small)
+		wg.Go(func() {
+			got := g.complete(smallRequest)
 			e := gjson.Get(got.body, "error")
 			if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "modal_cold_boot" || got.header.Get("X-Should-Retry") != "true" ||
 				got.header.Get("Retry-After") != e.Get("retry_after_seconds").Raw || !e.Get("boot_elapsed_seconds").Exists() {
@@ -141,98 +142,99 @@ func TestTwelveAtOnceOnAStoppedModelLaunchItOnce(t *testing.T) {
 			estimate.Store(e.Get("boot_estimate_seconds").Int())
 		})
 	}
-	all.Wait()
-	poll.Until(t, "it answers", func() bool { return g.complete(small).status == http.StatusOK })
-	took := time.Since(began)
-	if got := l.commands()[before:]; len(got) != 1 || got[0] != "started" {
-		t.Errorf("%q was run for twelve", got)
+	wg.Wait()
+	poll.Until(t, "a request completes", func() bool { return g.complete(smallRequest).status == http.StatusOK })
+	took := time.Since(start)
+	if got := l.ranCommands()[before:]; len(got) != 1 || got[0] != "started" {
+		t.Errorf("12 requests ran %q, want one start", got)
 	}
-	// Whole seconds are all that Retry-After can say.
+	// Retry-After has whole seconds only.
 	if off := math.Abs(float64(estimate.Load()) - math.Ceil(took.Seconds())); off > math.Max(1, 0.2*took.Seconds()) {
-		t.Errorf("a boot of %v was estimated at %d s", took, estimate.Load())
+		t.Errorf("a boot took %v, its estimate was %d s", took, estimate.Load())
 	}
-	t.Logf("a boot of %v was estimated at %d s", took, estimate.Load())
+	t.Logf("a boot took %v, its estimate was %d s", took, estimate.Load())
 	stop()
-	got, waited := g.retrying(small)
+	got, waited := g.completeWithRetries(smallRequest)
 	if got.status != http.StatusOK {
-		t.Errorf("who obeys Retry-After got %d %s after %v", got.status, got.body, waited)
+		t.Errorf("a client that follows Retry-After got %d %s after %v", got.status, got.body, waited)
 	}
 }
 
-func TestAModelThatIdlesOutFailsNobody(t *testing.T) {
-	l := newLaunched(t, 0)
-	place := newSite(t, settings{models: l.model("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
-	g := place.serve()
+func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
+	l := newLaunchedModel(t, 0)
+	env := newEnvironment(t, settings{models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
+	g := env.serve()
 	for round := range 4 {
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range 6 {
-			all.Go(func() {
-				late := time.NewTimer(time.Duration(i) * 250 * time.Millisecond) // some come while it stops
-				<-late.C
+			wg.Go(func() {
+				delay := time.NewTimer(time.Duration(i) * 250 * time.Millisecond) // some requests arrive while the model stops
+				<-delay.C
 				got := g.complete(`{"model":"m","prompt":"Once upon a time","max_tokens":20,"stream":true}`)
 				if got.status != http.StatusOK || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
 					t.Errorf("round %d: got %d %s", round, got.status, got.body)
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 		idle := time.NewTimer(time.Duration(900+200*round) * time.Millisecond)
 		<-idle.C
 	}
-	if n := strings.Count(strings.Join(l.commands(), " "), "stopped started"); n == 0 {
-		t.Errorf("it never idled out and came back: %q", l.commands())
+	if n := strings.Count(strings.Join(l.ranCommands(), " "), "stopped started"); n == 0 {
+		t.Errorf("the model was never stopped and started again: %q", l.ranCommands())
 	}
 }
 
-func TestALaunchThatFailsIsTold(t *testing.T) {
-	l := newLaunched(t, 0)
+func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
+	l := newLaunchedModel(t, 0)
 	must(t, os.WriteFile(filepath.Join(l.dir, "start"), []byte("#!/bin/sh\necho 'no such image' >&2; exit 4\n"), 0o700))
-	g := newSite(t, settings{models: l.model("m", "", "")}).serve()
-	if got := g.complete(small); got.status != http.StatusServiceUnavailable {
-		t.Errorf("the first: %d %s", got.status, got.body)
+	g := newEnvironment(t, settings{models: l.config("m", "", "")}).serve()
+	if got := g.complete(smallRequest); got.status != http.StatusServiceUnavailable {
+		t.Errorf("the first request: %d %s", got.status, got.body)
 	}
-	poll.Until(t, "the failure is told", func() bool {
-		got := g.complete(small)
+	poll.Until(t, "the response has the launch command's error", func() bool {
+		got := g.complete(smallRequest)
 		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image") &&
 			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable"
 	})
-	g.says(g.stderr, `"command says".*no such image`)
+	g.waitForOutput(g.stderr, `"command says".*no such image`)
 }
 
-func TestCommandsReachTheRunningGateway(t *testing.T) {
-	l := newLaunched(t, 0)
-	place := newSite(t, settings{admin: freeAddress(t), models: l.model("m", "", "")})
-	place.serve()
-	state := func() string { return gjson.Get(place.run("model", "list", "--json"), "0.backends.0.state").Str }
+func TestModelCommandsReachTheRunningGateway(t *testing.T) {
+	l := newLaunchedModel(t, 0)
+	env := newEnvironment(t, settings{adminListen: unusedAddress(t), models: l.config("m", "", "")})
+	env.serve()
+	state := func() string { return gjson.Get(env.run("model", "list", "--json"), "0.backends.0.state").Str }
 	if got := state(); got != "stopped" {
-		t.Errorf("at first it is %s", got)
+		t.Errorf("initial state %s, want stopped", got)
 	}
-	place.run("model", "warm", "m")
-	poll.Until(t, "it is warm", func() bool { return state() == "ready" })
-	place.run("model", "stop", "m")
-	poll.Until(t, "it is stopped", func() bool { return state() == "stopped" })
+	env.run("model", "warm", "m")
+	poll.Until(t, "the model is ready", func() bool { return state() == "ready" })
+	env.run("model", "stop", "m")
+	poll.Until(t, "the model is stopped", func() bool { return state() == "stopped" })
 	now := time.Now().UTC()
-	place.run("model", "window", "add", "m", "--from", now.Format(time.RFC3339), "--to", now.Add(time.Hour).Format(time.RFC3339))
-	poll.Until(t, "the window starts it", func() bool { return state() == "ready" })
+	env.run("model", "window", "add", "m", "--from", now.Format(time.RFC3339), "--to", now.Add(time.Hour).Format(time.RFC3339))
+	poll.Until(t, "the warm window has started the model", func() bool { return state() == "ready" })
 }
 
-// One of two replicas is killed under load: nobody sees it but streams that had begun.
-func TestAReplicaThatIsKilledUnderLoad(t *testing.T) {
-	one, two := newLaunched(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
-	other := fmt.Sprintf(`{name: other, url: "%s"}`, two.URL())
-	models := strings.Replace(one.model("m", "", ", cold_wait: 20s"), "backends: [", "backends: ["+other+", ", 1)
-	g := newSite(t, settings{models: models, rest: "limits: {concurrency_per_key: 64}"}).serve()
-	must(t, exec.Command(filepath.Join(one.dir, "start")).Run()) // by hand: it is adopted
-	poll.Until(t, "both are ready", func() bool { return strings.Count(g.get(g.admin, "/models").body, `"state":"ready"`) == 2 })
+// When one of two replicas is killed under load, only streams that have started are affected, and they end with an error.
+func TestKilledReplicaAffectsOnlyStartedStreams(t *testing.T) {
+	launched, mock := newLaunchedModel(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
+	other := fmt.Sprintf(`{name: other, url: "%s"}`, mock.URL())
+	models := strings.Replace(launched.config("m", "", ", cold_wait: 20s"), "backends: [", "backends: ["+other+", ", 1)
+	g := newEnvironment(t, settings{models: models, extra: "limits: {concurrency_per_key: 64}"}).serve()
+	must(t, exec.Command(filepath.Join(launched.dir, "start")).Run()) // started outside the gateway, which detects it
+	poll.Until(t, "both replicas are ready", func() bool { return strings.Count(g.get(g.admin, "/models").body, `"state":"ready"`) == 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	var failed, answered, cut atomic.Int64
-	var all sync.WaitGroup
-	tickets := make(chan struct{})
+	var failed, completed, interrupted atomic.Int64
+	var wg sync.WaitGroup
+	permits := make(chan struct{})
 	for range 64 {
-		all.Go(func() {
-			for range tickets {
-				resp, err := client.Do(g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", `{"model":"m","prompt":"Once upon a time","max_tokens":10,"stream":true}`))
+		wg.Go(func() {
+			for range permits {
+				resp, err := httpClient.Do(g.request(t.Context(), http.MethodPost, g.url+"/v1/completions",
+					`{"model":"m","prompt":"Once upon a time","max_tokens":10,"stream":true}`))
 				if err != nil {
 					failed.Add(1)
 					continue
@@ -244,27 +246,27 @@ func TestAReplicaThatIsKilledUnderLoad(t *testing.T) {
 					failed.Add(1)
 					t.Logf("%v %d %s", err, resp.StatusCode, text)
 				case strings.HasSuffix(string(text), "data: [DONE]\n\n"):
-					answered.Add(1)
+					completed.Add(1)
 				case strings.Contains(string(text), `data: {"error"`):
-					cut.Add(1)
+					interrupted.Add(1)
 				default:
-					t.Errorf("an ambiguous end: %q", text)
+					t.Errorf("a stream without [DONE] or an error event: %q", text)
 				}
 			}
 		})
 	}
-	beat := time.NewTicker(5 * time.Millisecond)
-	defer beat.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	killed := false
 	for i := 0; ctx.Err() == nil; i++ {
-		<-beat.C
+		<-ticker.C
 		select {
-		case tickets <- struct{}{}:
+		case permits <- struct{}{}:
 		default:
 		}
 		if i > 200 && !killed {
 			killed = true
-			pid, err := os.ReadFile(filepath.Join(one.dir, "pid"))
+			pid, err := os.ReadFile(filepath.Join(launched.dir, "pid"))
 			must(t, err)
 			n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
 			must(t, err)
@@ -273,10 +275,10 @@ func TestAReplicaThatIsKilledUnderLoad(t *testing.T) {
 			must(t, p.Kill())
 		}
 	}
-	close(tickets)
-	all.Wait()
-	t.Logf("%d answered, %d cut after they had begun, %d failed", answered.Load(), cut.Load(), failed.Load())
-	if failed.Load() > 0 || answered.Load() < 100 {
-		t.Error("a client has seen it")
+	close(permits)
+	wg.Wait()
+	t.Logf("%d completed, %d interrupted after their start, %d failed", completed.Load(), interrupted.Load(), failed.Load())
+	if failed.Load() > 0 || completed.Load() < 100 {
+		t.Error("requests failed, or too few completed")
 	}
 }

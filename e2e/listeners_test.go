@@ -24,35 +24,35 @@ import (
 	"basegate/mockvllm"
 )
 
-func TestHealthIsOnBothListenersAndTheRestOnAdminAlone(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestHealthIsOnBothListenersAndDiagnosticsOnAdminOnly(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	for _, path := range []string{"/healthz", "/readyz"} {
 		for _, base := range []string{g.url, g.admin} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil) // without a key
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answer := g.do(r); answer.status != http.StatusOK {
-				t.Errorf("%s%s: %d %s", base, path, answer.status, answer.body)
+			if got := g.do(r); got.status != http.StatusOK {
+				t.Errorf("%s%s: got %d %s, want 200", base, path, got.status, got.body)
 			}
 		}
 	}
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap", "/debug/pprof/goroutine"} {
-		if answer := g.get(g.admin, path); answer.status != http.StatusOK {
-			t.Errorf("admin %s: %d", path, answer.status)
+		if got := g.get(g.admin, path); got.status != http.StatusOK {
+			t.Errorf("admin listener, %s: got %d, want 200", path, got.status)
 		}
-		if answer := g.get(g.url, path); answer.status != http.StatusNotFound {
-			t.Errorf("public %s: %d", path, answer.status)
+		if got := g.get(g.url, path); got.status != http.StatusNotFound {
+			t.Errorf("public listener, %s: got %d, want 404", path, got.status)
 		}
 	}
-	if answer := g.get(g.admin, "/v1/models"); answer.status != http.StatusNotFound {
-		t.Errorf("admin /v1/models: %d", answer.status)
+	if got := g.get(g.admin, "/v1/models"); got.status != http.StatusNotFound {
+		t.Errorf("admin listener, /v1/models: got %d, want 404", got.status)
 	}
 }
 
 func TestMetricsCountRequests(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
-	g.complete(small)
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	g.complete(smallRequest)
 	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
 	metrics := g.get(g.admin, "/metrics").body
 	for _, want := range []string{
@@ -66,26 +66,26 @@ func TestMetricsCountRequests(t *testing.T) {
 	}
 }
 
-func TestXForwardedForIsBelievedFromTrustedProxiesAlone(t *testing.T) {
+func TestXForwardedForIsTrustedFromTrustedProxiesOnly(t *testing.T) {
 	for _, c := range []struct{ name, server, address string }{
 		{"none is trusted", "", "127.0.0.1"},
 		{"another is trusted", ", trusted_proxies: [10.0.0.0/8]", "127.0.0.1"},
 		{"the peer is trusted", ", trusted_proxies: [127.0.0.0/8]", "203.0.113.7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g, _ := gatewayOf(t, settings{server: c.server}, mockvllm.Options{})
-			r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", small)
+			g, _ := startGateway(t, settings{server: c.server}, mockvllm.Options{})
+			r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", smallRequest)
 			r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7")
 			r.Header.Set("X-Real-Ip", "198.51.100.10")
 			id := g.do(r).header.Get("X-Request-Id")
-			if got := g.says(g.stderr, `"request_id":"`+id+`".*"address":"([^"]*)"`)[1]; got != c.address {
+			if got := g.waitForOutput(g.stderr, `"request_id":"`+id+`".*"address":"([^"]*)"`)[1]; got != c.address {
 				t.Errorf("logged address %s, want %s", got, c.address)
 			}
 		})
 	}
 }
 
-// certificate makes a self-signed one of 127.0.0.1.
+// certificate creates a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T) (cert, key string, roots *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -106,8 +106,8 @@ func certificate(t *testing.T) (cert, key string, roots *x509.CertPool) {
 	}
 	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	write(t, cert, string(text))
-	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})))
+	writeFile(t, cert, string(text))
+	writeFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})))
 	roots = x509.NewCertPool()
 	roots.AppendCertsFromPEM(text)
 	return cert, key, roots
@@ -115,7 +115,7 @@ func certificate(t *testing.T) (cert, key string, roots *x509.CertPool) {
 
 func TestTLSServesHTTP1AndHTTP2(t *testing.T) {
 	cert, key, roots := certificate(t)
-	g, _ := gatewayOf(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
 	base := strings.Replace(g.url, "http://", "https://", 1)
 	for version := 1; version <= 2; version++ {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: new(http.Protocols)}
@@ -127,32 +127,32 @@ func TestTLSServesHTTP1AndHTTP2(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			answer, err := io.ReadAll(resp.Body)
+			got, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != version {
-				t.Errorf("HTTP/%d: %v: %d over %s: %s", version, err, resp.StatusCode, resp.Proto, answer)
+				t.Errorf("HTTP/%d: %v: %d over %s: %s", version, err, resp.StatusCode, resp.Proto, got)
 			}
-			if streamed != strings.HasSuffix(string(answer), "data: [DONE]\n\n") {
-				t.Errorf("HTTP/%d, stream: %t: %s", version, streamed, answer)
+			if streamed != strings.HasSuffix(string(got), "data: [DONE]\n\n") {
+				t.Errorf("HTTP/%d, stream: %t: %s", version, streamed, got)
 			}
 		}
 		transport.CloseIdleConnections()
 	}
-	if answer := g.get(g.admin, "/healthz"); answer.status != http.StatusOK {
-		t.Errorf("the admin listener speaks plain HTTP: %d", answer.status)
+	if got := g.get(g.admin, "/healthz"); got.status != http.StatusOK {
+		t.Errorf("/healthz of the admin listener over plain HTTP: %d", got.status)
 	}
 }
 
-// A client that leaves is heard of by the backend at once, over HTTP/2 too, where only a stream is reset.
-func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
+// vLLM sees a client disconnect within a second over HTTP/2 too, where the client only resets a stream.
+func TestHTTP2ClientDisconnectReachesVLLM(t *testing.T) {
 	cert, key, roots := certificate(t)
-	g, mock := gatewayOf(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
+	g, mock := startGateway(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
 	mock.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 1})
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP2(true)
 	defer transport.CloseIdleConnections()
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	resp, err := (&http.Client{Transport: transport}).Do(g.request(ctx, http.MethodPost,
 		strings.Replace(g.url, "http://", "https://", 1)+"/v1/completions",
 		`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "stream": true}`))
@@ -160,8 +160,8 @@ func TestVLLMIsToldWhenAnHTTP2ClientLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	leave()
-	poll.Within(t, time.Second, "the mock sees its client leave", func() bool {
+	cancel()
+	poll.Within(t, time.Second, "the mock sees its client disconnect", func() bool {
 		for _, r := range mock.Requests() {
 			if r.Path == "/v1/completions" && r.ClientLeft() {
 				return true

@@ -1,6 +1,7 @@
 //go:build e2e
 
-// Package e2e_test drives the built binary from outside: over HTTP, by its command line and by signals.
+// Package e2e_test is the end-to-end test of the built binary: it drives basegate over HTTP, by its commands and by
+// signals, with mock vLLM servers as backends.
 package e2e_test
 
 import (
@@ -11,7 +12,7 @@ import (
 	"testing"
 )
 
-// binary is the basegate under test: the one that BASEGATE_BIN names, or one built with the race detector.
+// binary is the path of the basegate under test: BASEGATE_BIN, or a binary built with the race detector.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 func withBinary(run func() int) int {
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector sleeps for a second at each exit otherwise
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise the race detector sleeps for a second at each exit
 	if binary = os.Getenv("BASEGATE_BIN"); binary != "" {
 		return run()
 	}

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	memoryGiven   = "512MiB" // GOMEMLIMIT
-	memoryCeiling = 700 << 20
-	// perHTTP2Connection is how many streams the gateway takes on one connection.
+	memoryLimit = "512MiB"  // the gateway's GOMEMLIMIT
+	maxResident = 700 << 20 // bytes
+	// perHTTP2Connection is the gateway's limit of streams on one HTTP/2 connection.
 	perHTTP2Connection = 250
 )
 
-// memoryStreams is how many streams are held: what BASEGATE_MEMORY says, or as many as take some seconds.
+// memoryStreams returns the number of streams to hold: BASEGATE_MEMORY, or 1000.
 func memoryStreams(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("BASEGATE_MEMORY")
@@ -39,68 +39,68 @@ func memoryStreams(t *testing.T) int {
 	return n
 }
 
-// resident is the most memory that the process has had, in bytes, and what it has.
-func (p *process) resident() (most, present int) {
+// resident returns the peak and the current resident memory of the process, in bytes.
+func (p *process) resident() (peak, current int) {
 	p.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	must(p.t, err)
-	kilobytes := func(name string) int {
+	field := func(name string) int {
 		found := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
 		if found == nil {
-			p.t.Fatalf("the system does not tell %s", name)
+			p.t.Fatalf("no %s in /proc", name)
 		}
 		n, err := strconv.Atoi(string(found[1]))
 		must(p.t, err)
 		return n << 10
 	}
-	return kilobytes("VmHWM"), kilobytes("VmRSS")
+	return field("VmHWM"), field("VmRSS")
 }
 
-// held counts the streams that have had their first event, and those that have ended.
-type held struct {
-	begun, ended atomic.Int64
-	shared       []*http.Client // that keep connections
+// heldStreams counts the streams that have received their first event, and those that have ended.
+type heldStreams struct {
+	started, ended atomic.Int64
+	http2Clients   []*http.Client // their kept connections must be closed at the end
 }
 
 // follow reads a stream to its end.
-func (h *held) follow(t *testing.T, r io.Reader) {
+func (h *heldStreams) follow(t *testing.T, r io.Reader) {
 	t.Helper()
 	lines := bufio.NewReaderSize(r, 512)
 	if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "data: ") {
-		t.Errorf("a stream begins with %q, %v", line, err)
+		t.Errorf("the stream starts with %q, %v", line, err)
 		return
 	}
-	h.begun.Add(1)
+	h.started.Add(1)
 	io.Copy(io.Discard, lines)
 	h.ended.Add(1)
 }
 
-// streams opens slow streams until ctx ends, so many over connections of their own and the others over shared ones.
-func (s *siege) streams(ctx context.Context, t *testing.T, own, shared int) *held {
+// streams opens slow streams that last until ctx ends: own with a connection each, and shared over HTTP/2 connections.
+func (l *hostileLoad) streams(ctx context.Context, t *testing.T, own, shared int) *heldStreams {
 	t.Helper()
-	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8000, "logit_bias": {"%d": -100}, "stream": true}`, s.endOfText())
-	h := new(held)
+	body := fmt.Sprintf(`{"model": "m", "prompt": "Once upon a time", "max_tokens": 8000, "logit_bias": {"%d": -100}, "stream": true}`, l.endOfText())
+	h := new(heldStreams)
 	transport := func(http2 bool) *http.Client {
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!http2)
 		protocols.SetUnencryptedHTTP2(http2)
 		return &http.Client{Transport: &http.Transport{
 			Protocols: protocols, DisableKeepAlives: !http2, ReadBufferSize: 512, WriteBufferSize: 512,
-			DialContext: (&net.Dialer{Timeout: patience}).DialContext,
+			DialContext: (&net.Dialer{Timeout: waitTimeout}).DialContext,
 		}}
 	}
-	opening := make(chan struct{}, 100) // at a time
-	begin := func(c *http.Client) {
-		s.all.Go(func() {
+	opening := make(chan struct{}, 100) // limits the streams that are being opened
+	open := func(c *http.Client) {
+		l.goroutines.Go(func() {
 			opening <- struct{}{}
-			once := sync.OnceFunc(func() { <-opening })
-			defer once()
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(body))
+			release := sync.OnceFunc(func() { <-opening })
+			defer release()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(body))
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			req.Header.Set("Authorization", "Bearer "+s.secret)
+			req.Header.Set("Authorization", "Bearer "+l.secret)
 			resp, err := c.Do(req)
 			if err != nil {
 				t.Errorf("open a stream: %v", err)
@@ -112,61 +112,62 @@ func (s *siege) streams(ctx context.Context, t *testing.T, own, shared int) *hel
 				t.Errorf("open a stream: %d %s", resp.StatusCode, text)
 				return
 			}
-			once()
+			release()
 			h.follow(t, resp.Body)
 		})
 	}
-	alone := transport(false)
+	http1 := transport(false)
 	for range own {
-		begin(alone)
+		open(http1)
 	}
 	for shared > 0 {
-		together := transport(true)
-		h.shared = append(h.shared, together)
+		http2 := transport(true)
+		h.http2Clients = append(h.http2Clients, http2)
 		for range min(shared, perHTTP2Connection) {
-			begin(together)
+			open(http2)
 		}
 		shared -= min(shared, perHTTP2Connection)
 	}
 	return h
 }
 
-// The gateway keeps within the memory that it is given, with as many streams as BASEGATE_MEMORY says (10,000 by make
-// memory) and hostile clients at once: all kinds but those that are slow to read, which the siege has.
+// The gateway stays under maxResident with as many streams as BASEGATE_MEMORY says (10,000 by make memory) and hostile
+// clients of all kinds except slow readers, which TestHostileClientsDoNotAffectALegitimateOne has.
 func TestMemoryHasACeiling(t *testing.T) {
-	const spare = 300 // connections of the other clients, and files
+	const spare = 300 // files and connections of the other clients
 	streams := memoryStreams(t)
-	halfOpen := streams / 2
-	files := fileLimit(t)
-	// A stream takes two files of the gateway's: one to its client, of which HTTP/2 needs few, and one to its backend.
-	own := min(streams, files-streams-halfOpen-halfOpen/10-streams/perHTTP2Connection-spare)
-	enoughFiles(t, streams+halfOpen+halfOpen/10+streams/perHTTP2Connection+spare)
+	slowHeaderConns := streams / 2
+	files := openFileLimit(t)
+	// A stream takes two of the gateway's file descriptors: one to its client, of which HTTP/2 needs few, and one to its
+	// backend.
+	own := min(streams, files-streams-slowHeaderConns-slowHeaderConns/10-streams/perHTTP2Connection-spare)
+	requireOpenFiles(t, streams+slowHeaderConns+slowHeaderConns/10+streams/perHTTP2Connection+spare)
 	if own < streams {
-		t.Logf("a process may have %d files open: %d of the streams share connections (HTTP/2)", files, streams-own)
+		t.Logf("the limit of %d open files makes %d of the streams share HTTP/2 connections", files, streams-own)
 	}
-	withoutRaceDetector(t)
-	backend := separateMock(t, "--token-delay", "2s")
-	quick := separateMock(t)
-	place := newSite(t, settings{
-		server: ", read_header_timeout: 10s", rest: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 100000}",
-		models: model("m", backend) + ", " + model("q", quick),
+	useBinaryWithoutRaceDetector(t)
+	_, backend := startMockProcess(t, "--token-delay", "2s")
+	_, quick := startMockProcess(t)
+	env := newEnvironment(t, settings{
+		server: ", read_header_timeout: 10s", extra: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 100000}",
+		models: modelConfig("m", backend) + ", " + modelConfig("q", quick),
 	})
-	t.Setenv("GOMEMLIMIT", memoryGiven)
-	s := &siege{gateway: place.serve(), backend: quick, over: make(chan struct{})}
-	s.address = strings.TrimPrefix(s.url, "http://")
+	t.Setenv("GOMEMLIMIT", memoryLimit)
+	load := &hostileLoad{gateway: env.serve(), backend: quick, done: make(chan struct{})}
+	load.address = strings.TrimPrefix(load.url, "http://")
 
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	h := s.streams(ctx, t, own, streams-own)
-	poll.Within(t, 10*patience, "all streams have begun", func() bool { return t.Failed() || h.begun.Load() == int64(streams) })
-	most, present := s.resident()
-	t.Logf("%d streams, %d of them on connections of their own: %d MiB resident, %d MiB at the most", streams, own, present>>20, most>>20)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	held := load.streams(ctx, t, own, streams-own)
+	poll.Within(t, 10*waitTimeout, "all streams have started", func() bool { return t.Failed() || held.started.Load() == int64(streams) })
+	peak, current := load.resident()
+	t.Logf("%d streams, %d of them with a connection each: %d MiB resident, peak %d MiB", streams, own, current>>20, peak>>20)
 
-	closed := s.slowHeaders(t, halfOpen)
-	s.slowBodies(t, 200)
-	s.rapidReset(t)
-	s.repeat(t, 4)
-	poll.Within(t, 3*patience, "the half-open connections are closed", func() bool {
+	closed := load.slowHeaders(t, slowHeaderConns)
+	load.slowBodies(t, 200)
+	load.rapidReset(t)
+	load.sendRawRequests(t, 4)
+	poll.Within(t, 3*waitTimeout, "the slow-header connections are closed", func() bool {
 		for _, c := range closed {
 			if !isClosed(c) {
 				return false
@@ -174,22 +175,22 @@ func TestMemoryHasACeiling(t *testing.T) {
 		}
 		return true
 	})
-	ended := h.ended.Load()
-	close(s.over)
-	most, present = s.resident()
-	t.Logf("with %d half-open connections and the other hostile clients: %d MiB resident, %d MiB at the most", halfOpen, present>>20, most>>20)
-	if most > memoryCeiling {
-		t.Errorf("%d MiB were resident, over %d", most>>20, memoryCeiling>>20)
+	ended := held.ended.Load()
+	close(load.done)
+	peak, current = load.resident()
+	t.Logf("with %d slow-header connections and the other hostile clients: %d MiB resident, peak %d MiB", slowHeaderConns, current>>20, peak>>20)
+	if peak > maxResident {
+		t.Errorf("the peak was %d MiB resident, want at most %d", peak>>20, maxResident>>20)
 	}
 	if ended > 0 {
-		t.Errorf("%d streams have ended", ended)
+		t.Errorf("%d streams ended before they were cancelled, want 0", ended)
 	}
-	leave()
-	s.all.Wait()
-	for _, c := range h.shared {
+	cancel()
+	load.goroutines.Wait()
+	for _, c := range held.http2Clients {
 		c.CloseIdleConnections()
 	}
-	s.rest()
-	_, present = s.resident()
-	t.Logf("after it: %d MiB resident", present>>20)
+	load.waitIdle()
+	_, current = load.resident()
+	t.Logf("after the streams: %d MiB resident", current>>20)
 }

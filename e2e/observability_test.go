@@ -11,11 +11,11 @@ import (
 	"basegate/mockvllm"
 )
 
-// An alert on a metric that does not exist never fires, and a panel of it stays empty, without an error anywhere. So
-// each metric that the alerts and the dashboard name must be one that the gateway has, or vLLM by its look-alike.
-func TestAlertsAndDashboardAskForMetricsThatExist(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
-	g.complete(small)
+// An alert on a metric that does not exist never fires, and its panel stays empty, without an error anywhere. So each
+// metric in the alerts and the dashboard must be one of the gateway's or of the mock's, which has vLLM's names.
+func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	g.complete(smallRequest)
 	g.complete(`{"model": "m", "prompt": "x", "stream": true}`)
 	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
 	has := map[string]bool{}
@@ -38,6 +38,6 @@ func TestAlertsAndDashboardAskForMetricsThatExist(t *testing.T) {
 		}
 	}
 	if named < 30 {
-		t.Errorf("found %d names", named)
+		t.Errorf("found only %d metric names in the alerts and the dashboard, want at least 30", named)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"basegate/mockvllm"
 )
 
-// described is the document that the gateway itself serves.
-func described(t *testing.T, g *gateway) *openapi3.T {
+// openAPIDocument returns the document that the gateway serves.
+func openAPIDocument(t *testing.T, g *gateway) *openapi3.T {
 	t.Helper()
 	got := g.get(g.url, "/openapi.json")
 	if got.status != http.StatusOK || got.header.Get("Content-Type") != "application/json; charset=utf-8" {
@@ -29,17 +29,17 @@ func described(t *testing.T, g *gateway) *openapi3.T {
 	return doc
 }
 
-// fits tells why a value is not what the schema says.
-func fits(t *testing.T, schema *openapi3.SchemaRef, text string) error {
+// validateSchema returns an error if a JSON value does not conform to the schema.
+func validateSchema(t *testing.T, schema *openapi3.SchemaRef, text string) error {
 	t.Helper()
 	var value any
 	must(t, json.Unmarshal([]byte(text), &value))
 	return schema.Value.VisitJSON(value, openapi3.EnableJSONSchema2020())
 }
 
-// samples are values of each field, good ones and bad ones. Whether a value is good is for the gateway to say; the
-// document has to say the same.
-var samples = map[string][]string{
+// fieldSamples are valid and invalid values of each field. The gateway decides which are valid, and the document must
+// agree.
+var fieldSamples = map[string][]string{
 	"model":              {`""`, `1`, `null`, `["m"]`},
 	"prompt":             {`"a"`, `["a","b"]`, `["a",""]`, `[1,2]`, `[[1],[2,3]]`, `[]`, `[[]]`, `[1,"a"]`, `[-1]`, `[1.5]`, `null`, `7`, `{}`},
 	"max_tokens":         {`1`, `0`, `-1`, `1.5`, `"1"`, `true`, `null`, `[1]`},
@@ -64,24 +64,24 @@ var samples = map[string][]string{
 	"no_such_field":      {`1`, `null`},
 }
 
-func TestTheOpenAPIDocumentSaysWhatTheGatewayDoes(t *testing.T) {
-	g := newSite(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
-	doc := described(t, g)
+func TestOpenAPIDocumentAgreesWithValidation(t *testing.T) {
+	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	doc := openAPIDocument(t, g)
 	schemas := doc.Components.Schemas
-	id := g.list()
+	id := g.firstModel()
 	for name := range schemas["CompletionRequest"].Value.Properties {
-		if samples[name] == nil {
-			t.Errorf("%s is in the document and has no samples", name)
+		if fieldSamples[name] == nil {
+			t.Errorf("the field %s of the document has no samples", name)
 		}
 	}
-	for name, values := range samples {
+	for name, values := range fieldSamples {
 		for _, value := range values {
 			members := map[string]string{"model": fmt.Sprintf("%q", id), "prompt": `"a"`, "max_tokens": "1", name: value}
-			body := object(members)
+			body := jsonObject(members)
 			got := g.complete(body)
-			says := fits(t, schemas["CompletionRequest"], body)
-			if (got.status == http.StatusOK) != (says == nil) {
-				t.Errorf("%s: %s: the gateway answers %d %.300s, the document says %v", name, value, got.status, got.body, says)
+			invalid := validateSchema(t, schemas["CompletionRequest"], body)
+			if (got.status == http.StatusOK) != (invalid == nil) {
+				t.Errorf("%s: %s: the gateway responds %d %.300s, the document says %v", name, value, got.status, got.body, invalid)
 			}
 			schema := schemas["Completion"]
 			if got.status != http.StatusOK {
@@ -89,15 +89,15 @@ func TestTheOpenAPIDocumentSaysWhatTheGatewayDoes(t *testing.T) {
 			} else if strings.HasPrefix(got.header.Get("Content-Type"), "text/event-stream") {
 				continue
 			}
-			if err := fits(t, schema, got.body); err != nil {
-				t.Errorf("%s: %s: the answer is not as described: %v", name, value, err)
+			if err := validateSchema(t, schema, got.body); err != nil {
+				t.Errorf("%s: %s: the response does not conform to its schema: %v", name, value, err)
 			}
 		}
 	}
 }
 
-// object is a JSON object of members.
-func object(members map[string]string) string {
+// jsonObject returns a JSON object with the members in a fixed order.
+func jsonObject(members map[string]string) string {
 	var all []string
 	for name, value := range members {
 		all = append(all, fmt.Sprintf("%q:%s", name, value))
@@ -106,16 +106,16 @@ func object(members map[string]string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// list fetches the models, and returns the first one's id.
-func (g *gateway) list() string {
+// firstModel lists the models and returns the ID of the first.
+func (g *gateway) firstModel() string {
 	g.t.Helper()
 	return gjson.Get(g.do(g.request(g.t.Context(), http.MethodGet, g.url+"/v1/models", "")).body, "data.0.id").Str
 }
 
-func TestTheOpenAPIDocumentDescribesEveryAnswer(t *testing.T) {
-	g := newSite(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
-	doc := described(t, g)
-	schemas, id := doc.Components.Schemas, g.list()
+func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
+	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	doc := openAPIDocument(t, g)
+	schemas, id := doc.Components.Schemas, g.firstModel()
 	for _, c := range []struct{ method, path, body, schema string }{
 		{http.MethodPost, "/v1/completions", `{"model":"` + id + `","prompt":["a b","c"],"n":2,"max_tokens":3,"logprobs":2,"prompt_logprobs":1,"user":"u"}`, "Completion"},
 		{http.MethodPost, "/v1/completions", `{"model":"` + id + `","prompt":"a b","max_tokens":3,"echo":true,"logprobs":0}`, "Completion"},
@@ -129,23 +129,23 @@ func TestTheOpenAPIDocumentDescribesEveryAnswer(t *testing.T) {
 		{http.MethodGet, "/v1/nothing", "", "Error"},
 	} {
 		got := g.do(g.request(t.Context(), c.method, g.url+c.path, c.body))
-		if err := fits(t, schemas[c.schema], got.body); err != nil {
+		if err := validateSchema(t, schemas[c.schema], got.body); err != nil {
 			t.Errorf("%s %s: %d %s: %v", c.method, c.path, got.status, got.body, err)
 		}
 		if item := doc.Paths.Find(c.path); item != nil && item.GetOperation(c.method) != nil {
 			if item.GetOperation(c.method).Responses.Status(got.status) == nil {
-				t.Errorf("%s %s: the status %d is not described", c.method, c.path, got.status)
+				t.Errorf("%s %s: the document lacks the status %d", c.method, c.path, got.status)
 			}
 		}
 	}
 	for _, m := range gjson.Get(g.do(g.request(t.Context(), http.MethodGet, g.url+"/v1/models", "")).body, "data").Array() {
-		if err := fits(t, schemas["Model"], m.Raw); err != nil {
+		if err := validateSchema(t, schemas["Model"], m.Raw); err != nil {
 			t.Errorf("%s: %v", m.Raw, err)
 		}
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if got := g.get(g.url, path); doc.Paths.Find(path).Get.Responses.Status(got.status) == nil {
-			t.Errorf("%s: %d", path, got.status)
+			t.Errorf("%s: the document lacks the status %d", path, got.status)
 		}
 	}
 	for line := range strings.SplitSeq(g.complete(`{"model":"`+id+`","prompt":"a","max_tokens":3,"stream":true,"logprobs":1,"stream_options":{"include_usage":true}}`).body, "\n\n") {
@@ -153,8 +153,8 @@ func TestTheOpenAPIDocumentDescribesEveryAnswer(t *testing.T) {
 		if !ok || data == "[DONE]" {
 			continue
 		}
-		if err := fits(t, schemas["Completion"], data); err != nil {
-			t.Errorf("the event %s: %v", data, err)
+		if err := validateSchema(t, schemas["Completion"], data); err != nil {
+			t.Errorf("the event %s does not conform to its schema: %v", data, err)
 		}
 	}
 }

@@ -23,56 +23,56 @@ import (
 	"basegate/mockvllm"
 )
 
-// outage takes the database at a path away, and brings it back.
+// outage makes the database at a path unavailable for a while.
 type outage struct {
 	name string
-	// place makes the folder for the database.
-	place func(t *testing.T) string
-	begin func(t *testing.T, path string) (end func())
+	// makeDir creates the database's folder.
+	makeDir func(t *testing.T) string
+	start   func(t *testing.T, path string) (end func())
 }
 
 var outages = []outage{
-	{"deleted", (*testing.T).TempDir, moveAway},
-	{"deleted, and put back from a copy", (*testing.T).TempDir, replace},
-	{"locked by another process", (*testing.T).TempDir, lock},
-	{"on a full disk", smallDisk, fill},
-	{"read-only", loopDisk, freeze},
-	{"on a disk that has become read-only", loopDisk, fail},
+	{"deleted", (*testing.T).TempDir, moveFile},
+	{"deleted, and put back from a copy", (*testing.T).TempDir, replaceWithCopy},
+	{"locked by another process", (*testing.T).TempDir, lockDatabase},
+	{"on a full disk", tmpfsDir, fillDisk},
+	{"read-only", loopDir, makeImmutable},
+	{"on a disk that has become read-only", loopDir, abortFilesystem},
 }
 
-func moveAway(t *testing.T, path string) func() {
+func moveFile(t *testing.T, path string) func() {
 	t.Helper()
-	away := filepath.Join(t.TempDir(), "away.db")
-	must(t, os.Rename(path, away))
-	return func() { must(t, os.Rename(away, path)) }
+	moved := filepath.Join(t.TempDir(), "moved.db")
+	must(t, os.Rename(path, moved))
+	return func() { must(t, os.Rename(moved, path)) }
 }
 
-// replace leaves nothing of the database, and brings another file with what was in it.
-func replace(t *testing.T, path string) func() {
+// replaceWithCopy deletes the database and puts a copy of it in its place.
+func replaceWithCopy(t *testing.T, path string) func() {
 	t.Helper()
-	saved := filepath.Join(t.TempDir(), "copy.db")
+	backup := filepath.Join(t.TempDir(), "copy.db")
 	db, err := sql.Open("sqlite3", path)
 	must(t, err)
 	defer db.Close()
 	db.SetMaxOpenConns(1)
-	_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE") // nothing is committed behind the copy's back
+	_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE") // keeps other writers out while the files are copied
 	must(t, err)
 	content, err := os.ReadFile(path)
 	must(t, err)
-	log, err := os.ReadFile(path + "-wal")
+	wal, err := os.ReadFile(path + "-wal")
 	must(t, err)
-	write(t, saved, string(content))
-	write(t, saved+"-wal", string(log))
-	for _, end := range []string{"", "-wal", "-shm"} {
-		must(t, os.Remove(path+end))
+	writeFile(t, backup, string(content))
+	writeFile(t, backup+"-wal", string(wal))
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		must(t, os.Remove(path+suffix))
 	}
 	return func() {
-		must(t, os.Rename(saved+"-wal", path+"-wal"))
-		must(t, os.Rename(saved, path))
+		must(t, os.Rename(backup+"-wal", path+"-wal"))
+		must(t, os.Rename(backup, path))
 	}
 }
 
-func lock(t *testing.T, path string) func() {
+func lockDatabase(t *testing.T, path string) func() {
 	t.Helper()
 	db, err := sql.Open("sqlite3", path)
 	must(t, err)
@@ -86,44 +86,45 @@ func lock(t *testing.T, path string) func() {
 	}
 }
 
-func smallDisk(t *testing.T) string {
+func tmpfsDir(t *testing.T) string {
 	t.Helper()
-	return mounted(t, "-t", "tmpfs", "-o", "size=8m", "tmpfs")
+	return mountDir(t, "-t", "tmpfs", "-o", "size=8m", "tmpfs")
 }
 
-func fill(t *testing.T, path string) func() {
+func fillDisk(t *testing.T, path string) func() {
 	t.Helper()
 	filler := filepath.Join(filepath.Dir(path), "filler")
 	os.WriteFile(filler, make([]byte, 32<<20), 0o600) // as much as fits
 	return func() { must(t, os.Remove(filler)) }
 }
 
-func loopDisk(t *testing.T) string {
+func loopDir(t *testing.T) string {
 	t.Helper()
-	return mounted(t, "-o", "loop", image(t))
+	return mountDir(t, "-o", "loop", diskImage(t))
 }
 
-// freeze makes the database read-only for everybody, root and whoever has it open included.
-func freeze(t *testing.T, path string) func() {
+// makeImmutable makes the database read-only for all processes, including root's and those that have it open.
+func makeImmutable(t *testing.T, path string) func() {
 	t.Helper()
-	tool(t, "chattr", "+i", path, path+"-wal")
-	return func() { tool(t, "chattr", "-i", path, path+"-wal") }
+	runTool(t, "chattr", "+i", path, path+"-wal")
+	return func() { runTool(t, "chattr", "-i", path, path+"-wal") }
 }
 
-// fail does what ext4 does after an error of the disk, which is then mended and mounted again.
-func fail(t *testing.T, path string) func() {
+// abortFilesystem puts ext4 into the state after a disk error; the end of the outage mounts a repaired copy.
+func abortFilesystem(t *testing.T, path string) func() {
 	t.Helper()
 	dir := filepath.Dir(path)
-	device := strings.TrimSpace(tool(t, "findmnt", "-n", "-o", "SOURCE", dir))
-	disk := strings.TrimSpace(tool(t, "losetup", "-n", "-O", "BACK-FILE", device))
-	tool(t, "mount", "-o", "remount,abort", dir)
+	device := strings.TrimSpace(runTool(t, "findmnt", "-n", "-o", "SOURCE", dir))
+	disk := strings.TrimSpace(runTool(t, "losetup", "-n", "-O", "BACK-FILE", device))
+	runTool(t, "mount", "-o", "remount,abort", dir)
 	return func() {
-		tool(t, "umount", "-l", dir)
-		tool(t, "cp", disk, disk+"-mended")
-		tool(t, "mount", "-o", "loop", disk+"-mended", dir)
+		runTool(t, "umount", "-l", dir)
+		runTool(t, "cp", disk, disk+"-repaired")
+		runTool(t, "mount", "-o", "loop", disk+"-repaired", dir)
 	}
 }
 
+// must fails the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -131,7 +132,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func tool(t *testing.T, name string, args ...string) string {
+func runTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
@@ -140,170 +141,170 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// mounted is a folder with a file system of its own, which only root can make.
-func mounted(t *testing.T, args ...string) string {
+// mountDir mounts a file system on a new folder. Only root can.
+func mountDir(t *testing.T, args ...string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can mount what this needs")
+		t.Skip("mounting a file system needs root")
 	}
 	dir := t.TempDir()
-	tool(t, "mount", append(args, dir)...)
-	t.Cleanup(func() { tool(t, "umount", "-l", dir) })
+	runTool(t, "mount", append(args, dir)...)
+	t.Cleanup(func() { runTool(t, "umount", "-l", dir) })
 	return dir
 }
 
-// image is a small disk.
-func image(t *testing.T) string {
+// diskImage returns the path of an ext4 image of 16 MiB.
+func diskImage(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can mount what this needs")
+		t.Skip("mounting a file system needs root")
 	}
 	path := filepath.Join(t.TempDir(), "disk")
 	must(t, os.WriteFile(path, make([]byte, 16<<20), 0o600))
-	tool(t, "mkfs.ext4", "-q", "-F", path)
+	runTool(t, "mkfs.ext4", "-q", "-F", path)
 	return path
 }
 
-func TestNothingIsServedUnchargedWhileTheDatabaseIsAway(t *testing.T) {
+func TestNothingIsServedWhileTheDatabaseIsUnavailable(t *testing.T) {
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
 			mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
-			place := newSite(t, settings{database: filepath.Join(o.place(t), "basegate.db")}, mock.URL())
-			g := place.serve()
+			env := newEnvironment(t, settings{database: filepath.Join(o.makeDir(t), "basegate.db")}, mock.URL())
+			g := env.serve()
 			served := 0
-			ask := func() reply {
-				got := g.complete(small)
+			send := func() response {
+				got := g.complete(smallRequest)
 				if got.status == http.StatusOK {
 					served++
 				}
 				return got
 			}
-			if got := ask(); got.status != http.StatusOK {
-				t.Fatalf("before: %d %s", got.status, got.body)
+			if got := send(); got.status != http.StatusOK {
+				t.Fatalf("before the outage: got %d %s, want 200", got.status, got.body)
 			}
-			stream := g.longStream()
-			end := o.begin(t, place.database)
-			refused := ask()
-			if refused.status != http.StatusServiceUnavailable || refused.fault(t).Code != "overloaded" || refused.header.Get("Retry-After") == "" {
-				t.Errorf("got %d %v %s", refused.status, refused.header, refused.body)
+			stream := g.startLongStream()
+			end := o.start(t, env.database)
+			refused := send()
+			if refused.status != http.StatusServiceUnavailable || refused.apiError(t).Code != "overloaded" || refused.header.Get("Retry-After") == "" {
+				t.Errorf("got %d %v %s, want 503 overloaded with Retry-After", refused.status, refused.header, refused.body)
 			}
-			g.says(g.stderr, "the database cannot be written")
+			g.waitForOutput(g.stderr, "the database cannot be written")
 			if got := g.get(g.url, "/readyz"); got.status != http.StatusServiceUnavailable {
 				t.Errorf("/readyz: %d", got.status)
 			}
-			asked := completions(mock)
+			before := completionRequests(mock)
 			for range 20 {
-				if got := ask(); got.status != http.StatusServiceUnavailable {
-					t.Errorf("meanwhile: %d %s", got.status, got.body)
+				if got := send(); got.status != http.StatusServiceUnavailable {
+					t.Errorf("during the outage: %d %s", got.status, got.body)
 				}
 			}
-			if n := completions(mock) - asked; n != 0 {
-				t.Errorf("vLLM was asked %d times for answers that could not be charged", n)
+			if n := completionRequests(mock) - before; n != 0 {
+				t.Errorf("vLLM got %d requests that could not be charged", n)
 			}
 			if last := <-stream; !strings.Contains(last, `"overloaded"`) {
-				t.Errorf("the stream that was under way ended with %q", last)
+				t.Errorf("the stream that was running ended with %q", last)
 			}
 			end()
-			poll.Until(t, "it serves again", func() bool { return ask().status == http.StatusOK })
-			g.says(g.stderr, "the database can be written again")
+			poll.Until(t, "a request is served again", func() bool { return send().status == http.StatusOK })
+			g.waitForOutput(g.stderr, "the database can be written again")
 			if got := g.get(g.url, "/readyz"); got.status != http.StatusOK {
 				t.Errorf("/readyz: %d", got.status)
 			}
-			poll.Until(t, "every answer is on the ledger, and the stream", func() bool {
-				whole, cut := 0, 0
-				for _, row := range place.usage() {
+			poll.Until(t, "the ledger has every response and the stream", func() bool {
+				complete, interrupted := 0, 0
+				for _, row := range env.usageRows() {
 					switch {
 					case row.Status == http.StatusOK && row.Code == "":
-						whole++
+						complete++
 					case row.Status == http.StatusOK && row.Code == "overloaded" && row.Completion > 2:
-						cut++
+						interrupted++
 					case row.Completion > 0:
-						t.Errorf("a refused request costs %+v", row)
+						t.Errorf("a refused request is charged: %+v", row)
 					}
 				}
-				return whole == served && cut == 1
+				return complete == served && interrupted == 1
 			})
 		})
 	}
 }
 
-// An outage comes over many clients at once, and goes. Whoever saw an answer whole finds it on the ledger at its price,
-// and what the ledger says was served whole, a client has seen whole.
-func TestAnOutageUnderLoadLosesNothingAndInventsNothing(t *testing.T) {
-	for _, o := range outages[:len(outages)-1] { // at the last one the kernel itself forgets what it has said is on disk
+// The database is unavailable for a while under load. The ledger has every completed response with its usage, and every
+// response that the ledger says was complete, a client received completely.
+func TestLedgerMatchesClientsAfterAnOutageUnderLoad(t *testing.T) {
+	for _, o := range outages[:len(outages)-1] { // after the last one the kernel has lost writes that it had confirmed
 		t.Run(o.name, func(t *testing.T) {
 			mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
-			place := newSite(t, settings{database: filepath.Join(o.place(t), "basegate.db"), rest: "limits: {concurrency_per_key: 100}"}, mock.URL())
-			g := place.serve()
-			noted := &receipts{seen: map[string]gjson.Result{}}
+			env := newEnvironment(t, settings{database: filepath.Join(o.makeDir(t), "basegate.db"), extra: "limits: {concurrency_per_key: 100}"}, mock.URL())
+			g := env.serve()
+			completed := &completedResponses{usage: map[string]gjson.Result{}}
 			var clients sync.WaitGroup
-			over := make(chan struct{})
+			done := make(chan struct{})
 			for i := range 16 {
-				clients.Go(func() { noted.keepAsking(g, i%2 == 0, over) })
+				clients.Go(func() { completed.sendUntil(g, i%2 == 0, done) })
 			}
-			more := func() {
+			waitForResponses := func() {
 				t.Helper()
-				before := noted.count()
-				poll.Until(t, "answers come", func() bool { return noted.count() > before+300 })
+				before := completed.count()
+				poll.Until(t, "300 more responses are complete", func() bool { return completed.count() > before+300 })
 			}
-			more()
-			end := o.begin(t, place.database)
-			g.says(g.stderr, "the database cannot be written")
-			poll.Until(t, "requests are refused", func() bool { return g.complete(small).status == http.StatusServiceUnavailable })
+			waitForResponses()
+			end := o.start(t, env.database)
+			g.waitForOutput(g.stderr, "the database cannot be written")
+			poll.Until(t, "requests are refused", func() bool { return g.complete(smallRequest).status == http.StatusServiceUnavailable })
 			end()
-			g.says(g.stderr, "the database can be written again")
-			more()
-			close(over)
+			g.waitForOutput(g.stderr, "the database can be written again")
+			waitForResponses()
+			close(done)
 			clients.Wait()
 			g.signal(syscall.SIGTERM)
-			if code := g.code(); code != 0 {
-				t.Errorf("exit code %d", code)
+			if code := g.waitExit(); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
 			}
-			rows, err := place.onDisk(t.Context())
+			rows, err := env.ledgerRows(t.Context())
 			must(t, err)
-			_, interrupted := noted.check(t, rows, g.secret)
+			_, interrupted := completed.verify(t, rows, g.secret)
 			if interrupted != 0 {
-				t.Errorf("%d requests have ended without anybody's saying how", interrupted)
+				t.Errorf("%d rows are interrupted, want none", interrupted)
 			}
 			for _, row := range rows {
-				if _, ok := noted.seen[row.ID]; !ok && row.Status == http.StatusOK && row.Code == "" {
-					t.Errorf("nobody has seen the end of %+v", row)
+				if _, ok := completed.usage[row.ID]; !ok && row.Status == http.StatusOK && row.Code == "" {
+					t.Errorf("no client received the complete response of %+v", row)
 				}
 			}
-			t.Logf("%d answers seen whole, %d rows", len(noted.seen), len(rows))
+			t.Logf("%d completed responses, %d rows", len(completed.usage), len(rows))
 		})
 	}
 }
 
-// keepAsking asks until it is over, and not at once again after a refusal.
-func (r *receipts) keepAsking(g *gateway, stream bool, over <-chan struct{}) {
-	calm := time.NewTicker(20 * time.Millisecond)
-	defer calm.Stop()
+// sendUntil sends requests one after another until done is closed, with a pause after each that is refused.
+func (r *completedResponses) sendUntil(g *gateway, stream bool, done <-chan struct{}) {
+	pause := time.NewTicker(20 * time.Millisecond)
+	defer pause.Stop()
 	for {
 		before := r.count()
-		if !r.ask(g, g.secret, stream) {
-			g.t.Error("the gateway broke a connection off")
+		if !r.send(g, g.secret, stream) {
+			g.t.Error("the gateway broke a connection")
 			return
 		}
 		if r.count() == before {
-			<-calm.C
+			<-pause.C
 		}
 		select {
-		case <-over:
+		case <-done:
 			return
 		default:
 		}
 	}
 }
 
-func (r *receipts) count() int {
+func (r *completedResponses) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.seen)
+	return len(r.usage)
 }
 
-// completions is how often the mock was asked for one; probes go on meanwhile.
-func completions(mock *mockvllm.Process) (n int) {
+// completionRequests counts the completion requests that the mock received, without probes.
+func completionRequests(mock *mockvllm.Process) (n int) {
 	for _, q := range mock.Requests() {
 		if q.Path == "/v1/completions" {
 			n++
@@ -312,10 +313,10 @@ func completions(mock *mockvllm.Process) (n int) {
 	return n
 }
 
-// longStream begins a stream of 100 events and tells its last event when it has ended.
-func (g *gateway) longStream() <-chan string {
+// startLongStream starts a stream of 100 events. The channel gets the last event when the stream has ended.
+func (g *gateway) startLongStream() <-chan string {
 	g.t.Helper()
-	resp, err := client.Do(g.request(context.WithoutCancel(g.t.Context()), http.MethodPost, g.url+"/v1/completions",
+	resp, err := httpClient.Do(g.request(context.WithoutCancel(g.t.Context()), http.MethodPost, g.url+"/v1/completions",
 		`{"model":"m","prompt":"Once upon a time","max_tokens":100,"stream":true,"seed":1}`))
 	must(g.t, err)
 	lines := bufio.NewScanner(resp.Body)

@@ -18,104 +18,104 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// outcome is what a client of the ordeal got, in as many words as are needed later.
+// outcome is the result of one request of the chaos run, as its client saw it.
 type outcome struct {
-	receipt
-	kind string // one of those below
-	code string // of an error
-	why  string // of what was cut off, or is in doubt
-	id   string
-	tag  string // by which the ledger knows it, too, where the client does not know the id
-	at   time.Time
-	life *life // of the gateway that was asked
+	clientResult
+	kind    string // one of the constants below
+	code    string // error code
+	reason  string // why the response was incomplete or is ambiguous
+	id      string
+	tag     string // user tag, which identifies the row if the client did not learn the ID
+	at      time.Time
+	gateway *instance // the gateway process that got the request
 }
 
 const (
-	wholeAnswer = "whole answer"
-	wholeStream = "whole stream"
-	brokenOff   = "stream with an error event"
-	refusal     = "refusal"
-	leaving     = "left"
-	cutOff      = "cut off"
-	inDoubt     = "IN DOUBT"
+	completeResponse = "complete response"
+	completeStream   = "complete stream"
+	streamError      = "stream error"
+	errorResponse    = "error response"
+	disconnected     = "client disconnected"
+	connectionLost   = "connection lost"
+	ambiguous        = "AMBIGUOUS"
 )
 
-// refusals are the codes that the ordeal can bring about, and their statuses.
-var refusals = map[string]int{
+// expectedErrors maps the error codes that the chaos run can cause to their statuses.
+var expectedErrors = map[string]int{
 	"budget_exceeded": http.StatusTooManyRequests, "upstream_unreachable": http.StatusBadGateway, "upstream_server_error": http.StatusBadGateway,
 	"circuit_open": http.StatusServiceUnavailable, "overloaded": http.StatusServiceUnavailable,
 }
 
-// outcomeOf places an order, waits for its end as long as stay, and finds out what became of it.
-func (o *ordeal) outcomeOf(some order, secret string, stay time.Duration) outcome {
-	address, tag := "", fmt.Sprint(o.asked.Add(1))
-	some.body = fmt.Sprintf(`{"user":%q,%s`, tag, some.body[1:])
-	ctx, stop := context.WithTimeout(o.t.Context(), stay)
-	defer stop()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { address = got.Conn.LocalAddr().String() }})
-	r, err := some.place(ctx, o.front.url(), secret)
-	got := outcome{receipt: r, tag: tag, at: time.Now(), life: o.front.behind(address)}
-	got.order = some
+// send sends a request through the client relay, waits up to timeout for its end, and classifies the outcome.
+func (c *chaosRun) send(spec requestSpec, secret string, timeout time.Duration) outcome {
+	clientAddr, tag := "", fmt.Sprint(c.sent.Add(1))
+	spec.body = fmt.Sprintf(`{"user":%q,%s`, tag, spec.body[1:])
+	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { clientAddr = got.Conn.LocalAddr().String() }})
+	r, err := spec.send(ctx, c.clientRelay.url(), secret)
+	got := outcome{clientResult: r, tag: tag, at: time.Now(), gateway: c.clientRelay.serverBehind(clientAddr)}
+	got.requestSpec = spec
 	if r.header != nil {
 		got.id = r.id()
 	}
 	if got.classify(err); got.kind == "" {
-		got.excuse(err, o.front.explanation(address), stay < forever)
+		got.classifyBroken(err, c.clientRelay.faultOn(clientAddr), timeout < longTimeout)
 	}
 	got.text, got.header = "", nil
 	return got
 }
 
-// forever is longer than any request takes whose connection carries anything.
-const forever = 3 * patience
+// longTimeout is longer than any request takes while its connection carries data.
+const longTimeout = 3 * waitTimeout
 
-// classify finds the kind where what came says so by itself.
-func (got *outcome) classify(err error) {
+// classify sets the kind if the response alone shows it.
+func (o *outcome) classify(err error) {
 	switch {
-	case got.status == 0:
-	case got.status != http.StatusOK && err == nil:
-		got.fail(refusal, got.text)
-	case got.status == http.StatusOK && got.stream:
-		got.classifyStream()
-	case got.status == http.StatusOK && err == nil && gjson.Get(got.text, "choices.0.finish_reason").Exists() && gjson.Get(got.text, "usage").Exists():
-		got.kind = wholeAnswer
+	case o.status == 0:
+	case o.status != http.StatusOK && err == nil:
+		o.setError(errorResponse, o.text)
+	case o.status == http.StatusOK && o.stream:
+		o.classifyStream()
+	case o.status == http.StatusOK && err == nil && gjson.Get(o.text, "choices.0.finish_reason").Exists() && gjson.Get(o.text, "usage").Exists():
+		o.kind = completeResponse
 	}
 }
 
-// classifyStream looks whether a stream has one of the two ends that it may have.
-func (got *outcome) classifyStream() {
-	events, done := strings.CutSuffix(strings.TrimRight(got.text, "\n"), "data: [DONE]")
+// classifyStream sets the kind if the stream has one of its two valid ends: [DONE], or one error event.
+func (o *outcome) classifyStream() {
+	events, done := strings.CutSuffix(strings.TrimRight(o.text, "\n"), "data: [DONE]")
 	before, failure, failed := strings.Cut(events, `data: {"error":`)
 	all := "[" + strings.ReplaceAll(strings.ReplaceAll(strings.TrimSuffix(before, "\n\n"), "\n\n", ","), "data: ", "") + "]"
 	switch {
 	case !gjson.Valid(all):
-	case failed && !done && strings.HasSuffix(got.text, "\n\n"):
-		got.fail(brokenOff, `{"error":`+failure)
+	case failed && !done && strings.HasSuffix(o.text, "\n\n"):
+		o.setError(streamError, `{"error":`+failure)
 	case done && !failed && strings.Contains(events, `"finish_reason":"`):
-		got.kind = wholeStream
+		o.kind = completeStream
 	}
 }
 
-// excuse finds out why there was neither a whole answer nor an error: the client has left, or what has befallen the
-// connection, or its server, may have broken it. Otherwise the client is in doubt, and nothing excuses it.
-func (got *outcome) excuse(err error, harm string, impatient bool) {
+// classifyBroken sets the kind of a response that is neither complete nor an error: either the client disconnected, or a
+// fault of the connection or of its server explains it. Otherwise the outcome is ambiguous.
+func (o *outcome) classifyBroken(err error, fault string, hasTimeout bool) {
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
-	case got.leaves && (got.stream && err == nil && got.events >= 3 || errors.Is(err, context.Canceled)):
-		got.kind, got.why = leaving, "in the middle"
-	case impatient && errors.Is(err, context.DeadlineExceeded):
-		got.kind, got.why = leaving, "after waiting for long"
-	case op != nil && op.Op == "dial": // nobody but the relay can have refused it
-		got.kind, got.why = cutOff, "before anything was sent"
-	case err != nil && !errors.Is(err, context.DeadlineExceeded) && harm != "" && (harm != stopped || got.status == 0):
-		got.kind, got.why = cutOff, harm
-	default: // a stop lets nobody down who has an answer begun
-		got.kind, got.why = inDoubt, fmt.Sprintf("%q: %d %v, %v: %q", harm, got.status, got.header, err, got.text)
+	case o.disconnects && (o.stream && err == nil && o.events >= 3 || errors.Is(err, context.Canceled)):
+		o.kind, o.reason = disconnected, "in the middle"
+	case hasTimeout && errors.Is(err, context.DeadlineExceeded):
+		o.kind, o.reason = disconnected, "after its timeout"
+	case op != nil && op.Op == "dial": // only the relay can have refused it
+		o.kind, o.reason = connectionLost, "before anything was sent"
+	case err != nil && !errors.Is(err, context.DeadlineExceeded) && fault != "" && (fault != stopped || o.status == 0):
+		o.kind, o.reason = connectionLost, fault
+	default: // a gateway that stops finishes the responses that it has started
+		o.kind, o.reason = ambiguous, fmt.Sprintf("%q: %d %v, %v: %q", fault, o.status, o.header, err, o.text)
 	}
 }
 
-// fail takes an error of the API, where it is one that can come.
-func (got *outcome) fail(kind, text string) {
+// setError sets the kind and the code if text is an expected error of the API.
+func (o *outcome) setError(kind, text string) {
 	var body struct {
 		Error struct {
 			Code, Message, Type string
@@ -123,127 +123,128 @@ func (got *outcome) fail(kind, text string) {
 		}
 	}
 	e := &body.Error
-	if err := json.Unmarshal([]byte(text), &body); err != nil || e.Message == "" || e.Type == "" || e.ID != got.id {
+	if err := json.Unmarshal([]byte(text), &body); err != nil || e.Message == "" || e.Type == "" || e.ID != o.id {
 		return
 	}
-	if status, known := refusals[e.Code]; known && (kind == brokenOff || got.status == status) {
-		got.kind, got.code = kind, e.Code
+	if status, known := expectedErrors[e.Code]; known && (kind == streamError || o.status == status) {
+		o.kind, o.code = kind, e.Code
 	}
 }
 
-func (o *ordeal) note(got outcome) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.outcomes = append(o.outcomes, got)
+// record adds an outcome.
+func (c *chaosRun) record(o outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outcomes = append(c.outcomes, o)
 }
 
-// judge checks every outcome against the ledger and the log.
-func (o *ordeal) judge(rows []ledgerRow) {
-	o.t.Helper()
-	seen, count := &receipts{seen: map[string]gjson.Result{}}, map[string]int{}
-	byTag := o.byTag(rows)
-	logs := o.readLogs()
-	for i := range o.outcomes {
-		got := &o.outcomes[i]
+// verify checks every outcome against the ledger and the log.
+func (c *chaosRun) verify(rows []ledgerRow) {
+	c.t.Helper()
+	completed, count := &completedResponses{usage: map[string]gjson.Result{}}, map[string]int{}
+	byTag := c.byTag(rows)
+	logs := c.readLogs()
+	for i := range c.outcomes {
+		got := &c.outcomes[i]
 		count[got.kind]++
-		count[got.kind+": "+got.code+got.why]++
+		count[got.kind+": "+got.code+got.reason]++
 		row, found := byTag[got.tag]
-		o.checkRow(got, row, found)
-		o.checkLog(got, logs)
-		if got.usage.Exists() && (got.kind == wholeAnswer || got.kind == wholeStream) {
-			seen.seen[got.id] = got.usage
+		c.checkRow(got, row, found)
+		c.checkLog(got, logs)
+		if got.usage.Exists() && (got.kind == completeResponse || got.kind == completeStream) {
+			completed.usage[got.id] = got.usage
 		}
 		if got.status == http.StatusOK && got.applied < got.maxTokens {
 			count["clamped"]++
 		}
-		if got.prompt == o.long[0].prompt {
+		if got.prompt == c.longRequests[0].prompt {
 			count["long: "+got.kind]++
 		}
 		delete(byTag, got.tag)
 	}
 	for _, row := range byTag {
-		o.t.Errorf("nobody has asked for %+v", row)
+		c.t.Errorf("the ledger has a row that no client asked for: %+v", row)
 	}
-	_, interrupted := seen.check(o.t, rows, o.free)
-	o.checkCaps(rows)
-	o.t.Logf("%d requests, %d rows, %d interrupted", len(o.outcomes), len(rows), interrupted)
+	_, interrupted := completed.verify(c.t, rows, c.uncappedKey)
+	c.checkCaps(rows)
+	c.t.Logf("%d requests, %d rows, %d interrupted", len(c.outcomes), len(rows), interrupted)
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		if !strings.HasSuffix(name, ": ") {
-			o.t.Logf("%6d %s", count[name], name)
+			c.t.Logf("%6d %s", count[name], name)
 		}
 	}
-	for _, name := range []string{wholeAnswer, wholeStream, leaving, cutOff, refusal + ": budget_exceeded"} {
+	for _, name := range []string{completeResponse, completeStream, disconnected, connectionLost, errorResponse + ": budget_exceeded"} {
 		if count[name] == 0 {
-			o.t.Errorf("%s: there was none, so this has shown too little", name)
+			c.t.Errorf("no outcome of the kind %q: the run has not tested enough", name)
 		}
 	}
 }
 
-// byTag finds each request's row, of which there must not be two.
-func (o *ordeal) byTag(rows []ledgerRow) map[string]ledgerRow {
-	o.t.Helper()
+// byTag maps user tags to rows and fails the test if a request has two rows.
+func (c *chaosRun) byTag(rows []ledgerRow) map[string]ledgerRow {
+	c.t.Helper()
 	all := map[string]ledgerRow{}
 	for _, row := range rows {
 		if before, twice := all[row.User]; twice {
-			o.t.Errorf("one request is on the ledger twice: %+v %+v", before, row)
+			c.t.Errorf("one request has two rows: %+v %+v", before, row)
 		}
 		all[row.User] = row
 	}
 	return all
 }
 
-// checkRow checks what the ledger says of a request, if anything.
-func (o *ordeal) checkRow(got *outcome, row ledgerRow, found bool) {
-	o.t.Helper()
-	whole := row.State == "settled" && row.Status == http.StatusOK && row.Code == ""
-	complain := func(what string) {
-		o.t.Helper()
-		o.t.Errorf("%s: %s, request %s of %s, %d events; the ledger says %+v", what, got.kind+" "+got.code+got.why, got.id, got.body, got.events, row)
+// checkRow checks the row of a request against what its client received.
+func (c *chaosRun) checkRow(got *outcome, row ledgerRow, found bool) {
+	c.t.Helper()
+	settledOK := row.State == "settled" && row.Status == http.StatusOK && row.Code == ""
+	mismatch := func(problem string) {
+		c.t.Helper()
+		c.t.Errorf("%s: %s, request %s: %s, %d events; row %+v", problem, got.kind+" "+got.code+got.reason, got.id, got.body, got.events, row)
 	}
 	switch got.kind {
-	case wholeAnswer, wholeStream:
-		if !whole || row.ID != got.id || row.Prompt != got.prompt || row.Completion < got.events || row.Completion > got.n*got.applied {
-			complain("not what the client has seen")
+	case completeResponse, completeStream:
+		if !settledOK || row.ID != got.id || row.Prompt != got.prompt || row.Completion < got.events || row.Completion > got.n*got.applied {
+			mismatch("the row differs from the complete response")
 		}
-	case brokenOff:
+	case streamError:
 		if row.Code != got.code || row.Status != http.StatusOK || row.Completion < got.events {
-			complain("not what the client was told")
+			mismatch("the row differs from the error event")
 		}
-	case refusal:
+	case errorResponse:
 		if found && (row.Code != got.code || row.Status != got.status || row.Prompt+row.Completion != 0) {
-			complain("not what the client was told")
+			mismatch("the row differs from the error response")
 		}
-	case leaving, cutOff:
-		if found && got.why == stopped {
-			complain("a stop is to answer what it has begun")
+	case disconnected, connectionLost:
+		if found && got.reason == stopped {
+			mismatch("a stopping gateway must finish the requests that it has accepted")
 		}
-		begun := got.events > 0 && row.State != "interrupted" // of which a second's worth may be lost
-		if begun && (row.Prompt < got.prompt || row.Completion < got.events || row.Completion > got.n*got.applied) {
-			complain("not what the client has had")
+		partial := got.events > 0 && row.State != "interrupted" // an interrupted row may lack the last second
+		if partial && (row.Prompt < got.prompt || row.Completion < got.events || row.Completion > got.n*got.applied) {
+			mismatch("the row charges less or more than the client received")
 		}
 	default:
-		complain("in doubt")
+		mismatch("ambiguous")
 	}
 }
 
-// checkCaps adds up what each cap has seen used.
-func (o *ordeal) checkCaps(rows []ledgerRow) {
-	o.t.Helper()
-	for _, c := range o.caps {
+// checkCaps verifies that the usage under each cap adds up to no more than its limit.
+func (c *chaosRun) checkCaps(rows []ledgerRow) {
+	c.t.Helper()
+	for _, limited := range c.caps {
 		used := int64(0)
 		for _, row := range rows {
-			if slices.ContainsFunc(c.secrets, func(secret string) bool { return strings.HasPrefix(secret, row.Key) }) {
-				used += c.meter.count(row.Prompt, row.Completion)
+			if slices.ContainsFunc(limited.secrets, func(secret string) bool { return strings.HasPrefix(secret, row.Key) }) {
+				used += limited.kind.count(row.Prompt, row.Completion)
 			}
 		}
-		o.t.Logf("%d of %d tokens are used of a %s's %s", used, c.most, c.meter.window, c.meter.name)
-		if used > c.most {
-			o.t.Errorf("%d tokens are used of %d", used, c.most)
+		c.t.Logf("%d of %d %s tokens of the %s are used", used, limited.limit, limited.kind.meter, limited.kind.window)
+		if used > limited.limit {
+			c.t.Errorf("%d tokens are used, over the cap of %d", used, limited.limit)
 		}
 	}
 }
 
-// logLine is what the gateway's log says of a request.
+// logLine is a request's line in the gateway's log.
 type logLine struct {
 	ID     string `json:"request_id"`
 	Msg    string
@@ -253,18 +254,18 @@ type logLine struct {
 	text   string
 }
 
-// readLogs reads the lines of all requests, of every life of the gateway.
-func (o *ordeal) readLogs() map[string]logLine {
-	o.t.Helper()
+// readLogs reads the lines of all requests from the logs of all gateway processes.
+func (c *chaosRun) readLogs() map[string]logLine {
+	c.t.Helper()
 	all := map[string]logLine{}
-	for _, g := range o.lives {
-		for text := range strings.Lines(g.stderr.String()) {
+	for _, gw := range c.gateways {
+		for text := range strings.Lines(gw.stderr.String()) {
 			line := logLine{text: text}
-			if json.Unmarshal([]byte(text), &line) != nil || line.Msg != "request" { // a kill can cut the last one off
+			if json.Unmarshal([]byte(text), &line) != nil || line.Msg != "request" { // a kill can truncate the last line
 				continue
 			}
 			if before, twice := all[line.ID]; twice {
-				o.t.Errorf("the log has two lines of one request: %s%s", before.text, text)
+				c.t.Errorf("one request has two log lines: %s%s", before.text, text)
 			}
 			all[line.ID] = line
 		}
@@ -272,27 +273,28 @@ func (o *ordeal) readLogs() map[string]logLine {
 	return all
 }
 
-// checkLog checks that the log says the same as the client was told, and in more words where it was a failure.
-func (o *ordeal) checkLog(got *outcome, logs map[string]logLine) {
-	o.t.Helper()
+// checkLog checks that the log line of a request has the status and code that the client received, and a cause if a
+// backend failed.
+func (c *chaosRun) checkLog(got *outcome, logs map[string]logLine) {
+	c.t.Helper()
 	if got.id == "" {
-		return // nothing has told the client which request it was
+		return // the client did not learn the request ID
 	}
 	line, found := logs[got.id]
-	away := got.kind == leaving || got.kind == cutOff
+	incomplete := got.kind == disconnected || got.kind == connectionLost
 	switch {
 	case !found:
-		// The line is written behind the answer, and when the gateway learns that a client is away: a kill can come between.
-		if end := got.life.death.Load(); end == nil || end.how != killed || !away && got.at.Before(end.at.Add(-logDelay)) {
-			o.t.Errorf("the log says nothing of %s (%s %s)", got.id, got.kind, got.code)
+		// The gateway writes the line after the response, or when it notices a disconnect. A kill can come in between.
+		if end := got.gateway.exit.Load(); end == nil || end.how != killed || !incomplete && got.at.Before(end.at.Add(-logDelay)) {
+			c.t.Errorf("no log line for request %s (%s %s)", got.id, got.kind, got.code)
 		}
-	case away: // the gateway may have seen it otherwise
+	case incomplete: // the gateway may have recorded another outcome
 	case line.Status != got.status || line.Code != got.code:
-		o.t.Errorf("the client was told %d %s, and the log says %s", got.status, got.code, line.text)
+		c.t.Errorf("the client received %d %s, the log line is %s", got.status, got.code, line.text)
 	case strings.HasPrefix(got.code, "upstream_") && line.Cause == "":
-		o.t.Errorf("the log gives no cause: %s", line.text)
+		c.t.Errorf("the log line has no cause: %s", line.text)
 	}
 }
 
-// logDelay is more than passes between an answer and its line in the log.
+// logDelay is longer than the time between a response and its log line.
 const logDelay = 2 * time.Second

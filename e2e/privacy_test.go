@@ -16,73 +16,73 @@ import (
 	"basegate/mockvllm"
 )
 
-// Markers go in by every way that a client or a backend has, failures included, and come out nowhere but in answers.
-func TestPromptsCompletionsAndKeysAreKeptNowhere(t *testing.T) {
-	const prompt, completion, told, field = "marker-prompt-Xq7", "marker-completion-Yw8", "marker-upstream-Zv9", "marker-field-Uu5"
-	g, mock := gatewayOf(t, settings{rest: "log: {level: debug}\nbreaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
-	send := func(extra string) reply {
+// Markers that enter in every way that a client or a backend has, failures included, leave the gateway in responses only.
+func TestPromptsCompletionsAndKeysAreStoredNowhere(t *testing.T) {
+	const prompt, completion, upstreamMessage, field = "marker-prompt-Xq7", "marker-completion-Yw8", "marker-upstream-Zv9", "marker-field-Uu5"
+	g, mock := startGateway(t, settings{extra: "log: {level: debug}\nbreaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
+	send := func(extra string) response {
 		return g.complete(fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": 4%s}`, prompt, extra))
 	}
-	vllm := func(kind string, f mockvllm.Fault) { f.Kind = kind; mock.InjectFault(f) }
+	inject := func(kind string, f mockvllm.Fault) { f.Kind = kind; mock.InjectFault(f) }
 
-	if answer := send(`, "echo": true`); !strings.Contains(answer.body, prompt) {
-		t.Fatalf("the prompt was not echoed, so nothing is proved: %s", answer.body)
+	if got := send(`, "echo": true`); !strings.Contains(got.body, prompt) {
+		t.Fatalf("the prompt was not echoed, so the test proves nothing: %s", got.body)
 	}
 	send(`, "stream": true`)
-	vllm("error", mockvllm.Fault{Status: 200, Body: fmt.Sprintf(`{"id":"c","object":"text_completion","created":1,"model":%q,"choices":[{"index":0,"text":%q,"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`, checkpoint, completion)})
-	if answer := send(""); !strings.Contains(answer.body, completion) {
-		t.Fatalf("the completion did not come, so nothing is proved: %s", answer.body)
+	inject("error", mockvllm.Fault{Status: 200, Body: fmt.Sprintf(`{"id":"c","object":"text_completion","created":1,"model":%q,"choices":[{"index":0,"text":%q,"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`, checkpoint, completion)})
+	if got := send(""); !strings.Contains(got.body, completion) {
+		t.Fatalf("the response lacks the completion, so the test proves nothing: %s", got.body)
 	}
-	vllm("nested", mockvllm.Fault{Status: 400, Message: told + " " + prompt})
-	if answer := send(""); answer.status != http.StatusBadRequest || !strings.Contains(answer.body, told) {
-		t.Fatalf("vLLM's message did not come, so nothing is proved: %d %s", answer.status, answer.body)
+	inject("nested", mockvllm.Fault{Status: 400, Message: upstreamMessage + " " + prompt})
+	if got := send(""); got.status != http.StatusBadRequest || !strings.Contains(got.body, upstreamMessage) {
+		t.Fatalf("the response lacks vLLM's message, so the test proves nothing: %d %s", got.status, got.body)
 	}
 	for _, kind := range []string{"nested", "flat", "text", "oom", "ok_error", "error_event"} {
-		vllm(kind, mockvllm.Fault{Message: told + " " + prompt, Times: 3})
+		inject(kind, mockvllm.Fault{Message: upstreamMessage + " " + prompt, Times: 3})
 		send("")
 		mock.ClearFaults()
-		vllm(kind, mockvllm.Fault{Message: told + " " + prompt, AfterEvents: 1})
+		inject(kind, mockvllm.Fault{Message: upstreamMessage + " " + prompt, AfterEvents: 1})
 		send(`, "stream": true`)
 		mock.ClearFaults()
 	}
-	vllm("garbage", mockvllm.Fault{Body: told, Times: 3})
+	inject("garbage", mockvllm.Fault{Body: upstreamMessage, Times: 3})
 	send("")
 	mock.ClearFaults()
-	vllm("cut", mockvllm.Fault{AfterEvents: 1})
+	inject("cut", mockvllm.Fault{AfterEvents: 1})
 	send(`, "stream": true`)
 	send(fmt.Sprintf(`, %q: 1`, field))
 	send(fmt.Sprintf(`, "stop": [%q, 7]`, prompt))
 	g.complete(fmt.Sprintf(`{"model": %q, "prompt": "x"}`, field))
-	g.complete(fmt.Sprintf(`{"prompt": %q, "model": "m", `, prompt)) // not whole
-	stray := "acs-bm-" + strings.Repeat("Stray", 8) + "abc"
-	if _, err := post(g.url, stray, small); err != nil {
+	g.complete(fmt.Sprintf(`{"prompt": %q, "model": "m", `, prompt)) // truncated JSON
+	unknownKey := "acs-bm-" + strings.Repeat("Other", 8) + "abc"
+	if _, err := post(g.url, unknownKey, smallRequest); err != nil {
 		t.Fatal(err)
 	}
 	g.get(g.url, "/v1/models?token="+field)
 
-	places := map[string]string{"/metrics": g.get(g.admin, "/metrics").body}
+	outputs := map[string]string{"/metrics": g.get(g.admin, "/metrics").body}
 	g.signal(syscall.SIGTERM)
-	g.code()
-	places["stderr"], places["stdout"] = g.stderr.String(), g.stdout.String()
-	maps.Copy(places, files(t, g.dir))
-	if len(places) < 5 || !strings.Contains(places["stderr"], g.email) {
-		t.Fatalf("looked at too little: %d places", len(places))
+	g.waitExit()
+	outputs["stderr"], outputs["stdout"] = g.stderr.String(), g.stdout.String()
+	maps.Copy(outputs, readFiles(t, g.dir))
+	if len(outputs) < 5 || !strings.Contains(outputs["stderr"], g.email) {
+		t.Fatalf("too few outputs were searched: %d", len(outputs))
 	}
 	secretTail := g.secret[len("acs-bm-")+6:]
-	for place, text := range places {
+	for output, text := range outputs {
 		for name, marker := range map[string]string{
-			"the prompt": prompt, "the completion": completion, "vLLM's message": told, "an unknown field's name": field,
-			"the key": secretTail, "a key that does not exist": stray[13:],
+			"the prompt": prompt, "the completion": completion, "vLLM's message": upstreamMessage, "an unknown field's name": field,
+			"the key": secretTail, "an unknown key": unknownKey[13:],
 		} {
 			if strings.Contains(text, marker) {
-				t.Errorf("%s is in %s: %s", name, place, lineWith(text, marker))
+				t.Errorf("%s is in %s: %s", name, output, lineContaining(text, marker))
 			}
 		}
 	}
 }
 
-// files are all files of a folder.
-func files(t *testing.T, dir string) map[string]string {
+// readFiles returns the contents of all files in a folder, by path.
+func readFiles(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

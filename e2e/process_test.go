@@ -18,16 +18,16 @@ import (
 	"time"
 )
 
-// patience bounds every wait for something that should happen soon.
-const patience = 20 * time.Second
+// waitTimeout limits every wait for an event that should happen soon.
+const waitTimeout = 20 * time.Second
 
-// output is what a process has written so far, in a file, since a soak's log has gigabytes, and a way to wait for more.
+// output collects what a process writes, in a file because a soak's log has gigabytes.
 type output struct {
-	t    *testing.T
-	mu   sync.Mutex
-	file *os.File
-	size int64
-	more chan struct{} // closed and replaced by each write
+	t       *testing.T
+	mu      sync.Mutex
+	file    *os.File
+	size    int64
+	changed chan struct{} // closed and replaced at each write
 }
 
 func newOutput(t *testing.T) *output {
@@ -37,46 +37,46 @@ func newOutput(t *testing.T) *output {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { file.Close() })
-	return &output{t: t, file: file, more: make(chan struct{})}
+	return &output{t: t, file: file, changed: make(chan struct{})}
 }
 
 // Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	close(o.more)
-	o.more = make(chan struct{})
+	close(o.changed)
+	o.changed = make(chan struct{})
 	n, err := o.file.Write(p)
 	o.size += int64(n)
 	return n, err
 }
 
-// read is all that has been written, or the last of it.
-func (o *output) read(most int64) (text string, more <-chan struct{}) {
+// last returns up to limit bytes from the end of the output, and a channel that is closed at the next write.
+func (o *output) last(limit int64) (text string, changed <-chan struct{}) {
 	o.t.Helper()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	last := make([]byte, min(o.size, most))
+	last := make([]byte, min(o.size, limit))
 	if _, err := o.file.ReadAt(last, o.size-int64(len(last))); err != nil {
 		o.t.Errorf("read output: %v", err)
 	}
-	return string(last), o.more
+	return string(last), o.changed
 }
 
-// String is all that has been written.
+// String returns all output.
 func (o *output) String() string {
-	text, _ := o.read(math.MaxInt64)
+	text, _ := o.last(math.MaxInt64)
 	return text
 }
 
-// tail is the last of what has been written.
+// tail returns the end of the output, for failure messages.
 func (o *output) tail() string {
-	text, _ := o.read(64 << 10)
+	text, _ := o.last(64 << 10)
 	return text
 }
 
-// has looks for a line that contains the text.
-func (o *output) has(text string) bool {
+// contains reports whether a line contains the text.
+func (o *output) contains(text string) bool {
 	lines := bufio.NewScanner(io.NewSectionReader(o.file, 0, math.MaxInt64))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -96,27 +96,26 @@ type process struct {
 	cmd    *exec.Cmd
 	stdout *output
 	stderr *output
-	ended  chan struct{} // closed when it has ended
+	exited chan struct{} // closed when the process has exited
 }
 
-// start runs basegate until the test ends, if it does not end before. What the race detector has found fails the
-// test.
-func start(t *testing.T, args ...string) *process {
+// startProcess runs basegate until it exits or the test ends. The test fails if the race detector reports a data race.
+func startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(t), stderr: newOutput(t), ended: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(t), stderr: newOutput(t), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	p.cmd.Dir = t.TempDir()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		defer close(p.ended)
+		defer close(p.exited)
 		p.cmd.Wait()
 	}()
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
-		<-p.ended
-		if p.stderr.has("WARNING: DATA RACE") {
+		<-p.exited
+		if p.stderr.contains("WARNING: DATA RACE") {
 			t.Errorf("basegate %s: data race", args[0])
 		}
 		if t.Failed() {
@@ -126,26 +125,26 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// says waits until an output has the pattern, and returns its groups.
-func (p *process) says(o *output, pattern string) []string {
+// waitForOutput waits until an output matches the pattern and returns the submatches.
+func (p *process) waitForOutput(o *output, pattern string) []string {
 	p.t.Helper()
-	wanted := regexp.MustCompile(pattern)
-	deadline := time.NewTimer(patience)
+	re := regexp.MustCompile(pattern)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	for {
-		text, more := o.read(math.MaxInt64)
-		if found := wanted.FindStringSubmatch(text); found != nil {
-			return found
+		text, changed := o.last(math.MaxInt64)
+		if match := re.FindStringSubmatch(text); match != nil {
+			return match
 		}
 		select {
-		case <-more:
-		case <-p.ended:
-			if found := wanted.FindStringSubmatch(o.String()); found != nil {
-				return found
+		case <-changed:
+		case <-p.exited:
+			if match := re.FindStringSubmatch(o.String()); match != nil {
+				return match
 			}
-			p.t.Fatalf("ended without saying %q", pattern)
+			p.t.Fatalf("exited without writing %q", pattern)
 		case <-deadline.C:
-			p.t.Fatalf("did not say %q", pattern)
+			p.t.Fatalf("did not write %q within %v", pattern, waitTimeout)
 		}
 	}
 }
@@ -157,21 +156,21 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// code waits for the end and returns the exit code.
-func (p *process) code() int {
+// waitExit waits until the process exits and returns its exit code.
+func (p *process) waitExit() int {
 	p.t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	select {
-	case <-p.ended:
+	case <-p.exited:
 	case <-deadline.C:
-		p.t.Fatal("did not end")
+		p.t.Fatalf("did not exit within %v", waitTimeout)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// command runs basegate to its end.
-func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
+// runCommand runs basegate until it exits.
+func runCommand(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, args...)
 	var out, errs bytes.Buffer
@@ -182,8 +181,8 @@ func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// write makes a file.
-func write(t *testing.T, path, text string) {
+// writeFile writes a file that only this user can read.
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// life is one life of a process behind a relay.
-type life struct {
+// instance is one run of a server process behind a relay.
+type instance struct {
 	address string
-	death   atomic.Pointer[death] // set just before it comes
+	exit    atomic.Pointer[exitRecord] // set just before the process is killed or stopped
 }
 
-// death is how a life has ended, and when.
-type death struct {
+// exitRecord says how and when an instance ended.
+type exitRecord struct {
 	how string
 	at  time.Time
 }
@@ -31,49 +31,49 @@ const (
 	stopped = "stopped"
 )
 
-func (l *life) end(how string) { l.death.Store(&death{how, time.Now()}) }
+func (l *instance) recordExit(how string) { l.exit.Store(&exitRecord{how, time.Now()}) }
 
-// relay stands before a server, and does to the connections through it what networks do. Who has connected can ask
-// afterwards what became of the connection.
+// relay is a TCP proxy in front of a server that simulates network faults. It remembers the fault of each connection, so
+// that a test can tell whether the fault explains what a client saw.
 type relay struct {
-	listener net.Listener
-	all      sync.WaitGroup
+	listener   net.Listener
+	goroutines sync.WaitGroup
 
-	mu     sync.Mutex
-	server *life // nil: nobody is there, so who connects is turned away
-	now    weather
-	strike func(*line) // befalls every new line; nil: nothing does
-	lines  map[*line]bool
-	last   map[string]*line // by the address of who connected
-	luck   *rand.Rand
-	closed bool
+	mu           sync.Mutex
+	server       *instance // nil: no server runs, so connections are reset
+	conditions   linkConditions
+	applyFault   func(*link) // called for every new link; may be nil
+	links        map[*link]bool
+	linkByClient map[string]*link // by the client's address
+	rng          *rand.Rand
+	closed       bool
 }
 
-// weather is what all that passes goes through.
-type weather struct {
-	latency time.Duration // of each piece, at the most
-	rate    int           // bytes a second; 0: any
-	slice   int           // bytes of a piece, at the most; 0: any
+// linkConditions are the speed and the fragmentation of all links.
+type linkConditions struct {
+	latency time.Duration // maximum, of each piece
+	rate    int           // bytes a second; 0: unlimited
+	slice   int           // maximum bytes of a piece; 0: unlimited
 }
 
-// newRelay listens until the test ends.
-func newRelay(t *testing.T, luck *rand.Rand) *relay {
+// newRelay returns a relay that listens until the test ends.
+func newRelay(t *testing.T, rng *rand.Rand) *relay {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
-	r := &relay{listener: listener, lines: map[*line]bool{}, last: map[string]*line{}, luck: luck}
-	r.all.Go(r.accept)
+	r := &relay{listener: listener, links: map[*link]bool{}, linkByClient: map[string]*link{}, rng: rng}
+	r.goroutines.Go(r.accept)
 	t.Cleanup(r.close)
 	return r
 }
 
 func (r *relay) url() string { return "http://" + r.listener.Addr().String() }
 
-// aim says who is behind the relay from now on.
-func (r *relay) aim(at *life) {
+// setServer sets the server for new connections; nil means that no server runs.
+func (r *relay) setServer(server *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.server = at
+	r.server = server
 }
 
 func (r *relay) accept() {
@@ -82,108 +82,115 @@ func (r *relay) accept() {
 		if err != nil {
 			return // closed
 		}
-		r.all.Go(func() { r.carry(from.(*net.TCPConn)) })
+		r.goroutines.Go(func() { r.handle(from.(*net.TCPConn)) })
 	}
 }
 
-// carry makes a line of who has connected, and lasts as long as it does.
-func (r *relay) carry(from *net.TCPConn) {
-	l := r.open(from)
+// handle forwards one client connection until it ends.
+func (r *relay) handle(from *net.TCPConn) {
+	l := r.addLink(from)
 	if l.server == nil {
 		l.reset()
 		return
 	}
 	to, err := dialer.Dial("tcp", l.server.address)
-	if err != nil || !l.join(to.(*net.TCPConn)) {
+	if err != nil || !l.connectServer(to.(*net.TCPConn)) {
 		l.reset()
 		return
 	}
-	var ways sync.WaitGroup
-	for way := range l.ends {
-		ways.Go(func() { l.carry(way) })
+	var directions sync.WaitGroup
+	for dir := range l.ends {
+		directions.Go(func() { l.copy(dir) })
 	}
-	ways.Wait()
-	l.end(false)
+	directions.Wait()
+	l.close(false)
 }
 
-func (r *relay) open(from *net.TCPConn) *line {
+// addLink registers a link for a client connection.
+func (r *relay) addLink(from *net.TCPConn) *link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &line{relay: r, server: r.server, over: make(chan struct{}), left: -1}
-	l.ends[0] = from
-	r.lines[l], r.last[from.RemoteAddr().String()] = true, l
+	l := &link{relay: r, server: r.server, closed: make(chan struct{}), bytesLeft: -1}
+	l.ends[clientEnd] = from
+	r.links[l], r.linkByClient[from.RemoteAddr().String()] = true, l
 	switch {
 	case r.closed:
 		l.server = nil
 	case r.server == nil:
-		l.harm = "nobody was there"
+		l.fault = "no server"
 	}
 	return l
 }
 
-// explanation is why the connection from an address may have broken; empty where it may not. A line that was held
-// may break later, since it may have kept somebody waiting for too long.
-func (r *relay) explanation(address string) string {
+// faultOn returns the fault that may have broken the connection from a client's address, or "" if there was none. A link
+// keeps its fault when blocking ends, because the delay may have caused a timeout.
+func (r *relay) faultOn(address string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.last[address]
+	l := r.linkByClient[address]
 	switch {
 	case l == nil:
 		return ""
-	case l.harm == "" && l.server != nil && l.server.death.Load() != nil:
-		return l.server.death.Load().how
+	case l.fault == "" && l.server != nil && l.server.exit.Load() != nil:
+		return l.server.exit.Load().how
 	default:
-		return l.harm
+		return l.fault
 	}
 }
 
-// behind is the life of the server that the connection from an address went to; nil where it went nowhere.
-func (r *relay) behind(address string) *life {
+// serverBehind returns the server that the connection from a client's address went to, or nil.
+func (r *relay) serverBehind(address string) *instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.last[address]; l != nil {
+	if l := r.linkByClient[address]; l != nil {
 		return l.server
 	}
 	return nil
 }
 
-// close breaks every line off and waits until nothing of the relay runs any more.
+// close resets every link and waits for the relay's goroutines.
 func (r *relay) close() {
 	r.listener.Close()
 	r.mu.Lock()
 	r.closed = true
-	var open []*line
-	for l := range r.lines {
+	var open []*link
+	for l := range r.links {
 		open = append(open, l)
 	}
 	r.mu.Unlock()
 	for _, l := range open {
 		l.reset()
 	}
-	r.all.Wait()
+	r.goroutines.Wait()
 }
 
-// line is a connection through the relay.
-type line struct {
+// The ends of a link, and its directions.
+const (
+	clientEnd, serverEnd = 0, 1
+	toServer, toClient   = 0, 1 // indexed by the end that sends
+)
+
+// link is a proxied connection.
+type link struct {
 	relay  *relay
-	server *life         // whose it is; nil: nobody's
-	over   chan struct{} // closed when it has ended
+	server *instance     // nil if none ran when the client connected
+	closed chan struct{} // closed when the link has ended
 	once   sync.Once
 
-	// The relay's lock guards the rest.
-	ends [2]*net.TCPConn  // of who connected, and of the server
-	harm string           // what has befallen it that may break it
-	held [2]chan struct{} // by way, the one to the server first: nothing passes until it is closed; nil: it is free
-	left int              // how many bytes pass before it breaks; below 0: any
-	came int              // how many bytes have passed
+	// The relay's lock guards the fields below.
+	ends           [2]*net.TCPConn  // by end
+	fault          string           // the fault that may have broken the link, or ""
+	blocked        [2]chan struct{} // by direction: nothing passes until the channel is closed; nil: not blocked
+	bytesLeft      int              // bytes before the link is reset; negative: unlimited
+	bytesForwarded int              // both directions together
 }
 
-// bufferful is more than the buffers between a server and the relay hold, in bytes.
-const bufferful = 64 << 10
+// bufferedBytes is more than the buffers between a server and the relay hold.
+const bufferedBytes = 64 << 10
 
-// dialer makes connections of small packets and a small window, as on a slow network: a server soon feels it when
-// nobody reads what it sends. Over the loopback megabytes would go into buffers first.
-var dialer = net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.RawConn) (err error) {
+// dialer makes connections with small segments and a small receive window, as on a slow network: the server soon notices
+// that nobody reads. On the loopback interface, megabytes would fit into the buffers first.
+var dialer = net.Dialer{Timeout: waitTimeout, Control: func(_, _ string, c syscall.RawConn) (err error) {
 	failed := c.Control(func(fd uintptr) {
 		err = errors.Join(
 			syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10),
@@ -193,30 +200,30 @@ var dialer = net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.
 	return errors.Join(failed, err)
 }}
 
-// join gives the line its other end, unless it has broken before.
-func (l *line) join(to *net.TCPConn) bool {
+// connectServer sets the server's end of the link; false if the link has ended already.
+func (l *link) connectServer(to *net.TCPConn) bool {
 	l.relay.mu.Lock()
 	defer l.relay.mu.Unlock()
 	select {
-	case <-l.over:
+	case <-l.closed:
 		to.Close()
 		return false
 	default:
 	}
-	l.ends[1] = to
-	if l.relay.strike != nil {
-		l.relay.strike(l)
+	l.ends[serverEnd] = to
+	if l.relay.applyFault != nil {
+		l.relay.applyFault(l)
 	}
 	return true
 }
 
-// carry passes on what comes from one end, and its end.
-func (l *line) carry(way int) {
-	from, to := l.ends[way], l.ends[1-way]
+// copy forwards one direction until its end, and forwards the end.
+func (l *link) copy(dir int) {
+	from, to := l.ends[dir], l.ends[1-dir]
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buffer)
-		if !l.pass(way, to, buffer[:n]) {
+		if !l.forward(dir, to, buffer[:n]) {
 			return
 		}
 		if errors.Is(err, io.EOF) {
@@ -229,93 +236,95 @@ func (l *line) carry(way int) {
 	}
 }
 
-// pass sends on what has come, piece by piece; false when the line has ended meanwhile.
-func (l *line) pass(way int, to *net.TCPConn, rest []byte) bool {
+// forward writes data in pieces as the link's conditions demand; false if the link has ended.
+func (l *link) forward(dir int, to *net.TCPConn, data []byte) bool {
 	for {
-		size, delay := l.next(len(rest))
-		if !l.wait(delay) || !l.free(way) {
+		size, delay := l.nextPiece(len(data))
+		if !l.delay(delay) || !l.waitUnblocked(dir) {
 			return false
 		}
 		if size < 0 {
 			l.reset()
 			return false
 		}
-		if _, err := to.Write(rest[:size]); err != nil {
+		if _, err := to.Write(data[:size]); err != nil {
 			l.reset()
 			return false
 		}
-		if rest = rest[size:]; len(rest) == 0 {
+		if data = data[size:]; len(data) == 0 {
 			return true
 		}
 	}
 }
 
-// next is how many of n bytes go in one piece, and how long they take; below 0 where the line is to break.
-func (l *line) next(n int) (size int, delay time.Duration) {
+// nextPiece returns how many of n bytes go into the next piece and its delay. A negative size means that the link must be
+// reset.
+func (l *link) nextPiece(n int) (size int, delay time.Duration) {
 	l.relay.mu.Lock()
 	defer l.relay.mu.Unlock()
-	now := l.relay.now
-	if size = n; now.slice > 0 && size > 0 {
-		size = min(size, 1+l.relay.luck.IntN(now.slice))
+	conditions := l.relay.conditions
+	if size = n; conditions.slice > 0 && size > 0 {
+		size = min(size, 1+l.relay.rng.IntN(conditions.slice))
 	}
-	if now.latency > 0 {
-		delay = time.Duration(l.relay.luck.Int64N(int64(now.latency)))
+	if conditions.latency > 0 {
+		delay = time.Duration(l.relay.rng.Int64N(int64(conditions.latency)))
 	}
-	if now.rate > 0 {
-		delay += time.Duration(size) * time.Second / time.Duration(now.rate)
+	if conditions.rate > 0 {
+		delay += time.Duration(size) * time.Second / time.Duration(conditions.rate)
 	}
-	if l.left == 0 {
+	if l.bytesLeft == 0 {
 		return -1, delay
-	} else if l.left > 0 {
-		size = min(size, l.left)
-		l.left -= size
+	} else if l.bytesLeft > 0 {
+		size = min(size, l.bytesLeft)
+		l.bytesLeft -= size
 	}
-	if l.came += size; delay > 0 && l.came > bufferful && l.harm == "" {
-		l.harm = "slow" // somebody may find it too slow to wait for
+	if l.bytesForwarded += size; delay > 0 && l.bytesForwarded > bufferedBytes && l.fault == "" {
+		l.fault = "slow" // either end may time out
 	}
 	return size, delay
 }
 
-// wait lets time pass; false when the line has ended meanwhile.
-func (l *line) wait(delay time.Duration) bool {
-	if delay == 0 {
+// delay waits for d; false if the link has ended.
+func (l *link) delay(d time.Duration) bool {
+	if d == 0 {
 		return true
 	}
-	late := time.NewTimer(delay)
-	defer late.Stop()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-late.C:
+	case <-timer.C:
 		return true
-	case <-l.over:
+	case <-l.closed:
 		return false
 	}
 }
 
-// free waits until that way is not held; false when the line has ended meanwhile.
-func (l *line) free(way int) bool {
+// waitUnblocked waits until the direction is not blocked; false if the link has ended.
+func (l *link) waitUnblocked(dir int) bool {
 	l.relay.mu.Lock()
-	held := l.held[way]
+	unblocked := l.blocked[dir]
 	l.relay.mu.Unlock()
-	if held == nil {
+	if unblocked == nil {
 		return true
 	}
 	select {
-	case <-held:
+	case <-unblocked:
 		return true
-	case <-l.over:
+	case <-l.closed:
 		return false
 	}
 }
 
-// reset breaks the line off at both ends.
-func (l *line) reset() { l.end(true) }
+// reset ends the link with a reset at both ends.
+func (l *link) reset() { l.close(true) }
 
-func (l *line) end(abruptly bool) {
+// close ends the link, with a reset or with a FIN at both ends.
+func (l *link) close(abruptly bool) {
 	l.once.Do(func() {
 		l.relay.mu.Lock()
 		defer l.relay.mu.Unlock()
-		delete(l.relay.lines, l)
-		close(l.over)
+		delete(l.relay.links, l)
+		close(l.closed)
 		for _, end := range l.ends {
 			if end != nil {
 				if abruptly {

@@ -12,57 +12,57 @@ import (
 	"basegate/mockvllm"
 )
 
-func TestReloadAddsAModelAndRefusesABrokenFile(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
-	second := strings.Replace(small, `"m"`, `"second"`, 1)
-	if code := g.complete(second).fault(t).Code; code != "model_not_found" {
-		t.Fatalf("before the reload: %s", code)
+func TestReloadAddsAModelAndRejectsAnInvalidFile(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	second := strings.Replace(smallRequest, `"m"`, `"second"`, 1)
+	if code := g.complete(second).apiError(t).Code; code != "model_not_found" {
+		t.Fatalf("before the reload: got the code %q, want model_not_found", code)
 	}
 
-	g.configure(settings{models: model("m", mock.URL()) + ", " + model("second", mock.URL())})
+	g.writeConfig(settings{models: modelConfig("m", mock.URL()) + ", " + modelConfig("second", mock.URL())})
 	g.signal(syscall.SIGHUP)
-	g.says(g.stderr, `configuration reloaded`)
-	if answer := g.complete(second); answer.status != http.StatusOK {
-		t.Fatalf("after the reload: %d %s", answer.status, answer.body)
+	g.waitForOutput(g.stderr, `configuration reloaded`)
+	if got := g.complete(second); got.status != http.StatusOK {
+		t.Fatalf("after the reload: got %d %s, want 200", got.status, got.body)
 	}
 
-	g.configure(settings{rest: "nonsense: 1"}, mock.URL())
+	g.writeConfig(settings{extra: "nonsense: 1"}, mock.URL())
 	g.signal(syscall.SIGHUP)
-	g.says(g.stderr, `reload refused.*`+regexp.QuoteMeta(g.config)+`:4: `)
-	if answer := g.complete(second); answer.status != http.StatusOK {
-		t.Errorf("after the refused reload: %d %s", answer.status, answer.body)
+	g.waitForOutput(g.stderr, `reload refused.*`+regexp.QuoteMeta(g.config)+`:4: `)
+	if got := g.complete(second); got.status != http.StatusOK {
+		t.Errorf("after the rejected reload: got %d %s, want 200", got.status, got.body)
 	}
 }
 
-func TestReloadTellsWhatOnlyARestartChanges(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
-	g.configure(settings{rest: "log: {level: debug}"}, mock.URL())
+func TestReloadReportsSettingsThatNeedARestart(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	g.writeConfig(settings{extra: "log: {level: debug}"}, mock.URL())
 	g.signal(syscall.SIGHUP)
-	g.says(g.stderr, `changes only with a restart","setting":"log"`)
+	g.waitForOutput(g.stderr, `changes only with a restart","setting":"log"`)
 }
 
-func TestAReloadDoesNotDisturbARunningStream(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestReloadDoesNotInterruptARunningStream(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
 	s := g.heldStream(mock)
 	g.signal(syscall.SIGHUP)
-	g.says(g.stderr, `configuration reloaded`)
+	g.waitForOutput(g.stderr, `configuration reloaded`)
 	mock.ClearFaults()
-	if rest := s.rest(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+	if rest := s.readAll(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
 		t.Errorf("the stream ended with %q", rest)
 	}
 }
 
-func TestAStreamOutlivesTheRemovalOfItsModel(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestStreamSurvivesTheRemovalOfItsModel(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
 	s := g.heldStream(mock)
-	g.configure(settings{models: model("another", mock.URL())})
+	g.writeConfig(settings{models: modelConfig("another", mock.URL())})
 	g.signal(syscall.SIGHUP)
-	g.says(g.stderr, `configuration reloaded`)
-	if code := g.complete(small).fault(t).Code; code != "model_not_found" {
-		t.Errorf("after its removal: %s", code)
+	g.waitForOutput(g.stderr, `configuration reloaded`)
+	if code := g.complete(smallRequest).apiError(t).Code; code != "model_not_found" {
+		t.Errorf("after the removal: got the code %q, want model_not_found", code)
 	}
 	mock.ClearFaults()
-	if rest := s.rest(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+	if rest := s.readAll(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
 		t.Errorf("the stream ended with %q", rest)
 	}
 }

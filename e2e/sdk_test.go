@@ -15,7 +15,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// sdk is the official Go SDK as its documentation tells one to use it, and a counter of its requests.
+// sdk returns a client of the official Go SDK, set up as its documentation says, and a counter of its requests.
 func (g *gateway) sdk(options ...option.RequestOption) (c openai.Client, requests func() int) {
 	var mu sync.Mutex
 	count := 0
@@ -26,7 +26,7 @@ func (g *gateway) sdk(options ...option.RequestOption) (c openai.Client, request
 		return next(r)
 	})
 	options = append([]option.RequestOption{
-		option.WithBaseURL(g.url + "/v1"), option.WithAPIKey(g.secret), option.WithHTTPClient(client), counted,
+		option.WithBaseURL(g.url + "/v1"), option.WithAPIKey(g.secret), option.WithHTTPClient(httpClient), counted,
 	}, options...)
 	return openai.NewClient(options...), func() int {
 		mu.Lock()
@@ -35,8 +35,8 @@ func (g *gateway) sdk(options ...option.RequestOption) (c openai.Client, request
 	}
 }
 
-// ask is a completion request of the SDK, always with the same answer.
-func ask(change func(*openai.CompletionNewParams)) openai.CompletionNewParams {
+// sdkParams returns a completion request of the SDK whose response is always the same.
+func sdkParams(change func(*openai.CompletionNewParams)) openai.CompletionNewParams {
 	p := openai.CompletionNewParams{
 		Model:     "m",
 		Prompt:    openai.CompletionNewParamsPromptUnion{OfString: openai.String("The capital of France is")},
@@ -50,9 +50,9 @@ func ask(change func(*openai.CompletionNewParams)) openai.CompletionNewParams {
 }
 
 func TestGoSDKCompletion(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
-	greedy := ask(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(0) })
+	greedy := sdkParams(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(0) })
 	first, err := c.Completions.New(t.Context(), greedy)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestGoSDKCompletion(t *testing.T) {
 	if first.Model != checkpoint || first.Choices[0].Text == "" || first.Usage.CompletionTokens == 0 {
 		t.Errorf("%+v", first)
 	}
-	again, err := c.Completions.New(t.Context(), ask(nil), option.WithJSONSet("top_k", 1), option.WithJSONSet("min_p", 0.0))
+	again, err := c.Completions.New(t.Context(), sdkParams(nil), option.WithJSONSet("top_k", 1), option.WithJSONSet("min_p", 0.0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,18 +70,18 @@ func TestGoSDKCompletion(t *testing.T) {
 }
 
 func TestGoSDKLogprobs(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
-	answer, err := c.Completions.New(t.Context(), ask(func(p *openai.CompletionNewParams) { p.Logprobs = openai.Int(5) }))
+	got, err := c.Completions.New(t.Context(), sdkParams(func(p *openai.CompletionNewParams) { p.Logprobs = openai.Int(5) }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	logprobs, tokens := answer.Choices[0].Logprobs, int(answer.Usage.CompletionTokens)
+	logprobs, tokens := got.Choices[0].Logprobs, int(got.Usage.CompletionTokens)
 	if len(logprobs.Tokens) != tokens || len(logprobs.TokenLogprobs) != tokens || len(logprobs.TopLogprobs) != tokens {
-		t.Fatalf("%d tokens, but logprobs %+v", tokens, logprobs)
+		t.Fatalf("logprobs do not have one entry for each of the %d tokens: %+v", tokens, logprobs)
 	}
-	if text := strings.Join(logprobs.Tokens, ""); text != answer.Choices[0].Text {
-		t.Errorf("tokens %q, text %q", text, answer.Choices[0].Text)
+	if text := strings.Join(logprobs.Tokens, ""); text != got.Choices[0].Text {
+		t.Errorf("the joined tokens are %q, the text is %q", text, got.Choices[0].Text)
 	}
 	for i, top := range logprobs.TopLogprobs {
 		if top[logprobs.Tokens[i]] != logprobs.TokenLogprobs[i] || len(top) < 5 || len(top) > 6 {
@@ -91,31 +91,31 @@ func TestGoSDKLogprobs(t *testing.T) {
 }
 
 func TestGoSDKEchoAndPromptLogprobs(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
-	answer, err := c.Completions.New(t.Context(), ask(func(p *openai.CompletionNewParams) { p.Echo = openai.Bool(true) }),
+	got, err := c.Completions.New(t.Context(), sdkParams(func(p *openai.CompletionNewParams) { p.Echo = openai.Bool(true) }),
 		option.WithJSONSet("prompt_logprobs", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	choice := answer.Choices[0]
+	choice := got.Choices[0]
 	if !strings.HasPrefix(choice.Text, "The capital of France is") {
-		t.Errorf("no echo: %q", choice.Text)
+		t.Errorf("the text does not start with the prompt: %q", choice.Text)
 	}
 	if raw := choice.JSON.ExtraFields["prompt_logprobs"].Raw(); !strings.HasPrefix(raw, "[null,{") {
-		t.Errorf("prompt_logprobs: %s", raw)
+		t.Errorf("prompt_logprobs do not start with null and an object: %s", raw)
 	}
 }
 
 func TestGoSDKStream(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
-	whole, err := c.Completions.New(t.Context(), ask(nil))
+	whole, err := c.Completions.New(t.Context(), sdkParams(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, usage := range []bool{false, true} {
-		stream := c.Completions.NewStreaming(t.Context(), ask(func(p *openai.CompletionNewParams) {
+		stream := c.Completions.NewStreaming(t.Context(), sdkParams(func(p *openai.CompletionNewParams) {
 			if usage {
 				p.StreamOptions.IncludeUsage = openai.Bool(true)
 			}
@@ -136,29 +136,29 @@ func TestGoSDKStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		if text.String() != whole.Choices[0].Text || events != whole.Usage.CompletionTokens {
-			t.Errorf("%d events with %q; the plain answer has %d tokens and %q", events, &text, whole.Usage.CompletionTokens, whole.Choices[0].Text)
+			t.Errorf("%d events with %q; the plain response has %d tokens and %q", events, &text, whole.Usage.CompletionTokens, whole.Choices[0].Text)
 		}
 		if want := whole.Usage.CompletionTokens; usage && tokens != want || !usage && tokens != 0 {
-			t.Errorf("include_usage %t: a usage event of %d tokens, the plain answer has %d", usage, tokens, want)
+			t.Errorf("include_usage %t: a usage event of %d tokens, the plain response has %d", usage, tokens, want)
 		}
 	}
 }
 
 func TestGoSDKModels(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
 	models, err := c.Models.List(t.Context())
 	if err != nil || len(models.Data) != 1 || models.Data[0].ID != "m" {
-		t.Errorf("%v: %+v", err, models)
+		t.Errorf("got %v, %+v, want one model m", err, models)
 	}
 	found, err := c.Models.Get(t.Context(), "m")
 	if err != nil || found.ID != "m" {
-		t.Errorf("%v: %+v", err, found)
+		t.Errorf("got %v, %+v, want the model m", err, found)
 	}
 }
 
-func TestGoSDKGivesUpOnWhatNoRetryCanHelp(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestGoSDKDoesNotRetryPermanentErrors(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	for _, c := range []struct {
 		name   string
 		ask    openai.CompletionNewParams
@@ -167,10 +167,10 @@ func TestGoSDKGivesUpOnWhatNoRetryCanHelp(t *testing.T) {
 		code   string
 		param  string
 	}{
-		{"unknown field", ask(nil), option.WithJSONSet("temprature", 1), 400, "invalid_request", "temprature"},
-		{"out of range", ask(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(3) }), nil, 400, "invalid_request", "temperature"},
-		{"unknown model", ask(func(p *openai.CompletionNewParams) { p.Model = "x" }), nil, 400, "model_not_found", "model"},
-		{"wrong key", ask(nil), option.WithAPIKey("acs-bm-wrong"), 401, "invalid_api_key", ""},
+		{"unknown field", sdkParams(nil), option.WithJSONSet("temprature", 1), 400, "invalid_request", "temprature"},
+		{"out of range", sdkParams(func(p *openai.CompletionNewParams) { p.Temperature = openai.Float(3) }), nil, 400, "invalid_request", "temperature"},
+		{"unknown model", sdkParams(func(p *openai.CompletionNewParams) { p.Model = "x" }), nil, 400, "model_not_found", "model"},
+		{"wrong key", sdkParams(nil), option.WithAPIKey("acs-bm-wrong"), 401, "invalid_api_key", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sdk, requests := g.sdk(option.WithMaxRetries(3))
@@ -179,47 +179,47 @@ func TestGoSDKGivesUpOnWhatNoRetryCanHelp(t *testing.T) {
 				options = append(options, c.option)
 			}
 			_, err := sdk.Completions.New(t.Context(), c.ask, options...)
-			var told *openai.Error
-			if !errors.As(err, &told) {
-				t.Fatalf("not an error of the API: %v", err)
+			var apiErr *openai.Error
+			if !errors.As(err, &apiErr) {
+				t.Fatalf("not an API error: %v", err)
 			}
-			if told.StatusCode != c.status || told.Code != c.code || told.Param != c.param {
-				t.Errorf("%d %s %s", told.StatusCode, told.Code, told.Param)
+			if apiErr.StatusCode != c.status || apiErr.Code != c.code || apiErr.Param != c.param {
+				t.Errorf("got %d %s %s, want %d %s %s", apiErr.StatusCode, apiErr.Code, apiErr.Param, c.status, c.code, c.param)
 			}
 			if n := requests(); n != 1 {
-				t.Errorf("asked %d times", n)
+				t.Errorf("the SDK sent %d requests, want 1", n)
 			}
 		})
 	}
 }
 
 func TestGoSDKChatIsNotServed(t *testing.T) {
-	g, _ := gatewayOf(t, settings{}, mockvllm.Options{})
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	c, requests := g.sdk(option.WithMaxRetries(3))
 	_, err := c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
 		Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
 	})
-	var told *openai.Error
-	if !errors.As(err, &told) || told.StatusCode != http.StatusBadRequest || told.Code != "chat_completions_unsupported" {
-		t.Errorf("%v", err)
+	var apiErr *openai.Error
+	if !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusBadRequest || apiErr.Code != "chat_completions_unsupported" {
+		t.Errorf("got %v, want 400 chat_completions_unsupported", err)
 	}
 	if n := requests(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("the SDK sent %d requests, want 1", n)
 	}
 }
 
-func TestGoSDKSeesAStreamBreak(t *testing.T) {
-	g, mock := gatewayOf(t, settings{}, mockvllm.Options{})
+func TestGoSDKReportsAnInterruptedStream(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
 	c, _ := g.sdk()
 	for _, kind := range []string{"error_event", "reset_mid", "cut", "engine_dead"} {
 		mock.InjectFault(mockvllm.Fault{Kind: kind, AfterEvents: 2})
-		stream := c.Completions.NewStreaming(t.Context(), ask(nil))
+		stream := c.Completions.NewStreaming(t.Context(), sdkParams(nil))
 		seen := 0
 		for stream.Next() {
 			seen++
 		}
 		if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "received error while streaming") {
-			t.Errorf("%s: %v", kind, err)
+			t.Errorf("%s: got the error %v", kind, err)
 		}
 		if seen != 2 {
 			t.Errorf("%s: %d events before the error, want 2", kind, seen)
@@ -228,15 +228,15 @@ func TestGoSDKSeesAStreamBreak(t *testing.T) {
 	}
 }
 
-func TestGoSDKRetriesWhatMayPass(t *testing.T) {
-	g, mock := gatewayOf(t, settings{rest: "breaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
+func TestGoSDKRetriesTransientErrors(t *testing.T) {
+	g, mock := startGateway(t, settings{extra: "breaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
 	c, requests := g.sdk(option.WithMaxRetries(2))
 	mock.InjectFault(mockvllm.Fault{Kind: "oom"}) // the gateway does not retry this one
-	answer, err := c.Completions.New(t.Context(), ask(nil))
-	if err != nil || answer.Choices[0].Text == "" {
-		t.Fatalf("%v: %+v", err, answer)
+	got, err := c.Completions.New(t.Context(), sdkParams(nil))
+	if err != nil || got.Choices[0].Text == "" {
+		t.Fatalf("got %v, %+v, want a completion", err, got)
 	}
 	if n := requests(); n != 2 {
-		t.Errorf("asked %d times, want 2", n)
+		t.Errorf("the SDK sent %d requests, want 2", n)
 	}
 }

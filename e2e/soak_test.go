@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	soakRate    = 2000 // requests a second, where the machine can
-	soakClients = 200  // at a time, at the most
-	soakKeys    = 10   // with the default of slots they are too few for all the clients, so some wait
+	soakRate    = 2000 // requests a second, if the machine is fast enough
+	soakClients = 200  // maximum of concurrent requests
+	soakKeys    = 10   // with the default of slots per key, some of the clients have to queue
 )
 
-// soakFor is how long the load lasts: what BASEGATE_SOAK says, or some seconds.
-func soakFor(t *testing.T) time.Duration {
+// soakDuration returns the duration of the load: BASEGATE_SOAK, or 8 seconds.
+func soakDuration(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("BASEGATE_SOAK")
 	if text == "" {
@@ -39,74 +39,74 @@ func soakFor(t *testing.T) time.Duration {
 	return d
 }
 
-// metric reads one figure of the gateway.
+// metric returns the value of a metric without labels.
 func (g *gateway) metric(name string) float64 {
 	g.t.Helper()
 	text := g.get(g.admin, "/metrics").body
-	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(text)
-	if found == nil {
-		g.t.Fatalf("there is no %s", name)
+	match := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(text)
+	if match == nil {
+		g.t.Fatalf("/metrics has no %s", name)
 	}
-	value, err := strconv.ParseFloat(found[1], 64)
+	value, err := strconv.ParseFloat(match[1], 64)
 	must(g.t, err)
 	return value
 }
 
-// soak is a load on a gateway, by many keys.
-type soak struct {
+// soakLoad is a gateway under a load with many keys.
+type soakLoad struct {
 	*gateway
-	mock *mockvllm.Process
-	keys []string
-	pool *http.Client
+	mock   *mockvllm.Process
+	keys   []string
+	client *http.Client
 
-	asked, served, refused, left atomic.Int64
+	sent, served, refused, disconnected atomic.Int64
 }
 
-func newSoak(t *testing.T) *soak {
+func newSoakLoad(t *testing.T) *soakLoad {
 	t.Helper()
-	s := &soak{mock: startMock(t, mockvllm.Options{}), pool: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}}
-	// The second backend answers at once, or the mock would take more of the machine than the gateway.
-	quick := startMock(t, mockvllm.Options{Instant: true})
-	// The breaker would refuse everything else for as long as the backend's faults make it open.
-	place := newSite(t, settings{rest: "breaker: {consecutive_failures: 1000000}"}, s.mock.URL(), quick.URL())
+	s := &soakLoad{mock: startMock(t, mockvllm.Options{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}}
+	// The second backend responds from a prepared response, so that the mock does not take more CPU than the gateway.
+	instant := startMock(t, mockvllm.Options{Instant: true})
+	// The faults of the first backend must not open its breaker: it would reject the rest of the load.
+	env := newEnvironment(t, settings{extra: "breaker: {consecutive_failures: 1000000}"}, s.mock.URL(), instant.URL())
 	for i := range soakKeys {
 		flags := []string{"--monthly-budget", "1_000_000_000_000"}
 		if i == 0 {
-			flags = []string{"--output-budget", "200"} // is spent soon
+			flags = []string{"--output-budget", "200"} // soon used up
 		}
 		name := fmt.Sprintf("key %d", i)
-		s.keys = append(s.keys, strings.TrimSpace(place.run(append([]string{"key", "create", "--account", place.email, "--name", name}, flags...)...)))
+		s.keys = append(s.keys, strings.TrimSpace(env.run(append([]string{"key", "create", "--account", env.email, "--name", name}, flags...)...)))
 	}
-	s.gateway = place.serveTo(s.keys[0])
+	s.gateway = env.serveWithKey(s.keys[0])
 	return s
 }
 
-// ask makes one request of the load: plain or streamed, stayed for or left.
-func (s *soak) ask(ctx context.Context) {
+// send sends one request of the load, plain or streamed; one client in ten disconnects in the middle.
+func (s *soakLoad) send(ctx context.Context) {
 	kind := rand.IntN(10)
-	// At a temperature of 0 the mock chooses a token for half of what it costs it by chance.
+	// At temperature 0 the mock needs half the CPU for a token that it needs for sampling.
 	body := `{"model":"m","prompt":"Once upon a time","max_tokens":8,"temperature":0`
 	if kind < 5 {
 		body += `,"stream":true`
 	}
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(body+"}"))
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
 	req.Header.Set("Authorization", "Bearer "+s.keys[rand.IntN(len(s.keys))])
-	s.asked.Add(1)
-	resp, err := s.pool.Do(req)
+	s.sent.Add(1)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
 	defer resp.Body.Close()
 	if kind == 0 {
-		resp.Body.Read(make([]byte, 100)) // it leaves in the middle
-		s.left.Add(1)
+		resp.Body.Read(make([]byte, 100)) // then the client disconnects
+		s.disconnected.Add(1)
 		return
 	}
 	text, err := io.ReadAll(resp.Body)
@@ -120,82 +120,90 @@ func (s *soak) ask(ctx context.Context) {
 	}
 }
 
-// hurt has the backend fail in every way that a request can survive or not.
-func (s *soak) hurt() {
+// injectFaults makes the first backend fail once in each way, with and without a retry that can help.
+func (s *soakLoad) injectFaults() {
 	for _, fault := range []mockvllm.Fault{
-		{Kind: "oom"}, {Kind: "nested"}, {Kind: "reset"}, {Kind: "reset_mid"}, {Kind: "reset_mid", AfterEvents: 3}, {Kind: "error_event", AfterEvents: 3}, {Kind: "garbage"},
+		{Kind: "oom"},
+		{Kind: "nested"},
+		{Kind: "reset"},
+		{Kind: "reset_mid"},
+		{Kind: "reset_mid", AfterEvents: 3},
+		{Kind: "error_event", AfterEvents: 3},
+		{Kind: "garbage"},
 	} {
 		s.mock.InjectFault(fault)
 	}
 }
 
-// load asks at the rate, with some failures every second. What the machine could not take in time it asks for later.
-func (s *soak) load(span time.Duration) {
-	var all sync.WaitGroup
-	tickets := make(chan struct{}, soakClients)
+// runFor sends requests at soakRate, with backend faults every second. Requests that the machine is too slow for are sent
+// later.
+func (s *soakLoad) runFor(duration time.Duration) {
+	var wg sync.WaitGroup
+	permits := make(chan struct{}, soakClients)
 	for range soakClients {
-		all.Go(func() {
-			for range tickets {
-				s.ask(s.t.Context())
+		wg.Go(func() {
+			for range permits {
+				s.send(s.t.Context())
 			}
 		})
 	}
-	began := time.Now()
-	beat, failure := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
-	defer beat.Stop()
-	defer failure.Stop()
-	for due := 0; time.Since(began) < span; {
+	start := time.Now()
+	tick, faultTick := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
+	defer tick.Stop()
+	defer faultTick.Stop()
+	for due := 0; time.Since(start) < duration; {
 		select {
-		case <-failure.C:
-			s.hurt()
-		case <-beat.C:
-			for now := int(soakRate * time.Since(began).Seconds()); due < now && len(tickets) < soakClients; due++ {
-				tickets <- struct{}{}
+		case <-faultTick.C:
+			s.injectFaults()
+		case <-tick.C:
+			for now := int(soakRate * time.Since(start).Seconds()); due < now && len(permits) < soakClients; due++ {
+				permits <- struct{}{}
 			}
 		}
 	}
-	close(tickets)
-	all.Wait()
-	s.pool.CloseIdleConnections()
+	close(permits)
+	wg.Wait()
+	s.client.CloseIdleConnections()
 }
 
-// rest waits until nothing of a load is held any more, and returns the memory in use.
-func (g *gateway) rest() (heap float64) {
+// waitIdle waits until the gateway holds nothing of a load any more, and returns its heap in use, in bytes.
+func (g *gateway) waitIdle() (heap float64) {
 	for _, name := range []string{
 		"basegate_ledger_open_reservations", "basegate_ledger_reserved_tokens", "basegate_ledger_backlog_rows", "basegate_ledger_waiting_reservations",
 		"basegate_admission_running_requests", "basegate_admission_waiting_requests", "basegate_admission_buffered_bytes", "basegate_admission_keys",
 	} {
 		poll.Until(g.t, name+" is 0", func() bool { return g.metric(name) == 0 })
 	}
-	// An idle connection to the backend lasts four seconds.
-	poll.Until(g.t, "the goroutines and files are as few as before", func() bool {
+	// Idle connections to the backends are closed after four seconds.
+	poll.Until(g.t, "fewer than 40 goroutines and 40 files are left", func() bool {
 		return g.metric("go_goroutines") < 40 && g.metric("process_open_fds") < 40
 	})
 	g.get(g.admin, "/debug/pprof/heap?gc=1")
 	return g.metric("go_memstats_heap_alloc_bytes")
 }
 
-// After the load nothing is left of it: no slot, reservation, goroutine, connection or byte.
+// After the load nothing of it is left: no slot, reservation, goroutine, connection or memory.
 func TestSoakLeavesNothingBehind(t *testing.T) {
-	s := newSoak(t)
-	s.load(2 * time.Second) // pools and caches fill
-	before, span := s.rest(), soakFor(t)
-	asked, served := s.asked.Load(), s.served.Load()
-	began := time.Now()
-	s.load(span)
-	took := time.Since(began)
-	asked, served = s.asked.Load()-asked, s.served.Load()-served
-	after := s.rest()
-	grown := fmt.Sprintf("heap %.1f MB, then %.1f MB", before/1e6, after/1e6)
-	t.Logf("%.0f requests a second for %v; of %d in all %d were served, %d left and %d were over budget; %s; %.0f goroutines and %.0f files in the end",
-		float64(asked)/took.Seconds(), span, s.asked.Load(), s.served.Load(), s.left.Load(), s.refused.Load(), grown, s.metric("go_goroutines"), s.metric("process_open_fds"))
+	s := newSoakLoad(t)
+	s.runFor(2 * time.Second) // fills pools and caches
+	before, duration := s.waitIdle(), soakDuration(t)
+	sent, served := s.sent.Load(), s.served.Load()
+	start := time.Now()
+	s.runFor(duration)
+	took := time.Since(start)
+	sent, served = s.sent.Load()-sent, s.served.Load()-served
+	after := s.waitIdle()
+	growth := fmt.Sprintf("heap %.1f MB, then %.1f MB", before/1e6, after/1e6)
+	t.Logf("%.0f requests a second for %v; of %d requests in all %d were served, %d disconnected and %d were over budget; %s; "+
+		"%.0f goroutines and %.0f open files after the load", float64(sent)/took.Seconds(), duration,
+		s.sent.Load(), s.served.Load(), s.disconnected.Load(), s.refused.Load(), growth, s.metric("go_goroutines"), s.metric("process_open_fds"))
 	if after > before+8e6 {
-		t.Error("memory grows: ", grown)
+		t.Error("the heap grows: ", growth)
 	}
-	if served < asked/2 || s.left.Load() == 0 || s.refused.Load() == 0 {
-		t.Error("the load was not what it should be, so this has shown nothing")
+	if served < sent/2 || s.disconnected.Load() == 0 || s.refused.Load() == 0 {
+		t.Error("too few requests were served, disconnected or refused: the test has not tested enough")
 	}
 	if lost := s.metric("basegate_ledger_lost_rows_total"); lost != 0 {
-		t.Errorf("%.0f rows are lost", lost)
+		t.Errorf("%.0f ledger rows are lost", lost)
 	}
 }

@@ -7,15 +7,17 @@ import (
 	"time"
 )
 
-// maxRetryAfter is the longest wait that the official SDKs obey; a longer one they ignore.
+// maxRetryAfter limits Retry-After: the official SDKs ignore a longer wait.
 const maxRetryAfter = 60 * time.Second
 
-// InvalidField is a field whose value cannot be taken: param names it, message says what was got and what is allowed.
+// InvalidField returns the error for a field with an invalid value. The message says what was received and what is
+// allowed.
 func InvalidField(param, message string) error {
 	return &Error{Code: InvalidRequest, Param: param, Message: valid(message)}
 }
 
-// UnknownField is a field that the API does not have; suggestion is the known one that it resembles, or empty.
+// UnknownField returns the error for a field that the API does not have. suggestion is a known field with a similar
+// name, or empty.
 func UnknownField(name, suggestion string) error {
 	if suggestion == "" {
 		return &Error{
@@ -30,12 +32,12 @@ func UnknownField(name, suggestion string) error {
 	}
 }
 
-// MalformedJSON is a body that is not one JSON object; offset is the byte where that shows.
+// MalformedJSON returns the error for a body that is not one JSON object. offset is the byte at which parsing failed.
 func MalformedJSON(offset int64, message string) error {
 	return &Error{Code: BadJSON, Message: valid(message), Extras: []Extra{{"offset", offset}}}
 }
 
-// UnknownModel is a model id that the configuration does not have. suggestion is the short id to use, or empty.
+// UnknownModel returns the error for a model id that is not configured. suggestion is the short id to use, or empty.
 func UnknownModel(got string, available []string, suggestion string) error {
 	e := &Error{
 		Code: ModelNotFound, Param: "model",
@@ -49,7 +51,8 @@ func UnknownModel(got string, available []string, suggestion string) error {
 	return e
 }
 
-// ContextTooLong is a prompt that does not fit the model together with what it asks for; all three are tokens.
+// ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. All
+// arguments are in tokens.
 func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 	return &Error{
 		Code: ContextLengthExceeded, Param: "prompt",
@@ -59,7 +62,7 @@ func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 	}
 }
 
-// NoChat answers the chat endpoint, which base models cannot serve.
+// NoChat returns the error of the chat endpoint, which base models cannot serve.
 func NoChat() error {
 	return &Error{
 		Code: ChatCompletionsUnsupported,
@@ -68,8 +71,8 @@ func NoChat() error {
 	}
 }
 
-// BadKey is a key that is missing, malformed, unknown, paused or revoked: one answer for all, so that it tells an
-// attacker nothing. The cause tells the log which.
+// BadKey returns the error for a key that is missing, malformed, unknown, paused or revoked. The response is the same
+// for all of them, so that an attacker learns nothing; the cause says which for the log.
 func BadKey(cause error) error {
 	return &Error{
 		Code:    InvalidAPIKey,
@@ -78,7 +81,7 @@ func BadKey(cause error) error {
 	}
 }
 
-// NoSuchPath is a path that nothing is served under; hint may name what to use instead.
+// NoSuchPath returns the error for a path that is not served. hint, if not empty, says what to use instead.
 func NoSuchPath(method, path, hint string) error {
 	message := fmt.Sprintf("nothing is served at %s %s", Clip(method), Clip(path))
 	if hint == "" {
@@ -87,7 +90,7 @@ func NoSuchPath(method, path, hint string) error {
 	return &Error{Code: NotFound, Message: valid(message + "; " + hint)}
 }
 
-// WrongMethod is a known path under a method that it does not take; allow lists those that it does.
+// WrongMethod returns the error for a method that a path does not support. allow lists those that it does.
 func WrongMethod(method, path, allow string) error {
 	return &Error{
 		Code:    MethodNotAllowed,
@@ -96,7 +99,7 @@ func WrongMethod(method, path, allow string) error {
 	}
 }
 
-// BodyTooLarge is a request body over the limit, in bytes, counted after decompression.
+// BodyTooLarge returns the error for a request body over the limit, in bytes after decompression.
 func BodyTooLarge(limit int64) error {
 	return &Error{
 		Code:    RequestTooLarge,
@@ -105,7 +108,7 @@ func BodyTooLarge(limit int64) error {
 	}
 }
 
-// UnknownEncoding is a Content-Encoding other than gzip.
+// UnknownEncoding returns the error for a Content-Encoding other than gzip.
 func UnknownEncoding(got string) error {
 	return &Error{
 		Code:    UnsupportedEncoding,
@@ -113,21 +116,21 @@ func UnknownEncoding(got string) error {
 	}
 }
 
-// Budget is a cap that refuses a request. Limit, Used and Reserved are tokens.
+// Budget is the state of a cap that refuses a request. Limit, Used and Reserved are in tokens.
 type Budget struct {
 	Scope    string // key or account
 	Window   string // month or day
 	Meter    string // total, input or output
 	Limit    int64
 	Used     int64
-	Reserved int64 // by requests in flight; no refusal rests on it
+	Reserved int64 // by requests in flight; for information only: it never causes a refusal
 	ResetsAt time.Time
 }
 
-// windows are how people call a cap's window.
+// windows maps the window of a cap to its adjective in messages.
 var windows = map[string]string{"month": "monthly", "day": "daily"}
 
-// BudgetSpent is a request that a cap leaves no room for.
+// BudgetSpent returns the error for a request that exceeds what a cap has left.
 func BudgetSpent(b Budget) error {
 	resets := b.ResetsAt.UTC().Format(time.RFC3339)
 	return &Error{
@@ -146,18 +149,19 @@ func BudgetSpent(b Budget) error {
 	}
 }
 
-// Unreachable is a backend that gave no HTTP answer at all, or fell silent, after so many attempts; what says which.
-func Unreachable(what string, attempts int, cause error) error {
+// Unreachable returns the error for a model whose backends sent no HTTP response, or stopped sending. reason is the
+// first part of the message.
+func Unreachable(reason string, attempts int, cause error) error {
 	return &Error{
 		Code:    UpstreamUnreachable,
-		Message: fmt.Sprintf("%s (%s); try again shortly", what, count(attempts, "attempt")),
+		Message: fmt.Sprintf("%s (%s); try again shortly", reason, count(attempts, "attempt")),
 		Extras:  []Extra{{"attempts", attempts}},
 		cause:   cause,
 	}
 }
 
-// UpstreamFailed is a failure that a backend answered with. code is one of the codes of type upstream_error, status
-// the backend's HTTP status, message what to tell the client, cause for the log.
+// UpstreamFailed returns the error for a failure that a backend reported in its response. code must have the type
+// upstream_error, status is the backend's HTTP status, message is for the client and cause for the log.
 func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
 	return &Error{
 		Code:    code,
@@ -167,8 +171,8 @@ func UpstreamFailed(code Code, message string, status, attempts int, cause error
 	}
 }
 
-// UpstreamRefused is a request that a backend refused as the client's own mistake. message is vLLM's; it may quote
-// the prompt and goes to the client alone.
+// UpstreamRefused returns the error for a request that a backend refused as the client's mistake. message is vLLM's: it
+// may quote the prompt, so only the client receives it.
 func UpstreamRefused(message string, status int) error {
 	if message == "" {
 		message = fmt.Sprintf("the model server refused the request with status %d and no reason", status)
@@ -176,8 +180,8 @@ func UpstreamRefused(message string, status int) error {
 	return &Error{Code: InvalidRequest, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
 }
 
-// Booting is a model that is being started: retry is the wait to recommend, elapsed and estimate the boot so far and
-// in whole.
+// Booting returns the error for a model that is starting. retry is the recommended wait, elapsed the duration of the
+// boot so far, and estimate its expected total.
 func Booting(model string, retry, elapsed, estimate time.Duration) error {
 	retry = clampRetry(retry)
 	return &Error{
@@ -193,8 +197,8 @@ func Booting(model string, retry, elapsed, estimate time.Duration) error {
 	}
 }
 
-// BreakerOpen is a model all of whose backends failed repeatedly and are being left alone; retry is the time until
-// the first of them is tried again.
+// BreakerOpen returns the error for a model with an open breaker on every backend. retry is the time until the first
+// breaker is half-open.
 func BreakerOpen(model string, retry time.Duration) error {
 	retry = clampRetry(retry)
 	return &Error{
@@ -206,7 +210,8 @@ func BreakerOpen(model string, retry time.Duration) error {
 	}
 }
 
-// Overload is the gateway itself having no room: reason says of what, retry when to come back.
+// Overload returns the error for a request that the gateway itself has no capacity for. reason says which capacity, and
+// retry is the recommended wait.
 func Overload(reason string, retry time.Duration, cause error) error {
 	retry = clampRetry(retry)
 	return &Error{
@@ -218,7 +223,7 @@ func Overload(reason string, retry time.Duration, cause error) error {
 	}
 }
 
-// Unexpected is a fault of the gateway's own. The cause is logged under the request's id and never shown.
+// Unexpected returns the error for a fault of the gateway. The cause is logged with the request's id and never sent.
 func Unexpected(cause error) error {
 	return &Error{
 		Code:    Internal,
@@ -227,20 +232,20 @@ func Unexpected(cause error) error {
 	}
 }
 
-// Clip shortens text from outside to what a message can carry.
+// Clip shortens text from outside to 80 bytes and an ellipsis, so that a message can quote it.
 func Clip(s string) string {
-	const most = 80
-	if len(s) <= most {
+	const limit = 80
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
 func clampRetry(d time.Duration) time.Duration {
 	return min(max(d, time.Second), maxRetryAfter)
 }
 
-// Seconds is a time in whole seconds, rounded up so that nobody comes back a moment too early.
+// Seconds returns d in whole seconds, rounded up so that a client does not retry too early.
 func Seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
 func count(n int, noun string) string {

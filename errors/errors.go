@@ -1,8 +1,9 @@
-// Package errors is the taxonomy of everything that the API refuses or fails at: one code a reason, and one table
-// that says which HTTP status, OpenAI error type and retry advice belong to a code. It is imported as apierr.
+// Package errors is the taxonomy of the API's errors: one code per reason, and one table that maps each code to its
+// HTTP status, OpenAI error type and retry advice. It is imported as apierr.
 //
-// Whoever finds the fault calls the constructor of its code; nobody else writes a status number. What led to the
-// fault inside the gateway is the cause: it is for the log, and the client never sees it.
+// The code that detects an error calls a constructor of this package; no other package writes a status number. The
+// cause of an error inside the gateway is for the log only: clients never receive it. The headers and the JSON are
+// rendered here; sending them is left to the caller.
 package errors
 
 import (
@@ -12,10 +13,10 @@ import (
 	"time"
 )
 
-// Code is the machine-readable reason, `error.code` in an answer.
+// Code is the machine-readable reason, `error.code` in a response.
 type Code string
 
-// The codes of the contract.
+// The codes of the API's contract.
 const (
 	InvalidRequest             Code = "invalid_request"
 	BadJSON                    Code = "bad_json"
@@ -39,7 +40,7 @@ const (
 	Internal                   Code = "internal_error"
 )
 
-// advice is what the x-should-retry header tells the official SDKs, which obey it over their own rules.
+// advice is the value of the x-should-retry header, which in the official SDKs overrides their own rules.
 type advice string
 
 const (
@@ -54,7 +55,7 @@ type row struct {
 	retry  advice
 }
 
-// table holds every code. The statuses stand here and nowhere else.
+// table contains every code. It is the only place with status numbers.
 var table = map[Code]row{
 	InvalidRequest:             {400, "invalid_request_error", adviceNever},
 	BadJSON:                    {400, "invalid_request_error", adviceNever},
@@ -78,29 +79,29 @@ var table = map[Code]row{
 	Internal:                   {500, "server_error", adviceNone},
 }
 
-// Codes lists every code, sorted, for documentation and tests.
+// Codes returns every code, sorted, for documentation and tests.
 func Codes() []Code { return slices.Sorted(maps.Keys(table)) }
 
-// Status is the HTTP status of an answer with this code.
+// Status returns the HTTP status of a response with this code.
 func (c Code) Status() int { return table[c].status }
 
-// Type is the OpenAI error type of this code.
+// Type returns the OpenAI error type of this code.
 func (c Code) Type() string { return table[c].kind }
 
-// FromUpstream tells whether the code reports a failure of a backend, which X-Acs-Upstream-Error-Kind then repeats.
+// FromUpstream returns whether the code reports a failure of a backend. X-Acs-Upstream-Error-Kind repeats such a code.
 func (c Code) FromUpstream() bool { return table[c].kind == "upstream_error" }
 
-// Extra is a further member of the error object.
+// Extra is an additional member of the error object.
 type Extra struct {
 	Name  string
 	Value any
 }
 
-// Error is one refusal or failure as the client will see it, and its cause as the log will.
+// Error is an error response to a client, with the cause for the log.
 type Error struct {
 	Code    Code
 	Message string
-	Param   string // the field's name; empty for none
+	Param   string // the name of the field in error; empty if there is none
 	Extras  []Extra
 
 	retryAfter time.Duration
@@ -108,7 +109,7 @@ type Error struct {
 	cause      error
 }
 
-// Error is the text for the log. It leaves out Message, which may quote the request or vLLM's words about it.
+// Error returns the text for the log. It leaves out Message, which may quote the request or vLLM's message about it.
 func (e *Error) Error() string {
 	if e.cause != nil {
 		return string(e.Code) + ": " + e.cause.Error()
@@ -116,8 +117,8 @@ func (e *Error) Error() string {
 	return string(e.Code)
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// valid makes text from outside safe to put into JSON.
+// valid replaces invalid UTF-8 in text from outside, so that it can be put into JSON.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -22,21 +22,21 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
 
-// errSecret stands for whatever led to a fault: it must reach no client.
+// errSecret is a cause that no client must receive.
 var errSecret = errors.New("secret: password=hunter2 in /etc/basegate")
 
-// example is one call of a constructor.
+// example is the result of one constructor call.
 type example struct {
 	name string
 	err  error
 }
 
-var spent = apierr.Budget{
+var exhausted = apierr.Budget{
 	Scope: "key", Window: "month", Meter: "total", Limit: 1000, Used: 990, Reserved: 7,
 	ResetsAt: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
 }
 
-// examples has every constructor at least once, and every code that a constructor can give.
+// examples returns the result of every constructor, with every code that it can have.
 func examples() []example {
 	return []example{
 		{"InvalidField", apierr.InvalidField("temperature", "temperature: got 3; expected a number from 0 to 2")},
@@ -47,7 +47,7 @@ func examples() []example {
 		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
 		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
 		{"NoChat", apierr.NoChat()},
-		{"BudgetSpent", apierr.BudgetSpent(spent)},
+		{"BudgetSpent", apierr.BudgetSpent(exhausted)},
 		{"BadKey", apierr.BadKey(errSecret)},
 		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
 		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
@@ -69,7 +69,7 @@ func examples() []example {
 	}
 }
 
-func TestTaxonomyIsAsRecorded(t *testing.T) {
+func TestTaxonomyMatchesGoldenFile(t *testing.T) {
 	var got strings.Builder
 	got.WriteString("code status type x-should-retry from-upstream\n")
 	for _, code := range apierr.Codes() {
@@ -86,23 +86,23 @@ func TestTaxonomyIsAsRecorded(t *testing.T) {
 		fmt.Fprintf(&got, "\n== %s: %d\n", x.name, e.Code.Status())
 		h := http.Header{}
 		e.SetHeaders(h)
-		if err := h.Write(&crToNothing{&got}); err != nil {
+		if err := h.Write(&crStripper{&got}); err != nil {
 			t.Fatal(err)
 		}
 		got.Write(append(e.AppendJSON(nil, "req_1"), '\n'))
 	}
-	golden(t, "testdata/taxonomy.golden", got.String())
+	compareGolden(t, "testdata/taxonomy.golden", got.String())
 }
 
-// crToNothing takes the line ends of http.Header.Write to those of a text file.
-type crToNothing struct{ to *strings.Builder }
+// crStripper removes the carriage returns that http.Header.Write writes.
+type crStripper struct{ to *strings.Builder }
 
-func (w *crToNothing) Write(p []byte) (int, error) {
+func (w *crStripper) Write(p []byte) (int, error) {
 	w.to.Write(bytes.ReplaceAll(p, []byte("\r"), nil))
 	return len(p), nil
 }
 
-func golden(t *testing.T, file, got string) {
+func compareGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -114,11 +114,11 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-recorded +now; -update records):\n%s", file, diff)
+		t.Errorf("%s (-want +got; -update rewrites the file):\n%s", file, diff)
 	}
 }
 
-// contract is the table of errors in the description of the API, written out once more and by hand.
+// contract is the table of errors in the API's documentation, written by hand and independent of the code.
 var contract = []struct {
 	code   apierr.Code
 	status int
@@ -147,10 +147,10 @@ var contract = []struct {
 	{"internal_error", 500, "server_error", ""},
 }
 
-func TestEveryCodeOfTheContractHasItsStatusTypeAndRetryAdvice(t *testing.T) {
+func TestCodesHaveTheStatusTypeAndRetryAdviceOfTheContract(t *testing.T) {
 	known := apierr.Codes()
 	if len(known) != len(contract) {
-		t.Errorf("%d codes in the table, %d in the contract", len(known), len(contract))
+		t.Errorf("the table has %d codes, want the %d of the contract", len(known), len(contract))
 	}
 	for _, want := range contract {
 		if !slices.Contains(known, want.code) {
@@ -159,19 +159,19 @@ func TestEveryCodeOfTheContractHasItsStatusTypeAndRetryAdvice(t *testing.T) {
 		h := http.Header{}
 		(&apierr.Error{Code: want.code}).SetHeaders(h)
 		if got := h.Get("X-Should-Retry"); got != want.retry {
-			t.Errorf("%s: X-Should-Retry %q, want %q", want.code, got, want.retry)
+			t.Errorf("%s: got X-Should-Retry %q, want %q", want.code, got, want.retry)
 		}
 		if want.code.Status() != want.status || want.code.Type() != want.kind {
-			t.Errorf("%s: %d %s, want %d %s", want.code, want.code.Status(), want.code.Type(), want.status, want.kind)
+			t.Errorf("%s: got %d %s, want %d %s", want.code, want.code.Status(), want.code.Type(), want.status, want.kind)
 		}
 		if got := want.code.FromUpstream(); got != (want.kind == "upstream_error") {
-			t.Errorf("%s: FromUpstream %t", want.code, got)
+			t.Errorf("%s: FromUpstream is %t, want %t", want.code, got, !got)
 		}
 	}
 }
 
-// The five members that every error has, then the extras, in the order of the contract's table.
-func TestExtrasStandInTheOrderOfTheContract(t *testing.T) {
+// Every error has the same five members first, then its extras in the order of the contract's table.
+func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 	extras := map[string]string{
 		"UnknownField with a suggestion":       "suggestion",
 		"MalformedJSON":                        "offset",
@@ -194,14 +194,14 @@ func TestExtrasStandInTheOrderOfTheContract(t *testing.T) {
 	}
 	for _, x := range examples() {
 		want := strings.TrimSpace("code message type param request_id " + extras[x.name])
-		if got := strings.Join(names(t, apierr.From(x.err)), " "); got != want {
-			t.Errorf("%s: members %s, want %s", x.name, got, want)
+		if got := strings.Join(members(t, apierr.From(x.err)), " "); got != want {
+			t.Errorf("%s: got members %s, want %s", x.name, got, want)
 		}
 	}
 }
 
-// names lists the members of the error object in their order.
-func names(t *testing.T, e *apierr.Error) []string {
+// members returns the names of the error object's members in their order.
+func members(t *testing.T, e *apierr.Error) []string {
 	t.Helper()
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(e.AppendJSON(nil, "req_1"), &outer); err != nil {
@@ -227,19 +227,19 @@ func names(t *testing.T, e *apierr.Error) []string {
 }
 
 func TestEveryCodeHasAConstructor(t *testing.T) {
-	made := map[apierr.Code]bool{}
+	constructed := map[apierr.Code]bool{}
 	for _, x := range examples() {
-		made[apierr.From(x.err).Code] = true
+		constructed[apierr.From(x.err).Code] = true
 	}
 	for _, code := range apierr.Codes() {
-		if !made[code] {
+		if !constructed[code] {
 			t.Errorf("no example has the code %s", code)
 		}
 	}
 }
 
-// The official SDKs ignore a Retry-After over a minute, and one of 0 would have them come back at once.
-func TestRetryAfterStandsOnEvery503AndIsFrom1To60(t *testing.T) {
+// The official SDKs ignore a Retry-After over a minute, and with 0 they would retry at once.
+func TestEvery503HasARetryAfterFrom1To60(t *testing.T) {
 	waits := []time.Duration{
 		math.MinInt64, -time.Hour, 0, 1, time.Second, time.Second + 1, 59*time.Second + 1, time.Minute, time.Minute + 1, time.Hour, math.MaxInt64,
 	}
@@ -254,10 +254,10 @@ func TestRetryAfterStandsOnEvery503AndIsFrom1To60(t *testing.T) {
 			e.SetHeaders(h)
 			got, err := strconv.Atoi(h.Get("Retry-After"))
 			if err != nil || got < 1 || got > 60 || (wait <= time.Minute && time.Duration(got)*time.Second < wait) {
-				t.Errorf("%s(%v): Retry-After %q", name, wait, h.Get("Retry-After"))
+				t.Errorf("%s(%v): got Retry-After %q, want 1 to 60 and no less than the wait", name, wait, h.Get("Retry-After"))
 			}
 			if x := e.Extras[0]; x.Name != "retry_after_seconds" || x.Value != int64(got) {
-				t.Errorf("%s(%v): %v, but Retry-After %d", name, wait, x, got)
+				t.Errorf("%s(%v): got member %v, want retry_after_seconds %d as in Retry-After", name, wait, x, got)
 			}
 		}
 	}
@@ -265,29 +265,29 @@ func TestRetryAfterStandsOnEvery503AndIsFrom1To60(t *testing.T) {
 		h := http.Header{}
 		(&apierr.Error{Code: code}).SetHeaders(h)
 		if has := h.Get("Retry-After") != ""; has != (code.Status() == 503) {
-			t.Errorf("%s (%d): Retry-After %q", code, code.Status(), h.Get("Retry-After"))
+			t.Errorf("%s (%d): got Retry-After %q, want one on a 503 only", code, code.Status(), h.Get("Retry-After"))
 		}
 	}
 }
 
-func TestTheCauseIsForTheLogAndNeverRendered(t *testing.T) {
+func TestCauseIsInTheLogTextOnly(t *testing.T) {
 	for _, x := range examples() {
 		e := apierr.From(x.err)
 		h := http.Header{}
 		e.SetHeaders(h)
 		if out := fmt.Sprint(string(e.AppendJSON(nil, "req_1")), h); strings.Contains(out, "hunter2") {
-			t.Errorf("%s shows its cause: %s", x.name, out)
+			t.Errorf("%s renders its cause: %s", x.name, out)
 		}
 	}
 	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload("full", 1, errSecret), apierr.Unexpected(errSecret)} {
 		if !errors.Is(err, errSecret) || !strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%v has lost its cause", err)
+			t.Errorf("the log text %q does not contain the cause", err)
 		}
 	}
 }
 
-// vLLM's words and the client's may be the prompt itself.
-func TestTheTextForTheLogHoldsNothingOfTheMessage(t *testing.T) {
+// The message may quote the prompt.
+func TestLogTextContainsNothingOfTheMessage(t *testing.T) {
 	const prompt = "Dear diary"
 	for _, err := range []error{
 		apierr.InvalidField("user", "user: got "+prompt),
@@ -297,30 +297,30 @@ func TestTheTextForTheLogHoldsNothingOfTheMessage(t *testing.T) {
 		apierr.UpstreamRefused(prompt, 400),
 	} {
 		if strings.Contains(err.Error(), prompt) {
-			t.Errorf("the log would say %q", err)
+			t.Errorf("the log text %q contains the prompt", err)
 		}
 	}
 }
 
-func TestAForeignErrorIsInternal(t *testing.T) {
+func TestFromTurnsOtherErrorsIntoInternalError(t *testing.T) {
 	e := apierr.From(fmt.Errorf("commit: %w", errSecret))
 	if e.Code != apierr.Internal || e.Code.Status() != 500 || !errors.Is(e, errSecret) {
-		t.Errorf("got %v", e)
+		t.Errorf("got %v, want internal_error with the cause", e)
 	}
 	if out := string(e.AppendJSON(nil, "req_1")); strings.Contains(out, "commit") || strings.Contains(out, "hunter2") {
-		t.Errorf("it shows: %s", out)
+		t.Errorf("the response renders the cause: %s", out)
 	}
 }
 
-func TestAnErrorOfOursIsFoundUnderWrapping(t *testing.T) {
+func TestFromFindsAWrappedError(t *testing.T) {
 	inner := apierr.BodyTooLarge(10)
 	if e := apierr.From(fmt.Errorf("read: %w", errors.Join(errSecret, inner))); e.Code != apierr.RequestTooLarge {
-		t.Errorf("got %v", e)
+		t.Errorf("got %v, want %s", e, apierr.RequestTooLarge)
 	}
 }
 
-// What a client can send by the megabyte must not come back by the megabyte.
-func TestAnErrorAboutLongTextIsShort(t *testing.T) {
+// A client can send a megabyte of text; the error must not quote all of it.
+func TestErrorAboutLongTextIsShort(t *testing.T) {
 	long := strings.Repeat("ž", 1<<20)
 	for name, err := range map[string]error{
 		"UnknownField":    apierr.UnknownField(long, ""),
@@ -328,10 +328,10 @@ func TestAnErrorAboutLongTextIsShort(t *testing.T) {
 		"NoSuchPath":      apierr.NoSuchPath(long, long, ""),
 		"WrongMethod":     apierr.WrongMethod(long, long, "POST"),
 		"UnknownEncoding": apierr.UnknownEncoding(long),
-		"InvalidField":    apierr.InvalidField(long, "stands twice"),
+		"InvalidField":    apierr.InvalidField(long, "duplicate"),
 	} {
 		if n := len(apierr.From(err).AppendJSON(nil, "req_1")); n > 1024 {
-			t.Errorf("%s: %d bytes", name, n)
+			t.Errorf("%s: got %d bytes, want at most 1024", name, n)
 		}
 	}
 }
@@ -380,16 +380,16 @@ func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
 				}
 			}
 			if err := json.Unmarshal(out, &got); err != nil || !found || bytes.ContainsAny(out, "\r\n") {
-				t.Fatalf("%v: %q", err, out)
+				t.Fatalf("error %v in %q, want one line with a JSON object", err, out)
 			}
 			if got.Error.Code != string(e.Code) || got.Error.Type != e.Code.Type() || (got.Error.Param == nil) != (e.Param == "") {
-				t.Fatalf("%q is not %+v", out, e)
+				t.Fatalf("%q does not render %+v", out, e)
 			}
 			if valid := strings.ToValidUTF8(a, "") == a; valid && e.Code == apierr.VLLMEngineDead && got.Error.Message != a {
-				t.Fatalf("message %q became %q", a, got.Error.Message)
+				t.Fatalf("got message %q, want %q", got.Error.Message, a)
 			}
-			if len(names(t, e)) != 5+len(e.Extras) {
-				t.Fatalf("an extra is missing in %q", out)
+			if len(members(t, e)) != 5+len(e.Extras) {
+				t.Fatalf("an extra member is missing in %q", out)
 			}
 		}
 	})

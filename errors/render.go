@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// From finds the Error in err; an error that is not ours becomes internal_error with err as its cause.
+// From returns the Error in err's tree, or an internal_error with err as its cause if there is none.
 func From(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -19,7 +19,7 @@ func From(err error) *Error {
 	return e
 }
 
-// SetHeaders sets the headers that belong to the error: retry advice, Allow, WWW-Authenticate.
+// SetHeaders sets the header fields of the error: X-Should-Retry, Retry-After, Allow, WWW-Authenticate.
 func (e *Error) SetHeaders(h http.Header) {
 	r := table[e.Code]
 	if r.retry != adviceNone {
@@ -36,7 +36,7 @@ func (e *Error) SetHeaders(h http.Header) {
 	}
 }
 
-// AppendJSON appends `{"error": {…}}` in the OpenAI shape, without a line break.
+// AppendJSON appends `{"error": {…}}` in OpenAI's format, without a line break.
 func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
 	dst = append(dst, `{"error":{"code":`...)
 	dst = appendString(dst, string(e.Code))
@@ -48,16 +48,16 @@ func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
 	if e.Param == "" {
 		dst = append(dst, "null"...)
 	} else {
-		dst = appendString(dst, Clip(e.Param)) // the name of an unknown field may be as long as a body
+		dst = appendString(dst, Clip(e.Param)) // the name of an unknown field may be as long as the body
 	}
-	if requestID != "" { // outside /v1 requests have none
+	if requestID != "" { // requests outside /v1 have none
 		dst = append(dst, `,"request_id":`...)
 		dst = appendString(dst, requestID)
 	}
 	for _, x := range e.Extras {
 		value, err := json.Marshal(x.Value, jsontext.AllowInvalidUTF8(true))
 		if err != nil {
-			continue // no constructor puts in a value that has no JSON form
+			continue // cannot happen: constructors only use values with a JSON encoding
 		}
 		dst = append(dst, ',')
 		dst = appendString(dst, x.Name)
@@ -69,8 +69,8 @@ func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
 
 func appendString(dst []byte, s string) []byte {
 	out, err := jsontext.AppendQuote(dst, s)
-	if err != nil { // invalid UTF-8 in s
-		out, _ = jsontext.AppendQuote(dst, valid(s)) // valid by construction
+	if err != nil { // s has invalid UTF-8
+		out, _ = jsontext.AppendQuote(dst, valid(s)) // cannot fail: the text is valid
 	}
 	return out
 }

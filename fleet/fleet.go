@@ -1,11 +1,10 @@
-// Package fleet knows where a model runs: its backends, whether each is ready, how busy it is, and which one the next
-// attempt goes to. It probes backends by itself and asks each one's breaker before it hands the backend out. What is
-// sent to a backend, and what its answer means, is not its business.
+// Package fleet is the pool of models and their backends: it probes the backends, manages their lifecycle (launch,
+// sleep, stop, warm windows) and leases a backend to each attempt. A lease goes to a backend only if its lifecycle and
+// its circuit breaker permit it. The requests of clients and the meaning of their responses are left to other packages.
 package fleet
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -19,7 +18,7 @@ import (
 	"basegate/database"
 )
 
-// Settings are what all backends share.
+// Settings are shared by all backends.
 type Settings struct {
 	Breaker       breaker.Settings
 	ProbeInterval time.Duration
@@ -28,31 +27,32 @@ type Settings struct {
 
 // Fleet holds every model of the configuration. It is safe for concurrent use.
 type Fleet struct {
-	transport http.RoundTripper
-	log       *zap.Logger
-	store     *store // of boots, windows and orders; nil for commands that only look
-	catalogue atomic.Pointer[catalogue]
-	moves     moves
-	crew      crew
+	transport   http.RoundTripper
+	log         *zap.Logger
+	store       *store // nil without a database, for commands that only query backends
+	catalogue   atomic.Pointer[catalogue]
+	transitions transitions
+	tasks       taskGroup
 
-	mu       sync.Mutex // guards what follows, and swaps of catalogue
-	settings Settings
-	started  bool
-	measured map[string]*boots // by model and backend; they outlive a reload
-	booked   atomic.Pointer[[]BookedWindow]
+	mu        sync.Mutex // guards the fields below, and replacing the catalogue
+	settings  Settings
+	started   bool
+	bootTimes map[string]*bootTimes // by "model/backend"; kept across reloads
+
+	booked atomic.Pointer[[]BookedWindow]
 }
 
-// catalogue is one version of the models; it is replaced as a whole.
+// catalogue is one version of the models. It is immutable and replaced as a whole.
 type catalogue struct {
 	models       []*Model
 	byID         map[string]*Model
 	byCheckpoint map[string]*Model
 }
 
-// New builds the fleet; nothing is asked of a backend before Start. Probes go through transport. Boot times, booked
-// windows and the operator's orders are kept in db; without one there are none.
+// New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, booked windows
+// and operator commands; if it is nil there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
-	f := &Fleet{transport: transport, log: log, settings: s, measured: map[string]*boots{}}
+	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}}
 	f.booked.Store(&[]BookedWindow{})
 	if db != nil {
 		f.store = &store{db: db}
@@ -61,18 +61,18 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 	return f
 }
 
-// Start reads what earlier boots took, probes every backend once, so that the first request finds known states and what
-// runs already is adopted, and goes on probing until Close.
+// Start reads the boot times of earlier runs, probes every backend once, so that the first request finds known states
+// and running backends are recognized, and then probes until Close.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.store != nil {
-		f.store.writing = context.WithoutCancel(ctx)
-		if err := f.readBoots(ctx); err != nil {
+		f.store.writeCtx = context.WithoutCancel(ctx)
+		if err := f.loadBootTimes(ctx); err != nil {
 			return err
 		}
 	}
-	f.crew.start(ctx)
+	f.tasks.start(ctx)
 	backends := f.catalogue.Load().backends()
 	var first sync.WaitGroup
 	for _, b := range backends {
@@ -80,52 +80,52 @@ func (f *Fleet) Start(ctx context.Context) error {
 	}
 	first.Wait()
 	for _, b := range backends {
-		f.watch(b)
+		f.startProbes(b)
 	}
 	f.started = true
-	f.crew.run(f.tend)
+	f.tasks.run(f.runReconciler)
 	return nil
 }
 
-// Close ends the probes and whatever commands still run, and waits for them. Models that run are left running.
-func (f *Fleet) Close() { f.crew.stop() }
+// Close cancels probes and running commands and waits for them. It does not stop models.
+func (f *Fleet) Close() { f.tasks.stop() }
 
-// Reload takes over another list of models. A backend that stays as it is keeps its state, its breaker and what it
-// has in flight; requests that are under way on one that went are not disturbed.
+// Reload replaces the models. A backend whose configuration is unchanged keeps its state, its breaker and its in-flight
+// requests; requests in flight at a removed backend continue.
 func (f *Fleet) Reload(models []config.Model, s Settings) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	gone := f.catalogue.Load().backends()
-	old := gone
+	before := f.catalogue.Load().backends()
+	reusable := before
 	if s != f.settings {
 		f.settings = s
-		old = nil // breakers and probes of the old settings serve no longer
+		reusable = nil // their breakers and probes have the old settings
 	}
-	next := f.build(models, old)
+	next := f.build(models, reusable)
 	f.catalogue.Store(next)
 	for _, b := range next.backends() {
-		if !slices.Contains(old, b) && f.started {
+		if !slices.Contains(reusable, b) && f.started {
 			b.probeSoon() // it has not been probed yet
-			f.watch(b)
+			f.startProbes(b)
 		}
 	}
-	for _, b := range gone {
+	for _, b := range before {
 		if !slices.Contains(next.backends(), b) {
-			b.leave()
+			b.stopProbes()
 		}
 	}
 }
 
-// build makes a catalogue, taking over those of the old backends that are configured just as they were.
-func (f *Fleet) build(models []config.Model, old []*Backend) *catalogue {
+// build returns a catalogue of the models that reuses backends with an unchanged configuration.
+func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	for _, mc := range models {
-		m := &Model{config: mc, moves: &f.moves}
+		m := &Model{config: mc, transitions: &f.transitions}
 		for _, bc := range mc.Backends {
-			at := slices.IndexFunc(old, func(b *Backend) bool { return b.same(mc, bc) })
-			if at >= 0 {
-				old[at].config.Store(&bc)
-				m.backends = append(m.backends, old[at])
+			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
+			if i >= 0 {
+				reusable[i].config.Store(&bc)
+				m.backends = append(m.backends, reusable[i])
 				continue
 			}
 			m.backends = append(m.backends, f.newBackend(mc, bc))
@@ -137,26 +137,26 @@ func (f *Fleet) build(models []config.Model, old []*Backend) *catalogue {
 	return c
 }
 
-// watch begins the probes of a backend, which end with the fleet or when the backend leaves it; f.mu is held.
-func (f *Fleet) watch(b *Backend) {
-	gone := make(chan struct{})
-	b.leave = sync.OnceFunc(func() { close(gone) })
-	f.crew.run(func(ctx context.Context) { b.watch(ctx, gone) })
+// startProbes probes a backend until Close or until a reload removes the backend. f.mu is held.
+func (f *Fleet) startProbes(b *Backend) {
+	removed := make(chan struct{})
+	b.stopProbes = sync.OnceFunc(func() { close(removed) })
+	f.tasks.run(func(ctx context.Context) { b.probeUntil(ctx, removed) })
 }
 
-// Model finds a model by its short id.
+// Model returns a model by its short id.
 func (f *Fleet) Model(id string) (*Model, bool) {
 	m, ok := f.catalogue.Load().byID[id]
 	return m, ok
 }
 
-// ByCheckpoint finds a model by its checkpoint's name, for clients that send that in place of the short id.
+// ByCheckpoint returns a model by its checkpoint's name, for clients that send it instead of the short id.
 func (f *Fleet) ByCheckpoint(name string) (*Model, bool) {
 	m, ok := f.catalogue.Load().byCheckpoint[name]
 	return m, ok
 }
 
-// Models lists all models in the order of the configuration. The slice is not to be changed.
+// Models returns all models in the order of the configuration. The slice must not be modified.
 func (f *Fleet) Models() []*Model { return f.catalogue.Load().models }
 
 func (c *catalogue) backends() []*Backend {
@@ -166,6 +166,3 @@ func (c *catalogue) backends() []*Backend {
 	}
 	return all
 }
-
-// String names the backend in logs.
-func (b *Backend) String() string { return fmt.Sprintf("%s/%s", b.modelID, b.Name) }

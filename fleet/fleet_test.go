@@ -22,17 +22,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a backend whose health the test decides.
-type server struct {
+// fakeServer is a vLLM server whose health the test controls.
+type fakeServer struct {
 	*httptest.Server
-	ill atomic.Bool
+	unhealthy atomic.Bool
 }
 
-func newServer(t *testing.T, contextLength int) *server {
+func newServer(t *testing.T, contextLength int) *fakeServer {
 	t.Helper()
-	s := new(server)
+	s := new(fakeServer)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.ill.Load() {
+		if s.unhealthy.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -47,7 +47,7 @@ func newServer(t *testing.T, contextLength int) *server {
 	return s
 }
 
-func model(t *testing.T, id string, addresses ...string) config.Model {
+func modelConfig(t *testing.T, id string, addresses ...string) config.Model {
 	t.Helper()
 	m := config.Model{ID: id, Checkpoint: "org/M", MaxLogprobs: 20}
 	for i, a := range addresses {
@@ -65,7 +65,7 @@ var settings = fleet.Settings{
 	ProbeInterval: 10 * time.Millisecond, ProbeTimeout: time.Second,
 }
 
-func started(t *testing.T, models ...config.Model) *fleet.Fleet {
+func startFleet(t *testing.T, models ...config.Model) *fleet.Fleet {
 	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -77,16 +77,16 @@ func started(t *testing.T, models ...config.Model) *fleet.Fleet {
 	return f
 }
 
-func find(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
+func getModel(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 	t.Helper()
 	m, ok := f.Model(id)
 	if !ok {
-		t.Fatalf("no model %s", id)
+		t.Fatalf("model %s not found", id)
 	}
 	return m
 }
 
-func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Attempted) *fleet.Lease {
+func acquire(t *testing.T, m *fleet.Model, tried ...fleet.FailedAttempt) *fleet.Lease {
 	t.Helper()
 	l, err := m.Acquire(tried)
 	if err != nil {
@@ -95,114 +95,114 @@ func acquire(t *testing.T, m *fleet.Model, tried ...fleet.Attempted) *fleet.Leas
 	return l
 }
 
-func TestTheBackendWithTheFewestInFlightIsTaken(t *testing.T) {
+func TestAcquirePrefersTheBackendWithTheFewestInFlightAttempts(t *testing.T) {
 	one, two, three := newServer(t, 100), newServer(t, 100), newServer(t, 100)
-	m := find(t, started(t, model(t, "m", one.URL, two.URL, three.URL)), "m")
+	m := getModel(t, startFleet(t, modelConfig(t, "m", one.URL, two.URL, three.URL)), "m")
 	for range 30 {
 		defer acquire(t, m).Release()
 	}
 	for _, b := range m.Backends() {
 		if b.InFlight() != 10 {
-			t.Errorf("%s has %d in flight of 30", b.Name, b.InFlight())
+			t.Errorf("%s has %d of 30 attempts in flight, want 10", b.Name, b.InFlight())
 		}
 	}
 }
 
-func TestAReadyBackendGoesBeforeOneThatIsNot(t *testing.T) {
-	ill, well := newServer(t, 100), newServer(t, 100)
-	ill.ill.Store(true)
-	m := find(t, started(t, model(t, "m", ill.URL, well.URL)), "m")
-	for range 5 { // though the ready one is busier and busier
+func TestAcquirePrefersReadyBackends(t *testing.T) {
+	first, second := newServer(t, 100), newServer(t, 100)
+	first.unhealthy.Store(true)
+	m := getModel(t, startFleet(t, modelConfig(t, "m", first.URL, second.URL)), "m")
+	for range 5 { // although the ready one has more attempts in flight each time
 		l := acquire(t, m)
 		defer l.Release()
 		if l.Name != "b1" {
-			t.Errorf("got %s", l.Name)
+			t.Errorf("got %s, want b1", l.Name)
 		}
 	}
-	ill.ill.Store(false)
-	poll.Until(t, "the other is found ready", func() bool {
+	first.unhealthy.Store(false)
+	poll.Until(t, "a probe finds the other backend ready", func() bool {
 		state, _ := m.Backends()[0].State()
 		return state == fleet.Ready
 	})
 }
 
-func TestWhatWasTriedComesLastOrNotAtAll(t *testing.T) {
+func TestAcquireUsesTriedBackendsLastOrNever(t *testing.T) {
 	one, two := newServer(t, 100), newServer(t, 100)
-	m := find(t, started(t, model(t, "m", one.URL, two.URL)), "m")
+	m := getModel(t, startFleet(t, modelConfig(t, "m", one.URL, two.URL)), "m")
 	first, second := m.Backends()[0], m.Backends()[1]
 	for range 20 {
-		l := acquire(t, m, fleet.Attempted{Backend: first, Again: true})
+		l := acquire(t, m, fleet.FailedAttempt{Backend: first, RetrySame: true})
 		l.Release()
 		if l.Backend != second {
-			t.Fatal("the one that was tried was taken")
+			t.Fatal("got the backend that was tried, want the other one")
 		}
 	}
-	l := acquire(t, m, fleet.Attempted{Backend: first, Again: true}, fleet.Attempted{Backend: second, Again: false})
+	l := acquire(t, m, fleet.FailedAttempt{Backend: first, RetrySame: true}, fleet.FailedAttempt{Backend: second, RetrySame: false})
 	l.Release()
 	if l.Backend != first {
-		t.Error("the one that must not be tried again was")
+		t.Error("got the backend that must not be tried again")
 	}
-	if _, err := m.Acquire([]fleet.Attempted{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOther) {
-		t.Errorf("got %v", err)
+	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOtherBackend) {
+		t.Errorf("got %v, want ErrNoOtherBackend", err)
 	}
 }
 
-func TestOpenBreakersAreToldWithTheTimeLeft(t *testing.T) {
-	m := find(t, started(t, model(t, "m", newServer(t, 100).URL)), "m")
+func TestBreakerOpenErrorHasTheRemainingTime(t *testing.T) {
+	m := getModel(t, startFleet(t, modelConfig(t, "m", newServer(t, 100).URL)), "m")
 	for range 2 {
 		l := acquire(t, m)
 		l.Report(breaker.ServerError)
 		l.Release()
 	}
 	_, err := m.Acquire(nil)
-	open, ok := errors.AsType[*fleet.OpenError](err)
+	open, ok := errors.AsType[*fleet.BreakerOpenError](err)
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.Servable() == nil || m.Status() != fleet.Unavailable {
-		t.Error("it is said to be servable")
+	if m.EnsureServable() == nil || m.Status() != fleet.StatusUnavailable {
+		t.Errorf("EnsureServable: %v, status %s; want an error and %s", m.EnsureServable(), m.Status(), fleet.StatusUnavailable)
 	}
 }
 
-func TestARefusedConnectionMarksTheBackendUntilAProbe(t *testing.T) {
+func TestRefusedConnectionMakesTheBackendUnreachableUntilAProbe(t *testing.T) {
 	s := newServer(t, 100)
-	m := find(t, started(t, model(t, "m", s.URL)), "m")
-	s.ill.Store(true)
+	m := getModel(t, startFleet(t, modelConfig(t, "m", s.URL)), "m")
+	s.unhealthy.Store(true)
 	l := acquire(t, m)
 	l.Report(breaker.Refused)
 	l.Release()
 	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason == "" {
-		t.Errorf("it is %s (%s)", state, reason)
+		t.Errorf("got %s (%q), want %s with a reason", state, reason, fleet.Unreachable)
 	}
-	s.ill.Store(false)
-	poll.Until(t, "a probe finds it ready", func() bool { return m.Status() == fleet.Warm })
+	s.unhealthy.Store(false)
+	poll.Until(t, "a probe finds it ready", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
-func TestTheSmallestContextCountsUnlessConfigured(t *testing.T) {
+func TestMaxModelLenIsConfiguredOrTheSmallestReported(t *testing.T) {
 	one, two := newServer(t, 4096), newServer(t, 2048)
-	configured := model(t, "c", one.URL)
+	configured := modelConfig(t, "c", one.URL)
 	configured.MaxModelLen = 512
-	f := started(t, model(t, "m", one.URL, two.URL), configured)
-	if n := find(t, f, "m").MaxModelLen(); n != 2048 {
-		t.Errorf("got %d", n)
+	f := startFleet(t, modelConfig(t, "m", one.URL, two.URL), configured)
+	if n := getModel(t, f, "m").MaxModelLen(); n != 2048 {
+		t.Errorf("reported: got %d, want 2048", n)
 	}
-	if n := find(t, f, "c").MaxModelLen(); n != 512 {
-		t.Errorf("configured: got %d", n)
+	if n := getModel(t, f, "c").MaxModelLen(); n != 512 {
+		t.Errorf("configured: got %d, want 512", n)
 	}
-	if v := find(t, f, "m").Backends()[0].Version(); v != "0.27.0" {
-		t.Errorf("version %q", v)
+	if v := getModel(t, f, "m").Backends()[0].Version(); v != "0.27.0" {
+		t.Errorf("version: got %q, want 0.27.0", v)
 	}
 }
 
-func TestAReloadKeepsWhatStaysAndProbesWhatIsNew(t *testing.T) {
-	stays, goes, comes := newServer(t, 100), newServer(t, 100), newServer(t, 100)
-	f := started(t, model(t, "m", stays.URL, goes.URL))
-	kept := find(t, f, "m").Backends()[0]
-	under := acquire(t, find(t, f, "m"))
-	defer under.Release()
-	f.Reload([]config.Model{model(t, "m", stays.URL), model(t, "n", comes.URL)}, settings)
-	if got := find(t, f, "m").Backends(); len(got) != 1 || got[0] != kept {
-		t.Error("the backend that stays was made anew")
+func TestReloadKeepsUnchangedBackendsAndProbesNewOnes(t *testing.T) {
+	kept, removed, added := newServer(t, 100), newServer(t, 100), newServer(t, 100)
+	f := startFleet(t, modelConfig(t, "m", kept.URL, removed.URL))
+	before := getModel(t, f, "m").Backends()[0]
+	lease := acquire(t, getModel(t, f, "m"))
+	defer lease.Release()
+	f.Reload([]config.Model{modelConfig(t, "m", kept.URL), modelConfig(t, "n", added.URL)}, settings)
+	if got := getModel(t, f, "m").Backends(); len(got) != 1 || got[0] != before {
+		t.Error("the unchanged backend was replaced")
 	}
-	poll.Until(t, "the new one is ready", func() bool { return find(t, f, "n").Status() == fleet.Warm })
+	poll.Until(t, "the new backend is ready", func() bool { return getModel(t, f, "n").Status() == fleet.StatusWarm })
 }

@@ -17,80 +17,83 @@ import (
 )
 
 const (
-	// outputLines is how much of a command's output goes to the log, and outputLine how much of a line, in bytes.
-	outputLines = 200
-	outputLine  = 1000
-	// endWithin is how long a command that is given up has to end by itself.
-	endWithin = 2 * time.Second
+	// maxOutputLines limits how many lines of a command's output are logged.
+	maxOutputLines = 200
+	// maxLineLength limits a logged line, in bytes.
+	maxLineLength = 1000
+	// terminateTimeout is how long a cancelled command may take to exit after SIGTERM.
+	terminateTimeout = 2 * time.Second
 )
 
-// execute runs a configured command to its end: a program and its arguments, no shell, with the gateway's environment
-// and folder. It has a process group of its own, so that a Ctrl-C at the gateway does not reach what it starts. Its
-// output goes to the log, and its last line into the error.
+// execute runs a configured command, a program with arguments and without a shell, and waits for it. The command has
+// the gateway's environment and working directory, and its own process group, so that a Ctrl-C at the gateway does not
+// reach the processes it starts. Its output is logged, and its last line becomes part of the error.
 //
-// When ctx ends the whole group is ended, unless spare says that the command is the model itself, which is up. What the
-// model then says is not for the log: some versions of vLLM print prompts.
-func (b *Backend) execute(ctx context.Context, command []string, spare, heard func() bool) error {
-	if ctx.Err() != nil { // nothing is begun that is given up already
+// When ctx ends, the whole process group is terminated, unless keepRunning returns true: the command is then the model
+// itself, which is up. Output is logged only while logOutput returns true, since some versions of vLLM print prompts.
+func (b *Backend) execute(ctx context.Context, command []string, keepRunning, logOutput func() bool) error {
+	if ctx.Err() != nil { // the boot was aborted before its command started
 		return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 	}
-	read, write, err := os.Pipe() // not one of exec's, which would wait for whatever the command leaves running
+	read, write, err := os.Pipe() // a pipe of os/exec would make Wait wait for processes that the command leaves running
 	if err != nil {
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator's configuration says what to run; ctx is obeyed below
+	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator configures the command; ctx is handled below
 	cmd.Stdout, cmd.Stderr = write, write
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
-	write.Close() // the command has its own
+	write.Close() // the command has its own descriptor
 	if err != nil {
 		read.Close()
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	out := &output{log: b.log, heard: heard, done: make(chan struct{})}
-	b.crew.run(func(ctx context.Context) { out.follow(ctx, read) })
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	out := &output{log: b.log, enabled: logOutput, done: make(chan struct{})}
+	b.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
 	select {
-	case err = <-ended:
-		return out.explain(command[0], err)
+	case err = <-exited:
+		return out.wrap(command[0], err)
 	case <-ctx.Done():
 	}
-	if spare() {
+	if keepRunning() {
 		return nil
 	}
-	endGroup(cmd.Process.Pid, ended)
+	terminateGroup(cmd.Process.Pid, exited)
 	return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 }
 
-// endGroup ends a process and all that it has started, by force where they do not end by themselves. A shell may end before
-// what it runs.
-func endGroup(leader int, ended <-chan error) {
-	syscall.Kill(-leader, syscall.SIGTERM) //nolint:errcheck // it may have ended by itself
-	timer := time.NewTimer(endWithin)
-	defer timer.Stop()
-	look := time.NewTicker(endWithin / 100)
-	defer look.Stop()
+// terminateGroup sends SIGTERM to a process group, waits for every process of it, and sends SIGKILL after
+// terminateTimeout. It waits for the group and not only for its leader, since a shell may exit before the processes it
+// runs.
+func terminateGroup(leader int, exited <-chan error) {
+	syscall.Kill(-leader, syscall.SIGTERM) //nolint:errcheck // it may have exited
+	timeout := time.NewTimer(terminateTimeout)
+	defer timeout.Stop()
+	poll := time.NewTicker(terminateTimeout / 100)
+	defer poll.Stop()
 	for running := true; running; {
 		select {
-		case <-ended: //nolint:errcheck // it was ended, whatever it says
-			ended = nil
-		case <-look.C:
-			running = ended != nil || syscall.Kill(-leader, 0) == nil
-		case <-timer.C:
+		case <-exited: //nolint:errcheck // it was terminated
+			exited = nil
+		case <-poll.C:
+			running = exited != nil || syscall.Kill(-leader, 0) == nil
+		case <-timeout.C:
 			syscall.Kill(-leader, syscall.SIGKILL) //nolint:errcheck // as above
 			running = false
 		}
 	}
-	if ended != nil {
-		<-ended //nolint:errcheck // as above
+	if exited != nil {
+		<-exited //nolint:errcheck // as above
 	}
 }
 
-// LaunchPrograms are the programs that start and stop the backend, where it is ours to launch.
+// LaunchPrograms returns the programs that start and stop the backend, without duplicates; none if it has no launch
+// section.
 func (b *Backend) LaunchPrograms() []string {
 	var programs []string
-	if launch := b.policy().Launch; launch != nil {
+	if launch := b.cfg().Launch; launch != nil {
 		for _, command := range [][]string{launch.Start, launch.Stop} {
 			if len(command) > 0 && !slices.Contains(programs, command[0]) {
 				programs = append(programs, command[0])
@@ -100,28 +103,28 @@ func (b *Backend) LaunchPrograms() []string {
 	return programs
 }
 
-// output reads what a command says, line by line, for as long as the command or what it has started says anything.
+// output logs the output of a command and of the processes it starts, and keeps the last line.
 type output struct {
-	log   *zap.Logger
-	heard func() bool   // whether it is logged
-	done  chan struct{} // closed when there is nothing more
-	mu    sync.Mutex
-	last  string
+	log     *zap.Logger
+	enabled func() bool   // whether a line is logged
+	done    chan struct{} // closed at the end of the output
+	mu      sync.Mutex
+	last    string
 }
 
-// follow reads to the end, or until ctx ends.
-func (o *output) follow(ctx context.Context, source *os.File) {
+// copyToLog reads until the end of the output or of ctx.
+func (o *output) copyToLog(ctx context.Context, source *os.File) {
 	defer close(o.done)
-	defer context.AfterFunc(ctx, func() { source.Close() })() // so that the read below ends
+	defer context.AfterFunc(ctx, func() { source.Close() })() // makes ReadLine return
 	defer source.Close()
-	lines := bufio.NewReaderSize(source, outputLine)
+	lines := bufio.NewReaderSize(source, maxLineLength)
 	for count := 1; ; count++ {
 		part, long, err := lines.ReadLine()
 		if err != nil {
 			return
 		}
 		text := strings.TrimSpace(strings.ToValidUTF8(string(part), ""))
-		for long && err == nil { // the rest of a line that is too long
+		for long && err == nil { // skip the rest of a line that is too long
 			_, long, err = lines.ReadLine()
 		}
 		if text == "" {
@@ -130,22 +133,22 @@ func (o *output) follow(ctx context.Context, source *os.File) {
 		o.mu.Lock()
 		o.last = text
 		o.mu.Unlock()
-		if count <= outputLines && o.heard() {
+		if count <= maxOutputLines && o.enabled() {
 			o.log.Info("command says", zap.String("line", text))
 		}
 	}
 }
 
-// explain is the error of a command that has ended, with the last thing that it said.
-func (o *output) explain(program string, err error) error {
+// wrap returns the error of a command that has exited, with the last line of its output.
+func (o *output) wrap(program string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wait := time.NewTimer(endWithin) // it may have left something running that holds its output
-	defer wait.Stop()
+	timeout := time.NewTimer(terminateTimeout) // a process left running may keep the output open
+	defer timeout.Stop()
 	select {
 	case <-o.done:
-	case <-wait.C:
+	case <-timeout.C:
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,16 +158,16 @@ func (o *output) explain(program string, err error) error {
 	return fmt.Errorf("%s: %w: %s", program, err, o.last)
 }
 
-// post tells vLLM to do something.
+// post sends a request without a body to vLLM's sleep API.
 func (b *Backend) post(ctx context.Context, path, query string) error {
 	address := b.URL(path)
 	address.RawQuery = query
-	answer, err := b.send(ctx, http.MethodPost, address, nil)
+	response, err := b.do(ctx, http.MethodPost, address, nil)
 	if err != nil {
 		return err
 	}
-	if answer.Status != http.StatusOK {
-		return fmt.Errorf("%s answered %d; vLLM's sleep mode needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1", path, answer.Status) //nolint:err113 // for the reason of a state
+	if response.Status != http.StatusOK {
+		return fmt.Errorf("%s answered %d; vLLM's sleep mode needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1", path, response.Status) //nolint:err113 // for the reason of a state
 	}
 	return nil
 }

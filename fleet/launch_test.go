@@ -27,33 +27,33 @@ import (
 	"basegate/mockvllm"
 )
 
-// box is a machine with one model on it. Its launch commands are scripts that write down what they were told; a backend
-// that has been started answers after a while.
-type box struct {
+// managedServer is a vLLM server with launch commands: scripts that append to a log. It responds once the start script
+// has created a file and the boot time has passed.
+type managedServer struct {
 	*httptest.Server
-	t    *testing.T
-	dir  string
-	boot time.Duration
-	ill  atomic.Bool // it does not come up
+	t         *testing.T
+	dir       string
+	boot      time.Duration
+	unhealthy atomic.Bool // it never responds
 
-	asked atomic.Int64           // how often it was probed
-	held  atomic.Pointer[func()] // called by the next answer to a probe, which it delays
+	probes  atomic.Int64
+	onProbe atomic.Pointer[func()] // called once, before the response to the next probe
 }
 
-func newBox(t *testing.T, boot time.Duration) *box {
+func newManagedServer(t *testing.T, boot time.Duration) *managedServer {
 	t.Helper()
-	b := &box{t: t, dir: t.TempDir(), boot: boot}
+	b := &managedServer{t: t, dir: t.TempDir(), boot: boot}
 	b.script("start", "echo pulling the image; echo started >> $0.log; touch $0.up")
 	b.script("stop", "rm -f ${0%stop}start.up; echo stopped >> ${0%stop}start.log")
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
-			b.asked.Add(1)
+			b.probes.Add(1)
 		}
 		if !b.up() {
-			panic(http.ErrAbortHandler) // as good as refused
+			panic(http.ErrAbortHandler) // closes the connection without a response
 		}
 		if r.URL.Path == "/v1/models" {
-			if wait := b.held.Swap(nil); wait != nil {
+			if wait := b.onProbe.Swap(nil); wait != nil {
 				(*wait)()
 			}
 			io.WriteString(w, `{"data":[{"id":"org/M","max_model_len":100}]}`)
@@ -63,21 +63,21 @@ func newBox(t *testing.T, boot time.Duration) *box {
 	return b
 }
 
-// up tells whether it has been started long enough ago.
-func (b *box) up() bool {
+// up reports whether the server responds.
+func (b *managedServer) up() bool {
 	info, err := os.Stat(filepath.Join(b.dir, "start.up"))
-	return err == nil && !b.ill.Load() && time.Since(info.ModTime()) >= b.boot
+	return err == nil && !b.unhealthy.Load() && time.Since(info.ModTime()) >= b.boot
 }
 
-func (b *box) script(name, text string) {
+func (b *managedServer) script(name, text string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// commands are those that were run, in order.
-func (b *box) commands() []string {
+// commands returns the log of the scripts: "started" and "stopped", in order.
+func (b *managedServer) commands() []string {
 	text, err := os.ReadFile(filepath.Join(b.dir, "start.log"))
 	if err != nil {
 		return nil
@@ -85,17 +85,17 @@ func (b *box) commands() []string {
 	return strings.Fields(string(text))
 }
 
-func (b *box) launch() *config.Launch {
+func (b *managedServer) launch() *config.Launch {
 	return &config.Launch{
 		Start: []string{filepath.Join(b.dir, "start")}, Stop: []string{filepath.Join(b.dir, "stop")},
 		BootEstimate: time.Minute, BootTimeout: time.Minute,
 	}
 }
 
-// model is a model on the box.
-func (b *box) model(change func(*config.Model)) config.Model {
+// model returns the configuration of a model with this server as its backend. change may be nil.
+func (b *managedServer) model(change func(*config.Model)) config.Model {
 	b.t.Helper()
-	m := model(b.t, "m", b.URL)
+	m := modelConfig(b.t, "m", b.URL)
 	m.Backends[0].Launch = b.launch()
 	if change != nil {
 		change(&m)
@@ -113,8 +113,8 @@ func openDatabase(t *testing.T) *database.DB {
 	return db
 }
 
-// startedOn is a running fleet of one model, with a database.
-func startedOn(t *testing.T, db *database.DB, log *zap.Logger, models ...config.Model) *fleet.Fleet {
+// startFleetWith starts a fleet with a database, which may be nil, and a log.
+func startFleetWith(t *testing.T, db *database.DB, log *zap.Logger, models ...config.Model) *fleet.Fleet {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
 	f := fleet.New(models, settings, transport, db, log)
@@ -127,66 +127,66 @@ func startedOn(t *testing.T, db *database.DB, log *zap.Logger, models ...config.
 
 func wantState(t *testing.T, b *fleet.Backend, want fleet.State) {
 	t.Helper()
-	poll.Until(t, fmt.Sprintf("it is %s", want), func() bool { state, _ := b.State(); return state == want })
+	poll.Until(t, fmt.Sprintf("the backend is %s", want), func() bool { state, _ := b.State(); return state == want })
 }
 
-func TestTwelveAskForAStoppedModelAndItIsLaunchedOnce(t *testing.T) {
-	b := newBox(t, 300*time.Millisecond)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if m.Status() != fleet.Cold {
-		t.Errorf("before: %s", m.Status())
+func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
+	b := newManagedServer(t, 300*time.Millisecond)
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if m.Status() != fleet.StatusCold {
+		t.Errorf("before the launch: got status %s, want %s", m.Status(), fleet.StatusCold)
 	}
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
-			err := m.Servable()
+			err := m.EnsureServable()
 			booting, ok := errors.AsType[*fleet.BootingError](err)
 			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
 				t.Errorf("got %v %+v", err, booting)
 			}
 			if _, err := m.Acquire(nil); err == nil {
-				t.Error("a request was routed to it")
+				t.Error("Acquire leased a backend that is starting")
 			}
 		})
 	}
 	all.Wait()
-	if m.Status() != fleet.Booting {
-		t.Errorf("meanwhile: %s", m.Status())
+	if m.Status() != fleet.StatusStarting {
+		t.Errorf("during the boot: got status %s, want %s", m.Status(), fleet.StatusStarting)
 	}
-	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
-	if err := m.Servable(); err != nil {
+	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
+	if err := m.EnsureServable(); err != nil {
 		t.Error(err)
 	}
 	acquire(t, m).Release()
 	if got := b.commands(); len(got) != 1 || got[0] != "started" {
-		t.Errorf("%q was run", got)
+		t.Errorf("got commands %q, want one start", got)
 	}
 }
 
-func TestWhatRunsAlreadyIsAdopted(t *testing.T) {
-	b := newBox(t, 0)
+func TestRunningBackendIsNotLaunchedAtStart(t *testing.T) {
+	b := newManagedServer(t, 0)
 	if err := os.WriteFile(filepath.Join(b.dir, "start.up"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if m.Status() != fleet.Warm || len(b.commands()) != 0 {
-		t.Errorf("%s, %q", m.Status(), b.commands())
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if m.Status() != fleet.StatusWarm || len(b.commands()) != 0 {
+		t.Errorf("got status %s and commands %q, want %s and none", m.Status(), b.commands(), fleet.StatusWarm)
 	}
 }
 
-// The estimate is the median of the boots that were measured, and outlives the gateway.
-func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
-	b, db := newBox(t, 700*time.Millisecond), openDatabase(t)
+// The estimate is the median of the measured boots, and survives a restart of the gateway.
+func TestBootEstimateIsTheMedianOfMeasuredBoots(t *testing.T) {
+	b, db := newManagedServer(t, 700*time.Millisecond), openDatabase(t)
 	boot := func() (estimated, took time.Duration) {
-		m := find(t, startedOn(t, db, zap.NewNop(), b.model(nil)), "m")
+		m := getModel(t, startFleetWith(t, db, zap.NewNop(), b.model(nil)), "m")
 		began := time.Now()
-		booting, ok := errors.AsType[*fleet.BootingError](m.Servable())
+		booting, ok := errors.AsType[*fleet.BootingError](m.EnsureServable())
 		if !ok {
-			t.Fatal("it does not boot")
+			t.Fatal("EnsureServable does not start the model")
 		}
-		poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+		poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
 		took = time.Since(began)
-		if err := m.Halt("the test stops it"); err != nil {
+		if err := m.Stop("the test stops it"); err != nil {
 			t.Fatal(err)
 		}
 		wantState(t, m.Backends()[0], fleet.Stopped)
@@ -195,15 +195,15 @@ func TestTheEstimateIsWhatBootsHaveTaken(t *testing.T) {
 	boot()
 	boot()
 	estimated, took := boot()
-	t.Logf("estimated %v, took %v", estimated, took)
-	if estimated < took/2 || estimated > 2*took { // the machine is noisy; a minute would be the configured one
-		t.Errorf("estimated %v, took %v", estimated, took)
+	t.Logf("estimate %v, boot took %v", estimated, took)
+	if estimated < took/2 || estimated > 2*took { // wide limits for a loaded machine; the configured estimate is a minute
+		t.Errorf("estimate %v, boot took %v", estimated, took)
 	}
 }
 
-func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
-	b := newBox(t, 0)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = time.Millisecond })), "m")
+func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
+	b := newManagedServer(t, 0)
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = time.Millisecond })), "m")
 	deadline := time.Now().Add(3 * time.Second)
 	var all sync.WaitGroup
 	var served atomic.Int64
@@ -211,16 +211,16 @@ func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
 		all.Go(func() {
 			for time.Now().Before(deadline) {
 				if err := m.AwaitBoot(t.Context()); err != nil {
-					t.Errorf("it is not started again: %v", err)
+					t.Errorf("the model does not start again: %v", err)
 					return
 				}
 				l, err := m.Acquire(nil)
 				if err != nil {
-					continue // it has been stopped in between, and is being started again
+					continue // it has been stopped since and is starting again
 				}
 				for range 3 {
 					if !b.up() {
-						t.Error("it was stopped under a request")
+						t.Error("the backend was stopped during a request")
 					}
 				}
 				l.Release()
@@ -234,84 +234,84 @@ func TestAModelIdlesOutAndNoRequestUnderWayFails(t *testing.T) {
 	starts := strings.Count(strings.Join(b.commands(), " "), "started")
 	t.Logf("%d requests over %d starts", served.Load(), starts)
 	if starts < 2 || served.Load() < 4 {
-		t.Error("it did not idle out, so this has shown nothing")
+		t.Error("the backend was not stopped in between, so the test is void")
 	}
 }
 
-func TestAStopWaitsForTheRequestsUnderWay(t *testing.T) {
-	b := newBox(t, 0)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+func TestStopWaitsForInFlightRequests(t *testing.T) {
+	b := newManagedServer(t, 0)
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	if err := m.AwaitBoot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	running := acquire(t, m)
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Acquire([]fleet.Attempted{}); err != nil {
-		// A request that comes during the drain calls it off, as nothing has been stopped yet.
+	if _, err := m.Acquire([]fleet.FailedAttempt{}); err != nil {
+		// A request during the drain cancels it, since nothing has been stopped yet.
 		t.Logf("during the drain: %v", err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	if err := m.Halt("the operator stops it"); err != nil {
+	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
 	if state, _ := m.Backends()[0].State(); state != fleet.Draining || len(b.commands()) != 1 {
-		t.Errorf("%s, %q", state, b.commands())
+		t.Errorf("got %s and commands %q, want %s and one command", state, b.commands(), fleet.Draining)
 	}
 	running.Release()
 	wantState(t, m.Backends()[0], fleet.Stopped)
 }
 
-func TestALaunchThatFailsTellsWhyAndIsNotRepeatedAtOnce(t *testing.T) {
-	b := newBox(t, 0)
+func TestFailedLaunchReportsTheReasonAndStartsACooldown(t *testing.T) {
+	b := newManagedServer(t, 0)
 	b.script("start", "echo starting; echo 'no such image: vllm' >&2; echo started >> $0.log; exit 3")
 	core, logged := observer.New(zap.InfoLevel)
-	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
-	if err := m.Servable(); err == nil {
-		t.Error("it is servable")
+	m := getModel(t, startFleetWith(t, nil, zap.New(core), b.model(nil)), "m")
+	if err := m.EnsureServable(); err == nil {
+		t.Error("EnsureServable: want an error")
 	}
 	wantState(t, m.Backends()[0], fleet.Failed)
 	for range 3 {
-		err := m.Servable()
-		failed, ok := errors.AsType[*fleet.FailedError](err)
+		err := m.EnsureServable()
+		failed, ok := errors.AsType[*fleet.BootFailedError](err)
 		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn <= 20*time.Second {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want *fleet.BootFailedError with the last line of output", err)
 		}
 	}
-	if m.Status() != fleet.Unavailable || len(b.commands()) != 1 {
-		t.Errorf("%s, %q", m.Status(), b.commands())
+	if m.Status() != fleet.StatusUnavailable || len(b.commands()) != 1 {
+		t.Errorf("got status %s and commands %q, want %s and one start", m.Status(), b.commands(), fleet.StatusUnavailable)
 	}
 	if logged.FilterMessage("command says").Len() != 2 {
-		t.Errorf("the log: %v", logged.All())
+		t.Errorf("want two lines of output in the log, got %v", logged.All())
 	}
 }
 
-func TestWhoWaitsForABootIsToldWhenItIsOver(t *testing.T) {
-	b := newBox(t, 300*time.Millisecond)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.Warm {
-		t.Errorf("%v, %s", err, m.Status())
+func TestAwaitBootReturnsWhenTheBootEnds(t *testing.T) {
+	b := newManagedServer(t, 300*time.Millisecond)
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.StatusWarm {
+		t.Errorf("got %v and status %s, want nil and %s", err, m.Status(), fleet.StatusWarm)
 	}
-	ill := newBox(t, 0)
-	ill.ill.Store(true)
-	m = find(t, startedOn(t, nil, zap.NewNop(), ill.model(nil)), "m")
+	down := newManagedServer(t, 0)
+	down.unhealthy.Store(true)
+	m = getModel(t, startFleetWith(t, nil, zap.NewNop(), down.model(nil)), "m")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, ok := errors.AsType[*fleet.BootingError](m.AwaitBoot(ctx)); !ok {
-		t.Error("it waits for ever, or not at all")
+		t.Error("at the deadline: want *fleet.BootingError")
 	}
-	failing := newBox(t, 0)
+	failing := newManagedServer(t, 0)
 	failing.script("start", "exit 1")
-	m = find(t, startedOn(t, nil, zap.NewNop(), failing.model(nil)), "m")
-	if _, ok := errors.AsType[*fleet.FailedError](m.AwaitBoot(t.Context())); !ok {
-		t.Error("a boot that has failed is waited for")
+	m = getModel(t, startFleetWith(t, nil, zap.NewNop(), failing.model(nil)), "m")
+	if _, ok := errors.AsType[*fleet.BootFailedError](m.AwaitBoot(t.Context())); !ok {
+		t.Error("after a failed boot: want *fleet.BootFailedError")
 	}
 }
 
-func TestAProbeThatBeganBeforeAStopDoesNotUndoIt(t *testing.T) {
-	b := newBox(t, 0)
-	m := find(t, startedOn(t, nil, zap.NewNop(), b.model(nil)), "m")
+func TestProbeResultFromBeforeAStopIsIgnored(t *testing.T) {
+	b := newManagedServer(t, 0)
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	backend := m.Backends()[0]
 	if err := m.Warm("a test"); err != nil {
 		t.Fatal(err)
@@ -319,108 +319,108 @@ func TestAProbeThatBeganBeforeAStopDoesNotUndoIt(t *testing.T) {
 	wantState(t, backend, fleet.Ready)
 	arrived, release := make(chan struct{}), make(chan struct{})
 	wait := func() { close(arrived); <-release }
-	b.held.Store(&wait)
+	b.onProbe.Store(&wait)
 	<-arrived
-	if err := m.Halt("a test"); err != nil {
+	if err := m.Stop("a test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, backend, fleet.Stopped)
-	close(release) // it says that the backend answers, as it did when it was asked
-	before := b.asked.Load()
-	poll.Until(t, "it is probed again", func() bool { return b.asked.Load() > before+3 })
+	close(release) // the probe succeeds, with the state from before the stop
+	before := b.probes.Load()
+	poll.Until(t, "the backend is probed again", func() bool { return b.probes.Load() > before+3 })
 	if state, _ := backend.State(); state != fleet.Stopped {
-		t.Errorf("it is %s", state)
+		t.Errorf("got %s, want %s", state, fleet.Stopped)
 	}
 }
 
-func TestAnIdleBackendSleepsAndWakes(t *testing.T) {
+func TestIdleBackendSleepsAndARequestWakesIt(t *testing.T) {
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/M"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mock.Close() })
-	c := model(t, "m", mock.URL())
+	c := modelConfig(t, "m", mock.URL())
 	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: 50 * time.Millisecond}
-	m := find(t, startedOn(t, nil, zap.NewNop(), c), "m")
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), c), "m")
 	running := acquire(t, m)
-	wait := time.NewTimer(700 * time.Millisecond) // longer than a look at idle times takes to come
+	wait := time.NewTimer(700 * time.Millisecond) // longer than the interval at which idle times are checked
 	<-wait.C
 	if state, _ := m.Backends()[0].State(); state != fleet.Ready {
-		t.Errorf("with a request it is %s", state)
+		t.Errorf("with a request in flight: got %s, want %s", state, fleet.Ready)
 	}
 	running.Release()
 	wantState(t, m.Backends()[0], fleet.Asleep)
-	if m.Status() != fleet.Cold {
-		t.Errorf("asleep it is %s", m.Status())
+	if m.Status() != fleet.StatusCold {
+		t.Errorf("asleep: got status %s, want %s", m.Status(), fleet.StatusCold)
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.Servable()); !ok {
-		t.Error("who asks is not told of the wake")
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable()); !ok {
+		t.Error("EnsureServable of a sleeping model: want *fleet.BootingError")
 	}
-	poll.Until(t, "it is warm", func() bool { return m.Status() == fleet.Warm })
+	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
-func TestOrdersAndBookingsOfAnotherProcessAreObeyed(t *testing.T) {
-	b, db := newBox(t, 0), openDatabase(t)
-	f := startedOn(t, db, zap.NewNop(), b.model(nil))
-	backend := find(t, f, "m").Backends()[0]
-	give := func(o fleet.Command) {
+func TestQueuedCommandsAndBookedWindowsTakeEffect(t *testing.T) {
+	b, db := newManagedServer(t, 0), openDatabase(t)
+	f := startFleetWith(t, db, zap.NewNop(), b.model(nil))
+	backend := getModel(t, f, "m").Backends()[0]
+	enqueue := func(c fleet.Command) {
 		t.Helper()
-		if err := fleet.Enqueue(t.Context(), db, "m", o); err != nil {
+		if err := fleet.Enqueue(t.Context(), db, "m", c); err != nil {
 			t.Fatal(err)
 		}
 	}
 	now := time.Now()
 	if _, err := fleet.AddWindow(t.Context(), db, fleet.BookedWindow{Model: "m", From: now, To: now}); !errors.Is(err, fleet.ErrEmptyWindow) {
-		t.Errorf("an empty window: %v", err)
+		t.Errorf("empty window: got %v, want ErrEmptyWindow", err)
 	}
 	booked, err := fleet.AddWindow(t.Context(), db, fleet.BookedWindow{Model: "m", From: now.Add(50 * time.Second), To: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, backend, fleet.Ready) // early by the estimate of a minute
-	give(fleet.CommandStop)
+	wantState(t, backend, fleet.Ready) // before the window begins, by the estimate of a minute
+	enqueue(fleet.CommandStop)
 	wantState(t, backend, fleet.Stopped)
 	wait := time.NewTimer(1200 * time.Millisecond)
 	<-wait.C
 	if state, _ := backend.State(); state != fleet.Stopped {
-		t.Errorf("the window overrules the operator: %s", state)
+		t.Errorf("stopped by the operator inside a window: got %s, want %s", state, fleet.Stopped)
 	}
 	if err := fleet.RemoveWindow(t.Context(), db, booked.ID); err != nil {
 		t.Fatal(err)
 	}
 	if err := fleet.RemoveWindow(t.Context(), db, booked.ID); !errors.Is(err, fleet.ErrNoWindow) {
-		t.Errorf("a window that is gone: %v", err)
+		t.Errorf("window removed twice: got %v, want ErrNoWindow", err)
 	}
 	if all, err := fleet.Windows(t.Context(), db); err != nil || len(all) != 0 {
-		t.Errorf("%v %v", all, err)
+		t.Errorf("got windows %v and error %v, want neither", all, err)
 	}
-	give(fleet.CommandWarm)
+	enqueue(fleet.CommandWarm)
 	wantState(t, backend, fleet.Ready)
-	give(fleet.CommandStop)
+	enqueue(fleet.CommandStop)
 	wantState(t, backend, fleet.Stopped)
 	if got := strings.Join(b.commands(), " "); got != "started stopped started stopped" {
-		t.Errorf("%s", got)
+		t.Errorf("got commands %q", got)
 	}
 }
 
-func TestAReloadMayChangeHowABackendIsLaunched(t *testing.T) {
-	b := newBox(t, 0)
+func TestReloadChangesLaunchSettingsInPlace(t *testing.T) {
+	b := newManagedServer(t, 0)
 	c := b.model(nil)
-	f := startedOn(t, nil, zap.NewNop(), c)
-	kept := find(t, f, "m").Backends()[0]
+	f := startFleetWith(t, nil, zap.NewNop(), c)
+	kept := getModel(t, f, "m").Backends()[0]
 	next := b.model(func(m *config.Model) { m.Backends[0].Launch.BootEstimate = time.Hour })
 	f.Reload([]config.Model{next}, settings)
-	m := find(t, f, "m")
+	m := getModel(t, f, "m")
 	if m.Backends()[0] != kept || m.BootEstimate() != time.Hour {
-		t.Errorf("%v, %v", m.Backends()[0] == kept, m.BootEstimate())
+		t.Errorf("backend kept: %t, boot estimate %v; want true and 1h", m.Backends()[0] == kept, m.BootEstimate())
 	}
 }
 
-// A launch command may be the model itself, which does not return.
-func TestACommandThatDoesNotReturnMayBeTheModel(t *testing.T) {
-	b := newBox(t, 0)
+// The launch command may be the model itself and not return.
+func TestLaunchCommandMayBeTheModelItself(t *testing.T) {
+	b := newManagedServer(t, 0)
 	b.script("start", "echo $$ > $0.pid; touch $0.up; exec sleep 100")
-	t.Cleanup(func() { // the fleet leaves it running
+	t.Cleanup(func() { // Close leaves the model running
 		pid, err := os.ReadFile(filepath.Join(b.dir, "start.pid"))
 		if err != nil {
 			t.Fatal(err)
@@ -430,76 +430,76 @@ func TestACommandThatDoesNotReturnMayBeTheModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
-			t.Errorf("the model was ended with the fleet: %v", err)
+			t.Errorf("the model does not run after Close: %v", err)
 		}
 	})
 	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 2 * time.Second })
-	f := startedOn(t, nil, zap.NewNop(), c)
-	m := find(t, f, "m")
+	f := startFleetWith(t, nil, zap.NewNop(), c)
+	m := getModel(t, f, "m")
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	wait := time.NewTimer(3 * time.Second) // longer than the boot may take
+	wait := time.NewTimer(3 * time.Second) // longer than the boot timeout
 	<-wait.C
 	if state, reason := m.Backends()[0].State(); state != fleet.Ready {
-		t.Errorf("it is %s: %s", state, reason)
+		t.Errorf("got %s (%s), want %s", state, reason, fleet.Ready)
 	}
 }
 
 // Old versions of vLLM print every prompt.
-func TestWhatAModelSaysOnceItIsUpIsNotLogged(t *testing.T) {
-	b := newBox(t, 0)
-	b.script("start", "echo loading; touch $0.up; while [ ! -e $0.asked ]; do sleep 0.01; done; echo 'prompt: a secret'; touch $0.said")
+func TestOutputOfARunningModelIsNotLogged(t *testing.T) {
+	b := newManagedServer(t, 0)
+	b.script("start", "echo loading; touch $0.up; while [ ! -e $0.print ]; do sleep 0.01; done; echo 'prompt: a secret'; touch $0.printed")
 	core, logged := observer.New(zap.InfoLevel)
-	m := find(t, startedOn(t, nil, zap.New(core), b.model(nil)), "m")
+	m := getModel(t, startFleetWith(t, nil, zap.New(core), b.model(nil)), "m")
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	if err := os.WriteFile(filepath.Join(b.dir, "start.asked"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "start.print"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "it has said it", func() bool {
-		_, err := os.Stat(filepath.Join(b.dir, "start.said"))
+	poll.Until(t, "the script has printed the secret", func() bool {
+		_, err := os.Stat(filepath.Join(b.dir, "start.printed"))
 		return err == nil
 	})
-	if err := m.Halt("the test"); err != nil {
+	if err := m.Stop("the test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Stopped)
-	said := logged.FilterMessage("command says")
-	if said.FilterField(zap.String("line", "loading")).Len() != 1 || said.FilterField(zap.String("line", "prompt: a secret")).Len() != 0 {
-		t.Errorf("the log: %v", said.All())
+	lines := logged.FilterMessage("command says")
+	if lines.FilterField(zap.String("line", "loading")).Len() != 1 || lines.FilterField(zap.String("line", "prompt: a secret")).Len() != 0 {
+		t.Errorf("want only the line from before the model was ready in the log, got %v", lines.All())
 	}
 }
 
-func TestABootThatTakesTooLongIsEnded(t *testing.T) {
-	b := newBox(t, 0)
-	b.ill.Store(true)
+func TestBootTimeoutAbortsTheLaunchCommand(t *testing.T) {
+	b := newManagedServer(t, 0)
+	b.unhealthy.Store(true)
 	b.script("start", "echo started >> $0.log; sleep 100; touch $0.survived")
 	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 500 * time.Millisecond })
-	f := startedOn(t, nil, zap.NewNop(), c)
-	if err := find(t, f, "m").Warm("the test"); err != nil {
+	f := startFleetWith(t, nil, zap.NewNop(), c)
+	if err := getModel(t, f, "m").Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
-	backend := find(t, f, "m").Backends()[0]
+	backend := getModel(t, f, "m").Backends()[0]
 	wantState(t, backend, fleet.Failed)
 	if _, reason := backend.State(); reason != "it did not answer within 500ms" {
-		t.Errorf("%s", reason)
+		t.Errorf("got reason %q", reason)
 	}
 	f.Close() // waits for the command
 }
 
-func TestCloseEndsACommandThatStillRuns(t *testing.T) {
-	b := newBox(t, 0)
+func TestCloseTerminatesARunningCommand(t *testing.T) {
+	b := newManagedServer(t, 0)
 	b.script("start", "echo started >> $0.log; exec sleep 1000")
-	f := startedOn(t, nil, zap.NewNop(), b.model(nil))
-	m := find(t, f, "m")
+	f := startFleetWith(t, nil, zap.NewNop(), b.model(nil))
+	m := getModel(t, f, "m")
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "the command runs", func() bool { return len(b.commands()) == 1 })
+	poll.Until(t, "the launch command runs", func() bool { return len(b.commands()) == 1 })
 	closed := make(chan struct{})
 	go func() { f.Close(); close(closed) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -507,6 +507,6 @@ func TestCloseEndsACommandThatStillRuns(t *testing.T) {
 	select {
 	case <-closed:
 	case <-ctx.Done():
-		t.Error("it waits for the command")
+		t.Error("Close does not return while a command runs")
 	}
 }

@@ -12,171 +12,170 @@ import (
 )
 
 const (
-	// failedFor is how long a backend that could not be launched is left alone.
-	failedFor = 30 * time.Second
-	// overdue is when to ask again after a boot that takes longer than it was expected to.
-	overdue = 5 * time.Second
-	// wakeTimeout bounds a wake where no launch says how long a boot may take.
+	// failureCooldown is how long a backend is not booted again after its boot has failed.
+	failureCooldown = 30 * time.Second
+	// overdueRetry is the suggested retry delay if a boot takes longer than estimated.
+	overdueRetry = 5 * time.Second
+	// wakeTimeout limits a wake if there is no launch section with a boot timeout.
 	wakeTimeout = 5 * time.Minute
 )
 
-// Why a command that brings a backend up is ended.
+// Causes for aborting the command that boots a backend.
 var (
 	errBootFailed  = errors.New("the boot has failed")
 	errBootStopped = errors.New("an operator has stopped the boot")
 )
 
-// BootingError says that the model is being started for whoever asked.
+// BootingError is returned if the model is starting.
 type BootingError struct {
 	Elapsed  time.Duration // since the start
 	Estimate time.Duration // of the whole boot
-	RetryIn  time.Duration // what is left of it, or a little where it takes longer
+	RetryIn  time.Duration // the rest of the estimate, or a few seconds if the boot takes longer
 }
 
 // Error implements error.
 func (*BootingError) Error() string { return "the model is starting" }
 
-// FailedError says that the model could not be started.
-type FailedError struct {
+// BootFailedError is returned if the model could not be started.
+type BootFailedError struct {
 	Reason  string
-	RetryIn time.Duration // until it is tried again
+	RetryIn time.Duration // until the next boot is possible
 }
 
 // Error implements error.
-func (e *FailedError) Error() string { return "the model could not be started: " + e.Reason }
+func (e *BootFailedError) Error() string { return "the model could not be started: " + e.Reason }
 
-// life is where a backend stands on its way from one state to another. It changes only under the backend's lock, and its
-// state only by the machine's table.
-type life struct {
+// lifecycle is the state of a backend and the data that its transitions need. Backend.mu guards it; only
+// Backend.transition changes the state.
+type lifecycle struct {
 	state   State
-	reason  string // why it is not ready, in words
-	since   time.Time
-	changes int64     // of the state, so far
-	begun   time.Time // of the launch or wake, while starting; of the failure, when failed
-	boot    *boot     // the last launch or wake; nil before the first
-	origin  State     // draining began in it
-	halting bool      // the stop, or the way to sleep, is under way and cannot be called off
-	doze    bool      // draining ends in sleep
-	used    time.Time // when a request last began or ended, or it was asked for
-	held    bool      // an operator stopped it: no window starts it again until it is asked for
+	reason  string    // why the backend is not ready
+	since   time.Time // of the last transition
+	changes int64     // number of transitions so far
+
+	boot *boot // the last launch or wake; nil before the first
+
+	drainedFrom  State // the state before draining
+	drainToSleep bool  // draining ends in sleep instead of a stop
+	stopping     bool  // the stop command or the request to sleep is running, so the drain cannot be cancelled
+
+	lastUsed          time.Time // when a request last began or ended, or a start was last requested
+	stoppedByOperator bool      // no warm window starts the backend until a request or an operator does, or the window ends
 }
 
-// boot is one launch or wake. Its fields but ended change only under the backend's lock.
+// boot is one launch or wake of a backend. Backend.mu guards its fields, except ended.
 type boot struct {
-	wake  bool
-	abort context.CancelCauseFunc // ends the command; nil until it runs
-	cause error                   // why it is ended; nil while it is not
-	ended chan struct{}           // closed when the command has ended
+	wake   bool
+	cancel context.CancelCauseFunc // cancels the command; nil before the command runs
+	cause  error                   // why the boot was aborted; nil if it was not
+	ended  chan struct{}           // closed when the command has ended
 }
 
-// end ends the command, or sees to it that it does not begin; b.mu is held.
-func (o *boot) end(cause error) {
+// abort cancels the boot's command, or keeps it from starting. Backend.mu is held.
+func (o *boot) abort(cause error) {
 	o.cause = cause
-	if o.abort != nil {
-		o.abort(cause)
+	if o.cancel != nil {
+		o.cancel(cause)
 	}
 }
 
-// managed tells whether the backend is ours to launch or to wake.
-func (b *Backend) managed() bool { return b.policy().Launch != nil || b.policy().Sleep != nil }
+// managed reports whether the gateway can launch or wake the backend.
+func (b *Backend) managed() bool { return b.cfg().Launch != nil || b.cfg().Sleep != nil }
 
-func (b *Backend) policy() *config.Backend { return b.config.Load() }
+// cfg returns the current configuration of the backend.
+func (b *Backend) cfg() *config.Backend { return b.config.Load() }
 
-// pass is one step of the machine; b.mu is held. It returns false where the event changes nothing.
-func (b *Backend) pass(e event, reason string) bool {
-	next, ok := machine[b.life.state][e]
+// transition applies an event to the state machine. It returns false if the event has no effect. b.mu is held.
+func (b *Backend) transition(e event, reason string) bool {
+	next, ok := transitionTable[b.life.state][e]
 	if !ok {
 		return false
 	}
 	now := b.clock()
-	from := b.life.state
+	from, fromSince := b.life.state, b.life.since
 	b.life.state, b.life.reason, b.life.since = next, reason, now
 	b.life.changes++
 	switch next {
 	case Ready:
-		b.life.used, b.life.held = now, false
+		b.life.lastUsed, b.life.stoppedByOperator = now, false
 		if from == Starting {
-			b.booted(now.Sub(b.life.begun))
+			b.recordBoot(now.Sub(fromSince))
 		}
-	case Starting:
-		b.life.begun = now
 	case Failed:
-		b.life.begun = now
-		b.life.boot.end(errBootFailed)
+		b.life.boot.abort(errBootFailed)
 	case Draining:
-		b.life.origin = from
-	case Stopped, Asleep, Unreachable:
+		b.life.drainedFrom = from
+	case Starting, Stopped, Asleep, Unreachable:
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
-	b.moves.note(from, next)
+	b.transitions.record(from, next)
 	return true
 }
 
-// happen is an event from outside.
-func (b *Backend) happen(e event, reason string) {
+// apply locks b.mu and applies an event.
+func (b *Backend) apply(e event, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pass(e, reason)
+	b.transition(e, reason)
 }
 
-// want makes sure that the backend is on its way, however many ask. A drain that has stopped nothing yet is called off,
-// unless it began at a backend that was not ready: there is nothing to go back to.
-func (b *Backend) want(reason string) {
+// requestStart launches or wakes the backend, once for any number of concurrent calls. It cancels a drain that has not
+// stopped anything yet, unless the backend was not ready before the drain.
+func (b *Backend) requestStart(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.life.used, b.life.held = b.clock(), false
-	if b.life.halting || b.alone() > 0 || b.life.state == Draining && b.life.origin != Ready {
+	b.life.lastUsed, b.life.stoppedByOperator = b.clock(), false
+	if b.life.stopping || b.cooldown() > 0 || b.life.state == Draining && b.life.drainedFrom != Ready {
 		return
 	}
-	wake, launch := b.life.state == Asleep, b.policy().Launch
+	wake, launch := b.life.state == Asleep, b.cfg().Launch
 	if !wake && launch == nil && b.life.state != Draining {
-		return // nobody here can start it
+		return // the gateway cannot start it
 	}
-	if !b.pass(wanted, reason) || b.life.state != Starting {
+	if !b.transition(eventStartRequested, reason) || b.life.state != Starting {
 		return
 	}
 	b.life.boot = &boot{wake: wake, ended: make(chan struct{})}
 	if wake {
-		b.begin("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
+		b.runBoot("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
-	b.begin("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isUp, b.isStarting) })
+	b.runBoot("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isReady, b.isStarting) })
 }
 
-// begin does what brings a backend up; what brings it to ready is the probe. A command that does not return may be the
-// model itself: it is ended only where the boot fails or is stopped. b.mu is held.
-func (b *Backend) begin(what string, do func(context.Context) error) {
+// runBoot runs the command or request that boots the backend. Only a probe makes the backend ready. A command that does
+// not return may be the model itself, so it is cancelled only if the boot fails or is stopped. b.mu is held.
+func (b *Backend) runBoot(what string, do func(context.Context) error) {
 	own := b.life.boot
-	b.crew.run(func(ctx context.Context) {
+	b.tasks.run(func(ctx context.Context) {
 		defer close(own.ended)
-		ctx, abort := context.WithCancelCause(ctx)
-		defer abort(nil)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		b.mu.Lock()
-		own.abort = abort
+		own.cancel = cancel
 		if own.cause != nil {
-			abort(own.cause)
+			cancel(own.cause)
 		}
 		b.mu.Unlock()
-		b.probeSoon() // and often, while it starts
+		b.probeSoon() // while the backend starts, the next probes follow at short intervals
 		if err := do(ctx); err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-			b.miscarry(own, fmt.Sprintf("%s: %v", what, err))
+			b.failBoot(own, fmt.Sprintf("%s: %v", what, err))
 		}
 		b.probeSoon()
 	})
 }
 
-// miscarry is the failure of a boot. It counts while that boot is under way: a command that was the model itself fails too
-// when it is stopped.
-func (b *Backend) miscarry(own *boot, reason string) {
+// failBoot marks the backend as failed if the given boot is still in progress. A command that was the model itself also
+// returns an error when it is stopped later.
+func (b *Backend) failBoot(own *boot, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.boot == own && b.life.state == Starting {
-		b.pass(spoiled, reason)
+		b.transition(eventFailed, reason)
 	}
 }
 
-// isUp tells whether the backend has come up, and nobody has stopped it since.
-func (b *Backend) isUp() bool {
+func (b *Backend) isReady() bool {
 	state, _ := b.State()
 	return state == Ready
 }
@@ -187,87 +186,88 @@ func (b *Backend) isStarting() bool {
 }
 
 func (b *Backend) bootTimeout() time.Duration {
-	if launch := b.policy().Launch; launch != nil {
+	if launch := b.cfg().Launch; launch != nil {
 		return launch.BootTimeout
 	}
 	return wakeTimeout
 }
 
-// retire drains a backend that nobody uses. One that is starting is left alone: somebody has asked for it since.
-func (b *Backend) retire(doze bool, reason string) {
+// drainIdle drains an idle backend. It has no effect on a starting backend, which has been requested meanwhile.
+func (b *Backend) drainIdle(toSleep bool, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.state != Starting {
-		b.drain(doze, reason)
+		b.drain(toSleep, reason)
 	}
 }
 
-// stop is the operator's order: the backend is stopped, or put to sleep where it cannot be, and a boot is ended. It
-// returns false where neither can be done from here.
-func (b *Backend) stop(reason string) bool {
+// requestStop executes an operator's stop: it drains the backend, and then stops it or, without a stop command, puts it
+// to sleep. It aborts a boot, except a wake that ends in sleep again. It returns false if the gateway can do neither.
+func (b *Backend) requestStop(reason string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.stoppable() && b.policy().Sleep == nil {
+	if !b.hasStopCommand() && b.cfg().Sleep == nil {
 		return false
 	}
-	b.life.held = true
-	b.drain(!b.stoppable(), reason)
+	b.life.stoppedByOperator = true
+	b.drain(!b.hasStopCommand(), reason)
 	return true
 }
 
-// stoppable tells whether a command stops the backend.
-func (b *Backend) stoppable() bool {
-	launch := b.policy().Launch
+func (b *Backend) hasStopCommand() bool {
+	launch := b.cfg().Launch
 	return launch != nil && len(launch.Stop) > 0
 }
 
-// drain begins the drain; it ends at once where nothing is under way. doze puts the backend to sleep, where it can be.
-// What cannot be stopped from here, or does not run, stays as it is. b.mu is held.
-func (b *Backend) drain(doze bool, reason string) {
-	doze = doze && b.policy().Sleep != nil
-	if !doze && !b.stoppable() || !b.pass(retiring, reason) {
+// drain begins a drain, which ends at once if no request is in flight. With toSleep the backend is then put to sleep,
+// if sleep is configured, and otherwise stopped. drain has no effect if the backend does not run or the gateway can do
+// neither. b.mu is held.
+func (b *Backend) drain(toSleep bool, reason string) {
+	toSleep = toSleep && b.cfg().Sleep != nil
+	if !toSleep && !b.hasStopCommand() || !b.transition(eventDrainRequested, reason) {
 		return
 	}
-	b.life.doze = doze
-	if b.life.origin == Starting && (!doze || !b.life.boot.wake) { // vLLM would go on with a wake
-		b.life.boot.end(errBootStopped)
+	b.life.drainToSleep = toSleep
+	if b.life.drainedFrom == Starting && (!toSleep || !b.life.boot.wake) { // vLLM finishes a wake even if its request is cancelled
+		b.life.boot.abort(errBootStopped)
 	}
-	b.haltIfDrained()
+	b.stopIfDrained()
 }
 
-// haltIfDrained stops a draining backend, or puts it to sleep, once nothing is under way at it; b.mu is held.
-func (b *Backend) haltIfDrained() {
-	if b.life.state != Draining || b.life.halting || b.inFlight > 0 {
+// stopIfDrained stops a draining backend, or puts it to sleep, if no request is in flight. b.mu is held.
+func (b *Backend) stopIfDrained() {
+	if b.life.state != Draining || b.life.stopping || b.inFlight > 0 {
 		return
 	}
-	b.life.halting = true
-	doze, unfinished := b.life.doze, b.life.boot
-	if b.life.origin != Starting && b.life.origin != Failed {
-		unfinished = nil // a command that still runs is the model itself
+	b.life.stopping = true
+	toSleep, unfinished := b.life.drainToSleep, b.life.boot
+	if b.life.drainedFrom != Starting && b.life.drainedFrom != Failed {
+		unfinished = nil // a launch command that is still running is the model itself
 	}
-	b.crew.run(func(ctx context.Context) {
-		b.outlast(ctx, unfinished)
+	b.tasks.run(func(ctx context.Context) {
+		b.waitForBoot(ctx, unfinished)
 		ctx, cancel := context.WithTimeout(ctx, b.bootTimeout())
 		defer cancel()
-		e, err := b.halt(ctx, doze)
+		e, err := b.runStop(ctx, toSleep)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.life.halting = false
-		b.life.used = b.clock()
+		b.life.stopping = false
+		b.life.lastUsed = b.clock()
 		if err != nil {
-			b.pass(spoiled, fmt.Sprintf("stop: %v", err))
+			b.transition(eventFailed, fmt.Sprintf("stop: %v", err))
 			return
 		}
-		b.pass(e, b.life.reason)
+		b.transition(e, b.life.reason)
 	})
 }
 
-// outlast waits until nothing brings the backend up any more, which could undo the stop, or the way to sleep, that follows.
-func (b *Backend) outlast(ctx context.Context, boot *boot) {
+// waitForBoot waits until the command of a boot has ended, since it could start what is then stopped or put to sleep.
+// If it does not end within the boot timeout, waitForBoot aborts it. boot may be nil.
+func (b *Backend) waitForBoot(ctx context.Context, boot *boot) {
 	if boot == nil {
 		return
 	}
-	timer := time.NewTimer(b.bootTimeout()) // for a wake, which is not ended
+	timer := time.NewTimer(b.bootTimeout()) // for a wake, which drain does not abort
 	defer timer.Stop()
 	select {
 	case <-boot.ended:
@@ -277,7 +277,7 @@ func (b *Backend) outlast(ctx context.Context, boot *boot) {
 	case <-timer.C:
 	}
 	b.mu.Lock()
-	boot.end(errBootStopped)
+	boot.abort(errBootStopped)
 	b.mu.Unlock()
 	select {
 	case <-boot.ended:
@@ -285,37 +285,37 @@ func (b *Backend) outlast(ctx context.Context, boot *boot) {
 	}
 }
 
-// halt stops the backend, or puts it to sleep.
-func (b *Backend) halt(ctx context.Context, doze bool) (event, error) {
-	if doze {
-		return dozed, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.policy().Sleep.Level))
+// runStop stops the backend or puts it to sleep, and returns the event for success.
+func (b *Backend) runStop(ctx context.Context, toSleep bool) (event, error) {
+	if toSleep {
+		return eventSlept, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.cfg().Sleep.Level))
 	}
-	return halted, b.execute(ctx, b.policy().Launch.Stop, func() bool { return false }, func() bool { return true })
+	return eventStopped, b.execute(ctx, b.cfg().Launch.Stop, func() bool { return false }, func() bool { return true })
 }
 
-// tend does what time brings: a boot that takes too long, and a backend that nobody uses. keep says that a warm window
-// wants it.
-func (b *Backend) tend(keep bool) {
+// reconcile fails a boot that takes too long, and drains an idle backend unless keepWarm is set.
+func (b *Backend) reconcile(keepWarm bool) {
 	b.mu.Lock()
 	now, l := b.clock(), b.life
-	idle := now.Sub(l.used)
+	idle := now.Sub(l.lastUsed)
 	busy := b.inFlight > 0
 	b.mu.Unlock()
-	launch, sleep := b.policy().Launch, b.policy().Sleep
+	launch, sleep := b.cfg().Launch, b.cfg().Sleep
 	switch {
-	case l.state == Starting && now.Sub(l.begun) > b.bootTimeout():
-		b.miscarry(l.boot, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
-	case keep || busy:
+	case l.state == Starting && now.Sub(l.since) > b.bootTimeout():
+		b.failBoot(l.boot, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
+	case keepWarm || busy:
 	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
-		b.retire(false, fmt.Sprintf("nobody has used it for %v", launch.IdleAfter))
+		b.drainIdle(false, fmt.Sprintf("nobody has used it for %v", launch.IdleAfter))
 	case l.state == Ready && sleep != nil && sleep.IdleAfter > 0 && idle >= sleep.IdleAfter:
-		b.retire(true, fmt.Sprintf("nobody has used it for %v", sleep.IdleAfter))
+		b.drainIdle(true, fmt.Sprintf("nobody has used it for %v", sleep.IdleAfter))
 	}
 }
 
-// hold takes the backend for one attempt. One that is ours to launch is taken only when it is ready, and none while it
-// starts, sleeps or drains, or is left alone. Between that look and the count no drain can begin.
-func (b *Backend) hold() bool {
+// acquire counts a new in-flight attempt, and returns false if the backend takes none: if it starts, sleeps or drains,
+// if it is in cooldown, or if it is not ready and the gateway can launch it. No drain can begin between the check and
+// the count.
+func (b *Backend) acquire() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch b.life.state {
@@ -323,63 +323,63 @@ func (b *Backend) hold() bool {
 	case Starting, Asleep, Draining:
 		return false
 	case Stopped, Unreachable, Failed:
-		if b.policy().Launch != nil || b.alone() > 0 {
+		if b.cfg().Launch != nil || b.cooldown() > 0 {
 			return false
 		}
 	}
 	b.inFlight++
-	b.life.used = b.clock()
+	b.life.lastUsed = b.clock()
 	return true
 }
 
-func (b *Backend) letGo() {
+func (b *Backend) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inFlight--
-	b.life.used = b.clock()
-	b.haltIfDrained()
+	b.life.lastUsed = b.clock()
+	b.stopIfDrained()
 }
 
-// estimate is how long a boot of the backend takes: the median of those that were measured, or what is configured.
-func (b *Backend) estimate() time.Duration {
-	if measured := b.boots.median(); measured > 0 {
+// bootEstimate returns the expected duration of a boot: the median of the measured ones, or the configured estimate.
+func (b *Backend) bootEstimate() time.Duration {
+	if measured := b.bootTimes.median(); measured > 0 {
 		return measured
 	}
-	if launch := b.policy().Launch; launch != nil {
+	if launch := b.cfg().Launch; launch != nil {
 		return launch.BootEstimate
 	}
 	return 0
 }
 
-// booting is what whoever asks is told of a boot.
-func (b *Backend) booting() *BootingError {
+// bootingError returns the progress of the boot.
+func (b *Backend) bootingError() *BootingError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := &BootingError{Estimate: b.estimate()}
+	e := &BootingError{Estimate: b.bootEstimate()}
 	if b.life.state == Starting {
-		e.Elapsed = b.clock().Sub(b.life.begun)
+		e.Elapsed = b.clock().Sub(b.life.since)
 	}
 	if e.RetryIn = e.Estimate - e.Elapsed; e.RetryIn <= 0 {
-		e.RetryIn = overdue
+		e.RetryIn = overdueRetry
 	}
 	return e
 }
 
-// refused is the failure of a backend that is being left alone; nil where it is not.
-func (b *Backend) refused() *FailedError {
+// cooldownError returns the failure of a backend in cooldown; nil if it is not in cooldown.
+func (b *Backend) cooldownError() *BootFailedError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.alone()
+	left := b.cooldown()
 	if left == 0 {
 		return nil
 	}
-	return &FailedError{Reason: b.life.reason, RetryIn: left}
+	return &BootFailedError{Reason: b.life.reason, RetryIn: left}
 }
 
-// alone is how much longer a backend that has failed is left alone; b.mu is held.
-func (b *Backend) alone() time.Duration {
+// cooldown returns how much longer a failed backend is not booted again; 0 if it can be. b.mu is held.
+func (b *Backend) cooldown() time.Duration {
 	if b.life.state != Failed {
 		return 0
 	}
-	return max(failedFor-b.clock().Sub(b.life.begun), 0)
+	return max(failureCooldown-b.clock().Sub(b.life.since), 0)
 }

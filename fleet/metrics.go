@@ -8,41 +8,42 @@ import (
 
 var (
 	readyDesc = prometheus.NewDesc("basegate_backend_ready",
-		"1 where the last probe found the backend ready.", []string{"model", "backend"}, nil)
+		"1 if the last probe found the backend ready.", []string{"model", "backend"}, nil)
 	stateDesc = prometheus.NewDesc("basegate_backend_state",
 		"1 for the state that the backend is in.", []string{"model", "backend", "state"}, nil)
-	movesDesc = prometheus.NewDesc("basegate_backend_transitions_total",
+	transitionsDesc = prometheus.NewDesc("basegate_backend_transitions_total",
 		"Changes of state of all backends.", []string{"from", "to"}, nil)
 	estimateDesc = prometheus.NewDesc("basegate_backend_boot_estimate_seconds",
-		"What a boot of the backend is expected to take: the median of the last ones, or what is configured.", []string{"model", "backend"}, nil)
+		"Expected duration of a boot of the backend: the median of the last ones, or the configured estimate.", []string{"model", "backend"}, nil)
 	inFlightDesc = prometheus.NewDesc("basegate_backend_in_flight",
-		"Attempts under way at the backend.", []string{"model", "backend"}, nil)
+		"Attempts in flight at the backend.", []string{"model", "backend"}, nil)
 	breakerDesc = prometheus.NewDesc("basegate_backend_breaker_open",
-		"1 where the backend's breaker is open, 0.5 where it is half-open.", []string{"model", "backend"}, nil)
+		"1 if the backend's breaker is open, 0.5 if it is half-open.", []string{"model", "backend"}, nil)
 )
 
-// Collector reports the fleet's state to Prometheus when it is asked, so that a reload leaves no series behind.
+// Collector exports the fleet's state to Prometheus. It reads the state at each scrape, so removed backends leave no
+// series.
 type Collector struct{ fleet *Fleet }
 
-// NewCollector makes the collector of a fleet.
+// NewCollector returns the collector of a fleet.
 func NewCollector(f *Fleet) *Collector { return &Collector{fleet: f} }
 
 // Describe implements prometheus.Collector.
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- readyDesc
 	ch <- stateDesc
-	ch <- movesDesc
+	ch <- transitionsDesc
 	ch <- estimateDesc
 	ch <- inFlightDesc
 	ch <- breakerDesc
 }
 
-var openness = map[breaker.State]float64{breaker.Closed: 0, breaker.HalfOpen: 0.5, breaker.Open: 1}
+var breakerValue = map[breaker.State]float64{breaker.Closed: 0, breaker.HalfOpen: 0.5, breaker.Open: 1}
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for change, n := range c.fleet.moves.all() {
-		ch <- prometheus.MustNewConstMetric(movesDesc, prometheus.CounterValue, float64(n), string(change.from), string(change.to))
+	for t, n := range c.fleet.transitions.totals() {
+		ch <- prometheus.MustNewConstMetric(transitionsDesc, prometheus.CounterValue, float64(n), string(t.from), string(t.to))
 	}
 	for _, m := range c.fleet.Models() {
 		for _, b := range m.backends {
@@ -53,14 +54,14 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, m.ID(), b.Name, string(state))
 			if b.managed() {
-				ch <- prometheus.MustNewConstMetric(estimateDesc, prometheus.GaugeValue, b.estimate().Seconds(), m.ID(), b.Name)
+				ch <- prometheus.MustNewConstMetric(estimateDesc, prometheus.GaugeValue, b.bootEstimate().Seconds(), m.ID(), b.Name)
 			}
 			gauge := func(d *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, m.ID(), b.Name)
 			}
 			gauge(readyDesc, ready)
 			gauge(inFlightDesc, float64(b.InFlight()))
-			gauge(breakerDesc, openness[b.Breaker()])
+			gauge(breakerDesc, breakerValue[b.Breaker()])
 		}
 	}
 }

@@ -12,121 +12,129 @@ import (
 	"basegate/config"
 )
 
-// ErrNoOther says that every backend an attempt may go to has been tried.
-var ErrNoOther = errors.New("no other backend")
+var (
+	// ErrNoOtherBackend is returned if every backend that may serve a request has been tried.
+	ErrNoOtherBackend = errors.New("no other backend")
+	// ErrNotManaged is returned if the gateway can neither start nor stop a backend of the model.
+	ErrNotManaged = errors.New("the gateway can neither start nor stop a backend of this model")
+)
 
-// OpenError says that every backend is being left alone after repeated failures.
-type OpenError struct {
-	RetryIn time.Duration // until the first of them is tried again
+// BreakerOpenError is returned if the breakers of all backends are open.
+type BreakerOpenError struct {
+	RetryIn time.Duration // until the first breaker is half-open
 }
 
 // Error implements error.
-func (*OpenError) Error() string { return "every breaker is open" }
+func (*BreakerOpenError) Error() string { return "every breaker is open" }
 
 // Model is one model of the configuration with its backends.
 type Model struct {
-	config   config.Model
-	backends []*Backend
-	moves    *moves
+	config      config.Model
+	backends    []*Backend
+	transitions *transitions
 }
 
-// ID is the short id that clients use.
+// ID returns the short id that clients use.
 func (m *Model) ID() string { return m.config.ID }
 
-// Checkpoint is the name that vLLM serves the model under.
+// Checkpoint returns the name that vLLM serves the model under.
 func (m *Model) Checkpoint() string { return m.config.Checkpoint }
 
-// Precision is the label of the weights' number format.
+// Precision returns the label of the weights' number format.
 func (m *Model) Precision() string { return m.config.Precision }
 
-// MaxLogprobs is the highest logprobs and prompt_logprobs that a request may ask for.
+// MaxLogprobs returns the limit on logprobs and prompt_logprobs of a request.
 func (m *Model) MaxLogprobs() int { return m.config.MaxLogprobs }
 
-// MaxScoredPromptTokens is the longest prompt, in tokens, whose own log-probabilities may be asked for; 0: no limit.
+// MaxScoredPromptTokens returns the length in tokens of the longest prompt whose own log-probabilities can be
+// requested; 0 means no limit.
 func (m *Model) MaxScoredPromptTokens() int64 { return m.config.MaxScoredPromptTokens }
 
-// Backends lists the backends in the order of the configuration. The slice is not to be changed.
+// WarmWindows returns the recurring windows of the configuration. The slice must not be modified.
+func (m *Model) WarmWindows() []config.Window { return m.config.WarmWindows }
+
+// Backends returns the backends in the order of the configuration. The slice must not be modified.
 func (m *Model) Backends() []*Backend { return m.backends }
 
-// MaxModelLen is the context in tokens: the configuration's, else the smallest that a backend has reported, so that a
-// request fits wherever it goes; 0 where nobody has said.
+// MaxModelLen returns the context length in tokens: the configured one, or the smallest that a backend has reported, so
+// that a request fits any backend; 0 if it is unknown.
 func (m *Model) MaxModelLen() int64 {
 	if m.config.MaxModelLen > 0 {
 		return m.config.MaxModelLen
 	}
-	var least int64
+	var smallest int64
 	for _, b := range m.backends {
-		if n := b.MaxModelLen(); n > 0 && (least == 0 || n < least) {
-			least = n
+		if n := b.MaxModelLen(); n > 0 && (smallest == 0 || n < smallest) {
+			smallest = n
 		}
 	}
-	return least
+	return smallest
 }
 
-// specialTokens bounds what a tokenizer adds to a prompt while no backend has told: a token for the beginning, one for a
-// prefix space, and some in reserve.
-const specialTokens = 4
+// assumedSpecialTokens is the number of special tokens assumed until every backend has reported it: one for the
+// beginning, one for a prefix space, and a margin.
+const assumedSpecialTokens = 4
 
-// SpecialTokens is how many tokens a tokenizer of the model adds to a prompt at the most.
+// SpecialTokens returns an upper bound on the number of tokens that the model's tokenizer adds to a prompt.
 func (m *Model) SpecialTokens() int64 {
 	var most int64
 	for _, b := range m.backends {
-		seen := b.seen.Load()
-		if !seen.counted {
-			return specialTokens
+		info := b.info.Load()
+		if !info.specialKnown {
+			return assumedSpecialTokens
 		}
-		most = max(most, seen.special+1) // and a prefix space, which a text of one letter need not show
+		most = max(most, info.specialTokens+1) // plus a prefix space, which the one-letter probe text need not show
 	}
 	return most
 }
 
-// What Status says.
+// The values of Status.
 const (
-	Warm        = "warm"        // it answers at once
-	Cold        = "cold"        // it is started when somebody asks
-	Booting     = "starting"    // it is being started
-	Unavailable = "unavailable" // no backend of it answers, or can be started now
+	StatusWarm        = "warm"        // it responds at once
+	StatusCold        = "cold"        // a request starts it
+	StatusStarting    = "starting"    // it is being started
+	StatusUnavailable = "unavailable" // no backend of it responds or can be started at the moment
 )
 
-// Status is what GET /v1/models says of the model.
+// Status returns the model's status in GET /v1/models.
 func (m *Model) Status() string {
-	status := Unavailable
+	status := StatusUnavailable
 	for _, b := range m.backends {
 		state, _ := b.State()
 		switch {
 		case state == Ready && b.Breaker() != breaker.Open:
-			return Warm
+			return StatusWarm
 		case state == Starting:
-			status = Booting
-		case status == Unavailable && b.startable() && b.refused() == nil:
-			status = Cold
+			status = StatusStarting
+		case status == StatusUnavailable && b.startable() && b.cooldownError() == nil:
+			status = StatusCold
 		}
 	}
 	return status
 }
 
-// startable tells whether the backend can be launched, or woken, from where it stands.
+// startable reports whether the backend can be launched or woken in its current state.
 func (b *Backend) startable() bool {
 	state, _ := b.State()
 	if state == Asleep || state == Draining {
 		return true
 	}
-	return state != Ready && b.policy().Launch != nil
+	return state != Ready && b.cfg().Launch != nil
 }
 
-// BootEstimate is how long the model is expected to take to start; 0 where it is not ours to start.
+// BootEstimate returns the expected duration of a boot of the model; 0 if the gateway cannot start it.
 func (m *Model) BootEstimate() time.Duration {
 	for _, b := range m.backends {
 		if b.managed() {
-			return b.estimate()
+			return b.bootEstimate()
 		}
 	}
 	return 0
 }
 
-// Servable tells whether an attempt could be made now, and has the model started where that takes a start. The error is a
-// *BootingError, a *FailedError, or an *OpenError when every backend is being left alone.
-func (m *Model) Servable() error {
+// EnsureServable returns nil if an attempt can be made now, and otherwise starts the model if it can be started. The
+// error is a *BootingError, a *BootFailedError or a *BreakerOpenError.
+func (m *Model) EnsureServable() error {
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
 			return nil
@@ -135,38 +143,40 @@ func (m *Model) Servable() error {
 	if err := m.start("a request asks for it"); err != nil {
 		return err
 	}
-	return m.open()
+	return m.breakersOpen()
 }
 
-// ColdWait is how long a request may wait for a boot; 0: not at all.
+// ColdWait returns how long a request may wait for a boot; 0 means that it does not wait.
 func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 
-// AwaitBoot waits until the model is servable, or will not be by this boot, or ctx ends. The error is Servable's.
+// AwaitBoot waits until EnsureServable returns anything but a *BootingError, or ctx ends, and returns its last error.
 func (m *Model) AwaitBoot(ctx context.Context) error {
 	for {
-		news := m.moves.news()
-		err := m.Servable()
+		changed := m.transitions.changed()
+		err := m.EnsureServable()
 		if _, booting := errors.AsType[*BootingError](err); !booting {
 			return err
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// start has one backend started, unless one is starting already, and tells how that stands; nil where none can be.
+// start starts one backend, unless one is starting already. It returns a *BootingError with the progress, a
+// *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or a cancelled
+// drain made one ready.
 func (m *Model) start(reason string) error {
-	var failed *FailedError
+	var failed *BootFailedError
 	var chosen *Backend
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Starting {
-			return b.booting()
+			return b.bootingError()
 		}
-		if refused := b.refused(); refused != nil {
-			failed = refused
+		if err := b.cooldownError(); err != nil {
+			failed = err
 			continue
 		}
 		if chosen == nil && b.startable() {
@@ -179,18 +189,18 @@ func (m *Model) start(reason string) error {
 		}
 		return failed
 	}
-	chosen.want(reason)
-	if state, _ := chosen.State(); state == Ready { // its drain was called off
+	chosen.requestStart(reason)
+	if state, _ := chosen.State(); state == Ready { // its drain was cancelled
 		return nil
 	}
-	if refused := chosen.refused(); refused != nil {
-		return refused
+	if err := chosen.cooldownError(); err != nil {
+		return err
 	}
-	return chosen.booting()
+	return chosen.bootingError()
 }
 
-// open is an *OpenError when every backend is being left alone.
-func (m *Model) open() error {
+// breakersOpen returns a *BreakerOpenError if the breakers of all backends are open.
+func (m *Model) breakersOpen() error {
 	var soonest time.Duration
 	for i, b := range m.backends {
 		if b.Breaker() != breaker.Open {
@@ -200,14 +210,14 @@ func (m *Model) open() error {
 			soonest = wait
 		}
 	}
-	return &OpenError{RetryIn: soonest}
+	return &BreakerOpenError{RetryIn: soonest}
 }
 
-// Warm has the model started, as if somebody had asked for it.
+// Warm starts the model, or restarts the idle time of a ready backend, as a request would.
 func (m *Model) Warm(reason string) error {
 	for _, b := range m.backends {
 		if state, _ := b.State(); state == Ready {
-			b.want(reason)
+			b.requestStart(reason)
 			return nil
 		}
 	}
@@ -216,51 +226,47 @@ func (m *Model) Warm(reason string) error {
 		return nil
 	}
 	if err == nil {
-		return ErrNotOurs
+		return ErrNotManaged
 	}
 	return err
 }
 
-// ErrNotOurs says that no backend of a model can be started, or stopped, from here.
-var ErrNotOurs = errors.New("no backend of this model is ours to start and stop")
-
-// Halt stops every backend of the model that is ours to stop, when what is under way has ended, or puts it to sleep; a
-// boot is ended at once. No window starts it again before it is asked for.
-func (m *Model) Halt(reason string) error {
+// Stop drains every backend of the model that the gateway can stop or put to sleep, and then does so; a boot is aborted
+// at once. No warm window starts the model again until a request or an operator does, or the window ends.
+func (m *Model) Stop(reason string) error {
 	found := false
 	for _, b := range m.backends {
-		if b.stop(reason) {
+		if b.requestStop(reason) {
 			found = true
 		}
 	}
 	if !found {
-		return ErrNotOurs
+		return ErrNotManaged
 	}
 	return nil
 }
 
-// Attempted is an attempt that failed: at which backend, and whether that one may be tried again.
-type Attempted struct {
-	Backend *Backend
-	Again   bool
+// FailedAttempt is an attempt that failed.
+type FailedAttempt struct {
+	Backend   *Backend
+	RetrySame bool // another attempt may use the same backend
 }
 
-// Acquire hands out the backend for the next attempt: untried before tried, ready before not ready, then the one with
-// the fewest attempts under way. A backend that is not ready is still tried when there is no better, since the probe
-// may be behind the times.
+// Acquire leases a backend for the next attempt. It prefers backends that were not tried, then ready ones, then the one
+// with the fewest in-flight attempts. If no better one is left, it leases a backend that is not ready, since the last
+// probe may be outdated; but not one that the gateway can launch, and not a sleeping one, which must be woken first. If
+// no backend can be leased for the first attempt of a request, Acquire starts the model.
 //
-// One that is ours to launch is tried only when it is ready, and one that sleeps is woken first. Where none can be tried
-// the model is started.
-//
-// The error is ErrNoOther, an *OpenError, a *BootingError or a *FailedError. The Lease must be released.
-func (m *Model) Acquire(tried []Attempted) (*Lease, error) {
+// The error is ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller must release
+// the lease.
+func (m *Model) Acquire(tried []FailedAttempt) (*Lease, error) {
 	for _, b := range m.ranked(tried) {
-		if !b.hold() {
+		if !b.acquire() {
 			continue
 		}
 		permit, err := b.breaker.Allow()
 		if err != nil {
-			b.letGo()
+			b.release()
 			continue
 		}
 		return &Lease{Backend: b, permit: permit}, nil
@@ -270,39 +276,40 @@ func (m *Model) Acquire(tried []Attempted) (*Lease, error) {
 			return nil, err
 		}
 	}
-	if err := m.open(); err != nil {
+	if err := m.breakersOpen(); err != nil {
 		return nil, err
 	}
-	if len(tried) == 0 { // half-open breakers whose probes are under way
-		return nil, &OpenError{RetryIn: time.Second}
+	if len(tried) == 0 { // the breakers are half-open and their trial attempts are in flight
+		return nil, &BreakerOpenError{RetryIn: time.Second}
 	}
-	return nil, ErrNoOther
+	return nil, ErrNoOtherBackend
 }
 
-// candidate is a backend with what it is ranked by.
+// candidate is a backend with its ranking criteria.
 type candidate struct {
 	backend  *Backend
 	penalty  int
 	inFlight int64
 }
 
-func (m *Model) ranked(tried []Attempted) []*Backend {
+// ranked returns the backends that an attempt may use, best first.
+func (m *Model) ranked(tried []FailedAttempt) []*Backend {
 	candidates := make([]candidate, 0, len(m.backends))
 	for _, b := range m.backends {
 		c := candidate{backend: b, inFlight: b.InFlight()}
 		if state, _ := b.State(); state != Ready {
 			c.penalty++
 		}
-		if slices.Contains(tried, Attempted{b, false}) {
+		if slices.Contains(tried, FailedAttempt{b, false}) {
 			continue
 		}
-		if slices.Contains(tried, Attempted{b, true}) {
+		if slices.Contains(tried, FailedAttempt{b, true}) {
 			c.penalty += 2
 		}
 		candidates = append(candidates, c)
 	}
-	// Shuffled first, so that equals take turns.
-	//nolint:gosec // taking turns needs no secrecy
+	// Shuffling and the stable sort distribute attempts over equal candidates.
+	//nolint:gosec // load balancing needs no secrecy
 	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
 	slices.SortStableFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.penalty, b.penalty), cmp.Compare(a.inFlight, b.inFlight))
@@ -314,31 +321,31 @@ func (m *Model) ranked(tried []Attempted) []*Backend {
 	return out
 }
 
-// Lease is one attempt's hold on a backend.
+// Lease is a claim on a backend for one attempt.
 type Lease struct {
 	*Backend
 	permit *breaker.Permit
 }
 
-// Report tells the breaker how the attempt went; see breaker.Permit. A connection that could not be made also marks
-// the backend, so that the next requests need not find out for themselves.
+// Report reports the outcome of the attempt to the breaker; see breaker.Permit. After a refused connection or a dead
+// engine the backend is unreachable until a probe succeeds, so that the next requests avoid it.
 func (l *Lease) Report(c breaker.Class) {
 	l.permit.Report(c)
 	if c == breaker.Refused || c == breaker.EngineDead {
-		l.suspect(c.String())
+		l.markUnreachable(c.String())
 	}
 }
 
-// Release ends the hold, on every way out.
+// Release ends the lease. It must be called on every path.
 func (l *Lease) Release() {
 	l.permit.Close()
-	l.letGo()
+	l.release()
 }
 
-// suspect marks a ready backend as not ready until a probe finds otherwise, and asks for that probe.
-func (b *Backend) suspect(reason string) {
+// markUnreachable makes a ready backend unreachable and requests a probe.
+func (b *Backend) markUnreachable(reason string) {
 	b.mu.Lock()
-	marked := b.life.state == Ready && b.pass(silent, reason)
+	marked := b.life.state == Ready && b.transition(eventUnreachable, reason)
 	b.mu.Unlock()
 	if marked {
 		b.probeSoon()

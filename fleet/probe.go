@@ -12,133 +12,137 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// startingInterval is how often a backend is asked that is starting: what it took is told to the next who waits.
-const startingInterval = 100 * time.Millisecond
+// startingProbeInterval is the probe interval of a starting backend, if the configured one is not shorter. The measured
+// boot time, which the next clients get as an estimate, is accurate to this interval.
+const startingProbeInterval = 100 * time.Millisecond
 
-// watch probes the backend until ctx ends or it is gone: at the interval, and at once when an attempt has found it wanting.
-func (b *Backend) watch(ctx context.Context, gone <-chan struct{}) {
+// probeUntil probes the backend at the probe interval, and at once after probeSoon, until ctx ends or removed is
+// closed.
+func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 	timer := time.NewTimer(b.settings.ProbeInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-gone:
+		case <-removed:
 			return
 		case <-timer.C:
-		case <-b.nudge:
+		case <-b.probeNow:
 		}
 		b.probe(ctx)
-		next := b.settings.ProbeInterval
+		interval := b.settings.ProbeInterval
 		if state, _ := b.State(); state == Starting {
-			next = min(next, startingInterval)
+			interval = min(interval, startingProbeInterval)
 		}
-		timer.Reset(next)
+		timer.Reset(interval)
 	}
 }
 
-// probeSoon asks for a probe at once.
+// probeSoon requests an immediate probe.
 func (b *Backend) probeSoon() {
 	select {
-	case b.nudge <- struct{}{}:
+	case b.probeNow <- struct{}{}:
 	default:
 	}
 }
 
-// probe asks the backend how it is. vLLM refuses connections until its model is loaded, so an answer on /health and
-// on /v1/models means ready; only one that sleeps answers too.
+// probe checks the backend and applies the result to its state.
 func (b *Backend) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
 	defer cancel()
 	b.mu.Lock()
 	before := b.life.changes
 	b.mu.Unlock()
-	e, reason := b.look(ctx)
+	e, reason := b.checkHealth(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return // closing says nothing about the backend
+		return // the gateway is stopping, so the result says nothing about the backend
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.changes != before {
-		b.probeSoon() // what was seen may have been before it was stopped, or started
+		b.probeSoon() // the state changed during the probe, so the result may be outdated
 		return
 	}
-	if !b.pass(e, reason) && e == silent && b.life.state == Unreachable {
+	if !b.transition(e, reason) && e == eventUnreachable && b.life.state == Unreachable {
 		b.life.reason = reason
 	}
 }
 
-// look finds out how the backend is, and why, and reads what a healthy one serves.
-func (b *Backend) look(ctx context.Context) (e event, reason string) {
+// checkHealth returns the event that the backend's responses amount to, with a reason, and updates the server info of a
+// backend that serves. vLLM refuses connections until its model is loaded, so responses on /health and /v1/models mean
+// that it is ready, unless it sleeps: a sleeping server responds too.
+func (b *Backend) checkHealth(ctx context.Context) (e event, reason string) {
 	health, err := b.Get(ctx, "/health")
 	switch {
 	case err != nil:
-		return silent, err.Error()
+		return eventUnreachable, err.Error()
 	case health.Status != http.StatusOK:
-		return silent, fmt.Sprintf("/health answered %d", health.Status)
-	case b.policy().Sleep != nil && b.sleeps(ctx):
-		return sleeping, "it sleeps"
+		return eventUnreachable, fmt.Sprintf("/health answered %d", health.Status)
+	case b.cfg().Sleep != nil && b.isSleeping(ctx):
+		return eventSleeping, "it sleeps"
 	}
 	models, err := b.Get(ctx, "/v1/models")
 	if err != nil {
-		return silent, err.Error()
+		return eventUnreachable, err.Error()
 	}
 	if models.Status >= http.StatusInternalServerError {
-		return silent, fmt.Sprintf("/v1/models answered %d", models.Status)
+		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status)
 	}
 	state, _ := b.State()
-	b.learn(ctx, gjson.GetBytes(models.Body, "data"), state != Ready)
-	return answered, ""
+	b.updateInfo(ctx, gjson.GetBytes(models.Body, "data"), state != Ready)
+	return eventAnswered, ""
 }
 
-func (b *Backend) sleeps(ctx context.Context) bool {
-	answer, err := b.Get(ctx, "/is_sleeping")
-	return err == nil && gjson.GetBytes(answer.Body, "is_sleeping").Bool()
+func (b *Backend) isSleeping(ctx context.Context) bool {
+	response, err := b.Get(ctx, "/is_sleeping")
+	return err == nil && gjson.GetBytes(response.Body, "is_sleeping").Bool()
 }
 
-// learn takes over what the backend says of itself. What does not change while it runs is asked once.
-func (b *Backend) learn(ctx context.Context, models gjson.Result, anew bool) {
-	seen := *b.seen.Load()
+// updateInfo stores what the backend reports about itself. The version and the special tokens do not change while the
+// server runs, so it queries them only if they are unknown or the server may have been restarted.
+func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool) {
+	info := *b.info.Load()
 	for _, m := range models.Array() {
 		if m.Get("id").Str == b.checkpoint {
-			seen.maxModelLen = m.Get("max_model_len").Int()
+			info.maxModelLen = m.Get("max_model_len").Int()
 		}
 	}
-	if anew || seen.version == "" {
+	if restarted || info.version == "" {
 		if version, err := b.Get(ctx, "/version"); err == nil {
-			seen.version = gjson.GetBytes(version.Body, "version").Str
+			info.version = gjson.GetBytes(version.Body, "version").Str
 		}
 	}
-	if anew || !seen.counted {
-		with, err := b.Tokenize(ctx, "a", true)
-		without, failed := b.Tokenize(ctx, "a", false)
-		if err == nil && failed == nil {
-			seen.special, seen.counted = max(with-without, 0), true
+	if restarted || !info.specialKnown {
+		with, errWith := b.CountTokens(ctx, "a", true)
+		without, errWithout := b.CountTokens(ctx, "a", false)
+		if errWith == nil && errWithout == nil {
+			info.specialTokens, info.specialKnown = max(with-without, 0), true
 		}
 	}
-	b.seen.Store(&seen)
+	b.info.Store(&info)
 }
 
-// Answer is a small answer of a backend, read whole.
-type Answer struct {
+// maxResponseBody limits a Response, in bytes.
+const maxResponseBody = 1 << 20
+
+// Response is the response of a backend to a request of the gateway itself.
+type Response struct {
 	Status int
-	Body   []byte
+	Body   []byte // cut at 1 MiB
 }
 
-// Get asks the backend for a path, with its key. The body is read up to 1 MiB.
-func (b *Backend) Get(ctx context.Context, path string) (Answer, error) {
-	return b.ask(ctx, http.MethodGet, path, nil)
+// Get requests a path from the backend, with its API key.
+func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
+	return b.do(ctx, http.MethodGet, b.URL(path), nil)
 }
 
-func (b *Backend) ask(ctx context.Context, method, path string, body io.Reader) (Answer, error) {
-	return b.send(ctx, method, b.URL(path), body)
-}
-
-func (b *Backend) send(ctx context.Context, method string, address *url.URL, body io.Reader) (Answer, error) {
+// do sends a request with the backend's API key. A body must be JSON.
+func (b *Backend) do(ctx context.Context, method string, address *url.URL, body io.Reader) (Response, error) {
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("ask %s: %w", path, err)
 	}
 	b.Authorize(req.Header)
 	if body != nil {
@@ -146,12 +150,12 @@ func (b *Backend) send(ctx context.Context, method string, address *url.URL, bod
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("ask %s: %w", path, err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo // bounded
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody)) //nolint:forbidigo // bounded
 	if err != nil {
-		return Answer{}, fmt.Errorf("read %s: %w", path, err)
+		return Response{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return Answer{Status: resp.StatusCode, Body: text}, nil
+	return Response{Status: resp.StatusCode, Body: text}, nil
 }

@@ -12,98 +12,99 @@ import (
 )
 
 var (
-	errNoCount  = errors.New("the answer of /tokenize has no count")
-	errNoTokens = errors.New("the answer of /tokenize has no tokens")
-	errNoText   = errors.New("the answer of /detokenize has no text")
+	errNoCount  = errors.New("the response of /tokenize has no count")
+	errNoTokens = errors.New("the response of /tokenize does not have all tokens")
+	errNoText   = errors.New("the response of /detokenize has no text")
 
-	// ErrNoToken is of ids that the model has no token for.
-	ErrNoToken = errors.New("the model has no such token")
+	// ErrUnknownToken is returned for a token id that the model does not have.
+	ErrUnknownToken = errors.New("the model has no such token")
 )
 
-// Tokenize asks the backend how many tokens a text of the model has; a prompt has the tokenizer's special ones besides.
-// The path asks for no key in any version.
-func (b *Backend) Tokenize(ctx context.Context, text string, special bool) (int64, error) {
-	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, text, special})
+// tokenizeRequest is the body of a request to /tokenize. The endpoint requires no API key in any version.
+type tokenizeRequest struct {
+	Model   string `json:"model"`
+	Prompt  string `json:"prompt"`
+	Special bool   `json:"add_special_tokens"`
+}
+
+// CountTokens returns the number of tokens of a text. special includes the special tokens that the tokenizer adds to a
+// prompt.
+func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (int64, error) {
+	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special})
 	if err != nil {
 		return 0, err
 	}
-	count := answer.Get("count")
+	count := response.Get("count")
 	if count.Type != gjson.Number {
 		return 0, errNoCount
 	}
 	return count.Int(), nil
 }
 
-type tokenizeQuestion struct {
-	Model   string `json:"model"`
-	Prompt  string `json:"prompt"`
-	Special bool   `json:"add_special_tokens"`
-}
-
-// Tokens asks for the ids of a prompt's tokens, the special ones included.
-func (b *Backend) Tokens(ctx context.Context, prompt string) ([]int64, error) {
-	answer, err := b.question(ctx, "/tokenize", tokenizeQuestion{b.checkpoint, prompt, true})
+// TokenIDs returns the ids of a prompt's tokens, including the special tokens.
+func (b *Backend) TokenIDs(ctx context.Context, prompt string) ([]int64, error) {
+	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, prompt, true})
 	if err != nil {
 		return nil, err
 	}
-	tokens := answer.Get("tokens")
+	tokens := response.Get("tokens")
 	if !tokens.IsArray() {
 		return nil, errNoTokens
 	}
-	ids := make([]int64, 0, int(answer.Get("count").Int()))
+	ids := make([]int64, 0, int(response.Get("count").Int()))
 	for _, id := range tokens.Array() {
 		ids = append(ids, id.Int())
 	}
-	if int64(len(ids)) != answer.Get("count").Int() {
-		return nil, errNoTokens // the answer was cut: it is too long
+	if int64(len(ids)) != response.Get("count").Int() {
+		return nil, errNoTokens // the response was cut at maxResponseBody
 	}
 	return ids, nil
 }
 
-// Text asks for the text of tokens. What is no whole character comes as U+FFFD.
-func (b *Backend) Text(ctx context.Context, ids []int64) (string, error) {
-	answer, err := b.question(ctx, "/detokenize", struct {
+// Detokenize returns the text of tokens. Bytes that are not a complete character become U+FFFD.
+func (b *Backend) Detokenize(ctx context.Context, ids []int64) (string, error) {
+	response, err := b.postJSON(ctx, "/detokenize", struct {
 		Model  string  `json:"model"`
 		Tokens []int64 `json:"tokens"`
 	}{b.checkpoint, ids})
 	if err != nil {
 		return "", err
 	}
-	text := answer.Get("prompt")
+	text := response.Get("prompt")
 	if text.Type != gjson.String {
 		return "", errNoText
 	}
 	return text.Str, nil
 }
 
-// question puts a question in JSON, and takes the answer of status 200.
-func (b *Backend) question(ctx context.Context, path string, question any) (gjson.Result, error) {
-	body, err := json.Marshal(question)
+// postJSON sends a JSON body and returns the body of a response with status 200.
+func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson.Result, error) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return gjson.Result{}, fmt.Errorf("ask %s: %w", path, err)
 	}
-	answer, err := b.ask(ctx, http.MethodPost, path, bytes.NewReader(body))
+	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 	if err != nil {
 		return gjson.Result{}, err
 	}
-	if path == "/detokenize" && answer.Status == http.StatusBadRequest {
-		return gjson.Result{}, ErrNoToken
+	if path == "/detokenize" && response.Status == http.StatusBadRequest {
+		return gjson.Result{}, ErrUnknownToken
 	}
-	if answer.Status != http.StatusOK {
-		return gjson.Result{}, fmt.Errorf("%s answered %d", path, answer.Status)
+	if response.Status != http.StatusOK {
+		return gjson.Result{}, fmt.Errorf("%s answered %d", path, response.Status)
 	}
-	return gjson.ParseBytes(answer.Body), nil
+	return gjson.ParseBytes(response.Body), nil
 }
 
-// AskReady puts a question to one ready backend after the other until one answers. The error is the last one's, or
-// ErrNoOther where none is ready.
-func (m *Model) AskReady(ask func(*Backend) error) error {
-	err := ErrNoOther
+// QueryReady calls query with one ready backend after another until a call succeeds or returns ErrUnknownToken. It
+// returns the last error, or ErrNoOtherBackend if no backend is ready.
+func (m *Model) QueryReady(query func(*Backend) error) error {
+	err := ErrNoOtherBackend
 	for _, b := range m.Backends() {
 		if state, _ := b.State(); state != Ready {
 			continue
 		}
-		if err = ask(b); err == nil || errors.Is(err, ErrNoToken) {
+		if err = query(b); err == nil || errors.Is(err, ErrUnknownToken) {
 			return err
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"basegate/config"
 )
 
-// inside tells whether a moment lies in a recurring window. It is asked of each moment anew and keeps nothing, so no
-// change of the clocks can skip a window or open it twice: an hour that the clocks repeat is inside both times, and a
-// window of an hour that they leave out is not.
-func inside(w config.Window, at time.Time) bool {
-	local := at.In(w.Location)
+// contains reports whether a recurring window contains a time. It keeps no state, so clock changes can neither skip a
+// window nor open it twice: an hour that the local clock repeats is in the window both times, and a window within an
+// hour that the clock skips contains no time.
+func contains(w config.Window, t time.Time) bool {
+	local := t.In(w.Location)
 	clock := time.Duration(local.Hour())*time.Hour + time.Duration(local.Minute())*time.Minute +
 		time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
 	if w.From < w.To {
@@ -23,7 +23,7 @@ func inside(w config.Window, at time.Time) bool {
 	return w.Days.Has(local.Weekday()) && clock >= w.From || w.Days.Has(yesterday) && clock < w.To
 }
 
-// BookedWindow is a window that somebody has booked.
+// BookedWindow is a single warm window that an operator has booked.
 type BookedWindow struct {
 	ID    int64     `json:"id"`
 	Model string    `json:"model"`
@@ -31,23 +31,23 @@ type BookedWindow struct {
 	To    time.Time `json:"to"`
 }
 
-// warm tells whether a window wants the model at a moment.
-func (f *Fleet) warm(m *Model, at time.Time) bool {
+// inWarmWindow reports whether a recurring or booked window of the model contains a time.
+func (f *Fleet) inWarmWindow(m *Model, t time.Time) bool {
 	for _, w := range m.config.WarmWindows {
-		if inside(w, at) {
+		if contains(w, t) {
 			return true
 		}
 	}
-	for _, b := range f.Booked(m.ID()) {
-		if !at.Before(b.From) && at.Before(b.To) {
+	for _, b := range f.BookedWindows(m.ID()) {
+		if !t.Before(b.From) && t.Before(b.To) {
 			return true
 		}
 	}
 	return false
 }
 
-// Booked lists the windows of a model that somebody has booked and that are not over.
-func (f *Fleet) Booked(model string) []BookedWindow {
+// BookedWindows returns the booked windows of a model that have not ended.
+func (f *Fleet) BookedWindows(model string) []BookedWindow {
 	var all []BookedWindow
 	for _, b := range *f.booked.Load() {
 		if b.Model == model {
@@ -57,45 +57,45 @@ func (f *Fleet) Booked(model string) []BookedWindow {
 	return all
 }
 
-// tendInterval is how often the fleet looks at idle times, windows and orders.
-const tendInterval = 500 * time.Millisecond
+// reconcileInterval is the interval at which idle times, windows and commands are checked.
+const reconcileInterval = 500 * time.Millisecond
 
-// tend does what time and the operator bring.
-func (f *Fleet) tend(ctx context.Context) {
-	beat := time.NewTicker(tendInterval)
-	defer beat.Stop()
+// runReconciler polls the database and reconciles the models until ctx ends.
+func (f *Fleet) runReconciler(ctx context.Context) {
+	ticker := time.NewTicker(reconcileInterval)
+	defer ticker.Stop()
 	for {
 		if f.store != nil {
-			f.obey(ctx)
+			f.pollDatabase(ctx)
 		}
-		f.look(time.Now())
+		f.reconcile(time.Now())
 		select {
 		case <-ctx.Done():
 			return
-		case <-beat.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-// look keeps each model as warm as its windows want at a moment, and lets its backends idle out otherwise. A window begins
-// early by what a boot takes.
-func (f *Fleet) look(at time.Time) {
+// reconcile starts the models that should be warm at the given time and drains idle backends of the others. A model is
+// started before its window begins, by the boot estimate.
+func (f *Fleet) reconcile(now time.Time) {
 	for _, m := range f.Models() {
-		keep := f.warm(m, at) || f.warm(m, at.Add(m.BootEstimate()))
-		wanted := keep
+		keepWarm := f.inWarmWindow(m, now) || f.inWarmWindow(m, now.Add(m.BootEstimate()))
+		start := keepWarm
 		for _, b := range m.backends {
-			b.tend(keep)
+			b.reconcile(keepWarm)
 			b.mu.Lock()
-			if !keep {
-				b.life.held = false // its window is over, and with it the operator's stop
+			if !keepWarm {
+				b.life.stoppedByOperator = false // an operator's stop lasts until the end of the window
 			}
-			state, held := b.life.state, b.life.held
+			state, stopped := b.life.state, b.life.stoppedByOperator
 			b.mu.Unlock()
-			if held || state == Ready || state == Starting {
-				wanted = false
+			if stopped || state == Ready || state == Starting {
+				start = false
 			}
 		}
-		if wanted {
+		if start {
 			if err := m.Warm("a warm window wants it"); err != nil {
 				f.log.Debug("keep model warm", zap.String("model", m.ID()), zap.Error(err))
 			}

@@ -1,6 +1,6 @@
-// Package gateway is the composition: it builds every part from a configuration, starts them, takes over a new
-// configuration, and takes them down again in the right order. It is the only place that knows them all, and it
-// decides nothing about requests.
+// Package gateway is the composition root: it builds all components from a configuration, starts them, reloads their
+// configuration, and stops them in reverse order. It is the only package that imports them all. It leaves every
+// decision about a request to them.
 package gateway
 
 import (
@@ -41,27 +41,26 @@ type Gateway struct {
 	console  *console.Console
 	public   *listener
 	admin    *listener
-	abort    context.CancelCauseFunc // ends every request under way
+	abort    context.CancelCauseFunc // cancels every request in flight
 
-	undo []step // what has been done, to be undone last first
+	cleanups []cleanup // run in reverse order
 }
 
-// step is one thing to take down.
-type step struct {
+// cleanup stops one component.
+type cleanup struct {
 	name string
 	run  func(context.Context) error
 }
 
-// errStopping is the cause of requests that did not end within the drain.
+// errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds every part. Nothing listens yet. When it fails half way, what was opened is
-// closed again.
+// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
 	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.takeDown(context.WithoutCancel(ctx)))
+			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -72,9 +71,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.onStop("database", func(context.Context) error { return g.db.Close() })
 
 	transport := newTransport(cfg)
-	outside := &http.Transport{DisableKeepAlives: true} // to others than backends, now and then
+	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.obey})
+	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
@@ -86,23 +85,23 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	})
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: outside, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
-	requests, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
-	public := newServer(requests, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	g.public = newListener("public", cfg.Server.Listen, newPublicServer(requests, cfg.Server.TLS, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(requests, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
+	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
+	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
 	return g, nil
 }
 
-// Start begins the background work and listens.
+// Start starts the components and listens. If it fails, it stops those that it has started.
 func (g *Gateway) Start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.takeDown(context.WithoutCancel(ctx)))
+			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
 	if err := g.keys.Start(ctx); err != nil {
@@ -127,20 +126,20 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// warm starts a model for somebody at the console.
+// warm starts a model at the request of a user of the console.
 func (g *Gateway) warm(_ context.Context, id string) error {
 	m, ok := g.fleet.Model(id)
 	if !ok {
 		return apierr.UnknownModel(id, nil, "")
 	}
-	if err := m.Warm("somebody at the console asks for it"); err != nil {
+	if err := m.Warm("requested at the console"); err != nil {
 		return apierr.Unreachable(fmt.Sprintf("%s: %v", id, err), 0, err)
 	}
 	return nil
 }
 
-// obey holds those who wait to what has changed: keys, caps, how many may run at a time.
-func (g *Gateway) obey() {
+// applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
+func (g *Gateway) applyKeyChanges() {
 	g.queue.SetLimits(g.concurrency)
 	g.ledger.RefreshCaps()
 }
@@ -151,21 +150,21 @@ func (g *Gateway) payer(key string) (budget.Payer, error) {
 }
 
 func (g *Gateway) concurrency(key string) int {
-	identity, _ := g.keys.Lookup(key) // a key that may not be used is refused at its turn
+	identity, _ := g.keys.Lookup(key) // an unusable key is refused when its request leaves the queue
 	return g.proxy.Concurrency(&identity)
 }
 
-// Addr is the address of the API.
+// Addr returns the address of the public listener.
 func (g *Gateway) Addr() net.Addr { return g.public.addr() }
 
-// AdminAddr is the address of health, metrics and profiles.
+// AdminAddr returns the address of the admin listener.
 func (g *Gateway) AdminAddr() net.Addr { return g.admin.addr() }
 
-// Failed tells of a listener that ended by itself.
+// Failed returns a channel that receives an error if the public listener fails.
 func (g *Gateway) Failed() <-chan error { return g.public.failed }
 
-// Reload takes over a new configuration: models, backends, limits. What only a restart can change is logged. The
-// caller has checked the configuration, so a reload cannot fail half way.
+// Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The
+// caller has validated the configuration, so a reload cannot fail.
 func (g *Gateway) Reload(cfg *config.Config) {
 	for _, name := range needsRestart(g.config, cfg) {
 		g.log.Warn("this setting changes only with a restart", zap.String("setting", name))
@@ -174,37 +173,37 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
-	g.obey()
+	g.applyKeyChanges()
 	g.config = cfg
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }
 
-// Stop drains: new requests are refused, those under way end, or are cut off when ctx ends. Then everything is taken
-// down.
+// Stop drains and then stops all components: it refuses new requests, waits for those in flight, and cancels them when
+// ctx ends.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.log.Info("draining", zap.Int64("in_flight", g.proxy.InFlight()))
 	if err := g.proxy.Drain(ctx); err != nil {
 		g.log.Warn("drain ended early", zap.Int64("in_flight", g.proxy.InFlight()), zap.Error(err))
 	}
 	g.abort(errStopping)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+	cleanupCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	return g.takeDown(end)
+	return g.runCleanups(cleanupCtx)
 }
 
-// teardownTimeout bounds what comes after the drain.
-const teardownTimeout = 10 * time.Second
+// cleanupTimeout limits the cleanups after the drain.
+const cleanupTimeout = 10 * time.Second
 
 func (g *Gateway) onStop(name string, run func(context.Context) error) {
-	g.undo = append(g.undo, step{name, run})
+	g.cleanups = append(g.cleanups, cleanup{name, run})
 }
 
-// takeDown undoes the steps, last first, each in any case.
-func (g *Gateway) takeDown(ctx context.Context) error {
+// runCleanups runs the cleanups in reverse order, all of them even if some fail.
+func (g *Gateway) runCleanups(ctx context.Context) error {
 	var all error
-	for len(g.undo) > 0 {
-		last := g.undo[len(g.undo)-1]
-		g.undo = g.undo[:len(g.undo)-1]
+	for len(g.cleanups) > 0 {
+		last := g.cleanups[len(g.cleanups)-1]
+		g.cleanups = g.cleanups[:len(g.cleanups)-1]
 		if err := last.run(ctx); err != nil {
 			all = errors.Join(all, fmt.Errorf("stop %s: %w", last.name, err))
 		}
@@ -212,15 +211,15 @@ func (g *Gateway) takeDown(ctx context.Context) error {
 	return all
 }
 
-// NewFleet makes a fleet of the configured models on connections of its own, for commands that only look.
+// NewFleet returns a fleet of the configured models without a database, for commands that only query backends.
 func NewFleet(cfg *config.Config, log *zap.Logger) *fleet.Fleet {
 	return fleet.New(cfg.Models, fleetSettings(cfg), newTransport(cfg), nil, log)
 }
 
-// idleUpstream is how long an unused connection to a backend is kept. It is closed before vLLM closes it from its side,
-// which it does after 5 s: a request on a connection that is being closed is lost.
-const idleUpstream = 4 * time.Second
+// upstreamIdleTimeout limits how long an unused connection to a backend is kept. It is shorter than vLLM's 5 s,
+// because a request on a connection that the backend is closing is lost.
+const upstreamIdleTimeout = 4 * time.Second
 
 func newTransport(cfg *config.Config) *client.Transport {
-	return client.New(client.Settings{ConnectTimeout: cfg.Upstream.ConnectTimeout, IdleTimeout: idleUpstream})
+	return client.New(client.Settings{ConnectTimeout: cfg.Upstream.ConnectTimeout, IdleTimeout: upstreamIdleTimeout})
 }

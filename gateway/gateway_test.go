@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +33,11 @@ const (
 	done  = "data: [DONE]\n\n"
 )
 
-// backend streams first, then waits for finish, then the rest.
-func backend(t *testing.T, finish <-chan struct{}) *url.URL {
+// startBackend starts a backend whose streams consist of first and, once finish is closed, last and done.
+func startBackend(t *testing.T, finish <-chan struct{}) *url.URL {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /", func(http.ResponseWriter, *http.Request) {}) // what probes ask
+	mux.HandleFunc("GET /", func(http.ResponseWriter, *http.Request) {}) // for probes
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -64,8 +65,8 @@ func model(id string, address *url.URL) config.Model {
 	}
 }
 
-// configure makes a configuration on free ports with a database of its own.
-func configure(t *testing.T, models ...config.Model) *config.Config {
+// newConfig returns a configuration with free ports and its own database.
+func newConfig(t *testing.T, models ...config.Model) *config.Config {
 	t.Helper()
 	c := config.Default()
 	c.Server.Listen, c.Server.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
@@ -75,7 +76,7 @@ func configure(t *testing.T, models ...config.Model) *config.Config {
 	return c
 }
 
-// newKey makes an account and a key in the configured database, and returns the secret.
+// newKey creates an account and a key in the configured database, and returns the secret.
 func newKey(t *testing.T, c *config.Config) string {
 	t.Helper()
 	db, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
@@ -94,7 +95,8 @@ func newKey(t *testing.T, c *config.Config) string {
 	return secret
 }
 
-func built(t *testing.T, c *config.Config) *gateway.Gateway {
+// build returns a gateway that is not started. The test's cleanup stops it.
+func build(t *testing.T, c *config.Config) *gateway.Gateway {
 	t.Helper()
 	g, err := gateway.New(t.Context(), c, zap.NewNop())
 	if err != nil {
@@ -108,19 +110,28 @@ func built(t *testing.T, c *config.Config) *gateway.Gateway {
 	return g
 }
 
-func started(t *testing.T, c *config.Config) *gateway.Gateway {
+func start(t *testing.T, c *config.Config) *gateway.Gateway {
 	t.Helper()
-	g := built(t, c)
+	g := build(t, c)
 	if err := g.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return g
 }
 
+// withAndWithoutFastPath runs a test for each value of server.fast_path.
+func withAndWithoutFastPath(t *testing.T, test func(t *testing.T, fastPath bool)) {
+	t.Helper()
+	for _, fastPath := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fast_path=%t", fastPath), func(t *testing.T) { test(t, fastPath) })
+	}
+}
+
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// ask sends a request to the API; a body makes it a POST.
-func ask(t *testing.T, address net.Addr, secret, path, body string) *http.Response {
+// send sends a request and returns the response with its body unread. The method is POST if there is a body, and GET
+// otherwise.
+func send(t *testing.T, address net.Addr, secret, path, body string) *http.Response {
 	t.Helper()
 	method := http.MethodGet
 	if body != "" {
@@ -139,36 +150,59 @@ func ask(t *testing.T, address net.Addr, secret, path, body string) *http.Respon
 	return resp
 }
 
-func whole(t *testing.T, resp *http.Response) string {
+func readBody(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		t.Errorf("read answer: %v", err)
+		t.Errorf("read the response's body: %v", err)
 	}
 	return string(text)
 }
 
-// stream begins one and reads its first event.
-func stream(t *testing.T, g *gateway.Gateway, secret, id string) *http.Response {
+// startStream starts a streaming completion and reads its first event.
+func startStream(t *testing.T, g *gateway.Gateway, secret, id string) *http.Response {
 	t.Helper()
-	resp := ask(t, g.Addr(), secret, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, id))
+	resp := send(t, g.Addr(), secret, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, id))
 	got := make([]byte, len(first))
 	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != first {
-		t.Fatalf("the first event: %v %q", err, got)
+		t.Fatalf("the first event is %q, error %v, want %q", got, err, first)
 	}
 	return resp
 }
 
-func TestADatabaseThatCannotBeOpenedIsAnError(t *testing.T) {
-	c := configure(t)
-	c.Database.Path = filepath.Join(t.TempDir(), "nowhere", "gateway.db")
-	g, err := gateway.New(t.Context(), c, zap.NewNop())
-	if err == nil || !strings.Contains(err.Error(), "database") {
-		t.Errorf("got %v %v", g, err)
+func TestFastPathServesCompletionsUnlessSwitchedOff(t *testing.T) {
+	withAndWithoutFastPath(t, testFastPathServesCompletions)
+}
+
+func testFastPathServesCompletions(t *testing.T, fastPath bool) {
+	t.Helper()
+	finish := make(chan struct{})
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
+	secret := newKey(t, c)
+	g := start(t, c)
+	running := startStream(t, g, secret, "m")
+	goroutines := readBody(t, send(t, g.AdminAddr(), "", "/debug/pprof/goroutine?debug=2", ""))
+	want := fastPath && runtime.GOOS == "linux" // other systems have no fast path
+	if got := strings.Contains(goroutines, "basegate/http1/server.(*conn).serve("); got != want {
+		t.Errorf("a goroutine of the fast path serves the stream: got %t, want %t", got, want)
+	}
+	close(finish)
+	if rest := readBody(t, running); rest != last+done {
+		t.Errorf("the stream ended with %q, want %q", rest, last+done)
 	}
 }
 
-func TestAStartThatFailsTakesEverythingDownAgain(t *testing.T) {
+func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
+	c := newConfig(t)
+	c.Database.Path = filepath.Join(t.TempDir(), "nowhere", "gateway.db")
+	g, err := gateway.New(t.Context(), c, zap.NewNop())
+	if err == nil || !strings.Contains(err.Error(), "database") {
+		t.Errorf("New returned %v and error %v, want an error about the database", g, err)
+	}
+}
+
+func TestFailedStartStopsEverythingStarted(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -180,121 +214,145 @@ func TestAStartThatFailsTakesEverythingDownAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	free.Close()
-	c := configure(t)
+	c := newConfig(t)
 	c.Server.Listen, c.Server.AdminListen = taken.Addr().String(), free.Addr().String()
-	g := built(t, c)
+	g := build(t, c)
 	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("Start returned %v, want an error that names the address in use", err)
 	}
 	goleak.VerifyNone(t, before)
 	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free.Addr().String()); err != nil {
-		t.Errorf("the admin address is still taken: %v", err)
+		t.Errorf("the admin address is still in use: %v", err)
 	} else {
 		again.Close()
 	}
-	newKey(t, c) // the database is free
+	newKey(t, c) // needs the database, which is closed
 }
 
-func TestStopMayComeWithoutAStartAndTwice(t *testing.T) {
+func TestStopWithoutStartAndTwice(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	never := built(t, configure(t))
-	if err := never.Stop(t.Context()); err != nil {
-		t.Errorf("without a start: %v", err)
+	notStarted := build(t, newConfig(t))
+	if err := notStarted.Stop(t.Context()); err != nil {
+		t.Errorf("Stop without Start returned %v", err)
 	}
-	g := started(t, configure(t))
+	g := start(t, newConfig(t))
 	for range 2 {
 		if err := g.Stop(t.Context()); err != nil {
-			t.Errorf("got %v", err)
+			t.Errorf("Stop returned %v", err)
 		}
 	}
 	goleak.VerifyNone(t, before)
 	if err := g.Start(t.Context()); err == nil {
-		t.Error("what was stopped has started again, on a closed database")
+		t.Error("Start after Stop succeeded on a closed database")
 	}
 }
 
-func TestAReloadAddsAndRemovesModelsUnderARunningStream(t *testing.T) {
+func TestReloadAddsAndRemovesModelsDuringAStream(t *testing.T) {
+	withAndWithoutFastPath(t, testReloadAddsAndRemovesModelsDuringAStream)
+}
+
+func testReloadAddsAndRemovesModelsDuringAStream(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
-	address := backend(t, finish)
-	c := configure(t, model("old", address))
+	address := startBackend(t, finish)
+	c := newConfig(t, model("old", address))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
-	g := started(t, c)
-	running := stream(t, g, secret, "old")
+	g := start(t, c)
+	running := startStream(t, g, secret, "old")
 
 	next := *c
 	next.Models = []config.Model{model("new", address)}
 	next.Server.MaxBodyBytes = 100
 	g.Reload(&next)
-	if got := whole(t, ask(t, g.Addr(), secret, "/v1/models", "")); !strings.Contains(got, `"id":"new"`) || strings.Contains(got, `"id":"old"`) {
-		t.Errorf("the models: %s", got)
+	if got := readBody(t, send(t, g.Addr(), secret, "/v1/models", "")); !strings.Contains(got, `"id":"new"`) || strings.Contains(got, `"id":"old"`) {
+		t.Errorf("the models are %s, want new only", got)
 	}
-	gone := ask(t, g.Addr(), secret, "/v1/completions", `{"model":"old","prompt":"x"}`)
-	if text := whole(t, gone); gone.StatusCode != http.StatusBadRequest || !strings.Contains(text, "model_not_found") {
-		t.Errorf("the model that went: %d %s", gone.StatusCode, text)
+	removed := send(t, g.Addr(), secret, "/v1/completions", `{"model":"old","prompt":"x"}`)
+	if text := readBody(t, removed); removed.StatusCode != http.StatusBadRequest || !strings.Contains(text, "model_not_found") {
+		t.Errorf("the removed model: got %d %s, want 400 model_not_found", removed.StatusCode, text)
 	}
-	if got := ask(t, g.Addr(), secret, "/v1/completions", strings.Repeat(" ", 101)); got.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("past the new limit: %d", got.StatusCode)
+	if got := send(t, g.Addr(), secret, "/v1/completions", strings.Repeat(" ", 101)); got.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("a body over the new limit: got %d, want 413", got.StatusCode)
 	}
-	added := stream(t, g, secret, "new")
+	added := startStream(t, g, secret, "new")
 	close(finish)
 	for name, resp := range map[string]*http.Response{"old": running, "new": added} {
-		if rest := whole(t, resp); rest != last+done {
-			t.Errorf("the stream of %s ended with %q", name, rest)
+		if rest := readBody(t, resp); rest != last+done {
+			t.Errorf("the stream of %s ended with %q, want %q", name, rest, last+done)
 		}
 	}
 }
 
-func TestStopWaitsForARunningStreamAndIsNotReadyMeanwhile(t *testing.T) {
+func TestStopWaitsForAStreamAndReportsNotReady(t *testing.T) {
+	withAndWithoutFastPath(t, testStopWaitsForAStreamAndReportsNotReady)
+}
+
+func testStopWaitsForAStreamAndReportsNotReady(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
-	c := configure(t, model("m", backend(t, finish)))
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
-	g := started(t, c)
-	running := stream(t, g, secret, "m")
-	if ready := ask(t, g.AdminAddr(), "", "/readyz", ""); ready.StatusCode != http.StatusOK {
-		t.Errorf("/readyz: %d", ready.StatusCode)
+	g := start(t, c)
+	running := startStream(t, g, secret, "m")
+	if ready := send(t, g.AdminAddr(), "", "/readyz", ""); ready.StatusCode != http.StatusOK {
+		t.Errorf("/readyz: got %d, want 200", ready.StatusCode)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.Stop(context.Background()) }()
-	poll.Until(t, "it says that it drains", func() bool {
-		return ask(t, g.AdminAddr(), "", "/readyz", "").StatusCode == http.StatusServiceUnavailable
+	poll.Until(t, "/readyz reports the drain", func() bool {
+		return send(t, g.AdminAddr(), "", "/readyz", "").StatusCode == http.StatusServiceUnavailable
 	})
-	refused := ask(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
-	if text := whole(t, refused); refused.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, `"overloaded"`) || refused.Header.Get("Retry-After") == "" {
-		t.Errorf("a new request got %d %s", refused.StatusCode, text)
+	refused := send(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := readBody(t, refused); refused.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, `"overloaded"`) || refused.Header.Get("Retry-After") == "" {
+		t.Errorf("a new request got %d %s, want 503 overloaded with Retry-After", refused.StatusCode, text)
 	}
 	close(finish)
-	if rest := whole(t, running); rest != last+done {
-		t.Errorf("the stream ended with %q", rest)
+	if rest := readBody(t, running); rest != last+done {
+		t.Errorf("the stream ended with %q, want %q", rest, last+done)
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
 }
 
-// A client must be able to tell a stream that the gateway cut from one that is whole.
-func TestAStreamThatOutlivesTheDrainEndsWithAnErrorEvent(t *testing.T) {
-	c := configure(t, model("m", backend(t, nil)))
+// A client must be able to distinguish a stream that the gateway has cancelled from a complete one.
+func TestStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T) {
+	withAndWithoutFastPath(t, testStreamCancelledByStopEndsWithAnErrorEvent)
+}
+
+func testStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T, fastPath bool) {
+	t.Helper()
+	c := newConfig(t, model("m", startBackend(t, nil)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
-	g := started(t, c)
-	running := stream(t, g, secret, "m")
-	over, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("the operator is in a hurry"))
-	if err := g.Stop(over); err != nil {
+	g := start(t, c)
+	running := startStream(t, g, secret, "m")
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the test allows no drain"))
+	if err := g.Stop(ended); err != nil {
 		t.Error(err)
 	}
-	rest := whole(t, running)
+	rest := readBody(t, running)
 	if !strings.HasPrefix(rest, `data: {"error":{"code":"overloaded"`) || strings.Count(rest, "data: ") != 1 || !strings.HasSuffix(rest, "}}\n\n") {
-		t.Errorf("the stream ended with %q", rest)
+		t.Errorf("the stream ended with %q, want one error event", rest)
 	}
 }
 
-// What is charged as whole must be told as whole, even where the commit takes longer than the drain may.
-func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
+// A response that is charged as complete must be sent completely, even if its commit takes longer than the drain.
+func TestStopCompletesAResponseThatIsBeingSettled(t *testing.T) {
+	withAndWithoutFastPath(t, testStopCompletesAResponseThatIsBeingSettled)
+}
+
+func testStopCompletesAResponseThatIsBeingSettled(t *testing.T, fastPath bool) {
+	t.Helper()
 	finish := make(chan struct{})
-	c := configure(t, model("m", backend(t, finish)))
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
-	g := started(t, c)
-	running := stream(t, g, secret, "m")
+	g := start(t, c)
+	running := startStream(t, g, secret, "m")
 
 	other, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
 	if err != nil {
@@ -309,16 +367,16 @@ func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
 	})
 	<-locked
 	close(finish)
-	told := make([]byte, len(last))
-	if _, err := io.ReadFull(running.Body, told); err != nil || string(told) != last {
-		t.Fatalf("%q, %v", told, err)
+	got := make([]byte, len(last))
+	if _, err := io.ReadFull(running.Body, got); err != nil || string(got) != last {
+		t.Fatalf("the last event is %q, error %v, want %q", got, err, last)
 	}
 
-	over, cancel := context.WithCancel(t.Context())
+	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	stopped := make(chan error, 1)
-	go func() { stopped <- g.Stop(over) }()
-	poll.Until(t, "it listens no more", func() bool {
+	go func() { stopped <- g.Stop(ended) }()
+	poll.Until(t, "the public listener is closed", func() bool {
 		conn, err := net.Dial("tcp", g.Addr().String())
 		if err == nil {
 			conn.Close()
@@ -326,36 +384,42 @@ func TestAnAnswerThatIsBeingChargedIsBroughtToItsEndByAStop(t *testing.T) {
 		return err != nil
 	})
 	close(unlock)
-	if rest := whole(t, running); rest != done {
-		t.Errorf("the stream ended with %q", rest)
+	if rest := readBody(t, running); rest != done {
+		t.Errorf("the stream ended with %q, want %q", rest, done)
 	}
 	if err := errors.Join(<-stopped, lock.Wait(t.Context())); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
-	c := configure(t, model("m", backend(t, nil)))
+func TestPublicListenerServesTheAPIAndTheConsole(t *testing.T) {
+	withAndWithoutFastPath(t, testPublicListenerServesTheAPIAndTheConsole)
+}
+
+func testPublicListenerServesTheAPIAndTheConsole(t *testing.T, fastPath bool) {
+	t.Helper()
+	c := newConfig(t, model("m", startBackend(t, nil)))
+	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
-	g := started(t, c)
-	page := ask(t, g.Addr(), "", "/sign-in", "")
-	if text := whole(t, page); page.StatusCode != http.StatusOK || !strings.Contains(text, "Sign in") {
-		t.Errorf("/sign-in: %d %s", page.StatusCode, text)
+	g := start(t, c)
+	page := send(t, g.Addr(), "", "/sign-in", "")
+	if text := readBody(t, page); page.StatusCode != http.StatusOK || !strings.Contains(text, "Sign in") {
+		t.Errorf("/sign-in: got %d %s, want the sign-in page", page.StatusCode, text)
 	}
 	if page.Header.Get("Content-Security-Policy") == "" {
-		t.Error("a page has no policy")
+		t.Error("/sign-in has no Content-Security-Policy")
 	}
-	if got := ask(t, g.Addr(), "", "/admin/nowhere", ""); got.StatusCode != http.StatusNotFound || !strings.HasPrefix(got.Header.Get("Content-Type"), "text/html") {
-		t.Errorf("a page that is not there: %d %v", got.StatusCode, got.Header)
+	if got := send(t, g.Addr(), "", "/admin/nowhere", ""); got.StatusCode != http.StatusNotFound || !strings.HasPrefix(got.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("an unknown page of the console: got %d %v, want 404 in HTML", got.StatusCode, got.Header)
 	}
-	models := ask(t, g.Addr(), secret, "/v1/models", "")
+	models := send(t, g.Addr(), secret, "/v1/models", "")
 	if models.StatusCode != http.StatusOK || models.Header.Get("Content-Security-Policy") != "" {
-		t.Errorf("/v1/models: %d %v", models.StatusCode, models.Header)
+		t.Errorf("/v1/models: got %d %v, want 200 without a Content-Security-Policy", models.StatusCode, models.Header)
 	}
-	if got := ask(t, g.Addr(), "", "/nowhere", ""); got.StatusCode != http.StatusNotFound || got.Header.Get("Content-Type") != "application/json" {
-		t.Errorf("beside both: %d %v", got.StatusCode, got.Header)
+	if got := send(t, g.Addr(), "", "/nowhere", ""); got.StatusCode != http.StatusNotFound || got.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("an unknown path: got %d %v, want 404 in JSON", got.StatusCode, got.Header)
 	}
-	if got := ask(t, g.AdminAddr(), "", "/sign-in", ""); got.StatusCode != http.StatusNotFound {
-		t.Errorf("on the admin listener: %d", got.StatusCode)
+	if got := send(t, g.AdminAddr(), "", "/sign-in", ""); got.StatusCode != http.StatusNotFound {
+		t.Errorf("/sign-in on the admin listener: got %d, want 404", got.StatusCode)
 	}
 }

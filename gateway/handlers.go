@@ -14,21 +14,21 @@ import (
 	"basegate/proxy"
 )
 
-// publicHandler is what clients and browsers reach: the API, the console, and the two health paths.
+// publicHandler returns the handler of the public listener: the API, the console and the health checks.
 func (g *Gateway) publicHandler() http.Handler {
 	e := newEcho(g.log)
 	g.proxy.Mount(e)
 	g.console.Mount(e)
 	g.mountHealth(e)
-	return bounded(e)
+	return limitConnections(e)
 }
 
-// adminHandler is what the operator reaches: health, how the models are, metrics and profiles. It asks for no key, so it listens on
-// loopback unless configured otherwise.
+// adminHandler returns the handler of the admin listener: health checks, the states of the models, metrics and
+// profiles. It requires no key, so its listener is on loopback unless configured otherwise.
 func (g *Gateway) adminHandler() http.Handler {
 	e := newEcho(g.log)
 	g.mountHealth(e)
-	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Reports()) })
+	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Snapshot()) })
 	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
 	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))
@@ -38,7 +38,7 @@ func (g *Gateway) adminHandler() http.Handler {
 	return e
 }
 
-// newEcho makes an echo that renders every error in the API's shape.
+// newEcho returns an echo that renders every error as the API does.
 func newEcho(log *zap.Logger) *echo.Echo {
 	e := echo.New()
 	e.HideBanner = true
@@ -59,7 +59,7 @@ func newEcho(log *zap.Logger) *echo.Echo {
 	return e
 }
 
-// readyTimeout bounds the question to the database.
+// readyTimeout limits the ping of the database by /readyz.
 const readyTimeout = 2 * time.Second
 
 func (g *Gateway) mountHealth(e *echo.Echo) {

@@ -21,8 +21,8 @@ type listener struct {
 	address string
 	server  httpServer
 	socket  net.Listener
-	failed  chan error // the server ended by itself
-	ended   chan struct{}
+	failed  chan error    // receives the error of a server that ends without stop
+	ended   chan struct{} // closed when serve returns
 }
 
 // httpServer is the server of net/http, or the HTTP/1.1 fast path in front of it.
@@ -32,17 +32,17 @@ type httpServer interface {
 	Close() error
 }
 
-// overTLS is net/http's server under TLS.
-type overTLS struct {
+// tlsServer is net/http's server with TLS.
+type tlsServer struct {
 	*http.Server
 	config.TLS
 }
 
-// Serve implements server.
-func (s overTLS) Serve(socket net.Listener) error { return s.ServeTLS(socket, s.Cert, s.Key) }
+// Serve implements httpServer.
+func (s tlsServer) Serve(socket net.Listener) error { return s.ServeTLS(socket, s.Cert, s.Key) }
 
-// newServer makes net/http's server, whose requests end with the context requests.
-func newServer(requests context.Context, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *http.Server {
+// newServer returns a net/http server. The contexts of its requests are derived from baseContext.
+func newServer(baseContext context.Context, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -51,20 +51,25 @@ func newServer(requests context.Context, readHeaderTimeout time.Duration, handle
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       5 * time.Minute, // of a connection between two requests
+		IdleTimeout:       5 * time.Minute, // between two requests of a connection
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
 		ErrorLog:          errorLog,
-		BaseContext:       func(net.Listener) context.Context { return requests },
+		BaseContext:       func(net.Listener) context.Context { return baseContext },
 	}
 }
 
-// newPublicServer is over TLS where there is a certificate; without, completions have a server before net/http's.
-func newPublicServer(requests context.Context, files config.TLS, standard *http.Server) httpServer {
-	if files.Cert != "" {
-		return overTLS{standard, files}
+// newPublicServer returns the server of the public listener: with TLS if a certificate is configured, and otherwise
+// with the fast path for completions in front of the standard server, unless it is switched off.
+func newPublicServer(baseContext context.Context, c config.Server, standard *http.Server) httpServer {
+	switch {
+	case c.TLS.Cert != "":
+		return tlsServer{standard, c.TLS}
+	case c.FastPath:
+		return server.New(baseContext, proxy.CompletionsPath, standard)
+	default:
+		return standard
 	}
-	return server.New(requests, proxy.CompletionsPath, standard)
 }
 
 func newListener(name, address string, s httpServer) *listener {
@@ -90,7 +95,7 @@ func (l *listener) serve() {
 
 func (l *listener) addr() net.Addr { return l.socket.Addr() }
 
-// stop closes the socket and waits for the requests under way, or cuts them off when ctx ends.
+// stop closes the socket and waits for the requests in flight; when ctx ends it closes their connections.
 func (l *listener) stop(ctx context.Context) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {

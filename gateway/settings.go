@@ -46,13 +46,13 @@ func consoleSettings(c *config.Config) console.Settings {
 	}
 }
 
-// queueSettings let no more wait than the process has memory for: at most a quarter of GOMEMLIMIT, where one is set.
+// queueSettings limits the bodies of waiting requests to a quarter of GOMEMLIMIT, if one is set.
 func queueSettings(c *config.Config) admission.Settings {
-	const share = 4
-	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/share)}
+	const fraction = 4
+	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
 }
 
-// clientAddress believes X-Forwarded-For as far as its hops are trusted proxies.
+// clientAddress returns an extractor that reads X-Forwarded-For as long as its hops are trusted proxies.
 func clientAddress(trusted []netip.Prefix) echo.IPExtractor {
 	if len(trusted) == 0 {
 		return echo.ExtractIPDirect()
@@ -67,7 +67,7 @@ func clientAddress(trusted []netip.Prefix) echo.IPExtractor {
 	return echo.ExtractIPFromXFFHeader(options...)
 }
 
-// needsRestart names the settings that differ and are read only at the start.
+// needsRestart returns the names of the settings that differ and are only read at startup.
 func needsRestart(old, next *config.Config) []string {
 	var names []string
 	for _, s := range []struct {
@@ -77,6 +77,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.listen", old.Server.Listen != next.Server.Listen},
 		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
 		{"server.tls", old.Server.TLS != next.Server.TLS},
+		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},

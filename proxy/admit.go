@@ -16,7 +16,7 @@ import (
 
 var errNoKey = errors.New("no bearer token")
 
-// authenticate finds the key that the request is made with, and who pays for it.
+// authenticate finds the key of the request and its payer.
 func (s *Server) authenticate(x *exchange) error {
 	identity, err := s.identify(x)
 	x.caller.identity, x.caller.payer = identity, budget.Payer{}
@@ -43,7 +43,7 @@ func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	return s.keys.Authenticate(strings.TrimSpace(secret))
 }
 
-// Payer returns who pays for the requests of a key, and within which caps.
+// Payer returns the payer of a key's requests with its caps.
 func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
@@ -73,7 +73,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
 // memory meanwhile, as it does while the request waits for a slot.
 func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
-	err := x.model.Servable()
+	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		release, full := s.queue.ReserveMemory(bodyBytes)
 		if full != nil {
@@ -95,11 +95,11 @@ func (x *exchange) unavailable(err error) error {
 	if x.cancelled() {
 		return x.cancelErr()
 	}
-	return x.model.Refusal(err)
+	return x.model.APIError(err)
 }
 
-// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. A key that was paused or whose
-// caps were changed during a long wait is judged as it is then.
+// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
+// looked up again, because it may have been paused or its caps changed meanwhile.
 func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
 	began := time.Now()
 	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), bodyBytes)

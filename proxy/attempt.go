@@ -28,12 +28,12 @@ const (
 // errTimeout is the cause of an attempt that the watchdog cancelled.
 var errTimeout = errors.New("the backend was silent for too long")
 
-// forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. Whether
-// another attempt follows, and where, is decided by the class of the last outcome. The response has been checked as far
-// as possible before any of it is sent to the client; the caller must close it.
+// forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
+// of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
+// far as possible before any of it is sent to the client; the caller must close it.
 func (s *Server) forward(x *exchange) (*response, error) {
-	var tried []fleet.Attempted
-	var last breaker.Verdict
+	var tried []fleet.FailedAttempt
+	var last breaker.Outcome
 	for x.attempts.count < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
@@ -58,14 +58,14 @@ func (s *Server) forward(x *exchange) (*response, error) {
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
-		tried = append(tried, fleet.Attempted{Backend: lease.Backend, Again: last.Class.Retry() == breaker.RetryAnywhere})
+		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
 	}
 	return nil, last.Err(x.model.ID(), x.attempts.count)
 }
 
 // backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that
 // requests that failed together do not return together.
-func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.Attempted) error {
+func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.FailedAttempt) error {
 	bound := backoffBase / 2
 	for _, t := range tried {
 		if t.Backend == lease.Backend {
@@ -87,7 +87,7 @@ func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.Attempted) error {
 
 // attempt sends the request to one backend. It returns a response, or the outcome that says why there is none; in that
 // case nothing has been sent to the client.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Verdict) {
+func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Outcome) {
 	p := &response{lease: lease}
 	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
 	p.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { p.cancel(errTimeout) })
@@ -109,10 +109,10 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ve
 	return p, outcome
 }
 
-// report tells the breaker and the metrics what became of an attempt. A stream reports at its first event and not at
-// its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it reports
-// again.
-func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Verdict) {
+// report reports the outcome of an attempt to the breaker and the metrics. A stream reports at its first event and not
+// at its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it
+// reports again.
+func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome) {
 	if outcome.Class != breaker.Success {
 		x.timings.upstream = time.Since(x.timings.sent)
 		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
@@ -123,7 +123,7 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Verdict
 
 // exchangeWith sends the request and receives what must be known before any of the response is sent to the client: the
 // whole of a plain response, the first event of a stream.
-func (s *Server) exchangeWith(x *exchange, p *response) breaker.Verdict {
+func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
 	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOfEdit(x.request, p.lease.Backend), TokenIDs: x.caller.onBehalfOf != nil}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
@@ -194,7 +194,7 @@ func (p *response) close() {
 
 func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {
 	req := &http.Request{
-		Method: http.MethodPost, URL: b.Completions(), Host: b.Completions().Host,
+		Method: http.MethodPost, URL: b.CompletionsURL(), Host: b.CompletionsURL().Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
@@ -207,37 +207,37 @@ func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, b
 }
 
 // noResponse classifies an attempt that brought no response.
-func (p *response) noResponse(x *exchange, err error) breaker.Verdict {
+func (p *response) noResponse(x *exchange, err error) breaker.Outcome {
 	var op *net.OpError
 	switch {
 	case x.cancelled():
-		return breaker.Verdict{Class: breaker.ClientGone}
+		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errTimeout}
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
 	case errors.As(err, &op) && op.Op == "dial":
-		return breaker.Verdict{Class: breaker.Refused, Cause: err}
+		return breaker.Outcome{Class: breaker.Refused, Cause: err}
 	default:
-		return breaker.Verdict{Class: breaker.Reset, Cause: err}
+		return breaker.Outcome{Class: breaker.Reset, Cause: err}
 	}
 }
 
 // readFailure classifies a response whose body could not be read to its end.
-func (p *response) readFailure(x *exchange, err error) breaker.Verdict {
+func (p *response) readFailure(x *exchange, err error) breaker.Outcome {
 	switch {
 	case x.cancelled():
-		return breaker.Verdict{Class: breaker.ClientGone}
+		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
-		return breaker.Verdict{Class: breaker.TimedOut, Cause: errTimeout}
+		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
 	default:
-		return breaker.Verdict{Class: breaker.Truncated, Status: p.StatusCode, Cause: err}
+		return breaker.Outcome{Class: breaker.Truncated, Status: p.StatusCode, Cause: err}
 	}
 }
 
 // classifyError classifies a response with another status than 200, by its status and body.
-func (p *response) classifyError(x *exchange) breaker.Verdict {
+func (p *response) classifyError(x *exchange) breaker.Outcome {
 	body, err := io.ReadAll(io.LimitReader(p.Body, maxErrorBody)) //nolint:forbidigo // bounded
 	if err != nil {
 		return p.readFailure(x, err)
 	}
-	return breaker.Answer(p.StatusCode, body)
+	return breaker.Classify(p.StatusCode, body)
 }

@@ -19,10 +19,10 @@ import (
 	"basegate/quota"
 )
 
-// spender is a backend whose answers cost what they say: the prompt's ids, and any number of tokens that was allowed.
-// The request's user tag says what becomes of it.
-func spender(w http.ResponseWriter, q *http.Request) {
-	text, _ := io.ReadAll(q.Body)
+// respondAtRandom is a backend that reports a usage of the prompt's token ids and a random number of completion tokens
+// within max_tokens. The user tag of a request says what happens to it.
+func respondAtRandom(w http.ResponseWriter, r *http.Request) {
+	text, _ := io.ReadAll(r.Body)
 	body := gjson.ParseBytes(text)
 	prompt, n := body.Get("prompt.#").Int(), max(body.Get("n").Int(), 1)
 	completion := rand.Int64N(n*body.Get("max_tokens").Int()) + 1
@@ -33,46 +33,49 @@ func spender(w http.ResponseWriter, q *http.Request) {
 	}
 	switch user := body.Get("user").Str; {
 	case user == "fail":
-		answers(500, "text/plain", "Internal Server Error")(w, q)
-	case user == "leave" && body.Get("stream").Bool():
-		hangs(event(0, "word", "null"))(w, q)
-	case user == "leave":
-		hangs()(w, q)
+		respond(500, "text/plain", "Internal Server Error")(w, r)
+	case user == "disconnect" && body.Get("stream").Bool():
+		respondStreamThenHang(event(0, "word", "null"))(w, r)
+	case user == "disconnect":
+		respondStreamThenHang()(w, r)
 	case user == "break":
-		streams(event(0, "word", "null"))(w, q)
+		respondStream(event(0, "word", "null"))(w, r)
 	case body.Get("stream").Bool():
-		streams(append(events, `data: {"choices":[],`+usage+"}\n\n", doneEvent)...)(w, q)
+		respondStream(append(events, `data: {"choices":[],`+usage+"}\n\n", doneEvent)...)(w, r)
 	default:
-		answers(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+usage+`}`)(w, q)
+		respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+usage+`}`)(w, r)
 	}
 }
 
-// 400 clients at once, against each cap of a key and of its account: what is used and what is reserved never pass it
-// together, and where one was refused there was no room for it.
-func TestABurstNeverPassesACap(t *testing.T) {
-	const most, biggest = 2000, 14 + 2*20 // tokens, far fewer than all ask for; and the most that one request may take
+// 400 clients request completions at once under each cap of a key and of its account. The tokens used and reserved
+// never exceed the cap, and requests are refused only if there is no room for them.
+func TestBurstNeverExceedsACap(t *testing.T) {
+	const (
+		limit   = 2000      // tokens, far fewer than all requests together need
+		largest = 14 + 2*20 // tokens that one request may need
+	)
 	for _, c := range []struct {
 		name   string
 		set    func(*quota.Caps)
 		window string
 		meter  string
-		count  func(budget.Row) int64
+		count  func(budget.Row) int64 // tokens that count against limit
 	}{
-		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(most) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(most) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(most / 2) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
-		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(most / 2) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
+		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(limit) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(limit) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(limit / 2) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
+		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(limit / 2) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
 	} {
 		for _, scope := range []string{"key", "account"} {
 			t.Run(scope+" "+c.name, func(t *testing.T) {
-				r := newRig(t, nil, upstream(t, spender), upstream(t, spender))
+				h := newHarness(t, nil, startBackend(t, respondAtRandom), startBackend(t, respondAtRandom))
 				if scope == "key" {
-					r.setKey(limits(c.set))
-				} else if _, err := r.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { c.set(&f.Caps) }); err != nil {
+					h.updateKey(withCaps(c.set))
+				} else if _, err := h.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { c.set(&f.Caps) }); err != nil {
 					t.Fatal(err)
 				}
 				used := func() (sum int64) {
-					all, err := r.ledger.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
+					all, err := h.ledger.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
 					if err != nil {
 						t.Error(err)
 					}
@@ -81,66 +84,69 @@ func TestABurstNeverPassesACap(t *testing.T) {
 					}
 					return sum
 				}
-				watched := make(chan struct{})
-				over := make(chan struct{})
+				stop, stopped := make(chan struct{}), make(chan struct{})
 				go func() {
-					defer close(watched)
+					defer close(stopped)
 					for {
-						// The rows first: what settles meanwhile is in neither, so the sum is never more than the truth.
-						rows := used()
-						if sum := rows + r.reserved(c.meter == "total"); sum > most {
-							t.Errorf("%d tokens are used or reserved", sum)
+						// The rows are read first: a request that settles in between is in neither, so the sum is never
+						// too large.
+						sum := used()
+						if c.meter == "total" { // the metric does not distinguish prompts from completions
+							sum += h.reservedTokens()
+						}
+						if sum > limit {
+							t.Errorf("%d of %d tokens are used or reserved", sum, limit)
 						}
 						select {
-						case <-over:
+						case <-stop:
 							return
 						default:
 						}
 					}
 				}()
-				refused := r.burst(400, scope, c.window, c.meter)
-				close(over)
-				<-watched
-				poll.Until(t, "nothing is in flight", func() bool { return r.server.InFlight() == 0 && r.reserved(true) == 0 })
+				refused := h.burst(400, scope, c.window, c.meter)
+				close(stop)
+				<-stopped
+				poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 && h.reservedTokens() == 0 })
 				sum := used()
-				if sum > most {
-					t.Errorf("%d of %d tokens are used", sum, most)
+				if sum > limit {
+					t.Errorf("%d of %d tokens are used", sum, limit)
 				}
-				if refused == 0 || sum < most-2*biggest {
-					t.Errorf("%d were refused with %d of %d tokens used", refused, sum, most)
+				if refused == 0 || sum < limit-2*largest {
+					t.Errorf("%d requests were refused with %d of %d tokens used", refused, sum, limit)
 				}
-				if s := r.queue.Stats(); s.Keys != 0 {
-					t.Errorf("slots leaked: %+v", s)
+				if s := h.queue.Stats(); s.Keys != 0 {
+					t.Errorf("slots were not released: %+v", s)
 				}
 			})
 		}
 	}
 }
 
-// burst has so many clients ask at once, and tells how many were refused; a refusal must name the cap.
-func (r *rig) burst(clients int, scope, window, meter string) int64 {
+// burst sends requests of that many clients at once and returns how many were refused. A refusal must name the cap.
+func (h *harness) burst(clients int, scope, window, meter string) int64 {
 	var all sync.WaitGroup
 	var refused atomic.Int64
 	for i := range clients {
-		user := []string{"stay", "stay", "stay", "leave", "fail", "break"}[rand.IntN(6)]
+		user := []string{"complete", "complete", "complete", "disconnect", "fail", "break"}[rand.IntN(6)]
 		stream := user == "break" || i%2 == 0
 		ids := strings.TrimSuffix(strings.Repeat("7,", 5+rand.IntN(10)), ",")
 		body := fmt.Sprintf(`{"model":"m","prompt":[%s],"max_tokens":%d,"n":%d,"stream":%t,"user":%q}`, ids, 1+rand.IntN(20), 1+rand.IntN(2), stream, user)
 		all.Go(func() {
-			ctx, leave := context.WithCancel(r.t.Context())
-			defer leave()
-			if user == "leave" {
+			ctx, disconnect := context.WithCancel(h.t.Context())
+			defer disconnect()
+			if user == "disconnect" {
 				all.Go(func() {
 					for range 1 + rand.IntN(20) {
-						r.queue.Stats() // a while, of a length that the machine decides
+						h.queue.Stats() // takes a random time
 					}
-					leave()
+					disconnect()
 				})
 			}
-			resp, err := client.Do(r.request(ctx, http.MethodPost, "/v1/completions", body))
+			resp, err := client.Do(h.newRequest(ctx, http.MethodPost, "/v1/completions", body))
 			if err != nil {
-				if user != "leave" {
-					r.t.Error(err)
+				if user != "disconnect" {
+					h.t.Error(err)
 				}
 				return
 			}
@@ -152,7 +158,7 @@ func (r *rig) burst(clients int, scope, window, meter string) int64 {
 			}
 			refused.Add(1)
 			if e.Get("scope").Str != scope || e.Get("window").Str != window || e.Get("meter").Str != meter || e.Get("used").Int() > e.Get("limit").Int() {
-				r.t.Errorf("refused with %s", text)
+				h.t.Errorf("got %s, want the refusal to name %s %s %s", text, scope, window, meter)
 			}
 		})
 	}
@@ -160,20 +166,17 @@ func (r *rig) burst(clients int, scope, window, meter string) int64 {
 	return refused.Load()
 }
 
-// reserved is what requests in flight have reserved, as the metrics tell it; 0 where it is not asked for.
-func (r *rig) reserved(asked bool) int64 {
-	if !asked {
-		return 0 // the metric does not tell prompts from completions
-	}
-	families, err := r.registry.Gather()
+// reservedTokens returns the metric of the tokens that requests in flight have reserved.
+func (h *harness) reservedTokens() int64 {
+	families, err := h.registry.Gather()
 	if err != nil {
-		r.t.Error(err)
+		h.t.Error(err)
 	}
 	for _, f := range families {
 		if f.GetName() == "basegate_ledger_reserved_tokens" {
 			return int64(f.GetMetric()[0].GetGauge().GetValue())
 		}
 	}
-	r.t.Error("there is no such metric")
+	h.t.Error("the metric basegate_ledger_reserved_tokens does not exist")
 	return 0
 }

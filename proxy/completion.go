@@ -5,8 +5,8 @@ import (
 	"basegate/validate"
 )
 
-// completion serves POST /v1/completions in the order of judgement of the contract: the first step that fails decides the
-// response.
+// completion serves POST /v1/completions. Its steps are in the order that the HTTP contract defines: the first one that
+// fails decides the response.
 func (s *Server) completion(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err

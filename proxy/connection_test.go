@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// wire is a backend that answers completions with bytes as they are, and then closes the connection.
-func wire(t *testing.T, answer func(net.Conn)) string {
+// startRawBackend starts a backend whose response to a completion request is whatever respond writes to the connection,
+// which it closes afterwards.
+func startRawBackend(t *testing.T, respond func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -26,14 +27,14 @@ func wire(t *testing.T, answer func(net.Conn)) string {
 			if err != nil {
 				return
 			}
-			served.Go(func() { converse(conn, answer) })
+			served.Go(func() { serveRaw(conn, respond) })
 		}
 	})
 	t.Cleanup(func() { listener.Close(); served.Wait() })
 	return "http://" + listener.Addr().String()
 }
 
-func converse(conn net.Conn, answer func(net.Conn)) {
+func serveRaw(conn net.Conn, respond func(net.Conn)) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	for {
@@ -43,18 +44,19 @@ func converse(conn net.Conn, answer func(net.Conn)) {
 		}
 		io.Copy(io.Discard, req.Body)
 		if req.URL.Path == "/v1/completions" {
-			answer(conn)
+			respond(conn)
 			return
 		}
 		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 	}
 }
 
-// writes answers with text.
-func writes(text string) func(net.Conn) {
+// writeRaw returns a function that writes text to a connection.
+func writeRaw(text string) func(net.Conn) {
 	return func(c net.Conn) { io.WriteString(c, text) }
 }
 
+// chunk returns text as one chunk of a chunked body.
 func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
 
 const (
@@ -62,63 +64,64 @@ const (
 	streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 
-// What net/http cannot parse it quotes in its error, and the gateway logs why an attempt failed.
-func TestAnAnswerThatIsNoHTTPIsNotQuotedInTheLog(t *testing.T) {
+// The log says why an attempt failed. Errors of net/http quote the bytes that it could not parse, which may be of a
+// completion.
+func TestInvalidHTTPIsNotQuotedInTheLog(t *testing.T) {
 	const marker = "m4rk3r"
 	for name, c := range map[string]struct{ sent, body, code string }{
-		"no status line":    {marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad status":      {"HTTP/1.1 " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad header":      {"HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad length":      {"HTTP/1.1 200 OK\r\nContent-Length: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad encoding":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + marker + "\r\n\r\n", streamed, "upstream_unreachable"},
-		"a bad chunk":       {plainHead + marker + "\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
-		"a bad trailer":     {plainHead + chunk(plainAnswer) + "0\r\n" + marker + "\r\n\r\n", `{"model":"m","prompt":"x"}`, "upstream_server_error"},
-		"a bad event chunk": {streamHead + marker + "\r\n", streamed, "upstream_server_error"},
+		"no status line":    {marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad status":      {"HTTP/1.1 " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad header":      {"HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad length":      {"HTTP/1.1 200 OK\r\nContent-Length: " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad encoding":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
+		"a bad chunk":       {plainHead + marker + "\r\n", plainRequest, "upstream_server_error"},
+		"a bad trailer":     {plainHead + chunk(plainResponse) + "0\r\n" + marker + "\r\n\r\n", plainRequest, "upstream_server_error"},
+		"a bad event chunk": {streamHead + marker + "\r\n", streamRequest, "upstream_server_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(c.sent)))
-			if got := r.complete(c.body); got.status != http.StatusBadGateway || !strings.Contains(got.body, c.code) {
-				t.Errorf("got %d %s", got.status, got.body)
+			h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, writeRaw(c.sent)))
+			if got := h.complete(c.body); got.status != http.StatusBadGateway || !strings.Contains(got.body, c.code) {
+				t.Errorf("got %d %s, want 502 %s", got.status, got.body, c.code)
 			}
-			if log := r.log.String(); strings.Contains(log, marker) {
-				t.Errorf("the log: %s", log)
+			if log := h.log.String(); strings.Contains(log, marker) {
+				t.Errorf("the log quotes the response: %s", log)
 			}
 		})
 	}
 }
 
-func TestAPlainAnswerThatBreaksOffIsNoAnswer(t *testing.T) {
-	long := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainAnswer)+1) + "\r\n\r\n"
+func TestTruncatedPlainResponseIsRefused(t *testing.T) {
+	head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainResponse)+1) + "\r\n\r\n"
 	for name, sent := range map[string]string{
-		"short of its length":     long + plainAnswer,
-		"between two chunks":      plainHead + chunk(plainAnswer),
-		"inside a chunk":          plainHead + "ffff\r\n" + plainAnswer,
+		"short of its length":     head + plainResponse,
+		"between two chunks":      plainHead + chunk(plainResponse),
+		"inside a chunk":          plainHead + "ffff\r\n" + plainResponse,
 		"before the first byte":   plainHead,
 		"before the header's end": "HTTP/1.1 200 OK\r\nContent-Ty",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, writes(sent)))
-			if got := r.complete(`{"model":"m","prompt":"x"}`); got.status != http.StatusBadGateway || strings.Contains(got.body, "choices") {
+			h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, writeRaw(sent)))
+			if got := h.complete(plainRequest); got.status != http.StatusBadGateway || strings.Contains(got.body, "choices") {
 				t.Errorf("got %d %s", got.status, got.body)
 			}
 		})
 	}
 }
 
-// The client gets every event that was whole, then [DONE] if that was all, else one error event: at whatever byte the
-// connection breaks.
-func TestAStreamCutAtEveryByteEndsInOneWay(t *testing.T) {
+// At whatever offset the connection breaks, the client receives all events that were whole, then [DONE] if every choice
+// has finished, else one error event.
+func TestStreamCutOffAtAnyOffsetEndsUnambiguously(t *testing.T) {
 	events := []string{event(0, "caf\u00e9 \u2028", "null"), event(1, "☕", "null"), event(1, "", `"stop"`), event(0, "b", `"length"`), doneEvent}
 	sent := strings.Join(events, "")
 	finished := len(sent) - len(doneEvent)
 	var at int
-	r := newRig(t, func(o *rigOptions) { o.settings.Attempts = 1 }, wire(t, func(c net.Conn) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 1 }, startRawBackend(t, func(c net.Conn) {
 		io.WriteString(c, streamHead+chunk(sent[:at]))
 	}))
 	for at = 1; at <= len(sent); at++ {
-		got := r.complete(`{"model":"m","prompt":"x","n":2,"stream":true}`)
+		got := h.complete(`{"model":"m","prompt":"x","n":2,"stream":true}`)
 		whole := strings.LastIndex(sent[:at], "\n\n") + 2
-		if whole < 2 {
+		if whole < len("\n\n") {
 			if got.status != http.StatusBadGateway {
 				t.Fatalf("cut at %d, inside the first event: got %d %q", at, got.status, got.body)
 			}
@@ -134,46 +137,51 @@ func TestAStreamCutAtEveryByteEndsInOneWay(t *testing.T) {
 		}
 		if want == sent {
 			if rest != "" {
-				t.Fatalf("cut at %d, with every finish: got %q behind [DONE]", at, rest)
+				t.Fatalf("cut at %d, after every choice has finished: got %q after [DONE]", at, rest)
 			}
 			continue
 		}
 		if !strings.HasPrefix(rest, `data: {"error":{"code":"upstream_server_error"`) || strings.Count(rest, "data: ") != 1 || !strings.HasSuffix(rest, "}}\n\n") {
-			t.Fatalf("cut at %d: it ends with %q", at, rest)
+			t.Fatalf("cut at %d: the stream ends with %q, want one error event", at, rest)
 		}
 	}
 }
 
-func TestABackendThatFallsSilentInAStreamEndsItWithAnErrorEvent(t *testing.T) {
-	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-		streams(event(0, "a", "null"))(w, q)
-		<-q.Context().Done()
+func TestSilentBackendEndsAStreamWithAnErrorEvent(t *testing.T) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		respondStream(event(0, "a", "null"))(w, r)
+		<-r.Context().Done()
 	}))
-	got := r.complete(streamed)
+	got := h.complete(streamRequest)
 	rest, ok := strings.CutPrefix(got.body, event(0, "a", "null"))
 	if !ok || !strings.HasPrefix(rest, `data: {"error":{"code":"upstream_unreachable"`) || strings.Count(rest, "data: ") != 1 {
-		t.Errorf("got %q", got.body)
+		t.Errorf("got %q, want one event and one error event", got.body)
 	}
 }
 
-// A client that stops reading for a while holds its own stream up. The backend, which has sent all it had, is not to
-// blame, and must not have its breaker opened by that.
-func TestASlowClientIsNotTheBackendsSilence(t *testing.T) {
+// A client that stops reading delays only its own stream. The time must not count as silence of the backend, whose
+// breaker it would open.
+func TestSlowClientIsNotTakenForASilentBackend(t *testing.T) {
+	t.Parallel() // it waits for pause
 	const pause = 2250 * time.Millisecond
-	long := event(0, strings.Repeat("word ", 3<<20), "null") // more than the sockets hold
+	long := event(0, strings.Repeat("word ", 8<<20/len("word ")), "null") // more than the socket buffers hold
+	beforePause, afterPause := event(0, "a", "null")+long, event(0, "b", `"stop"`)+doneEvent
 	sent, resume := make(chan struct{}), make(chan struct{})
-	r := newRig(t, func(o *rigOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-		streams(event(0, "a", "null"), long)(w, q)
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		respondStream(event(0, "a", "null"), long)(w, r)
 		close(sent)
 		<-resume
-		streams(event(0, "b", `"stop"`), doneEvent)(w, q)
+		respondStream(afterPause)(w, r)
 	}))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := r.request(t.Context(), http.MethodPost, "/v1/completions", streamed).Write(conn); err != nil {
+	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest).Write(conn); err != nil {
 		t.Fatal(err)
 	}
 	<-sent
@@ -183,12 +191,13 @@ func TestASlowClientIsNotTheBackendsSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	held := make([]byte, len(event(0, "a", "null")+long))
-	if n, err := io.ReadFull(resp.Body, held); err != nil || string(held) != event(0, "a", "null")+long {
-		t.Errorf("got %d bytes of %d, %v", n, len(held), err)
+	got := make([]byte, len(beforePause))
+	n, err := io.ReadFull(resp.Body, got)
+	close(resume) // at once, because the backend's idle timeout runs
+	if err != nil || string(got) != beforePause {
+		t.Errorf("got %d of %d bytes before the pause, %v", n, len(beforePause), err)
 	}
-	close(resume)
-	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != event(0, "b", `"stop"`)+doneEvent {
-		t.Errorf("it ends with %q, %v", rest, err)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != afterPause {
+		t.Errorf("the stream ends with %q, %v", rest, err)
 	}
 }

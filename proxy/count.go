@@ -20,7 +20,7 @@ const (
 	countAfter = 500 * time.Millisecond
 )
 
-// countPrompt makes x.prompt exact by asking the tokenizer, unless it is already.
+// countPrompt makes x.prompt exact by counting with the tokenizer, unless it is exact already.
 func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
@@ -104,8 +104,8 @@ func (x *exchange) texts() []string {
 	return all
 }
 
-// echoedTokens returns a function that tells how many of a choice's tokens are an echo of the prompt: unlimited if they
-// have not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
+// echoedTokens returns a function from a choice to the number of its tokens that echo the prompt: unlimited if they have
+// not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
 func (x *exchange) echoedTokens() func(choice int) int64 {
 	if !x.request.Echo {
 		return nil
@@ -174,7 +174,8 @@ const (
 	withoutSpecial = false
 )
 
-// countTexts asks the tokenizer of ready backends, for several texts at a time.
+// countTexts returns the number of tokens of each text, from the tokenizers of ready backends. It counts several texts
+// at a time.
 func countTexts(ctx context.Context, m *fleet.Model, texts []string, special bool) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenizeTimeout)
 	defer cancel()
@@ -194,8 +195,8 @@ func countTexts(ctx context.Context, m *fleet.Model, texts []string, special boo
 }
 
 func countText(ctx context.Context, m *fleet.Model, text string, special bool) (tokens int64, err error) {
-	err = m.AskReady(func(b *fleet.Backend) error {
-		tokens, err = b.Tokenize(ctx, text, special)
+	err = m.QueryReady(func(b *fleet.Backend) error {
+		tokens, err = b.CountTokens(ctx, text, special)
 		return err
 	})
 	return tokens, err

@@ -43,10 +43,10 @@ type exchange struct {
 	timings     timings
 }
 
-// caller is who asks and who pays.
+// caller is the client, as its key identifies it, and the payer.
 type caller struct {
 	address    string
-	onBehalfOf *principal // set if the console asks for an account that has signed in; nil: the bearer of a key
+	onBehalfOf *principal // the account that the console serves; nil for the bearer of a key
 	identity   identity.Principal
 	payer      budget.Payer // with the caps in force
 }
@@ -70,11 +70,11 @@ type charge struct {
 // delivery is what the client has received.
 type delivery struct {
 	bodyRead      bool        // the request's body has been read to its end
-	streaming     bool        // status and first event have been sent: an error is an event from here on
+	streaming     bool        // status and first event have been sent, so an error must be an event
 	complete      bool        // the whole response has been sent
 	status        int         // 0 before the header has been sent
 	code          apierr.Code // empty on success
-	failure       error       // what the client was told, with its cause
+	failure       error       // the error sent to the client, with its cause
 	deadlineSetAt time.Time   // when the write deadline was last moved
 }
 

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-func TestRequestIDsAreInTheOrderOfTheirTime(t *testing.T) {
-	form := regexp.MustCompile(`^req_[0-9A-V]{26}$`)
+func TestRequestIDsAscendWithTime(t *testing.T) {
+	pattern := regexp.MustCompile(`^req_[0-9A-V]{26}$`)
 	now := time.Date(2026, 11, 21, 23, 59, 59, 999e6, time.UTC)
 	last := ""
 	for range 10_000 {
 		id := newRequestID(now)
-		if !form.MatchString(id) {
-			t.Fatalf("%s is not of the form %s", id, form)
+		if !pattern.MatchString(id) {
+			t.Fatalf("%s does not match %s", id, pattern)
 		}
 		if id <= last {
-			t.Fatalf("%s came after %s", id, last)
+			t.Fatalf("got %s after %s", id, last)
 		}
 		last, now = id, now.Add(time.Millisecond)
 	}
@@ -29,6 +29,6 @@ func TestRequestIDsOfOneMillisecondDiffer(t *testing.T) {
 		seen[newRequestID(now)] = true
 	}
 	if len(seen) != 10_000 {
-		t.Errorf("%d of 10,000 ids differ", len(seen))
+		t.Errorf("got %d different ids, want 10,000", len(seen))
 	}
 }

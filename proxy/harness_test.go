@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -36,12 +38,14 @@ import (
 	"basegate/proxy"
 )
 
+var fastPath = flag.Bool("fastpath", true, "serve completions by http1/server; false: by net/http")
+
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// rig is a gateway's API on a socket, with its own database, in front of the test's backends.
-type rig struct {
+// harness is a gateway's API on a socket, with its own database, in front of the test's backends.
+type harness struct {
 	t        *testing.T
 	url      string
 	secret   string
@@ -56,19 +60,19 @@ type rig struct {
 	database string
 }
 
-// rigOptions are what a test may want otherwise.
-type rigOptions struct {
+// harnessOptions are the options that a test can change.
+type harnessOptions struct {
 	settings    proxy.Settings
 	breaker     breaker.Settings
 	transport   http.RoundTripper
-	maxBuffered int64
+	maxBuffered int64 // bytes
 	model       config.Model
 }
 
-// newRig starts a gateway whose one model, m, has the given backends.
-func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
+// newHarness starts a gateway whose only model, m, has the given backends. change may be nil.
+func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) *harness {
 	t.Helper()
-	o := rigOptions{
+	o := harnessOptions{
 		settings: proxy.Settings{
 			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
 			ConcurrencyPerKey: 1000,
@@ -84,27 +88,30 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	if change != nil {
 		change(&o)
 	}
-	r := &rig{t: t, log: new(lockedBuffer), registry: prometheus.NewRegistry(), database: filepath.Join(t.TempDir(), "test.db")}
-	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(r.log), zap.DebugLevel))
+	h := &harness{t: t, log: new(lockedBuffer), registry: prometheus.NewRegistry(), database: filepath.Join(t.TempDir(), "test.db")}
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(h.log), zap.DebugLevel))
 
-	db, err := database.Open(t.Context(), database.Settings{Path: r.database}, log)
+	if err := os.WriteFile(h.database, migratedDatabase(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := database.Open(t.Context(), database.Settings{Path: h.database}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	r.db = db
+	h.db = db
 	store := identity.New(db, log, identity.Settings{})
-	r.keys, r.accounts = store.Keys, store.Accounts
-	if _, err := r.accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
+	h.keys, h.accounts = store.Keys, store.Accounts
+	if _, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, r.secret, err = r.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
+	if _, h.secret, err = h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.keys.Start(t.Context()); err != nil {
+	if err := h.keys.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.keys.Close)
+	t.Cleanup(h.keys.Close)
 
 	model := o.model
 	for i, b := range backends {
@@ -124,40 +131,47 @@ func newRig(t *testing.T, change func(*rigOptions), backends ...string) *rig {
 	}
 	t.Cleanup(models.Close)
 
-	r.ledger = budget.New(db, log, budget.Settings{})
-	if err := r.ledger.Start(t.Context()); err != nil {
+	h.ledger = budget.New(db, log, budget.Settings{})
+	if err := h.ledger.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.ledger.Close)
-	r.registry.MustRegister(budget.NewCollector(r.ledger))
-	r.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
+	t.Cleanup(h.ledger.Close)
+	h.registry.MustRegister(budget.NewCollector(h.ledger))
+	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
-	r.server = proxy.New(o.settings, proxy.Deps{
-		Keys: r.keys, Fleet: models, Queue: r.queue, Ledger: r.ledger, Transport: o.transport, Registry: r.registry, Log: log,
+	h.server = proxy.New(o.settings, proxy.Deps{
+		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log,
 	})
 	e := echo.New()
-	r.server.Mount(e)
-	r.url = serve(t, e)
-	return r
+	h.server.Mount(e)
+	h.url = serve(t, e)
+	return h
 }
 
-// serve has h answer as it does in the gateway: completions before net/http's server, the rest by that.
+// serve serves h as the gateway does: completions by the fast path unless -fastpath=false, everything else by net/http.
 func serve(t *testing.T, h http.Handler) (address string) {
 	t.Helper()
 	socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := server.New(context.Background(), proxy.CompletionsPath, &http.Server{Handler: h})
+	standard := &http.Server{Handler: h}
+	var public interface {
+		Serve(listener net.Listener) error
+		Shutdown(ctx context.Context) error
+	} = standard
+	if *fastPath {
+		public = server.New(context.Background(), proxy.CompletionsPath, standard)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+		if err := public.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 	}()
 	t.Cleanup(func() {
-		if err := server.Shutdown(context.Background()); err != nil {
+		if err := public.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
 		<-ended
@@ -165,7 +179,30 @@ func serve(t *testing.T, h http.Handler) (address string) {
 	return "http://" + socket.Addr().String()
 }
 
-// lockedBuffer is a log that can be read while it is written.
+// migratedDatabase returns the file of an empty database after all migrations, which take longer than the rest of
+// newHarness.
+var migratedDatabase = sync.OnceValue(func() []byte {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "migrated.db")
+	db, err := database.Open(context.Background(), database.Settings{Path: path}, zap.NewNop())
+	if err != nil {
+		panic(err)
+	}
+	if err := db.Close(); err != nil {
+		panic(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	return content
+})
+
+// lockedBuffer is a buffer that can be read while it is written to.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -183,8 +220,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// reply is a whole answer.
-type reply struct {
+// response is a whole response.
+type response struct {
 	status int
 	header http.Header
 	body   string
@@ -192,67 +229,67 @@ type reply struct {
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 
-// request makes one with the rig's key.
-func (r *rig) request(ctx context.Context, method, path, body string) *http.Request {
-	r.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, r.url+path, strings.NewReader(body))
+// newRequest returns a request with the harness's key.
+func (h *harness) newRequest(ctx context.Context, method, path, body string) *http.Request {
+	h.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(body))
 	if err != nil {
-		r.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+r.secret)
+	req.Header.Set("Authorization", "Bearer "+h.secret)
 	return req
 }
 
-// do sends a request and reads the answer to its end.
-func (r *rig) do(req *http.Request) reply {
-	r.t.Helper()
+// do sends a request and reads the whole response.
+func (h *harness) do(req *http.Request) response {
+	h.t.Helper()
 	resp, err := client.Do(req)
 	if err != nil {
-		r.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		r.t.Fatalf("read answer: %v", err)
+		h.t.Fatalf("read the response: %v", err)
 	}
-	return reply{resp.StatusCode, resp.Header, string(body)}
+	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
 // complete posts a completion request.
-func (r *rig) complete(body string) reply {
-	r.t.Helper()
-	return r.do(r.request(r.t.Context(), http.MethodPost, "/v1/completions", body))
+func (h *harness) complete(body string) response {
+	h.t.Helper()
+	return h.do(h.newRequest(h.t.Context(), http.MethodPost, "/v1/completions", body))
 }
 
-// upstream is a scripted backend: it answers what a probe asks, takes words for tokens, with one special token before a
-// prompt, and hands completions to the test.
-func upstream(t *testing.T, complete http.HandlerFunc) string {
+// startBackend starts a backend that passes completion requests to complete and responds to health checks itself. In
+// its tokenizer, each word is a token, and a prompt has one special token more.
+func startBackend(t *testing.T, complete http.HandlerFunc) string {
 	t.Helper()
-	return upstreamWithout(t, "", complete)
+	return startBackendWithout(t, "", complete)
 }
 
-// upstreamCounting counts the questions to the tokenizer besides.
-func upstreamCounting(t *testing.T, asked *int, complete http.HandlerFunc) string {
+// startBackendCounting starts a backend that counts the requests to its tokenizer.
+func startBackendCounting(t *testing.T, tokenizeCalls *int, complete http.HandlerFunc) string {
 	t.Helper()
 	var mu sync.Mutex
-	return scripted(t, complete, func(q *http.Request) bool {
+	return startFilteredBackend(t, complete, func(r *http.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		if q.URL.Path == "/tokenize" {
-			*asked++
+		if r.URL.Path == "/tokenize" {
+			*tokenizeCalls++
 		}
 		return true
 	})
 }
 
-// upstreamWithout has no such path.
-func upstreamWithout(t *testing.T, path string, complete http.HandlerFunc) string {
+// startBackendWithout starts a backend without a path.
+func startBackendWithout(t *testing.T, path string, complete http.HandlerFunc) string {
 	t.Helper()
-	return scripted(t, complete, func(q *http.Request) bool { return q.URL.Path != path })
+	return startFilteredBackend(t, complete, func(r *http.Request) bool { return r.URL.Path != path })
 }
 
-// scripted serves the requests that serves agrees to.
-func scripted(t *testing.T, complete http.HandlerFunc, serves func(*http.Request) bool) string {
+// startFilteredBackend starts a backend that responds with 404 to the requests for which exists returns false.
+func startFilteredBackend(t *testing.T, complete http.HandlerFunc, exists func(*http.Request) bool) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -260,48 +297,48 @@ func scripted(t *testing.T, complete http.HandlerFunc, serves func(*http.Request
 		io.WriteString(w, `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":4096}]}`)
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.27.0"}`) })
-	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, q *http.Request) {
-		body, _ := io.ReadAll(q.Body)
+	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
 		count := len(strings.Fields(gjson.GetBytes(body, "prompt").Str))
 		if gjson.GetBytes(body, "add_special_tokens").Bool() {
 			count++
 		}
 		fmt.Fprintf(w, `{"count":%d,"max_model_len":4096,"tokens":[]}`, count)
 	})
-	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, q *http.Request) {
-		body, _ := io.ReadAll(q.Body) // only then does net/http notice a client that leaves
-		q.Body = io.NopCloser(bytes.NewReader(body))
-		complete(w, q)
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // net/http notices a client disconnect only after the body has been read
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		complete(w, r)
 	})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if !serves(q) {
-			http.NotFound(w, q)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !exists(r) {
+			http.NotFound(w, r)
 			return
 		}
-		mux.ServeHTTP(w, q)
+		mux.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// tokenize asks a backend how many tokens a prompt has.
-func (r *rig) tokenize(backend, text string) (int64, error) {
-	r.t.Helper()
-	question, err := json.Marshal(map[string]string{"prompt": text})
+// tokenize returns the number of tokens that a backend counts in a text.
+func (h *harness) tokenize(backend, text string) (int64, error) {
+	h.t.Helper()
+	payload, err := json.Marshal(map[string]string{"prompt": text})
 	if err != nil {
 		return 0, err
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, backend+"/tokenize", bytes.NewReader(question))
+	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodPost, backend+"/tokenize", bytes.NewReader(payload))
 	if err != nil {
 		return 0, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	got := r.do(req)
+	got := h.do(req)
 	return gjson.Get(got.body, "count").Int(), nil
 }
 
-// streams answers with the given writes, each flushed by itself.
-func streams(writes ...string) http.HandlerFunc {
+// respondStream returns a handler that sends events, flushing each element of writes separately.
+func respondStream(writes ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		for _, text := range writes {
@@ -311,8 +348,8 @@ func streams(writes ...string) http.HandlerFunc {
 	}
 }
 
-// answers answers with a status and a body.
-func answers(status int, contentType, body string) http.HandlerFunc {
+// respond returns a handler that sends a status and a body.
+func respond(status int, contentType, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
@@ -320,8 +357,8 @@ func answers(status int, contentType, body string) http.HandlerFunc {
 	}
 }
 
-// refusing is the address of a backend that refuses connections.
-func refusing(t *testing.T) string {
+// refusingBackend returns the URL of a backend that refuses connections.
+func refusingBackend(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,8 +19,8 @@ type promptCount struct {
 	each   []int64 // of each text prompt, after they have been counted
 }
 
-// checkLength refuses a prompt that does not fit the model. Token ids are counted; text is bounded by its bytes, and a
-// backend's tokenizer is asked only if the bound does not fit, so that no refusal rests on the bound.
+// checkLength refuses a prompt that does not fit the model. Token ids are counted; text is bounded by its bytes, and
+// counted by a backend's tokenizer only if the bound does not fit, so that no refusal rests on the bound.
 func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
@@ -54,7 +54,7 @@ func (x *exchange) checkLength() error {
 	return refused
 }
 
-// uncountable returns the error of a prompt whose length decides while the tokenizer does not answer.
+// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond.
 func (x *exchange) uncountable(cause error) error {
 	return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length the request cannot be judged", x.model.ID()), 1, cause)
 }

@@ -9,17 +9,18 @@ import (
 	"basegate/mockvllm"
 )
 
-// A refusal rests on the tokenizer's count, never on the bound; and a prompt that fits by its bytes costs no question.
-func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
-	p, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
+// A prompt is refused only by the tokenizer's count, never by the upper bound. A prompt whose bound fits is not
+// counted.
+func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close() })
-	r := newRig(t, nil, p.URL())
-	questions := func() (n int) {
-		for _, q := range p.Requests() {
-			if q.Path == "/tokenize" {
+	t.Cleanup(func() { mock.Close() })
+	h := newHarness(t, nil, mock.URL())
+	tokenizeCalls := func() (n int) {
+		for _, r := range mock.Requests() {
+			if r.Path == "/tokenize" {
 				n++
 			}
 		}
@@ -31,52 +32,54 @@ func TestOnlyAPromptThatMayNotFitIsCounted(t *testing.T) {
 		name, prompt string
 		maxTokens    int
 		status       int
-		asked        int
+		calls        int // of the tokenizer
 	}{
 		{"a short text", `"the sea"`, 16, 200, 0},
-		{"a text that fits by its tokens alone", `"` + strings.Repeat("the ", 48) + `"`, 10, 200, 1},
+		{"a text that fits, though its bound does not", `"` + strings.Repeat("the ", 48) + `"`, 10, 200, 1},
 		{"a long text", `"` + long + `"`, 16, 400, 1},
 		{"a short and a long text", `["the sea","` + long + `"]`, 16, 400, 1},
 		{"token ids that just fit", ids(184), 16, 200, 0},
-		{"token ids that do not", ids(185), 16, 400, 0},
-		{"one list of token ids that does not", "[[65]," + ids(185) + "]", 16, 400, 0},
-		{"many that fit each", "[" + ids(150) + "," + ids(150) + "]", 16, 200, 0},
-		{"decomposed letters, of which this tokenizer makes more than NFC has", `"` + strings.Repeat("e\u0301", 64) + `"`, 10, 400, 1},
-		{"too many tokens asked for", `"x"`, 200, 400, 1},
-		{"far too many", `"x"`, 1 << 30, 400, 1},
+		{"token ids that do not fit", ids(185), 16, 400, 0},
+		{"two prompts, one of which does not fit", "[[65]," + ids(185) + "]", 16, 400, 0},
+		{"two prompts that fit each", "[" + ids(150) + "," + ids(150) + "]", 16, 200, 0},
+		{"decomposed letters, which have more tokens than letters in NFC", `"` + strings.Repeat("e\u0301", 64) + `"`, 10, 400, 1},
+		{"max_tokens that does not fit", `"x"`, 200, 400, 1},
+		{"a huge max_tokens", `"x"`, 1 << 30, 400, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := questions()
-			got := r.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
+			before := tokenizeCalls()
+			got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
 			if got.status != c.status || (c.status == 400 && (!strings.Contains(got.body, `"code":"context_length_exceeded"`) ||
 				!strings.Contains(got.body, fmt.Sprintf(`"max_tokens":%d,"max_model_len":200`, c.maxTokens)))) {
-				t.Errorf("got %d %s", got.status, got.body)
+				t.Errorf("got %d %s, want %d", got.status, got.body, c.status)
 			}
-			if n := questions() - before; n != c.asked {
-				t.Errorf("the tokenizer was asked %d times", n)
+			if n := tokenizeCalls() - before; n != c.calls {
+				t.Errorf("got %d calls of the tokenizer, want %d", n, c.calls)
 			}
 		})
 	}
-	// Where the tokenizer does not answer, vLLM judges.
-	p.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: -1})
-	got := r.complete(`{"model":"m","prompt":"` + long + `"}`)
+	// If the tokenizer fails, the length is left to vLLM to check.
+	mock.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: -1})
+	got := h.complete(`{"model":"m","prompt":"` + long + `"}`)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"vllm_context_length"`) {
-		t.Errorf("got %d %s", got.status, got.body)
+		t.Errorf("without a tokenizer: got %d %s, want 502 vllm_context_length", got.status, got.body)
 	}
 }
 
-// A prompt to be scored whose length decides is not let through uncounted: vLLM knows nothing of that limit.
-func TestAPromptToBeScoredIsNotLetThroughUncounted(t *testing.T) {
-	limited := func(o *rigOptions) { o.model.MaxScoredPromptTokens = 10 }
-	r := newRig(t, limited, upstreamWithout(t, "/tokenize", answers(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
+// A prompt to be scored that may exceed the limit for such prompts is refused if it cannot be counted, because vLLM
+// does not know that limit.
+func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
+	limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
+	h := newHarness(t, limited, startBackendWithout(t, "/tokenize", respond(200, "application/json",
+		`{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
 	for body, status := range map[string]int{
 		`"prompt":"once upon a time","prompt_logprobs":1`: http.StatusBadGateway,
 		`"prompt":"once","prompt_logprobs":1`:             http.StatusOK,
 		`"prompt":"once upon a time"`:                     http.StatusOK,
 	} {
-		got := r.complete(`{"model":"m",` + body + `}`)
+		got := h.complete(`{"model":"m",` + body + `}`)
 		if got.status != status || status == http.StatusBadGateway && !strings.Contains(got.body, `"code":"upstream_unreachable"`) {
-			t.Errorf("%s: %d %s", body, got.status, got.body)
+			t.Errorf("%s: got %d %s, want %d", body, got.status, got.body, status)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (s *Server) modelObject(m *fleet.Model) modelObject {
 	if n := m.MaxModelLen(); n > 0 {
 		o.MaxModelLen = &n
 	}
-	if o.Status != fleet.Warm {
+	if o.Status != fleet.StatusWarm {
 		estimate := apierr.Seconds(m.BootEstimate())
 		o.BootEstimate = &estimate
 	}

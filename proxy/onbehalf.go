@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// principal is an account with one of its keys, in whose name the console asks.
+// principal is an account with one of its keys, on behalf of which the console sends requests.
 type principal struct{ account, key string }
 
-// ServeOnBehalfOf serves a completion request of the console in the name of one of an account's keys. It does all that POST
-// /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and asks vLLM to name tokens by their
-// ids. The caller must have authenticated the account.
+// ServeOnBehalfOf serves a completion request of the console in the name of one of an account's keys. It does all that
+// POST /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and makes vLLM name tokens by
+// their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // a request may wait without limit; extendWriteDeadline sets another
 	x := s.newExchange(w, r)

@@ -33,7 +33,7 @@ func putPlainBuffer(b *bytes.Buffer) {
 
 // receivePlain reads a whole plain response and checks it before its status is sent to the client: vLLM sends some errors
 // with status 200, and a body can break off.
-func (p *response) receivePlain(x *exchange) (outcome breaker.Verdict) {
+func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 	p.body = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
 	p.body.Reset()
 	if p.ContentLength > 0 {
@@ -49,24 +49,24 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Verdict) {
 
 // checkPlain classifies a plain body that came with status 200, and returns its usage. If the backend reported none, the
 // exchange keeps the choices to count them.
-func (x *exchange) checkPlain(body []byte) (stream.Usage, breaker.Verdict) {
+func (x *exchange) checkPlain(body []byte) (stream.Usage, breaker.Outcome) {
 	var completion stream.Object
 	if err := completion.Parse(body); err != nil {
-		return stream.Usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: err}
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: err}
 	}
 	switch {
 	case completion.IsError():
-		return stream.Usage{}, breaker.Answer(http.StatusOK, body)
+		return stream.Usage{}, breaker.Classify(http.StatusOK, body)
 	case completion.NumChoices() == 0:
-		return stream.Usage{}, breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoChoices}
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoChoices}
 	case completion.Aborted():
-		return stream.Usage{}, breaker.Verdict{Class: breaker.Aborted, Status: http.StatusOK}
+		return stream.Usage{}, breaker.Outcome{Class: breaker.Aborted, Status: http.StatusOK}
 	}
 	usage := completion.Usage()
 	if !usage.Known {
 		x.charge.choices = completion.ChoiceUsage()
 	}
-	return usage, breaker.Verdict{}
+	return usage, breaker.Outcome{}
 }
 
 // relayPlain sends a plain response to the client after its charge is on disk.

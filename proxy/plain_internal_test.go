@@ -9,8 +9,8 @@ import (
 	"basegate/validate"
 )
 
-// A plain response is served only if it is JSON with choices; its usage is never negative; and the gateway's edits leave
-// it valid JSON.
+// A plain response is accepted only if it is JSON with choices. Its usage is never negative, and it stays valid JSON
+// when the gateway edits it.
 func FuzzPlain(f *testing.F) {
 	for _, body := range []string{
 		`{"id":"c","choices":[{"index":0,"text":"a","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}`,
@@ -23,26 +23,26 @@ func FuzzPlain(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, bestOf, n byte) {
 		x := new(exchange)
-		usage, v := x.checkPlain(body)
-		if v.Class != breaker.Success {
+		usage, outcome := x.checkPlain(body)
+		if outcome.Class != breaker.Success {
 			return
 		}
 		if !json.Valid(body) {
-			t.Fatalf("%q was accepted", body)
+			t.Fatalf("%q was accepted, but is not JSON", body)
 		}
 		if usage.Prompt < 0 || usage.Completion < 0 {
 			t.Errorf("the usage of %q is %+v", body, usage)
 		}
 		if !usage.Known && len(x.charge.choices) == 0 {
-			t.Errorf("%q: neither usage nor choices are known", body)
+			t.Errorf("%q: neither the usage nor the choices are known", body)
 		}
-		if whole := slices.Concat(withUserTag(body, []byte(`"me"`))...); !json.Valid(whole) {
-			t.Errorf("%q with a user tag is %q", body, whole)
+		if tagged := slices.Concat(withUserTag(body, []byte(`"me"`))...); !json.Valid(tagged) {
+			t.Errorf("%q with a user tag is %q", body, tagged)
 		}
 		r := &validate.Request{Prompts: 1, N: max(1, int64(n%16)), Logprobs: validate.Absent, PromptLogprobs: validate.Absent}
 		r.BestOf = max(r.N, int64(bestOf%16))
 		if best := chooseBest(body, r); !json.Valid(best) {
-			t.Errorf("the best of %q are %q", body, best)
+			t.Errorf("the best choices of %q are %q, which is not JSON", body, best)
 		}
 	})
 }

@@ -14,10 +14,30 @@ import (
 
 // checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
 func (s *Server) checkBudget(x *exchange) error {
-	if e := s.ledger.Spent(x.caller.payer); e != nil {
+	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
 		return budgetExceeded(e)
 	}
 	return nil
+}
+
+// requester counts the prompt and reserves memory if the ledger needs it.
+type requester struct {
+	x         *exchange
+	queue     *admission.Queue
+	bodyBytes int64
+}
+
+// CountPrompt implements budget.Requester.
+func (r *requester) CountPrompt(ctx context.Context) (int64, error) {
+	if err := r.x.countPrompt(ctx); err != nil {
+		return 0, errors.Join(errUncounted, err)
+	}
+	return r.x.prompt.tokens, nil
+}
+
+// ReserveMemory implements budget.Requester.
+func (r *requester) ReserveMemory() (release func(), err error) {
+	return r.queue.ReserveMemory(r.bodyBytes) //nolint:wrapcheck // compared by reserve
 }
 
 // errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
@@ -32,13 +52,7 @@ func (s *Server) reserve(x *exchange, bodyBytes int64) (err error) {
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
 	}, budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
-		Hold: func() (func(), error) { return s.queue.ReserveMemory(bodyBytes) },
-	}, func(ctx context.Context) (int64, error) {
-		if err := x.countPrompt(ctx); err != nil {
-			return 0, errors.Join(errUncounted, err)
-		}
-		return x.prompt.tokens, nil
-	})
+	}, &requester{x, s.queue, bodyBytes})
 	x.timings.queued += time.Since(began)
 	if err == nil {
 		return nil

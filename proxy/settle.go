@@ -30,7 +30,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	}
 	x.charge.usage, x.charge.settled = usage, true
 	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
-	// is told that it failed.
+	// receives an error.
 	err := x.reservation.Settle(context.WithoutCancel(x.r.Context()), outcome)
 	switch {
 	case err == nil:
@@ -42,8 +42,8 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	}
 }
 
-// settleFailure settles a request that failed or whose client disconnected. It returns err, which is what the client is
-// told, and not an error of the ledger.
+// settleFailure settles a request that failed or whose client disconnected. It returns err, which is the error
+// for the client, and not an error of the ledger.
 func (s *Server) settleFailure(x *exchange, err error) error {
 	if err == nil || x.charge.settled {
 		return err
@@ -75,9 +75,9 @@ func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
 // takes to stop after it has cancelled the requests in flight.
 const countTimeout = 5 * time.Second
 
-// countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. It releases
-// the slot first, because vLLM has finished with the request. If the tokenizer does not answer, the prompt's upper bound
-// is charged, and one token for each event.
+// countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. It
+// releases the slot first, because vLLM has finished with the request. If the tokenizer does not respond, the prompt's
+// upper bound is charged, and one token for each event.
 func (s *Server) countUsage(x *exchange) stream.Usage {
 	x.slot.Release()
 	x.stopCounting()

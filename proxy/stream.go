@@ -25,11 +25,11 @@ type eventStream struct {
 	state   *stream.State
 	first   []byte          // the events received before the stream is relayed
 	status  stream.Status   // after them
-	failure breaker.Verdict // why the status is Failed
+	failure breaker.Outcome // why the status is Failed
 }
 
 // receiveFirstEvent waits for the first event of a stream. Until it has arrived, another attempt may follow.
-func (p *response) receiveFirstEvent(x *exchange) breaker.Verdict {
+func (p *response) receiveFirstEvent(x *exchange) breaker.Outcome {
 	if kind, _, err := mime.ParseMediaType(p.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return p.notStream(x)
 	}
@@ -43,21 +43,21 @@ func (p *response) receiveFirstEvent(x *exchange) breaker.Verdict {
 		switch {
 		case len(e.first) > 0:
 			x.timings.upstream, x.timings.firstToken = time.Since(x.timings.sent), time.Since(x.timings.arrived)
-			return breaker.Verdict{}
+			return breaker.Outcome{}
 		case e.status == stream.Failed:
 			return e.failure
 		case e.status == stream.Complete: // a usage event alone
-			return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNoContent}
+			return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoContent}
 		}
 		p.watchdog.Reset(x.settings.IdleTimeout)
 	}
 }
 
 // notStream classifies a plain response to a request that streams: an error that some versions send with status 200.
-func (p *response) notStream(x *exchange) breaker.Verdict {
+func (p *response) notStream(x *exchange) breaker.Outcome {
 	outcome := p.classifyError(x)
 	if outcome.Class == breaker.ServerError && outcome.Message == "" {
-		return breaker.Verdict{Class: breaker.Garbled, Status: http.StatusOK, Cause: errNotStream}
+		return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNotStream}
 	}
 	return outcome
 }
@@ -91,15 +91,15 @@ func (p *response) nextEvents(x *exchange) ([]byte, stream.Status) {
 // streamClasses are the classes of the failures of a stream; an error event is classified by its content.
 var streamClasses = map[stream.FailureKind]breaker.Class{
 	stream.Aborted:   breaker.Aborted,
-	stream.Malformed: breaker.Garbled,
+	stream.Malformed: breaker.Malformed,
 	stream.Truncated: breaker.Truncated,
 }
 
-func classifyStream(f stream.Failure) breaker.Verdict {
+func classifyStream(f stream.Failure) breaker.Outcome {
 	if f.Kind == stream.ErrorEvent {
-		return breaker.Answer(http.StatusOK, f.Payload)
+		return breaker.Classify(http.StatusOK, f.Payload)
 	}
-	return breaker.Verdict{Class: streamClasses[f.Kind], Status: http.StatusOK, Cause: f.Err}
+	return breaker.Outcome{Class: streamClasses[f.Kind], Status: http.StatusOK, Cause: f.Err}
 }
 
 // relayStream relays events to the client, each as soon as it is whole. The stream ends with [DONE] or with one error

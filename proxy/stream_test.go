@@ -4,73 +4,66 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"basegate/internal/ssetest"
 )
 
-const (
-	streamed      = `{"model":"m","prompt":"x","max_tokens":3,"stream":true}`
-	streamedUsage = `{"model":"m","prompt":"x","max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`
-	doneEvent     = "data: [DONE]\n\n"
-)
-
-// event is one event of one choice; finish is JSON.
-func event(index int, text, finish string) string {
-	return fmt.Sprintf("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":%d,\"text\":%q,\"finish_reason\":%s}]}\n\n", index, text, finish)
-}
-
-// The transcripts are what each version of vLLM sends with include_usage, as sent; the usage event is the last before
-// [DONE]. Each goes through cut in two at every byte offset, once with the usage asked for and once without.
-func TestATranscriptComesThroughWhereverItIsCut(t *testing.T) {
-	files, err := filepath.Glob("../stream/testdata/sse/*.sse")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			transcript := string(text)
-			var offset int
-			r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
-				streams(transcript[:offset], transcript[offset:])(w, q)
-			}))
-			n := strings.Count(filepath.Base(file), "n2") + 1 // files of two choices say so in their names
-			ask := func(usage string) string {
-				return fmt.Sprintf(`{"model":"m","prompt":"x","n":%d,"stream":true%s}`, n, usage)
-			}
-			for offset = range len(transcript) + 1 {
-				if got := r.complete(ask(`,"stream_options":{"include_usage":true}`)); got.body != transcript {
-					t.Fatalf("cut at %d (-sent +got):\n%s", offset, cmp.Diff(transcript, got.body))
-				}
-				if got := r.complete(ask("")); got.body != withoutUsage(transcript) {
-					t.Fatalf("cut at %d, usage not asked for (-want +got):\n%s", offset, cmp.Diff(withoutUsage(transcript), got.body))
+// A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits
+// it: in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets
+// around the ends of events and a sample of the others are enough.
+func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
+	for _, s := range ssetest.Streams() {
+		t.Run(s.Name, func(t *testing.T) {
+			var writes []string
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) { respondStream(writes...)(w, r) }))
+			check := func(split string) {
+				t.Helper()
+				for usage, want := range map[string]string{`,"stream_options":{"include_usage":true}`: s.Text(), "": s.TextWithoutUsage()} {
+					got := h.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true%s}`, s.Request, usage))
+					if got.body != want {
+						t.Fatalf("%s, usage %q (-want +got):\n%s", split, usage, cmp.Diff(want, got.body))
+					}
 				}
 			}
+			sent := s.Text()
+			for _, at := range splitOffsets(s.Events) {
+				writes = []string{sent[:at], sent[at:]}
+				check(fmt.Sprint("split at ", at))
+			}
+			writes = strings.Split(sent, "")
+			check("byte by byte")
+			writes = []string{sent}
+			check("not split")
 		})
 	}
 }
 
-// withoutUsage is a transcript less the event whose choices are empty.
-func withoutUsage(transcript string) string {
-	var kept []string
-	for _, e := range strings.SplitAfter(transcript, "\n\n") {
-		if !strings.Contains(e, `"choices":[]`) {
-			kept = append(kept, e)
+// splitOffsets returns the offsets up to two bytes around the end of each event, and every 41st offset between them.
+func splitOffsets(events []string) []int {
+	total := len(strings.Join(events, ""))
+	end := 0
+	var offsets []int
+	for _, e := range events {
+		for at := end; at < end+len(e); at += 41 {
+			offsets = append(offsets, at)
+		}
+		end += len(e)
+		for at := end - 2; at <= min(end+2, total); at++ {
+			offsets = append(offsets, at)
 		}
 	}
-	return strings.Join(kept, "")
+	slices.Sort(offsets)
+	return slices.Compact(offsets)
 }
 
-func TestAnEventWaitsForNothing(t *testing.T) {
-	received := make(chan struct{})
-	r := newRig(t, nil, upstream(t, func(w http.ResponseWriter, q *http.Request) {
+func TestEventsAreRelayedImmediately(t *testing.T) {
+	received := make(chan struct{}) // one value for each event that the client has received
+	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 20 {
 			finish := "null"
@@ -80,52 +73,51 @@ func TestAnEventWaitsForNothing(t *testing.T) {
 			io.WriteString(w, event(0, "a", finish))
 			http.NewResponseController(w).Flush()
 			select {
-			case <-received: // the next event is not sent before the client has this one
-			case <-q.Context().Done():
+			case <-received: // the next event is sent only then
+			case <-r.Context().Done():
 				return
 			}
 		}
 		io.WriteString(w, doneEvent)
 	}))
-	resp, err := client.Do(r.request(t.Context(), http.MethodPost, "/v1/completions", streamed))
+	resp, err := client.Do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	one := make([]byte, len(event(0, "a", "null")))
 	for i := range 20 {
 		want := event(0, "a", "null")
 		if i == 19 {
 			want = event(0, "a", `"length"`)
 		}
-		one = append(one[:0], make([]byte, len(want))...)
+		one := make([]byte, len(want))
 		if _, err := io.ReadFull(resp.Body, one); err != nil || string(one) != want {
-			t.Fatalf("event %d: %v, got %q", i, err, one)
+			t.Fatalf("event %d: got %q, %v", i, one, err)
 		}
 		received <- struct{}{}
 	}
 	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != doneEvent {
-		t.Fatalf("at the end: %v, got %q", err, rest)
+		t.Fatalf("the stream ends with %q, %v", rest, err)
 	}
 }
 
-func TestALineOfMegabytesPasses(t *testing.T) {
+func TestEventOfMegabytesIsRelayed(t *testing.T) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		long := event(0, strings.Repeat("word ", size/5), `"length"`) + doneEvent
-		r := newRig(t, nil, upstream(t, streams(long)))
-		if got := r.complete(streamed); got.body != long {
-			t.Errorf("%d bytes: got %d bytes that differ", len(long), len(got.body))
+		h := newHarness(t, nil, startBackend(t, respondStream(long)))
+		if got := h.complete(streamRequest); got.body != long {
+			t.Errorf("got %d bytes that differ from the %d bytes sent", len(got.body), len(long))
 		}
 	}
 }
 
-// Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing behind it.
-func TestAStreamNeverEndsAmbiguously(t *testing.T) {
+// Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing after it.
+func TestStreamNeverEndsAmbiguously(t *testing.T) {
 	begun := event(0, "a", "null") + event(0, "b", "null")
 	finished := event(0, "c", `"length"`)
 	vllmError := "data: {\"error\": {\"message\": \"%s\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}}\n\n" + doneEvent
 	abort := func(w http.ResponseWriter, _ *http.Request) {
-		streams(begun)(w, nil)
+		respondStream(begun)(w, nil)
 		panic(http.ErrAbortHandler)
 	}
 	for _, c := range []struct {
@@ -133,72 +125,72 @@ func TestAStreamNeverEndsAmbiguously(t *testing.T) {
 		backend http.HandlerFunc
 		code    string // of the error event; empty: [DONE]
 	}{
-		{"all is well", streams(begun, finished, doneEvent), ""},
-		{"no [DONE] behind the finish", streams(begun, finished), ""},
-		{"the stream just stops", streams(begun), "upstream_server_error"},
+		{"complete", respondStream(begun, finished, doneEvent), ""},
+		{"no [DONE] after the finish", respondStream(begun, finished), ""},
+		{"no finish and no [DONE]", respondStream(begun), "upstream_server_error"},
 		{"the connection breaks", abort, "upstream_server_error"},
-		{"it stops inside an event", streams(begun, finished[:20]), "upstream_server_error"},
-		{"[DONE] without a finish", streams(begun, doneEvent), "upstream_server_error"},
-		{"a choice is aborted", streams(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
-		{"an error event", streams(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
-		{"a dead engine, called the client's error 400", streams(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
-		{"out of memory", streams(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
-		{"garbage in an event", streams(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
-		{"garbage between events", streams(begun, "<html>\n\n"), "upstream_server_error"},
+		{"the end is inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
+		{"[DONE] without a finish", respondStream(begun, doneEvent), "upstream_server_error"},
+		{"a choice is aborted", respondStream(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
+		{"an error event", respondStream(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
+		{"a dead engine, reported as client error 400", respondStream(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
+		{"out of memory", respondStream(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},
+		{"garbage in an event", respondStream(begun, "data: {\"choices\":[nonsense]}\n\n"), "upstream_server_error"},
+		{"garbage between events", respondStream(begun, "<html>\n\n"), "upstream_server_error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, nil, upstream(t, c.backend))
-			got := r.complete(streamed)
+			h := newHarness(t, nil, startBackend(t, c.backend))
+			got := h.complete(streamRequest)
 			rest, ok := strings.CutPrefix(got.body, begun)
 			if !ok || got.status != http.StatusOK {
-				t.Fatalf("got %d %q; want it to begin with what had come", got.status, got.body)
+				t.Fatalf("got %d %q; want it to begin with the events before the failure", got.status, got.body)
 			}
 			if c.code == "" {
 				if rest != finished+doneEvent {
-					t.Errorf("got %q behind the beginning", rest)
+					t.Errorf("the stream ends with %q, want %q", rest, finished+doneEvent)
 				}
 				return
 			}
 			if strings.Count(rest, "data: ") != 1 || strings.Contains(rest, "[DONE]") ||
 				!strings.HasPrefix(rest, `data: {"error":{"code":"`+c.code+`"`) || !strings.HasSuffix(rest, "}}\n\n") {
-				t.Errorf("got %q; want one error event %s", rest, c.code)
+				t.Errorf("the stream ends with %q, want one error event %s", rest, c.code)
 			}
 		})
 	}
 }
 
-func TestCommentsPassOnceTheStreamHasBegun(t *testing.T) {
-	r := newRig(t, nil, upstream(t, streams(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
+func TestCommentsAreRelayedAfterTheFirstEvent(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respondStream(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
 	want := event(0, "a", "null") + ": ping\n\n" + event(0, "b", `"stop"`) + doneEvent
-	if got := r.complete(streamed); got.body != want {
+	if got := h.complete(streamRequest); got.body != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got.body))
 	}
 }
 
-// Buffers of streams are reused: what one stream leaves behind must not disturb the next.
-func TestStreamsOneAfterTheOther(t *testing.T) {
+func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
 	whole := event(0, "a", `"stop"`) + doneEvent
-	r := newRig(t, nil, upstream(t, streams(whole)))
+	h := newHarness(t, nil, startBackend(t, respondStream(whole)))
 	for range 50 {
-		if got := r.complete(streamed); got.body != whole {
+		if got := h.complete(streamRequest); got.body != whole {
 			t.Fatalf("got %q", got.body)
 		}
 	}
 }
 
-func TestTheStatusWaitsForTheFirstEvent(t *testing.T) {
+// The status is sent with the first event, so a failure before it is a plain error.
+func TestFailureBeforeTheFirstEventIsAPlainError(t *testing.T) {
 	for name, backend := range map[string]http.HandlerFunc{
-		"an error in the stream": streams("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
-		"an abort":               streams(event(0, "", `"abort"`) + doneEvent),
-		"nothing":                streams(""),
-		"[DONE] alone":           streams(doneEvent),
-		"a plain error":          answers(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
-		"something else":         answers(http.StatusOK, "text/html", `<html>`),
+		"an error in the stream": respondStream("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
+		"an abort":               respondStream(event(0, "", `"abort"`) + doneEvent),
+		"an empty stream":        respondStream(""),
+		"[DONE] alone":           respondStream(doneEvent),
+		"a plain error":          respond(http.StatusOK, "application/json", `{"error":{"message":"boom","code":500}}`),
+		"something else":         respond(http.StatusOK, "text/html", `<html>`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil, upstream(t, backend))
-			if got := r.complete(streamedUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
-				t.Errorf("got %d %s", got.status, got.body)
+			h := newHarness(t, nil, startBackend(t, backend))
+			if got := h.complete(streamRequestWithUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
+				t.Errorf("got %d %s, want 502 upstream_server_error", got.status, got.body)
 			}
 		})
 	}

@@ -1,6 +1,6 @@
-// Package stream reads the answers of vLLM's completion API: it splits a stream of server-sent events into whole events,
-// parses the few members that the gateway needs from a completion object or a chunk, and tracks the state of a stream:
-// which choices have finished, what vLLM reports as usage, and how much of each choice has been passed on.
+// Package stream parses the responses of vLLM's completion API. It splits a stream of server-sent events into whole
+// events, parses the few members that the gateway needs from a completion object or a chunk, and tracks the state of a
+// stream: which choices have finished, what vLLM reports as usage, and how much of each choice has been passed on.
 //
 // It reports what the bytes say. What a failure means for retries, the circuit breaker or the client is decided by
 // packages breaker and proxy.

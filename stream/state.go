@@ -51,7 +51,7 @@ type State struct {
 	echoed    func(choice int) int64 // prompt tokens that each choice echoes; nil without echo
 	choices   []ChoiceUsage          // by index; grows with the stream, because a request may ask for millions
 
-	began      bool // a chunk that the client receives has come
+	began      bool // a chunk has been passed on
 	unfinished int
 	tokens     int64 // lower bound of the completion tokens received
 	usage      Usage
@@ -78,8 +78,8 @@ func (s *State) Choices() []ChoiceUsage { return s.choices }
 // Failure says why the stream is Failed.
 func (s *State) Failure() Failure { return s.failure }
 
-// Add processes a batch of whole events and returns the bytes to pass on: the batch without the events that are left out
-// and without [DONE]. Nothing after the end of the stream is passed on.
+// Add processes a batch of whole events and returns the bytes to pass on: the batch without the events that the client
+// must not receive and without [DONE]. Nothing after the end of the stream is passed on.
 func (s *State) Add(batch []byte) ([]byte, Status) {
 	rest := batch
 	for len(rest) > 0 {
@@ -182,8 +182,8 @@ func (s *State) atDone() Status {
 	return Complete
 }
 
-// End returns the status of a stream that ended without [DONE]: it is Complete if every choice has finished and the usage
-// that the client asked for has come.
+// End returns the status of a stream that ended without [DONE]: it is Complete if every choice has finished and the
+// usage that the client asked for has been received.
 func (s *State) End() Status {
 	if s.passUsage && !s.usage.Known {
 		return s.fail(Failure{Kind: Truncated, Err: errNoUsage})

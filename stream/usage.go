@@ -7,8 +7,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// ChoiceUsage counts what of one choice has been received. vLLM reports the usage of a stream only at its end, so this is
-// what a stream costs that is cut off. One event may hold several tokens; how many, only its text or logprobs tell.
+// ChoiceUsage counts the part of one choice that has been received. vLLM reports the usage of a stream only at its end,
+// so a stream that is cut off is charged by these counts. An event may contain several tokens; their number follows from
+// its text or logprobs only.
 type ChoiceUsage struct {
 	Scored int64 // tokens listed by logprobs, those of an echoed prompt included
 	Echoed int64 // tokens of the prompt, which an echo repeats first

@@ -7,31 +7,33 @@ import (
 	"basegate/validate"
 )
 
-const small = `{"model": "llama-8b", "prompt": "%", "max_tokens": 64, "temperature": 0.70, "top_p": 0.95, "top_k": 40, ` +
+// bodyTemplate is a body with most fields; "%" is replaced by the prompt.
+const bodyTemplate = `{"model": "llama-8b", "prompt": "%", "max_tokens": 64, "temperature": 0.70, "top_p": 0.95, "top_k": 40, ` +
 	`"seed": 42, "n": 1, "stop": ["\n\n", "END"], "logprobs": 5, "echo": false, "stream": true, ` +
 	`"stream_options": {"include_usage": true}, "user": "run-17/sample-3"}`
 
 const sentence = "The river was low that summer, and the men who kept the mill talked of little else. "
 
-// filled is a body of about size bytes, most of it prompt.
-func filled(size int) []byte {
-	prompt := strings.Repeat(sentence, 1+size/len(sentence))[:max(1, size-len(small))]
-	return []byte(strings.Replace(small, "%", prompt, 1))
+// bodyOfSize returns a body of about size bytes, most of it prompt.
+func bodyOfSize(size int) []byte {
+	prompt := strings.Repeat(sentence, 1+size/len(sentence))[:max(1, size-len(bodyTemplate))]
+	return []byte(strings.Replace(bodyTemplate, "%", prompt, 1))
 }
 
-func limit(string) int { return 20 }
+// defaultLimit is the limit of logprobs of every model in most tests.
+func defaultLimit(string) int { return 20 }
 
 func BenchmarkCompletion(b *testing.B) {
 	for _, size := range []struct {
 		name  string
 		bytes int
 	}{{"1KB", 1 << 10}, {"100KB", 100 << 10}, {"1MB", 1 << 20}} {
-		body := filled(size.bytes)
+		body := bodyOfSize(size.bytes)
 		b.Run(size.name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := validate.Completion(body, limit); err != nil {
+				if _, err := validate.Completion(body, defaultLimit); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -40,7 +42,7 @@ func BenchmarkCompletion(b *testing.B) {
 }
 
 func BenchmarkUpstream(b *testing.B) {
-	r, err := validate.Completion(filled(1<<10), limit)
+	r, err := validate.Completion(bodyOfSize(1<<10), defaultLimit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -50,14 +52,14 @@ func BenchmarkUpstream(b *testing.B) {
 	}
 }
 
-func BenchmarkHostile(b *testing.B) {
+func BenchmarkDeepNesting(b *testing.B) {
 	brackets := []byte(strings.Repeat("[", 16<<20))
 	nested := []byte(`{"model":` + strings.Repeat("[", 16<<20))
 	for name, body := range map[string][]byte{"brackets": brackets, "nested": nested} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := validate.Completion(body, limit); err == nil {
+				if _, err := validate.Completion(body, defaultLimit); err == nil {
 					b.Fatal("accepted")
 				}
 			}

@@ -2,17 +2,17 @@ package validate
 
 import "io"
 
-// Body is a request body in pieces, some of them the client's own bytes.
+// Body is a request body made of segments, some of which are the client's own bytes.
 type Body struct {
 	segments [][]byte
 	size     int64
 }
 
-// Size is the length in bytes.
+// Size returns the length in bytes.
 func (b Body) Size() int64 { return b.size }
 
-// Reader reads the body from its beginning; every call gives a fresh one, for the next attempt.
-func (b Body) Reader() io.Reader { return &bodyReader{rest: b.segments} }
+// Reader returns a new reader of the whole body, one for each attempt.
+func (b Body) Reader() io.Reader { return &bodyReader{segments: b.segments} }
 
 // Append appends the whole body to dst.
 func (b Body) Append(dst []byte) []byte {
@@ -23,36 +23,36 @@ func (b Body) Append(dst []byte) []byte {
 }
 
 type bodyReader struct {
-	rest [][]byte
-	at   int // in the first segment
+	segments [][]byte // not yet read to their end
+	offset   int      // in the first segment
 }
 
-// Read fills p from as many segments as it takes, so that a small body is one read.
+// Read fills p from as many segments as fit, so that a small body takes one read.
 func (r *bodyReader) Read(p []byte) (int, error) {
 	n := 0
-	for n < len(p) && len(r.rest) > 0 {
-		k := copy(p[n:], r.rest[0][r.at:])
-		n, r.at = n+k, r.at+k
-		if r.at == len(r.rest[0]) {
-			r.rest, r.at = r.rest[1:], 0
+	for n < len(p) && len(r.segments) > 0 {
+		k := copy(p[n:], r.segments[0][r.offset:])
+		n, r.offset = n+k, r.offset+k
+		if r.offset == len(r.segments[0]) {
+			r.segments, r.offset = r.segments[1:], 0
 		}
 	}
-	if n == 0 && len(r.rest) == 0 && len(p) > 0 {
+	if n == 0 && len(r.segments) == 0 && len(p) > 0 {
 		return 0, io.EOF
 	}
 	return n, nil
 }
 
-// WriteTo writes the rest segment by segment, without a buffer between.
+// WriteTo writes the segments without copying them to a buffer.
 func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
-	for len(r.rest) > 0 {
-		n, err := w.Write(r.rest[0][r.at:])
+	for len(r.segments) > 0 {
+		n, err := w.Write(r.segments[0][r.offset:])
 		written += int64(n)
 		if err != nil {
-			r.at += n
-			return written, err //nolint:wrapcheck // the writer's own
+			r.offset += n
+			return written, err //nolint:wrapcheck // the writer's error
 		}
-		r.rest, r.at = r.rest[1:], 0
+		r.segments, r.offset = r.segments[1:], 0
 	}
 	return written, nil
 }

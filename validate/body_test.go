@@ -13,9 +13,10 @@ import (
 	"basegate/validate"
 )
 
-const right = `{"model": "m", "prompt": "a"}`
+// minimal is a valid body with the required fields only.
+const minimal = `{"model": "m", "prompt": "a"}`
 
-func TestBodyThatIsNotOneJSONObjectIsBadJSONAtItsByte(t *testing.T) {
+func TestInvalidJSONIsReportedWithItsByteOffset(t *testing.T) {
 	for _, c := range []struct {
 		name, body string
 		offset     int64
@@ -28,14 +29,14 @@ func TestBodyThatIsNotOneJSONObjectIsBadJSONAtItsByte(t *testing.T) {
 		{"an array", "\n[1]", 1},
 		{"not JSON at all", "model=m", 0},
 		{"a NUL", "\x00", 0},
-		{"a byte-order mark", "\xef\xbb\xbf" + right, 0},
+		{"a byte-order mark", "\xef\xbb\xbf" + minimal, 0},
 		{"UTF-16", "{\x00\"\x00m\x00", 1},
-		{"a second object", right + "{}", 29},
-		{"a second object after spaces", right + "\n {}", 31},
-		{"a comma behind", right + ",", 29},
-		{"a bracket behind", right + "]", 29},
-		{"a NUL behind", right + "\x00", 29},
-		{"a comment behind", right + " // x", 30},
+		{"a second object", minimal + "{}", 29},
+		{"a second object after spaces", minimal + "\n {}", 31},
+		{"a comma after the object", minimal + ",", 29},
+		{"a bracket after the object", minimal + "]", 29},
+		{"a NUL after the object", minimal + "\x00", 29},
+		{"a comment after the object", minimal + " // x", 30},
 		{"a trailing comma", `{"model": "m",}`, 13},
 		{"two commas", `{"model": "m",, "prompt": "a"}`, 14},
 		{"a leading comma", `{, "model": "m"}`, 1},
@@ -54,7 +55,7 @@ func TestBodyThatIsNotOneJSONObjectIsBadJSONAtItsByte(t *testing.T) {
 		{"a lone high surrogate", `{"model": "\ud800"}`, 11},
 		{"a lone low surrogate", `{"model": "\udc00"}`, 11},
 		{"a high surrogate before another escape", `{"model": "\ud800\n"}`, 11},
-		{"surrogates the wrong way round", `{"model": "\ude00\ud83d"}`, 11},
+		{"surrogates in reverse order", `{"model": "\ude00\ud83d"}`, 11},
 		{"a lone surrogate in a name", `{"\ud800": 1}`, 2},
 		{"a raw newline in a string", "{\"model\": \"a\nb\"}", 12},
 		{"a raw tab in a string", "{\"model\": \"a\tb\"}", 12},
@@ -75,43 +76,43 @@ func TestBodyThatIsNotOneJSONObjectIsBadJSONAtItsByte(t *testing.T) {
 		{"an exponent without digits", `{"n": 1e}`, 8},
 		{"a lone minus", `{"n": -}`, 7},
 	} {
-		_, err := validate.Completion([]byte(c.body), limit)
+		_, err := validate.Completion([]byte(c.body), defaultLimit)
 		e := apierr.From(err)
 		if err == nil || e.Code != apierr.BadJSON {
-			t.Errorf("%s: %s", c.name, verdict(err))
+			t.Errorf("%s: %s", c.name, result(err))
 			continue
 		}
 		if got := e.Extras[0]; got.Name != "offset" || got.Value != c.offset {
-			t.Errorf("%s: %s, want offset %d", c.name, verdict(err), c.offset)
+			t.Errorf("%s: %s, want offset %d", c.name, result(err), c.offset)
 		}
 	}
 }
 
-func TestSpaceAroundTheObjectIsFine(t *testing.T) {
-	if _, err := validate.Completion([]byte(" \t\r\n"+right+" \t\r\n"), limit); err != nil {
-		t.Error(verdict(err))
+func TestWhiteSpaceAroundTheObjectIsAccepted(t *testing.T) {
+	if _, err := validate.Completion([]byte(" \t\r\n"+minimal+" \t\r\n"), defaultLimit); err != nil {
+		t.Error(result(err))
 	}
 }
 
-// everything has every kind of value in it, so that a cut can fall anywhere.
-const everything = `{"model": "m\u0041\ud83d\ude00ž😀", "prompt": [[1, 20], [300]], "temperature": -0.5e-1, "stop": ["a", "\n"], "logit_bias": {"17": -3.5}, ` +
+// allKinds contains every kind of JSON value, so that a cut can fall inside each.
+const allKinds = `{"model": "m\u0041\ud83d\ude00ž😀", "prompt": [[1, 20], [300]], "temperature": -0.5e-1, "stop": ["a", "\n"], "logit_bias": {"17": -3.5}, ` +
 	`"echo": true, "stream": false, "n": null, "x": {"y": [1, {"z": []}]}, "temperature": 1 }`
 
-func TestBodyCutAnywhereIsBadJSONAtItsEnd(t *testing.T) {
-	for n := 1; n < len(everything); n++ {
-		_, err := validate.Completion([]byte(everything[:n]), limit)
+func TestTruncatedBodyIsBadJSONAtItsEnd(t *testing.T) {
+	for n := 1; n < len(allKinds); n++ {
+		_, err := validate.Completion([]byte(allKinds[:n]), defaultLimit)
 		e := apierr.From(err)
 		if err == nil || e.Code != apierr.BadJSON {
-			t.Errorf("%q: %s", everything[:n], verdict(err))
+			t.Errorf("%q: %s", allKinds[:n], result(err))
 			continue
 		}
 		if e.Extras[0].Value != int64(n) {
-			t.Errorf("%q: %s, want offset %d", everything[:n], verdict(err), n)
+			t.Errorf("%q: %s, want offset %d", allKinds[:n], result(err), n)
 		}
 	}
 }
 
-func TestNestingIsBoundedEverywhere(t *testing.T) {
+func TestNestingDepthIsLimitedEverywhere(t *testing.T) {
 	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	objects := func(levels int) string { return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels) }
 	for _, c := range []struct {
@@ -119,42 +120,42 @@ func TestNestingIsBoundedEverywhere(t *testing.T) {
 		outside             int // levels around the value
 	}{
 		{"unknown field", `{"x": `, `}`, 1},
-		{"unknown field behind an error", `{"n": 99, "x": `, `}`, 1},
-		{"behind a repeated name", `{"n": 1, "n": 1, "x": `, `}`, 1},
+		{"unknown field after an error", `{"n": 99, "x": `, `}`, 1},
+		{"after a duplicate name", `{"n": 1, "n": 1, "x": `, `}`, 1},
 		{"known field", `{"temperature": `, `}`, 1},
 		{"prompt", `{"prompt": `, `}`, 1},
-		{"behind a text prompt", `{"prompt": ["a", `, `]}`, 2},
-		{"behind a token id", `{"prompt": [1, `, `]}`, 2},
+		{"after a text prompt", `{"prompt": ["a", `, `]}`, 2},
+		{"after a token id", `{"prompt": [1, `, `]}`, 2},
 		{"stop", `{"stop": [`, `]}`, 2},
 		{"stream_options", `{"stream_options": {"x": `, `}}`, 2},
 		{"include_usage", `{"stream_options": {"include_usage": `, `}}`, 2},
 		{"logit_bias", `{"logit_bias": {"1": `, `}}`, 2},
 	} {
 		for kind, value := range map[string]func(int) string{"arrays": nested, "objects": objects} {
-			if _, err := validate.Completion([]byte(c.before+value(32-c.outside)+c.after), limit); apierr.From(err).Code != apierr.InvalidRequest {
-				t.Errorf("%s, %s, 32 levels: %s", c.name, kind, verdict(err))
+			if _, err := validate.Completion([]byte(c.before+value(32-c.outside)+c.after), defaultLimit); apierr.From(err).Code != apierr.InvalidRequest {
+				t.Errorf("%s, %s, 32 levels: %s", c.name, kind, result(err))
 			}
-			_, err := validate.Completion([]byte(c.before+value(33-c.outside)+c.after), limit)
+			_, err := validate.Completion([]byte(c.before+value(33-c.outside)+c.after), defaultLimit)
 			if e := apierr.From(err); e.Code != apierr.BadJSON || !strings.Contains(e.Message, "32") {
-				t.Errorf("%s, %s, 33 levels: %s", c.name, kind, verdict(err))
+				t.Errorf("%s, %s, 33 levels: %s", c.name, kind, result(err))
 			}
 		}
 	}
 }
 
-// A body of brackets has crashed parsers that recurse: refusing it must take neither stack nor time.
-func TestABodyOfBracketsIsRefusedAtOnce(t *testing.T) {
+// A body of opening brackets overflows the stack of a recursive parser.
+func TestBodyOfOpeningBracketsIsRefused(t *testing.T) {
 	for _, before := range []string{"", `{"x": `, `{"prompt": `, `{"x": 1, "x": `, `{`} {
 		for _, bracket := range []string{"[", `{"a":`} {
-			_, err := validate.Completion([]byte(before+strings.Repeat(bracket, 1<<20)), limit)
+			_, err := validate.Completion([]byte(before+strings.Repeat(bracket, 1<<20)), defaultLimit)
 			if apierr.From(err).Code != apierr.BadJSON {
-				t.Errorf("%s%s…: %s", before, bracket, verdict(err))
+				t.Errorf("%s%s…: %s", before, bracket, result(err))
 			}
 		}
 	}
 }
 
-func TestRepeatedNameIsRefusedAtEveryDepth(t *testing.T) {
+func TestDuplicateNameIsRefusedAtEveryDepth(t *testing.T) {
 	for _, c := range []struct{ body, name string }{
 		{`{"model": "m", "prompt": "a", "model": "m"}`, "model"},
 		{`{"model": "m", "prompt": "a", "prompt": "a"}`, "prompt"},
@@ -168,13 +169,14 @@ func TestRepeatedNameIsRefusedAtEveryDepth(t *testing.T) {
 		{`{"logit_bias": {"17": 1, "18": 2, "17": 3}}`, "17"},
 		{`{"logit_bias": {"17": 1, "\u0031\u0037": 3}}`, "17"},
 	} {
-		_, err := validate.Completion([]byte(c.body), limit)
+		_, err := validate.Completion([]byte(c.body), defaultLimit)
 		e := apierr.From(err)
 		if e.Code != apierr.InvalidRequest || e.Param != c.name || e.Message != fmt.Sprintf("the name %q stands twice in one object; send it once", c.name) {
-			t.Errorf("%s: %s", c.body, verdict(err))
+			t.Errorf("%s: %s", c.body, result(err))
 		}
 	}
-	// An unknown field is an offence before anything in it; with the others the first to be read counts.
+	// An unknown field is reported before anything in its value; otherwise the first error in the order of the body
+	// counts.
 	for body, param := range map[string]string{
 		`{"x": {"a": 1, "a": 2}}`:                "x",
 		`{"x": [{"b": {"a": 1, "\u0061": 2}}]}`:  "x",
@@ -185,46 +187,45 @@ func TestRepeatedNameIsRefusedAtEveryDepth(t *testing.T) {
 		`{"user": "a", "user": "b", "n": 0}`:     "user",
 		`{"user": "a", "user": "b", "user": ""}`: "user",
 	} {
-		_, err := validate.Completion([]byte(body), limit)
+		_, err := validate.Completion([]byte(body), defaultLimit)
 		if e := apierr.From(err); e.Code != apierr.InvalidRequest || e.Param != param {
-			t.Errorf("%s: %s", body, verdict(err))
+			t.Errorf("%s: %s", body, result(err))
 		}
 	}
 }
 
-func TestTheSameNameInTwoObjectsIsFine(t *testing.T) {
-	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), limit); err != nil {
-		t.Error(verdict(err))
+func TestSameNameInTwoObjectsIsAccepted(t *testing.T) {
+	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), defaultLimit); err != nil {
+		t.Error(result(err))
 	}
 }
 
-// Names are compared as JSON says: byte for byte after the escapes.
-func TestNameWrittenWithEscapesIsThatName(t *testing.T) {
-	r, err := validate.Completion([]byte(`{"\u006dodel": "m", "pr\u006Fmpt": "a", "max_tok\u0065ns": 7, "\u006e": 2}`), limit)
+// Names are compared after unescaping, byte for byte.
+func TestNamesAreUnescaped(t *testing.T) {
+	r, err := validate.Completion([]byte(`{"\u006dodel": "m", "pr\u006Fmpt": "a", "max_tok\u0065ns": 7, "\u006e": 2}`), defaultLimit)
 	if err != nil {
-		t.Fatal(verdict(err))
+		t.Fatal(result(err))
 	}
 	if r.Model != "m" || r.MaxTokens != 7 || r.N != 2 {
 		t.Errorf("%+v", r)
 	}
-	_, err = validate.Completion([]byte(`{"model": "m", "prompt": "a", "max_tok\u0065ns": 0}`), limit)
+	_, err = validate.Completion([]byte(`{"model": "m", "prompt": "a", "max_tok\u0065ns": 0}`), defaultLimit)
 	if e := apierr.From(err); e.Param != "max_tokens" {
-		t.Error(verdict(err))
+		t.Error(result(err))
 	}
 }
 
-// A pass is pooled: what one body left behind must not show in the next.
-func TestABadBodyLeavesNothingForTheNext(t *testing.T) {
+func TestPooledParserKeepsNothingOfThePreviousBody(t *testing.T) {
 	for _, before := range []string{`{"x": 1}`, `{"n": 1, "n": 1}`, `{"n": 1, "n": 1, [`, "\xef\xbb\xbf", `{"logprobs": 30}`, `{"us\u0065r": "abc", "stream": true`} {
-		if _, err := validate.Completion([]byte(before), limit); err == nil {
+		if _, err := validate.Completion([]byte(before), defaultLimit); err == nil {
 			t.Fatalf("%s: accepted", before)
 		}
-		r, err := validate.Completion([]byte(right), limit)
+		r, err := validate.Completion([]byte(minimal), defaultLimit)
 		if err != nil {
-			t.Fatalf("after %s: %s", before, verdict(err))
+			t.Fatalf("after %s: %s", before, result(err))
 		}
-		if _, err := validate.Completion([]byte(`{"n": 1, "n": 1}`), limit); apierr.From(err).Param != "n" {
-			t.Errorf("after %s: %s", before, verdict(err))
+		if _, err := validate.Completion([]byte(`{"n": 1, "n": 1}`), defaultLimit); apierr.From(err).Param != "n" {
+			t.Errorf("after %s: %s", before, result(err))
 		}
 		if r.HasUser || r.Stream || r.N != 1 || r.Logprobs != validate.Absent {
 			t.Errorf("after %s: %+v", before, r)
@@ -232,8 +233,8 @@ func TestABadBodyLeavesNothingForTheNext(t *testing.T) {
 	}
 }
 
-// limitOf is a configuration in which one model allows more logprobs than the others and one fewer.
-func limitOf(model string) int {
+// limitByModel allows more logprobs for the model "generous" and fewer for "strict".
+func limitByModel(model string) int {
 	switch model {
 	case "generous":
 		return 100
@@ -244,9 +245,9 @@ func limitOf(model string) int {
 	}
 }
 
-// Each case of the archive is two files: NAME.json is the body, NAME.verdict what Completion says.
-func TestTheFirstOffenceInTheOrderOfJudgementAnswers(t *testing.T) {
-	data, err := os.ReadFile("testdata/judgement.txtar")
+// Each case of the archive has two files: NAME.json is the body, NAME.result the result of Completion.
+func TestErrorPrecedence(t *testing.T) {
+	data, err := os.ReadFile("testdata/precedence.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,12 +257,12 @@ func TestTheFirstOffenceInTheOrderOfJudgementAnswers(t *testing.T) {
 	}
 	for ; len(files) > 0; files = files[2:] {
 		name, isBody := strings.CutSuffix(files[0].Name, ".json")
-		if files[1].Name != name+".verdict" || !isBody {
+		if files[1].Name != name+".result" || !isBody {
 			t.Fatalf("%s is followed by %s", files[0].Name, files[1].Name)
 		}
 		t.Run(name, func(t *testing.T) {
-			_, err := validate.Completion(files[0].Data, limitOf)
-			if diff := cmp.Diff(strings.TrimSpace(string(files[1].Data)), verdict(err)); diff != "" {
+			_, err := validate.Completion(files[0].Data, limitByModel)
+			if diff := cmp.Diff(strings.TrimSpace(string(files[1].Data)), result(err)); diff != "" {
 				t.Errorf("%s(-want +got):\n%s", files[0].Data, diff)
 			}
 		})

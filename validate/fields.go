@@ -8,7 +8,7 @@ import (
 	apierr "basegate/errors"
 )
 
-// fieldID is a field's place in the table.
+// fieldID is the index of a field in fields.
 type fieldID uint8
 
 const (
@@ -36,20 +36,22 @@ const (
 	fieldCount
 )
 
-// field is a row of the contract's table. read takes exactly one value that is not null; a value that the field
-// does not take is p.fail's, and only bad syntax is read's error.
+// field is a row of the contract's field table.
 type field struct {
-	name string
-	want string
-	read func(*pass, *field) error
+	name     string
+	expected string // the values that are valid, for error messages
+	// read reads exactly one value that is not null. It records an invalid value in parser.failure and returns errors
+	// of syntax only.
+	read func(*parser, *field) error
 }
 
+// fields is the contract's field table: it defines what each field accepts.
 var fields [fieldCount]field
 
-// fieldByName finds a field in a body; its keys are the names of fields.
+// fieldByName maps the names of fields to their ids.
 var fieldByName map[string]fieldID
 
-func init() { //nolint:gochecknoinits // the table's readers refer to the table
+func init() { //nolint:gochecknoinits // the readers refer to the table, so it cannot be initialised in its declaration
 	fields = [fieldCount]field{
 		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", readModel},
 		fieldPrompt:            {"prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt},
@@ -95,90 +97,90 @@ func atLeast(lo int64) func(int64) bool { return func(v int64) bool { return v >
 
 func clampInt(v int64) int { return int(min(v, math.MaxInt32)) }
 
-// number reads a field that is any JSON number within a range.
-func number(ok func(float64) bool) func(*pass, *field) error {
-	return func(p *pass, f *field) error {
-		raw, err := p.scalar(f, '0')
+// number returns a reader of a field that is any JSON number within a range.
+func number(inRange func(float64) bool) func(*parser, *field) error {
+	return func(p *parser, f *field) error {
+		raw, err := p.readNumber(f)
 		if raw == nil || err != nil {
 			return err
 		}
 		v, err := strconv.ParseFloat(string(raw), 64)
 		if err != nil {
-			p.wrong(f, describe(raw)+", which no 64-bit float holds")
-		} else if !ok(v) {
-			p.wrong(f, describe(raw))
+			p.invalid(f, describe(raw)+", which no 64-bit float holds")
+		} else if !inRange(v) {
+			p.invalid(f, describe(raw))
 		}
 		return nil
 	}
 }
 
-// integer reads a field that is an integer literal within a range: no fraction, no exponent. keep may be nil.
-func integer(ok func(int64) bool, keep func(*Request, int64)) func(*pass, *field) error {
-	return func(p *pass, f *field) error {
-		raw, err := p.scalar(f, '0')
+// integer returns a reader of a field that is an integer literal within a range: no fraction, no exponent. store may be
+// nil.
+func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser, *field) error {
+	return func(p *parser, f *field) error {
+		raw, err := p.readNumber(f)
 		if raw == nil || err != nil {
 			return err
 		}
 		v, err := strconv.ParseInt(string(raw), 10, 64)
 		switch {
 		case bytes.ContainsAny(raw, ".eE"):
-			p.wrong(f, describe(raw)+", which is not written as an integer")
+			p.invalid(f, describe(raw)+", which is not written as an integer")
 		case err != nil:
-			p.wrong(f, describe(raw)+", which does not fit 64 bits")
-		case !ok(v):
-			p.wrong(f, describe(raw))
-		case keep != nil:
-			keep(p.request, v)
+			p.invalid(f, describe(raw)+", which does not fit 64 bits")
+		case !inRange(v):
+			p.invalid(f, describe(raw))
+		case store != nil:
+			store(p.request, v)
 		}
 		return nil
 	}
 }
 
-func boolean(keep func(*Request, bool)) func(*pass, *field) error {
-	return func(p *pass, f *field) error {
+// boolean returns a reader of a field that is true or false.
+func boolean(store func(*Request, bool)) func(*parser, *field) error {
+	return func(p *parser, f *field) error {
 		kind := p.decoder.PeekKind()
 		if kind != 't' && kind != 'f' {
-			return p.mistaken(f)
+			return p.invalidKind(f, "")
 		}
-		if err := p.skip(); err != nil {
+		if err := p.skipValue(); err != nil {
 			return err
 		}
-		keep(p.request, kind == 't')
+		store(p.request, kind == 't')
 		return nil
 	}
 }
 
-// scalar reads a value of the kind that the field takes ('0' for a number, '"' for a string). Where it is of
-// another kind that is recorded, the value read over, and nil returned.
-func (p *pass) scalar(f *field, kind byte) ([]byte, error) {
+// readNumber reads a field's number literal. If the value is of another kind, it records that and returns nil.
+func (p *parser) readNumber(f *field) ([]byte, error) {
+	if p.decoder.PeekKind() == '"' {
+		return nil, p.invalidKind(f, " (a number must not stand in quotes)")
+	}
+	return p.readScalar(f, '0')
+}
+
+// readScalar reads a value of one kind ('0' for a number, '"' for a string). If the value is of another kind, it
+// records that and returns nil.
+func (p *parser) readScalar(f *field, kind byte) ([]byte, error) {
 	if byte(p.decoder.PeekKind()) != kind {
-		return nil, p.mistaken(f)
+		return nil, p.invalidKind(f, "")
 	}
 	return p.decoder.ReadValue()
 }
 
-// mistaken records a value of the wrong kind and reads over it.
-func (p *pass) mistaken(f *field) error {
+// invalidKind skips a value of the wrong kind and records it with a hint.
+func (p *parser) invalidKind(f *field, hint string) error {
 	start := p.valueStart()
-	if err := p.skip(); err != nil {
+	if err := p.skipValue(); err != nil {
 		return err
 	}
-	got := p.body[start:p.decoder.InputOffset()]
-	suffix := ""
-	if got[0] == '"' && f.takesNumber() {
-		suffix = " (a number must not stand in quotes)"
-	}
-	p.wrong(f, describe(got)+suffix)
+	p.invalid(f, describe(p.body[start:p.decoder.InputOffset()])+hint)
 	return nil
 }
 
-func (f *field) takesNumber() bool {
-	id := fieldByName[f.name]
-	return id != fieldStop && id != fieldStreamOptions && id != fieldLogitBias && id != fieldEcho && id != fieldStream
-}
-
-func readModel(p *pass, f *field) error {
-	raw, err := p.scalar(f, '"')
+func readModel(p *parser, f *field) error {
+	raw, err := p.readScalar(f, '"')
 	if raw == nil || err != nil {
 		return err
 	}
@@ -186,25 +188,25 @@ func readModel(p *pass, f *field) error {
 	return nil
 }
 
-func readUser(p *pass, f *field) error {
-	raw, err := p.scalar(f, '"')
+func readUser(p *parser, f *field) error {
+	raw, err := p.readScalar(f, '"')
 	if raw == nil || err != nil {
 		return err
 	}
 	text := p.unquote(raw)
 	if len(text) > 512 {
-		p.wrong(f, "a string of "+strconv.Itoa(len(text))+" bytes")
+		p.invalid(f, "a string of "+strconv.Itoa(len(text))+" bytes")
 		return nil
 	}
 	p.request.User, p.request.HasUser = string(text), true
 	return nil
 }
 
-func readStop(p *pass, f *field) error {
+func readStop(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '[' {
-		raw, err := p.scalar(f, '"')
+		raw, err := p.readScalar(f, '"')
 		if err == nil && len(raw) == len(`""`) {
-			p.wrong(f, "an empty string")
+			p.invalid(f, "an empty string")
 		}
 		return err
 	}
@@ -213,26 +215,26 @@ func readStop(p *pass, f *field) error {
 	}
 	count := 0
 	for ; p.decoder.PeekKind() != ']'; count++ {
-		raw, err := p.scalar(f, '"')
+		raw, err := p.readScalar(f, '"')
 		if err != nil {
 			return err
 		}
 		if len(raw) == len(`""`) {
-			p.wrong(f, "an empty string among them")
+			p.invalid(f, "an empty string among them")
 		}
 	}
 	if count == 0 || count > 4 {
-		p.wrong(f, "an array of "+strconv.Itoa(count)+" strings")
+		p.invalid(f, "an array of "+strconv.Itoa(count)+" strings")
 	}
 	_, err := p.decoder.ReadToken()
 	return err
 }
 
-func readStreamOptions(p *pass, f *field) error {
+func readStreamOptions(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '{' {
-		return p.mistaken(f)
+		return p.invalidKind(f, "")
 	}
-	p.request.streamOptionsIn = true
+	p.request.hasStreamOptions = true
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
@@ -242,13 +244,13 @@ func readStreamOptions(p *pass, f *field) error {
 			return err
 		}
 		if name := p.unquote(raw); string(name) != "include_usage" {
-			p.wrong(f, strconv.Quote(clip(name))+" in it")
-			if err := p.skip(); err != nil {
+			p.invalid(f, strconv.Quote(clip(name))+" in it")
+			if err := p.skipValue(); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := p.includeUsage(f); err != nil {
+		if err := p.readIncludeUsage(f); err != nil {
 			return err
 		}
 	}
@@ -256,24 +258,24 @@ func readStreamOptions(p *pass, f *field) error {
 	return err
 }
 
-func (p *pass) includeUsage(f *field) error {
+func (p *parser) readIncludeUsage(f *field) error {
 	start := p.valueStart()
 	kind := p.decoder.PeekKind()
-	if err := p.skip(); err != nil {
+	if err := p.skipValue(); err != nil {
 		return err
 	}
-	p.request.usageValue = span{start, int(p.decoder.InputOffset())}
+	p.request.includeUsage = span{start, int(p.decoder.InputOffset())}
 	if kind == 't' || kind == 'f' || kind == 'n' {
 		p.request.IncludeUsage = kind == 't'
 	} else {
-		p.wrong(f, "include_usage with "+describe(p.body[start:p.decoder.InputOffset()]))
+		p.invalid(f, "include_usage with "+describe(p.body[start:p.decoder.InputOffset()]))
 	}
 	return nil
 }
 
-func readLogitBias(p *pass, f *field) error {
+func readLogitBias(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '{' {
-		return p.mistaken(f)
+		return p.invalidKind(f, "")
 	}
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
@@ -284,9 +286,9 @@ func readLogitBias(p *pass, f *field) error {
 			return err
 		}
 		if name := p.unquote(raw); !isTokenID(name) {
-			p.wrong(f, "the name "+strconv.Quote(clip(name))+", which is not a token id")
+			p.invalid(f, "the name "+strconv.Quote(clip(name))+", which is not a token id")
 		}
-		raw, err = p.scalar(f, '0')
+		raw, err = p.readScalar(f, '0')
 		if err != nil {
 			return err
 		}
@@ -294,20 +296,20 @@ func readLogitBias(p *pass, f *field) error {
 			continue
 		}
 		if v, err := strconv.ParseFloat(string(raw), 64); err != nil || !within(-100, 100)(v) {
-			p.wrong(f, "the bias "+describe(raw))
+			p.invalid(f, "the bias "+describe(raw))
 		}
 	}
 	_, err := p.decoder.ReadToken()
 	return err
 }
 
-// isTokenID accepts one way of writing an id only: vLLM reads "7" and "07" as the same token, and two biases for one
-// token would be ambiguous.
-func isTokenID(name []byte) bool {
-	if len(name) == 0 || len(name) > 18 || (name[0] == '0' && len(name) > 1) {
+// isTokenID reports whether text is a token id: a decimal integer of up to 18 digits. Leading zeros are not allowed,
+// because vLLM reads "7" and "07" as the same token, and two biases for one token would be ambiguous.
+func isTokenID(text []byte) bool {
+	if len(text) == 0 || len(text) > 18 || (text[0] == '0' && len(text) > 1) {
 		return false
 	}
-	for _, c := range name {
+	for _, c := range text {
 		if c < '0' || c > '9' {
 			return false
 		}

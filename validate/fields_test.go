@@ -15,9 +15,9 @@ import (
 	"basegate/validate"
 )
 
-var update = flag.Bool("update", false, "rewrite the files in testdata from what the code does")
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
-// fieldTable is the contract's table of fields, value by value, every value as it stands in a body.
+// fieldTable lists valid and invalid values for each field of the contract, as JSON.
 var fieldTable = []struct {
 	field    string
 	accepted []string
@@ -138,16 +138,16 @@ var fieldTable = []struct {
 	},
 	{
 		"user",
-		[]string{`""`, `"run-17"`, `"Ž"`, quotedOf("u", 512), quotedOf(`\u0041`, 512), quotedOf("ž", 256), `null`},
-		[]string{`1`, `true`, `[]`, `{}`, quotedOf("u", 513), quotedOf(`\u0041`, 513), quotedOf("ž", 257)},
+		[]string{`""`, `"run-17"`, `"Ž"`, quotedRepeat("u", 512), quotedRepeat(`\u0041`, 512), quotedRepeat("ž", 256), `null`},
+		[]string{`1`, `true`, `[]`, `{}`, quotedRepeat("u", 513), quotedRepeat(`\u0041`, 513), quotedRepeat("ž", 257)},
 	},
 }
 
-// quotedOf is a JSON string of s many times over.
-func quotedOf(s string, times int) string { return `"` + strings.Repeat(s, times) + `"` }
+// quotedRepeat returns s, repeated, in quotes.
+func quotedRepeat(s string, times int) string { return `"` + strings.Repeat(s, times) + `"` }
 
-// with is a body that is right but for what the value makes of the field.
-func with(field, value string) string {
+// bodyWith returns a valid body, except that a field has the given value.
+func bodyWith(field, value string) string {
 	members := [][2]string{{"model", `"llama-8b"`}, {"prompt", `"a"`}}
 	if field == "stream_options" {
 		members = append(members, [2]string{"stream", "true"})
@@ -164,44 +164,45 @@ func with(field, value string) string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-func TestFieldsAcceptWhatTheContractLists(t *testing.T) {
+func TestValidValuesAreAccepted(t *testing.T) {
 	for _, row := range fieldTable {
 		for _, value := range row.accepted {
-			if _, err := validate.Completion([]byte(with(row.field, value)), limit); err != nil {
-				t.Errorf("%s %s: %v", row.field, value, verdict(err))
+			if _, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimit); err != nil {
+				t.Errorf("%s %s: %v", row.field, value, result(err))
 			}
 		}
 	}
 }
 
-// The messages are recorded, since people act on them: they name the field, what was got and what is allowed.
-func TestFieldsRefuseEverythingElseAndSayWhy(t *testing.T) {
+// The messages are compared with a golden file, because people act on them. They name the field, the value and the
+// valid values.
+func TestInvalidValuesAreRefusedWithAnExplanation(t *testing.T) {
 	var got strings.Builder
 	for _, row := range fieldTable {
 		for _, value := range row.refused {
-			_, err := validate.Completion([]byte(with(row.field, value)), limit)
+			_, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimit)
 			if err == nil {
 				t.Errorf("%s %s: accepted", row.field, value)
 				continue
 			}
 			e := apierr.From(err)
 			if e.Code != apierr.InvalidRequest || e.Param != row.field || !strings.Contains(e.Message, "got ") || !strings.Contains(e.Message, "; expected ") {
-				t.Errorf("%s %s: %s", row.field, value, verdict(err))
+				t.Errorf("%s %s: %s", row.field, value, result(err))
 			}
 			fmt.Fprintf(&got, "%s %s\n\t%s\n", row.field, apierr.Clip(value), e.Message)
 		}
 	}
-	golden(t, "testdata/refusals.golden", got.String())
+	checkGolden(t, "testdata/refusals.golden", got.String())
 }
 
-// verdict is the outcome on one line: the code, then the offset or the field, then the message.
-func verdict(err error) string {
+// result returns the result of Completion on one line: the code, the offset or the field, and the message.
+func result(err error) string {
 	var e *apierr.Error
 	switch {
 	case err == nil:
 		return "accepted"
 	case !errors.As(err, &e):
-		return "not ours: " + err.Error()
+		return "not an API error: " + err.Error()
 	case e.Code == apierr.BadJSON:
 		return fmt.Sprintf("bad_json at %v: %s", e.Extras[0].Value, e.Message)
 	default:
@@ -209,7 +210,8 @@ func verdict(err error) string {
 	}
 }
 
-func golden(t *testing.T, file, got string) {
+// checkGolden compares got with a golden file, or rewrites the file if -update is set.
+func checkGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -221,11 +223,11 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-recorded +now; -update records):\n%s", file, diff)
+		t.Errorf("%s (-want +got; -update rewrites it):\n%s", file, diff)
 	}
 }
 
-func TestTheTableHasEveryField(t *testing.T) {
+func TestFieldTableIsComplete(t *testing.T) {
 	want := "model prompt max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed n best_of " +
 		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user"
 	var got []string
@@ -237,51 +239,51 @@ func TestTheTableHasEveryField(t *testing.T) {
 	}
 }
 
-// Fields of vLLM and of other APIs that would be ignored, or would do what a client must not.
-func TestFieldsOfOtherVersionsAreUnknown(t *testing.T) {
+// These fields of vLLM and of other APIs would have no effect, or have an effect that clients must not cause.
+func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {
 	for _, name := range []string{
 		"suffix", "guided_json", "structured_outputs", "max_completion_tokens", "messages", "ignore_eos", "min_tokens", "priority", "request_id",
 		"kv_transfer_params", "prompt_embeds", "cache_salt", "vllm_xargs", "use_beam_search", "truncate_prompt_tokens", "Prompt", "MODEL", "",
 	} {
-		_, err := validate.Completion([]byte(with(name, "1")), limit)
+		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimit)
 		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, fmt.Sprintf("unknown field %q", name)) {
-			t.Errorf("%s: %s", name, verdict(err))
+			t.Errorf("%s: %s", name, result(err))
 		}
 	}
 }
 
-func TestUnknownFieldWithinATypoOfAKnownOneSuggestsIt(t *testing.T) {
+func TestMisspeltFieldGetsASuggestion(t *testing.T) {
 	for got, want := range map[string]string{
-		"temprature":           "temperature",
-		"Temperature":          "temperature",
-		"temperatrue":          "temperature",
-		"temp":                 "",
-		"max_token":            "max_tokens",
-		"maxtokens":            "max_tokens",
-		"max_new_tokens":       "",
-		"topp":                 "top_p",
-		"topk":                 "top_k",
-		"top-p":                "top_p",
-		"bestof":               "best_of",
-		"logprob":              "logprobs",
-		"stops":                "stop",
-		"sede":                 "seed",
-		"usr":                  "user",
-		"N":                    "",
-		"m":                    "",
-		"":                     "",
-		"steam":                "stream",
-		"stream_option":        "stream_options",
-		"presence_penality":    "presence_penalty",
-		"promt":                "prompt",
-		"modell":               "model",
-		"tempr\\u0061ture":     "temperature",
-		"suffix":               "",
-		quotedOf("x", 1<<10):   "",
-		"temprature\\u0000\\n": "",
+		"temprature":             "temperature",
+		"Temperature":            "temperature",
+		"temperatrue":            "temperature",
+		"temp":                   "",
+		"max_token":              "max_tokens",
+		"maxtokens":              "max_tokens",
+		"max_new_tokens":         "",
+		"topp":                   "top_p",
+		"topk":                   "top_k",
+		"top-p":                  "top_p",
+		"bestof":                 "best_of",
+		"logprob":                "logprobs",
+		"stops":                  "stop",
+		"sede":                   "seed",
+		"usr":                    "user",
+		"N":                      "",
+		"m":                      "",
+		"":                       "",
+		"steam":                  "stream",
+		"stream_option":          "stream_options",
+		"presence_penality":      "presence_penalty",
+		"promt":                  "prompt",
+		"modell":                 "model",
+		"tempr\\u0061ture":       "temperature",
+		"suffix":                 "",
+		quotedRepeat("x", 1<<10): "",
+		"temprature\\u0000\\n":   "",
 	} {
 		got = strings.Trim(got, `"`)
-		_, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "`+got+`": 1}`), limit)
+		_, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "`+got+`": 1}`), defaultLimit)
 		e := apierr.From(err)
 		suggestion := ""
 		for _, x := range e.Extras {
@@ -293,7 +295,7 @@ func TestUnknownFieldWithinATypoOfAKnownOneSuggestsIt(t *testing.T) {
 			t.Errorf("%q: suggested %q, want %q (%s)", got, suggestion, want, e.Message)
 		}
 	}
-	_, err := validate.Completion([]byte(`{"temprature": 1}`), limit)
+	_, err := validate.Completion([]byte(`{"temprature": 1}`), defaultLimit)
 	if diff := cmp.Diff(`unknown field "temprature", did you mean "temperature"?`, apierr.From(err).Message); diff != "" {
 		t.Error(diff)
 	}

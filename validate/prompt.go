@@ -3,14 +3,12 @@ package validate
 import (
 	"fmt"
 	"strconv"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
-// readPrompt takes the four forms of a prompt. The first element says which form an array has.
-func readPrompt(p *pass, f *field) error {
+// readPrompt reads a prompt in one of its four forms. The first element of an array decides which form it has.
+func readPrompt(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '[' {
-		raw, err := p.scalar(f, '"')
+		raw, err := p.readScalar(f, '"')
 		if raw != nil {
 			p.request.Kind, p.request.Prompts = Text, 1
 		}
@@ -22,17 +20,17 @@ func readPrompt(p *pass, f *field) error {
 	var err error
 	switch byte(p.decoder.PeekKind()) {
 	case ']':
-		p.wrong(f, "an empty array")
+		p.invalid(f, "an empty array")
 	case '"':
-		err = p.textPrompts(f)
+		err = p.readTextPrompts(f)
 	case '0':
 		var n int64
-		n, err = p.tokenIDs(f, "prompt")
+		n, err = p.readTokenIDs(f, "prompt")
 		p.request.addTokens(n)
 	case '[':
-		err = p.tokenPrompts(f)
+		err = p.readTokenPrompts(f)
 	default:
-		err = p.eachElement(func() error { return p.element(f, 0, "a string, a token id or an array of token ids") })
+		err = p.eachElement(func() error { return p.invalidElement(f, 0, "a string, a token id or an array of token ids") })
 	}
 	if err != nil {
 		return err
@@ -41,6 +39,7 @@ func readPrompt(p *pass, f *field) error {
 	return err
 }
 
+// addTokens adds a prompt of n token ids.
 func (r *Request) addTokens(n int64) {
 	r.Kind = Tokens
 	r.Prompts++
@@ -48,8 +47,8 @@ func (r *Request) addTokens(n int64) {
 	r.longestPrompt = max(r.longestPrompt, n)
 }
 
-// eachElement calls read for each element of the array that the decoder stands in, up to its closing bracket.
-func (p *pass) eachElement(read func() error) error {
+// eachElement calls read for each element of the array whose opening bracket has been read, up to its closing bracket.
+func (p *parser) eachElement(read func() error) error {
 	for p.decoder.PeekKind() != ']' {
 		if err := read(); err != nil {
 			return err
@@ -58,45 +57,45 @@ func (p *pass) eachElement(read func() error) error {
 	return nil
 }
 
-// element records an element of the wrong kind and reads over it.
-func (p *pass) element(f *field, index int, want string) error {
+// invalidElement skips an element of the wrong kind and records it.
+func (p *parser) invalidElement(f *field, index int, want string) error {
 	start := p.valueStart()
-	if err := p.skip(); err != nil {
+	if err := p.skipValue(); err != nil {
 		return err
 	}
-	p.wrong(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(p.body[start:p.decoder.InputOffset()]), index, want))
+	p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(p.body[start:p.decoder.InputOffset()]), index, want))
 	return nil
 }
 
-func (p *pass) textPrompts(f *field) error {
+func (p *parser) readTextPrompts(f *field) error {
 	p.request.Kind = Text
 	return p.eachElement(func() error {
 		index := p.request.Prompts
 		p.request.Prompts++
 		if p.decoder.PeekKind() != '"' {
-			return p.element(f, index, "a string, like the ones before it,")
+			return p.invalidElement(f, index, "a string, like the ones before it,")
 		}
 		_, err := p.decoder.ReadValue()
 		return err
 	})
 }
 
-func (p *pass) tokenPrompts(f *field) error {
+func (p *parser) readTokenPrompts(f *field) error {
 	return p.eachElement(func() error {
 		index := p.request.Prompts
 		if p.decoder.PeekKind() != '[' {
 			p.request.Prompts++
-			return p.element(f, index, "an array of token ids, like the ones before it,")
+			return p.invalidElement(f, index, "an array of token ids, like the ones before it,")
 		}
 		if _, err := p.decoder.ReadToken(); err != nil {
 			return err
 		}
-		n, err := p.tokenIDs(f, "prompt "+strconv.Itoa(index))
+		n, err := p.readTokenIDs(f, "prompt "+strconv.Itoa(index))
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			p.wrong(f, "an empty array as element "+strconv.Itoa(index))
+			p.invalid(f, "an empty array as element "+strconv.Itoa(index))
 		}
 		p.request.addTokens(n)
 		_, err = p.decoder.ReadToken()
@@ -104,12 +103,13 @@ func (p *pass) tokenPrompts(f *field) error {
 	})
 }
 
-// tokenIDs reads the ids of the array that the decoder stands in, up to its closing bracket, and counts them.
-func (p *pass) tokenIDs(f *field, where string) (int64, error) {
+// readTokenIDs reads the ids of the array whose opening bracket has been read, up to its closing bracket, and counts
+// them. where names the array in error messages.
+func (p *parser) readTokenIDs(f *field, where string) (int64, error) {
 	var n int64
 	for p.decoder.PeekKind() != ']' {
 		if p.decoder.PeekKind() != '0' {
-			if err := p.element(f, int(n), "a token id"); err != nil {
+			if err := p.invalidElement(f, int(n), "a token id"); err != nil {
 				return n, err
 			}
 			n++
@@ -119,23 +119,10 @@ func (p *pass) tokenIDs(f *field, where string) (int64, error) {
 		if err != nil {
 			return n, err
 		}
-		if !isID(raw) {
-			p.wrong(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer of at least 0) was expected", describe(raw), n, where))
+		if !isTokenID(raw) {
+			p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer of at least 0) was expected", describe(raw), n, where))
 		}
 		n++
 	}
 	return n, nil
-}
-
-// isID takes a number that is written as an integer of at least 0 and fits 63 bits.
-func isID(raw jsontext.Value) bool {
-	if len(raw) > 18 {
-		return false
-	}
-	for _, c := range raw {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return true
 }

@@ -2,4 +2,4 @@
 
 package validate_test
 
-func init() { raceDetector = true }
+func init() { raceEnabled = true }

@@ -10,62 +10,63 @@ import (
 	apierr "basegate/errors"
 )
 
-// DefaultMaxTokens is what vLLM generates at the most for a request that does not say max_tokens.
+// DefaultMaxTokens is the max_tokens that vLLM applies to a request without one.
 const DefaultMaxTokens = 16
 
-// Absent is the value of Logprobs and PromptLogprobs in a request that does not have them.
+// Absent is the value of Logprobs and PromptLogprobs in a request without them.
 const Absent = -1
 
-// PromptKind tells the two kinds of prompt apart.
+// PromptKind is the kind of a request's prompts.
 type PromptKind uint8
 
 const (
-	// Text prompts are strings: how many tokens they have only the tokenizer knows.
+	// Text prompts are strings; only the tokenizer can count their tokens.
 	Text PromptKind = iota
-	// Tokens prompts are token ids: their number is exact.
+	// Tokens prompts are token ids, so their number is exact.
 	Tokens
 )
 
-// Request is a body that has passed, with the values that the gateway decides by.
+// Request is a parsed body with the values that the gateway needs.
 type Request struct {
 	Model string // the short id
 
 	Kind         PromptKind
-	Prompts      int   // how many prompts, at least 1
-	PromptTokens int64 // tokens of all prompts together; 0 for Text
+	Prompts      int   // number of prompts, at least 1
+	PromptTokens int64 // sum over all prompts; 0 for Text
 
-	MaxTokens      int64 // DefaultMaxTokens when absent
-	N              int64 // 1 when absent
-	BestOf         int64 // 0 when absent
-	Logprobs       int   // Absent, or 0 and more
-	PromptLogprobs int   // Absent, or 0 and more
+	MaxTokens      int64 // DefaultMaxTokens if absent
+	N              int64 // 1 if absent
+	BestOf         int64 // 0 if absent
+	Logprobs       int   // Absent, or at least 0
+	PromptLogprobs int   // Absent, or at least 0
 	Echo, Stream   bool
 	IncludeUsage   bool   // the client asked for the usage event
-	User           string // the tag, empty when absent
+	User           string // the user tag; empty if absent
 	HasUser        bool
 
-	body            []byte
-	end             int // of the body's closing brace
-	members         []member
-	longestPrompt   int64 // tokens of the longest token-id prompt
-	usageValue      span  // of include_usage's value, where stream_options has it
-	streamOptionsIn bool  // stream_options is there and not null
+	body             []byte
+	members          []member
+	longestPrompt    int64 // tokens of the longest token-id prompt
+	hasStreamOptions bool  // stream_options is present and not null
+	includeUsage     span  // of include_usage's value in stream_options; zero if absent
 }
 
-// member is one top-level member: offsets into the body of its name, its value and the value's end.
+// member is a top-level member of the body.
 type member struct {
 	field            fieldID
-	at               int // its ordinal in the body
+	ordinal          int // among all members of the body
 	null             bool
-	name, value, end int
+	name, value, end int // offsets of the name, of the value and of the value's end
 }
 
+// span is a range of offsets in the body, without its end.
 type span struct{ start, end int }
 
 func newRequest(body []byte) *Request {
 	return &Request{body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
 }
 
+// find returns the member of a field, or nil if it is absent.
 func (r *Request) find(id fieldID) *member {
 	for i := range r.members {
 		if r.members[i].field == id {
@@ -75,28 +76,28 @@ func (r *Request) find(id fieldID) *member {
 	return nil
 }
 
-// Choices is how many choices the whole answer will have.
+// Choices returns the number of choices in the complete response.
 func (r *Request) Choices() int { return r.Prompts * int(r.N) }
 
-// Candidates is how many continuations of one prompt are generated, and so charged.
+// Candidates returns the number of completions that are generated, and charged, for each prompt.
 func (r *Request) Candidates() int64 { return max(r.N, r.BestOf) }
 
-// LongestPrompt is the number of tokens of the longest prompt; 0 for Text.
+// LongestPrompt returns the number of tokens of the longest prompt; 0 for Text.
 func (r *Request) LongestPrompt() int64 { return r.longestPrompt }
 
-// Scored tells whether the prompt's own log-probabilities are asked for, which costs vLLM memory for the whole
-// vocabulary at every position. To choose the best of several asks for log-probabilities too.
+// Scored reports whether vLLM computes log-probabilities of the prompt's tokens, which costs it memory for the whole
+// vocabulary at every position. Emulating best_of requests log-probabilities too.
 func (r *Request) Scored() bool {
 	return r.PromptLogprobs != Absent || (r.Echo && (r.Logprobs != Absent || r.BestOf > r.N))
 }
 
-// PromptBytes is the length of the prompt as it stands in the body, which no text in it exceeds.
+// PromptBytes returns the length of the prompt's JSON in bytes, an upper bound for the length of its text.
 func (r *Request) PromptBytes() int64 {
 	m := r.find(fieldPrompt)
 	return int64(m.end - m.value)
 }
 
-// RawUser is the tag as it stands in the body, quotes and escapes included; nil when absent.
+// RawUser returns the user tag's JSON, quotes and escapes included, or nil if it is absent.
 func (r *Request) RawUser() []byte {
 	m := r.find(fieldUser)
 	if m == nil || m.null {
@@ -105,7 +106,7 @@ func (r *Request) RawUser() []byte {
 	return r.body[m.value:m.end]
 }
 
-// UserTag is the tag where it is printable ASCII and so fits a header.
+// UserTag returns the user tag if it can be sent in a header: it is not empty and all of it is printable ASCII.
 func (r *Request) UserTag() (string, bool) {
 	if !r.HasUser || r.User == "" {
 		return "", false
@@ -118,7 +119,8 @@ func (r *Request) UserTag() (string, bool) {
 	return r.User, true
 }
 
-// EachText calls yield with every text prompt, unescaped; the bytes are good until yield returns.
+// EachText calls yield with each text prompt, unescaped, until yield returns false. The bytes are valid until yield
+// returns.
 func (r *Request) EachText(yield func(text []byte) bool) {
 	if r.Kind != Text {
 		return
@@ -135,7 +137,7 @@ func (r *Request) EachText(yield func(text []byte) bool) {
 		at = end - 1
 		if bytes.IndexByte(text, '\\') >= 0 {
 			unescaped, err := jsontext.AppendUnquote(scratch[:0], quoted)
-			if err != nil { // none can be: the decoder has passed it
+			if err != nil { // impossible: the decoder has accepted the string
 				return
 			}
 			text, scratch = unescaped, unescaped
@@ -146,7 +148,7 @@ func (r *Request) EachText(yield func(text []byte) bool) {
 	}
 }
 
-// closingQuote is the offset behind the string that begins at start.
+// closingQuote returns the offset after the string that begins at start.
 func closingQuote(body []byte, start int) int {
 	for i := start + 1; i < len(body); {
 		quote := bytes.IndexByte(body[i:], '"')
@@ -165,28 +167,29 @@ func closingQuote(body []byte, start int) int {
 	return len(body)
 }
 
-// PromptLengths is how many tokens each of the token-id prompts has; nil for Text.
+// PromptLengths returns the number of tokens of each token-id prompt; nil for Text.
 func (r *Request) PromptLengths() []int64 {
 	if r.Kind != Tokens {
 		return nil
 	}
 	lengths := make([]int64, 0, r.Prompts)
-	inside := false // an array of ids, or between two of them
+	started := false // after the first id of an array
 	prompt := r.find(fieldPrompt)
 	for _, c := range r.body[prompt.value:prompt.end] {
 		switch {
 		case c == '[', c == ']':
-			inside = false
-		case c >= '0' && c <= '9' && !inside:
-			inside = true
+			started = false
+		case c >= '0' && c <= '9' && !started:
+			started = true
 			lengths = append(lengths, 1)
-		case c == ',' && inside:
+		case c == ',' && started:
 			lengths[len(lengths)-1]++
 		}
 	}
 	return lengths
 }
 
+// logprobsOf returns the value of a field that requests logprobs; Absent for other fields.
 func (r *Request) logprobsOf(id fieldID) int {
 	if id == fieldLogprobs {
 		return r.Logprobs
@@ -197,25 +200,25 @@ func (r *Request) logprobsOf(id fieldID) int {
 	return Absent
 }
 
-// contradiction finds a required field that is missing, then a pair that cannot stand together.
-func (r *Request) contradiction() error {
+// checkFieldSet returns an error if a required field is missing or two fields conflict.
+func (r *Request) checkFieldSet() error {
 	for _, id := range []fieldID{fieldModel, fieldPrompt} {
 		if r.find(id) == nil {
-			return apierr.InvalidField(fields[id].name, fmt.Sprintf("%s is missing; expected %s", fields[id].name, fields[id].want))
+			return apierr.InvalidField(fields[id].name, fmt.Sprintf("%s is missing; expected %s", fields[id].name, fields[id].expected))
 		}
 	}
-	for _, pair := range contradictions {
-		if pair.holds(r) {
-			return apierr.InvalidField(pair.param, pair.message(r))
+	for _, c := range conflicts {
+		if c.found(r) {
+			return apierr.InvalidField(c.param, c.message(r))
 		}
 	}
 	return nil
 }
 
-// contradictions are pairs of fields that cannot both be obeyed, in the order in which they are reported.
-var contradictions = []struct {
+// conflicts are the pairs of fields whose values conflict, in the order in which they are reported.
+var conflicts = []struct {
 	param   string
-	holds   func(*Request) bool
+	found   func(*Request) bool
 	message func(*Request) string
 }{
 	{
@@ -241,16 +244,16 @@ var contradictions = []struct {
 	},
 	{
 		"stream_options",
-		func(r *Request) bool { return r.streamOptionsIn && !r.Stream },
+		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
 		func(*Request) string { return "stream_options has a meaning only with stream: true" },
 	},
 }
 
-func overLogprobs(name string, got []byte, limit int) string {
+func logprobsTooLarge(name string, got []byte, limit int) string {
 	return fmt.Sprintf("%s: got %s; expected an integer from 0 to %d, the limit of this model", name, describe(got), limit)
 }
 
-// describe tells what was got, short enough for a message.
+// describe returns a short description of a JSON value for an error message.
 func describe(raw []byte) string {
 	if len(raw) == 0 {
 		return "nothing"

@@ -9,21 +9,22 @@ import (
 	"basegate/validate"
 )
 
-func accept(tb testing.TB, body string) *validate.Request {
+// mustParse parses a valid body.
+func mustParse(tb testing.TB, body string) *validate.Request {
 	tb.Helper()
-	r, err := validate.Completion([]byte(body), limit)
+	r, err := validate.Completion([]byte(body), defaultLimit)
 	if err != nil {
-		tb.Fatalf("%s: %s", body, verdict(err))
+		tb.Fatalf("%s: %s", body, result(err))
 	}
 	return r
 }
 
-func TestDefaultsAreThoseOfTheContract(t *testing.T) {
+func TestDefaults(t *testing.T) {
 	for _, body := range []string{
-		right,
+		minimal,
 		`{"model": "m", "prompt": "a", "max_tokens": null, "n": null, "best_of": null, "logprobs": null, "prompt_logprobs": null, "user": null, "stream": null}`,
 	} {
-		r := accept(t, body)
+		r := mustParse(t, body)
 		if r.Model != "m" || r.MaxTokens != 16 || r.N != 1 || r.BestOf != 0 || r.Logprobs != -1 || r.PromptLogprobs != -1 ||
 			r.Echo || r.Stream || r.IncludeUsage || r.HasUser || r.User != "" || r.RawUser() != nil || r.Scored() {
 			t.Errorf("%s: %+v", body, r)
@@ -31,21 +32,21 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	}
 }
 
-func TestValuesAreThoseOfTheBody(t *testing.T) {
-	r := accept(t, `{"model": "ll\u0061ma", "prompt": "a", "max_tokens": 9223372036854775807, "n": 3, "best_of": 5, "logprobs": 0, "prompt_logprobs": 20,
+func TestValuesAreParsed(t *testing.T) {
+	r := mustParse(t, `{"model": "ll\u0061ma", "prompt": "a", "max_tokens": 9223372036854775807, "n": 3, "best_of": 5, "logprobs": 0, "prompt_logprobs": 20,
 		"echo": true, "user": "x\u00e9"}`)
 	if r.Model != "llama" || r.MaxTokens != 9223372036854775807 || r.N != 3 || r.BestOf != 5 || r.Logprobs != 0 || r.PromptLogprobs != 20 ||
 		!r.Echo || r.Stream || r.User != "xé" || !r.HasUser || string(r.RawUser()) != `"x\u00e9"` {
 		t.Errorf("%+v", r)
 	}
 	if r.Candidates() != 5 || r.Choices() != 3 {
-		t.Errorf("%d candidates, %d choices", r.Candidates(), r.Choices())
+		t.Errorf("got %d candidates and %d choices, want 5 and 3", r.Candidates(), r.Choices())
 	}
-	if !accept(t, `{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}}`).IncludeUsage {
-		t.Error("include_usage was not seen")
+	if !mustParse(t, `{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}}`).IncludeUsage {
+		t.Error("include_usage true was parsed as false")
 	}
-	if accept(t, `{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": false}}`).IncludeUsage {
-		t.Error("include_usage false was taken for true")
+	if mustParse(t, `{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": false}}`).IncludeUsage {
+		t.Error("include_usage false was parsed as true")
 	}
 }
 
@@ -65,13 +66,14 @@ func TestPromptsAreCountedInAllFourForms(t *testing.T) {
 		{`[[1, 2, 3]]`, validate.Tokens, 1, 3, 3},
 		{`[[1], [2, 3, 4], [5, 6]]`, validate.Tokens, 3, 6, 3},
 	} {
-		r := accept(t, `{"model": "m", "n": 2, "prompt": `+c.prompt+`}`)
+		r := mustParse(t, `{"model": "m", "n": 2, "prompt": `+c.prompt+`}`)
 		if r.Kind != c.kind || r.Prompts != c.prompts || r.PromptTokens != c.tokens || r.LongestPrompt() != c.longest || r.Choices() != 2*c.prompts {
 			t.Errorf("%s: kind %d, %d prompts, %d tokens, longest %d, %d choices", c.prompt, r.Kind, r.Prompts, r.PromptTokens, r.LongestPrompt(), r.Choices())
 		}
 	}
 }
 
+// texts returns the text prompts.
 func texts(r *validate.Request) []string {
 	var all []string
 	for text := range r.EachText {
@@ -80,7 +82,7 @@ func texts(r *validate.Request) []string {
 	return all
 }
 
-func TestEachTextGivesThePromptsUnescaped(t *testing.T) {
+func TestEachTextYieldsUnescapedPrompts(t *testing.T) {
 	for prompt, want := range map[string][]string{
 		`""`:                                   {""},
 		`"a\"b\\"`:                             {`a"b\`},
@@ -91,15 +93,15 @@ func TestEachTextGivesThePromptsUnescaped(t *testing.T) {
 		`[1, 2]`:                               nil,
 		`[[1], [2]]`:                           nil,
 	} {
-		r := accept(t, `{"user": "not \"this\"", "model": "m", "prompt": `+prompt+`, "stop": ["nor this"]}`)
+		r := mustParse(t, `{"user": "not \"this\"", "model": "m", "prompt": `+prompt+`, "stop": ["nor this"]}`)
 		if diff := cmp.Diff(want, texts(r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", prompt, diff)
 		}
 	}
 }
 
-func TestEachTextStopsWhenAsked(t *testing.T) {
-	r := accept(t, `{"model": "m", "prompt": ["a", "b", "c"]}`)
+func TestEachTextStopsWhenYieldReturnsFalse(t *testing.T) {
+	r := mustParse(t, `{"model": "m", "prompt": ["a", "b", "c"]}`)
 	var got []string
 	for text := range r.EachText {
 		got = append(got, string(text))
@@ -112,7 +114,7 @@ func TestEachTextStopsWhenAsked(t *testing.T) {
 	}
 }
 
-func TestScoredTellsWhetherThePromptsLogprobsAreAskedFor(t *testing.T) {
+func TestScoredReportsWhetherPromptLogprobsAreRequested(t *testing.T) {
 	for members, want := range map[string]bool{
 		``:                                 false,
 		`, "logprobs": 0`:                  false,
@@ -123,14 +125,14 @@ func TestScoredTellsWhetherThePromptsLogprobsAreAskedFor(t *testing.T) {
 		`, "prompt_logprobs": 0`:           true,
 		`, "prompt_logprobs": null`:        false,
 	} {
-		r := accept(t, `{"model": "m", "prompt": "a"`+members+`}`)
+		r := mustParse(t, `{"model": "m", "prompt": "a"`+members+`}`)
 		if r.Scored() != want {
-			t.Errorf("%s: %t", members, r.Scored())
+			t.Errorf("%s: Scored is %t, want %t", members, r.Scored(), want)
 		}
 	}
 }
 
-func TestUserTagFitsAHeaderOrIsNone(t *testing.T) {
+func TestUserTagIsPrintableASCII(t *testing.T) {
 	for user, want := range map[string]string{
 		`"run-17/sample 3"`: "run-17/sample 3",
 		`" ~"`:              " ~",
@@ -143,26 +145,26 @@ func TestUserTagFitsAHeaderOrIsNone(t *testing.T) {
 		`"\u0000"`:          "",
 		`null`:              "",
 	} {
-		r := accept(t, `{"model": "m", "prompt": "a", "user": `+user+`}`)
+		r := mustParse(t, `{"model": "m", "prompt": "a", "user": `+user+`}`)
 		if got, ok := r.UserTag(); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %t", user, got, ok)
+			t.Errorf("%s: got %q, %t, want %q", user, got, ok, want)
 		}
 		if r.HasUser != (user != "null") {
-			t.Errorf("%s: HasUser %t", user, r.HasUser)
+			t.Errorf("%s: HasUser is %t", user, r.HasUser)
 		}
 	}
 }
 
-// raceDetector tells that the race detector is on, under which a sync.Pool forgets at random.
-var raceDetector bool
+// raceEnabled reports whether the race detector is on. It makes sync.Pool drop items at random.
+var raceEnabled bool
 
-// Everything but the prompt is of bounded size, so that a long prompt costs time alone.
+// Only the prompt can be long, and parsing it allocates nothing.
 func TestMemoryDoesNotGrowWithTheBody(t *testing.T) {
-	if raceDetector {
-		t.Skip("the number of allocations is at random")
+	if raceEnabled {
+		t.Skip("the number of allocations is random under the race detector")
 	}
 	for _, body := range []func(int) []byte{
-		filled,
+		bodyOfSize,
 		func(size int) []byte {
 			return []byte(`{"model": "m", "user": "abc", "prompt": [` + strings.Repeat("128000, ", size/8) + `1]}`)
 		},
@@ -173,8 +175,8 @@ func TestMemoryDoesNotGrowWithTheBody(t *testing.T) {
 		allocs := func(size int) float64 {
 			b := body(size)
 			return testing.AllocsPerRun(20, func() {
-				if _, err := validate.Completion(b, limit); err != nil {
-					t.Fatal(verdict(err))
+				if _, err := validate.Completion(b, defaultLimit); err != nil {
+					t.Fatal(result(err))
 				}
 			})
 		}

@@ -6,154 +6,159 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// BestOf says what becomes of best_of on its way to a backend.
+// BestOf says how best_of is sent to a backend.
 type BestOf uint8
 
 const (
-	// KeepBestOf sends it as it came, to a backend that honours it.
+	// KeepBestOf sends it unchanged, to a backend that honours it.
 	KeepBestOf BestOf = iota
-	// DropBestOf leaves it out: it equals n, so there is nothing to choose.
+	// DropBestOf omits it: it equals n, so there is nothing to choose.
 	DropBestOf
-	// EmulateBestOf asks for best_of choices with their log-probabilities, for the gateway to choose among.
+	// EmulateBestOf requests best_of choices with their log-probabilities, so that the gateway can choose among them.
 	EmulateBestOf
 )
 
-// Edits are the changes between what the client sent and what a backend gets. Beside them, a member whose value is
-// null goes, and a stream asks for its usage event.
+// Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
+// is null, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
-	MaxTokens int64  // 0: as it came
+	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool // ask for the ids of tokens, which no client can
+	TokenIDs  bool // request the ids of tokens, which no client can
 }
 
-// Upstream is the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes, so
-// it costs no copy of the prompt.
+// Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
+// so it does not copy the prompt.
 func (r *Request) Upstream(e Edits) Body {
 	s := splicer{request: r}
-	s.replace(fieldModel, quoted(e.Model))
+	s.setField(fieldModel, quoted(e.Model))
 	if e.MaxTokens > 0 {
-		s.replace(fieldMaxTokens, strconv.AppendInt(nil, e.MaxTokens, 10))
+		s.setField(fieldMaxTokens, strconv.AppendInt(nil, e.MaxTokens, 10))
 	}
 	switch e.BestOf {
 	case KeepBestOf:
 	case DropBestOf:
-		s.drop = fieldBestOf
+		s.omitted = fieldBestOf
 	case EmulateBestOf:
-		s.drop = fieldBestOf
-		s.replace(fieldN, strconv.AppendInt(nil, r.BestOf, 10))
+		s.omitted = fieldBestOf
+		s.setField(fieldN, strconv.AppendInt(nil, r.BestOf, 10))
 		if r.Logprobs == Absent {
-			s.replace(fieldLogprobs, []byte("0"))
+			s.setField(fieldLogprobs, []byte("0"))
 		}
 	}
 	if r.Stream && !r.IncludeUsage {
-		s.askForUsage()
+		s.requestUsage()
 	}
 	if e.TokenIDs {
-		s.extra = askForTokenIDs(r)
+		s.extra = tokenIDMembers(r)
 	}
-	return s.run()
+	return s.splice()
 }
 
-// askForTokenIDs has vLLM name tokens by their ids among log-probabilities, and list the ids of prompt and completion
-// where its version can; not with echo, whose text vLLM leaves out where it lists ids.
-func askForTokenIDs(r *Request) string {
+// tokenIDMembers returns the members that make vLLM name tokens by their ids among log-probabilities, and, if its
+// version supports it, list the ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they
+// are not requested.
+func tokenIDMembers(r *Request) string {
 	if r.Echo {
 		return `,"return_tokens_as_token_ids":true`
 	}
 	return `,"return_tokens_as_token_ids":true,"return_token_ids":true`
 }
 
-// splicer cuts and pastes at the offsets of the members.
+// splicer replaces, removes and adds members at their offsets in the client's body.
 type splicer struct {
 	request *Request
-	drop    fieldID // a field to leave out; 0 (model, which is never dropped) for none
-	extra   string  // members for the end, that are no fields
+	omitted fieldID // a field to remove; 0 (fieldModel, which is never removed) if there is none
+	extra   string  // members to add that are not fields
 	edits   [5]edit
-	count   int
+	count   int // of edits
 	out     Body
-	copied  int // how far the client's bytes have been taken over
+	copied  int // offset in the client's body up to which it has been copied or replaced
 }
 
-// edit is a new value for a field, or a piece of one.
+// edit is a new value of a field, or of a part of it.
 type edit struct {
 	field fieldID
 	value []byte
-	at    span // where, when only a piece of the value changes
+	part  span // the bytes to replace if they are only a part of the value
 	done  bool
 }
 
-func (s *splicer) replace(id fieldID, value []byte) {
+func (s *splicer) setField(id fieldID, value []byte) {
 	s.edits[s.count] = edit{field: id, value: value}
 	s.count++
 }
 
-// askForUsage has the stream end with its usage, which the ledger needs.
-func (s *splicer) askForUsage() {
+func (s *splicer) setPart(id fieldID, value []byte, part span) {
+	s.setField(id, value)
+	s.edits[s.count-1].part = part
+}
+
+// requestUsage requests the usage event of a stream, which the ledger needs.
+func (s *splicer) requestUsage() {
 	r := s.request
 	switch {
-	case !r.streamOptionsIn:
-		s.replace(fieldStreamOptions, []byte(`{"include_usage":true}`))
-	case r.usageValue.end > 0:
-		s.replace(fieldStreamOptions, []byte("true"))
-		s.edits[s.count-1].at = r.usageValue
-	default:
+	case !r.hasStreamOptions:
+		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
+	case r.includeUsage.end > 0:
+		s.setPart(fieldStreamOptions, []byte("true"), r.includeUsage)
+	default: // an empty object
 		inside := r.find(fieldStreamOptions).value + 1
-		s.replace(fieldStreamOptions, []byte(`"include_usage":true`))
-		s.edits[s.count-1].at = span{inside, inside}
+		s.setPart(fieldStreamOptions, []byte(`"include_usage":true`), span{inside, inside})
 	}
 }
 
-func (s *splicer) run() Body {
+func (s *splicer) splice() Body {
 	r := s.request
-	lastKept := -1 // the end of the last member that stays
+	lastKept := -1 // offset after the last member that is kept; -1 before the first
 	for i := range r.members {
 		m := &r.members[i]
 		e := s.editOf(m.field)
 		switch {
 		case e != nil:
 			e.done = true
-			at := e.at
+			at := e.part
 			if at.end == 0 {
 				at = span{m.value, m.end}
 			}
-			s.paste(at, e.value)
+			s.replace(at, e.value)
 			lastKept = m.end
-		case m.null || (m.field == s.drop && s.drop != fieldModel):
-			s.paste(s.whole(i, lastKept >= 0), nil)
+		case m.null || (m.field == s.omitted && s.omitted != fieldModel):
+			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
 			lastKept = m.end
 		}
 	}
-	s.append(lastKept)
-	s.take(len(r.body))
+	s.addMissing(lastKept)
+	s.copyUntil(len(r.body))
 	return s.out
 }
 
-// whole is the member with the one comma that goes with it: the one before it where a member that stays is before
-// it, else the one behind.
-func (s *splicer) whole(i int, keptBefore bool) span {
+// memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept,
+// else the comma after it.
+func (s *splicer) memberSpan(i int, keptBefore bool) span {
 	r := s.request
 	m := r.members[i]
 	if keptBefore {
-		return span{s.comma(r.members[i-1].end), m.end}
+		return span{s.commaAfter(r.members[i-1].end), m.end}
 	}
 	if i+1 < len(r.members) {
-		return span{m.name, s.comma(m.end) + 1}
+		return span{m.name, s.commaAfter(m.end) + 1}
 	}
 	return span{m.name, m.end}
 }
 
-// comma is the offset of the comma that follows a value.
-func (s *splicer) comma(from int) int {
-	for s.request.body[from] != ',' {
-		from++
+// commaAfter returns the offset of the comma that follows a value.
+func (s *splicer) commaAfter(valueEnd int) int {
+	i := valueEnd
+	for s.request.body[i] != ',' {
+		i++
 	}
-	return from
+	return i
 }
 
-// append adds the edits whose fields the client did not send, behind the last member that stays.
-func (s *splicer) append(lastKept int) {
+// addMissing adds the edited fields that the client did not send, and extra, after the last member that is kept.
+func (s *splicer) addMissing(lastKept int) {
 	var added []byte
 	for i := range s.count {
 		e := &s.edits[i]
@@ -168,10 +173,11 @@ func (s *splicer) append(lastKept int) {
 	added = append(added, s.extra...)
 	if added != nil {
 		at := max(lastKept, s.copied)
-		s.paste(span{at, at}, added)
+		s.replace(span{at, at}, added)
 	}
 }
 
+// editOf returns the edit of a field, or nil if there is none.
 func (s *splicer) editOf(id fieldID) *edit {
 	for i := range s.count {
 		if s.edits[i].field == id {
@@ -181,9 +187,9 @@ func (s *splicer) editOf(id fieldID) *edit {
 	return nil
 }
 
-// paste puts value in the place of the bytes at.
-func (s *splicer) paste(at span, value []byte) {
-	s.take(at.start)
+// replace copies the client's bytes before a span and writes value in place of the span.
+func (s *splicer) replace(at span, value []byte) {
+	s.copyUntil(at.start)
 	if len(value) > 0 {
 		s.out.segments = append(s.out.segments, value)
 		s.out.size += int64(len(value))
@@ -191,16 +197,17 @@ func (s *splicer) paste(at span, value []byte) {
 	s.copied = at.end
 }
 
-func (s *splicer) take(until int) {
-	if until > s.copied {
-		s.out.segments = append(s.out.segments, s.request.body[s.copied:until])
-		s.out.size += int64(until - s.copied)
-		s.copied = until
+// copyUntil adds the client's bytes up to an offset as a segment.
+func (s *splicer) copyUntil(end int) {
+	if end > s.copied {
+		s.out.segments = append(s.out.segments, s.request.body[s.copied:end])
+		s.out.size += int64(end - s.copied)
+		s.copied = end
 	}
 }
 
-// quoted is s as JSON. A checkpoint's name is configuration, so it is valid UTF-8.
+// quoted returns s as a JSON string. The name of a checkpoint comes from the configuration, so it is valid UTF-8.
 func quoted(s string) []byte {
-	out, _ := jsontext.AppendQuote(nil, s) // an error only marks invalid UTF-8, which is replaced
+	out, _ := jsontext.AppendQuote(nil, s) // an error only reports invalid UTF-8, which is replaced
 	return out
 }

@@ -13,10 +13,10 @@ import (
 	"basegate/validate"
 )
 
-// checkpoint is what every short id becomes in these tests.
+// checkpoint replaces every short id in these tests.
 const checkpoint = "org/C"
 
-func TestUpstreamBodyIsTheClientsBytesButForTheEdits(t *testing.T) {
+func TestUpstreamChangesOnlyTheEditedBytes(t *testing.T) {
 	keep, drop, emulate := validate.KeepBestOf, validate.DropBestOf, validate.EmulateBestOf
 	for _, c := range []struct {
 		name      string
@@ -57,7 +57,7 @@ func TestUpstreamBodyIsTheClientsBytesButForTheEdits(t *testing.T) {
 			`{"model":"org/C","prompt":"a"}`,
 		},
 
-		{"clamp of a max_tokens that is there", 7, keep, `{"model":"m", "max_tokens" : 100 , "prompt":"a"}`, `{"model":"org/C", "max_tokens" : 7 , "prompt":"a"}`},
+		{"clamp of a max_tokens that is present", 7, keep, `{"model":"m", "max_tokens" : 100 , "prompt":"a"}`, `{"model":"org/C", "max_tokens" : 7 , "prompt":"a"}`},
 		{"clamp of a max_tokens that is absent", 7, keep, `{"model":"m","prompt":"a" }`, `{"model":"org/C","prompt":"a","max_tokens":7 }`},
 		{"clamp of a max_tokens that is null", 7, keep, `{"max_tokens":null,"model":"m","prompt":"a"}`, `{"max_tokens":7,"model":"org/C","prompt":"a"}`},
 		{"clamp beside a null at the end", 7, keep, `{"model":"m","prompt":"a","user":null}`, `{"model":"org/C","prompt":"a","max_tokens":7}`},
@@ -67,15 +67,15 @@ func TestUpstreamBodyIsTheClientsBytesButForTheEdits(t *testing.T) {
 		{"stream without options", 0, keep, `{"model":"m","prompt":"a","stream":true}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`},
 		{"stream with options null", 0, keep, `{"model":"m","stream_options":null,"prompt":"a","stream":true}`, `{"model":"org/C","stream_options":{"include_usage":true},"prompt":"a","stream":true}`},
 		{"stream with options empty", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{}}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`},
-		{"stream with options of a space", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options": { } }`, `{"model":"org/C","prompt":"a","stream":true,"stream_options": {"include_usage":true } }`},
-		{"stream that does not want usage", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_usage":false}}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`},
+		{"stream with options of white space", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options": { } }`, `{"model":"org/C","prompt":"a","stream":true,"stream_options": {"include_usage":true } }`},
+		{"stream with usage false", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_usage":false}}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`},
 		{"stream with usage null", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_usage":null}}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`},
 		{
-			"stream that does not want usage, with spaces and escapes", 0, keep,
+			"stream with usage false, with spaces and escapes", 0, keep,
 			"{\"model\":\"m\",\"stream_options\" : {\n\t\"include\\u005fusage\" : false\n} , \"prompt\":\"a\",\"stream\":true}",
 			"{\"model\":\"org/C\",\"stream_options\" : {\n\t\"include\\u005fusage\" : true\n} , \"prompt\":\"a\",\"stream\":true}",
 		},
-		{"stream that wants usage", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{ "include_usage":true }}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{ "include_usage":true }}`},
+		{"stream with usage true", 0, keep, `{"model":"m","prompt":"a","stream":true,"stream_options":{ "include_usage":true }}`, `{"model":"org/C","prompt":"a","stream":true,"stream_options":{ "include_usage":true }}`},
 		{"no stream", 0, keep, `{"model":"m","prompt":"a","stream":false}`, `{"model":"org/C","prompt":"a","stream":false}`},
 		{"no stream and options null", 0, keep, `{"model":"m","prompt":"a","stream_options":null}`, `{"model":"org/C","prompt":"a"}`},
 		{"stream, clamp and null at the end", 7, keep, `{"model":"m","prompt":"a","stream":true,"user":null}`, `{"model":"org/C","prompt":"a","stream":true,"max_tokens":7,"stream_options":{"include_usage":true}}`},
@@ -84,11 +84,11 @@ func TestUpstreamBodyIsTheClientsBytesButForTheEdits(t *testing.T) {
 		{"best_of dropped first", 0, drop, `{"best_of":2,"model":"m","prompt":"a","n":2}`, `{"model":"org/C","prompt":"a","n":2}`},
 		{"best_of dropped in the middle", 0, drop, `{"model":"m","best_of":2,"prompt":"a","n":2}`, `{"model":"org/C","prompt":"a","n":2}`},
 		{"best_of dropped last", 0, drop, `{"model":"m","prompt":"a","n":2,"best_of":2}`, `{"model":"org/C","prompt":"a","n":2}`},
-		{"best_of dropped that is not there", 0, drop, `{"model":"m","prompt":"a"}`, `{"model":"org/C","prompt":"a"}`},
+		{"best_of dropped but absent", 0, drop, `{"model":"m","prompt":"a"}`, `{"model":"org/C","prompt":"a"}`},
 		{"best_of dropped between nulls", 0, drop, `{"user":null,"best_of":1,"n":null,"model":"m","prompt":"a"}`, `{"model":"org/C","prompt":"a"}`},
 		{"best_of dropped beside a clamp", 7, drop, `{"model":"m","prompt":"a","best_of":1}`, `{"model":"org/C","prompt":"a","max_tokens":7}`},
 		{
-			"best_of emulated, n and logprobs there", 0, emulate,
+			"best_of emulated, n and logprobs present", 0, emulate,
 			`{"model":"m","prompt":"a","n":1,"best_of":4,"logprobs":2}`, `{"model":"org/C","prompt":"a","n":4,"logprobs":2}`,
 		},
 		{
@@ -108,21 +108,21 @@ func TestUpstreamBodyIsTheClientsBytesButForTheEdits(t *testing.T) {
 			`{"best_of":4,"model":"m","prompt":"a","max_tokens":100}`, `{"model":"org/C","prompt":"a","max_tokens":9,"n":4,"logprobs":0}`,
 		},
 	} {
-		r := accept(t, c.body)
+		r := mustParse(t, c.body)
 		got := r.Upstream(validate.Edits{Model: checkpoint, MaxTokens: c.maxTokens, BestOf: c.bestOf})
 		if diff := cmp.Diff(c.want, string(got.Append(nil))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
-		readsAlike(t, got)
-		if _, err := members([]byte(c.want)); err != nil {
-			t.Errorf("%s: not JSON: %v", c.name, err)
+		checkReads(t, got)
+		if _, err := parseMembers([]byte(c.want)); err != nil {
+			t.Errorf("%s: the expected body is not an unambiguous JSON object: %v", c.name, err)
 		}
 	}
 }
 
 func TestCheckpointIsQuotedAsJSON(t *testing.T) {
-	got := accept(t, right).Upstream(validate.Edits{Model: "a\"\\\n\u2028é"}).Append(nil)
-	all, err := members(got)
+	got := mustParse(t, minimal).Upstream(validate.Edits{Model: "a\"\\\n\u2028é"}).Append(nil)
+	all, err := parseMembers(got)
 	if err != nil {
 		t.Fatalf("%s: %v", got, err)
 	}
@@ -131,9 +131,9 @@ func TestCheckpointIsQuotedAsJSON(t *testing.T) {
 	}
 }
 
-// One request may go to several backends, one after the other, each with its own edits.
-func TestUpstreamCanBeAskedForAgain(t *testing.T) {
-	r := accept(t, `{"model":"m","prompt":"a","best_of":2,"max_tokens":9}`)
+// A request may be sent to several backends in turn, each with different edits.
+func TestUpstreamCanBeCalledAgain(t *testing.T) {
+	r := mustParse(t, `{"model":"m","prompt":"a","best_of":2,"max_tokens":9}`)
 	first := r.Upstream(validate.Edits{Model: "one", MaxTokens: 3, BestOf: validate.EmulateBestOf})
 	second := r.Upstream(validate.Edits{Model: "two"})
 	want := []string{`{"model":"one","prompt":"a","max_tokens":3,"n":2,"logprobs":0}`, `{"model":"two","prompt":"a","best_of":2,"max_tokens":9}`}
@@ -142,16 +142,16 @@ func TestUpstreamCanBeAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestAppendKeepsWhatIsThere(t *testing.T) {
-	if got := string(accept(t, right).Upstream(validate.Edits{Model: "c"}).Append([]byte("before "))); !strings.HasPrefix(got, `before {"model": "c"`) {
+func TestAppendKeepsExistingBytes(t *testing.T) {
+	if got := string(mustParse(t, minimal).Upstream(validate.Edits{Model: "c"}).Append([]byte("before "))); !strings.HasPrefix(got, `before {"model": "c"`) {
 		t.Error(got)
 	}
 }
 
-// The prompt is the client's bytes themselves, however large.
-func TestUpstreamCostsNoCopyOfThePrompt(t *testing.T) {
+// The segments share the client's bytes, so the cost is independent of the size of the prompt.
+func TestUpstreamDoesNotCopyThePrompt(t *testing.T) {
 	cost := func(size int) uint64 {
-		r := accept(t, string(filled(size)))
+		r := mustParse(t, string(bodyOfSize(size)))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range 100 {
@@ -161,16 +161,16 @@ func TestUpstreamCostsNoCopyOfThePrompt(t *testing.T) {
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	if small, large := cost(1<<10), cost(1<<20); large > small+1<<20 {
-		t.Errorf("%d bytes for a hundred bodies of 1 KB, %d for as many of 1 MB", small, large)
+		t.Errorf("100 calls allocated %d bytes for a body of 1 KB, %d for one of 1 MB", small, large)
 	}
 }
 
-// readsAlike checks that however a body is read it is the same bytes, as many as Size says.
-func readsAlike(t *testing.T, b validate.Body) {
+// checkReads checks that all ways to read a body return the same bytes, and that Size is their number.
+func checkReads(t *testing.T, b validate.Body) {
 	t.Helper()
 	want := b.Append(nil)
 	if int64(len(want)) != b.Size() {
-		t.Fatalf("Size is %d, but there are %d bytes", b.Size(), len(want))
+		t.Fatalf("Size is %d, but the body has %d bytes", b.Size(), len(want))
 	}
 	for name, r := range map[string]io.Reader{
 		"at once": b.Reader(), "byte by byte": iotest.OneByteReader(b.Reader()), "by halves": iotest.HalfReader(b.Reader()),
@@ -184,7 +184,7 @@ func readsAlike(t *testing.T, b validate.Body) {
 		var got []byte
 		for {
 			if n, err := r.Read(nil); n != 0 || err != nil {
-				t.Fatalf("a read of nothing: %d, %v", n, err)
+				t.Fatalf("an empty read returned %d, %v", n, err)
 			}
 			n, err := r.Read(buffer)
 			got = append(got, buffer[:n]...)
@@ -192,14 +192,14 @@ func readsAlike(t *testing.T, b validate.Body) {
 				break
 			}
 			if err != nil || n == 0 {
-				t.Fatalf("read by %d: %d bytes and %v", size, n, err)
+				t.Fatalf("a read of %d bytes returned %d, %v", size, n, err)
 			}
 		}
 		if !bytes.Equal(got, want) {
-			t.Fatalf("read by %d:\n%s", size, cmp.Diff(string(want), string(got)))
+			t.Fatalf("read %d bytes at a time (-want +got):\n%s", size, cmp.Diff(string(want), string(got)))
 		}
 		if n, err := r.Read(buffer); n != 0 || err != io.EOF {
-			t.Fatalf("behind the end: %d, %v", n, err)
+			t.Fatalf("a read after the end returned %d, %v", n, err)
 		}
 	}
 }

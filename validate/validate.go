@@ -1,8 +1,10 @@
-// Package validate reads the body of a completion request once: is it one unambiguous JSON object, is every field
-// known and within its range, and where in the bytes stand the few values that the gateway needs or edits.
+// Package validate parses and validates the body of a completion request in a single pass. The body must be one
+// unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
+// the few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own
+// bytes.
 //
-// What it says of a field is the contract's field table. It knows nothing of keys, budgets or backends: a model's
-// limits come in as a function, and the edits to make are the caller's decision (see Request.Upstream).
+// The rules are those of the contract's field table. Keys, budgets and backends are left to other packages: the caller
+// supplies each model's limit for logprobs as a function, and decides which edits to make (see Request.Upstream).
 package validate
 
 import (
@@ -18,94 +20,95 @@ import (
 	apierr "basegate/errors"
 )
 
-// maxDepth is how deep a body may nest. Python's parser on the other side gives up at about a thousand.
+// maxDepth limits the nesting of a body. The Python parser in vLLM fails at a depth of about a thousand.
 const maxDepth = 32
 
-// DefaultMaxLogprobs is the limit of logprobs for a model that is not known.
+// DefaultMaxLogprobs is the limit of logprobs for an unknown model.
 const DefaultMaxLogprobs = 20
 
-// Completion reads the body of POST /v1/completions. maxLogprobs gives a model's limit for logprobs and
-// prompt_logprobs by its short id, and DefaultMaxLogprobs for a model that it does not know.
+// Completion parses the body of POST /v1/completions. maxLogprobs returns a model's limit for logprobs and
+// prompt_logprobs by its short id, and DefaultMaxLogprobs for an unknown model.
 //
-// The error is bad_json or invalid_request: the first offending field in the order of the body, then a required
-// field that is missing, then two fields that contradict each other. With invalid_request comes what was read of the
-// Request, for the tag that its answer bears. The Request keeps hold of body.
+// The error is bad_json or invalid_request. Invalid JSON takes precedence over the first invalid field in the order of
+// the body, then follow a missing required field and a pair of conflicting fields. With invalid_request, Completion
+// also returns the Request as far as it has been parsed, because the error response carries its user tag. The Request
+// retains body.
 func Completion(body []byte, maxLogprobs func(model string) int) (*Request, error) {
-	p := passes.Get().(*pass) //nolint:errcheck // the pool holds nothing else
+	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
-	p.begin(body)
-	if err := p.object(); err != nil {
+	p.reset(body)
+	if err := p.parse(); err != nil {
 		return nil, err
 	}
-	p.modelLimits(maxLogprobs)
+	p.checkModelLimits(maxLogprobs)
 	if p.failure == nil {
-		p.failure = p.request.contradiction()
+		p.failure = p.request.checkFieldSet()
 	}
-	p.request.members = slices.Clone(p.request.members) // only as many as there are: ten thousand requests may wait
+	p.request.members = slices.Clone(p.request.members) // of exact length: ten thousand requests may be waiting
 	return p.request, p.failure
 }
 
-// pass is one reading of one body.
-type pass struct {
+// parser parses one body at a time.
+type parser struct {
 	decoder *jsontext.Decoder
 	source  bytes.Buffer
 	body    []byte
 	scratch []byte // an unescaped name
 	request *Request
-	members [fieldCount]member // room for the request's, as the decoder refuses a name that stands twice
+	members [fieldCount]member // backs request.members; large enough, because the decoder rejects duplicate names
 
-	failure error // the first offending field
-	at      int   // the ordinal of the member being read
-	failed  int   // the ordinal of the member that failure is about
+	failure  error // the first invalid field; nil if there is none
+	ordinal  int   // of the member being read
+	failedAt int   // ordinal of the member that failure is about
 }
 
-var passes = sync.Pool{New: func() any { return &pass{decoder: new(jsontext.Decoder)} }}
+var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
 
-func (p *pass) begin(body []byte) {
+func (p *parser) reset(body []byte) {
 	p.body = body
-	p.source = *bytes.NewBuffer(body) // a *bytes.Buffer is read in place, without a copy
+	p.source = *bytes.NewBuffer(body) // the decoder reads a *bytes.Buffer in place, without a copy
 	p.decoder.Reset(&p.source)
 	p.request = newRequest(body)
 	p.request.members = p.members[:0]
-	p.failure, p.at, p.failed = nil, 0, 0
+	p.failure, p.ordinal, p.failedAt = nil, 0, 0
 }
 
-// release lets go of the body before the pass goes back to the pool.
-func (p *pass) release() {
+// release returns the parser to its pool without references to the body.
+func (p *parser) release() {
 	p.source = bytes.Buffer{}
 	p.decoder.Reset(&p.source)
 	p.body, p.request, p.failure = nil, nil, nil
-	passes.Put(p)
+	parsers.Put(p)
 }
 
-// object reads the whole body: one object and nothing behind it. Field errors are kept in p.failure, since a body
-// that is not JSON further on is bad_json first.
-func (p *pass) object() error {
+// parse parses the whole body: one object and nothing after it. It returns errors of syntax only; an invalid field is
+// kept in p.failure, because bad_json further on takes precedence.
+func (p *parser) parse() error {
 	if bytes.HasPrefix(p.body, []byte("\xef\xbb\xbf")) {
 		return apierr.MalformedJSON(0, "the body begins with a byte-order mark; send plain UTF-8 without one")
 	}
 	start := p.valueStart()
 	opening, err := p.decoder.ReadToken()
 	if err != nil {
-		return p.syntax(err)
+		return p.syntaxError(err)
 	}
 	if opening.Kind() != '{' {
 		return apierr.MalformedJSON(int64(start), "the body is not a JSON object: send {\"model\": …, \"prompt\": …}")
 	}
 	for p.decoder.PeekKind() != '}' {
-		if err := p.member(); err != nil {
-			return p.syntax(err)
+		if err := p.readMember(); err != nil {
+			return p.syntaxError(err)
 		}
-		p.at++
+		p.ordinal++
 	}
 	if _, err := p.decoder.ReadToken(); err != nil {
-		return p.syntax(err)
+		return p.syntaxError(err)
 	}
-	p.request.end = int(p.decoder.InputOffset()) - 1
-	return p.nothingBehind()
+	return p.checkEnd()
 }
 
-func (p *pass) nothingBehind() error {
+// checkEnd returns an error unless only white space follows the object.
+func (p *parser) checkEnd() error {
 	rest := bytes.TrimLeft(p.body[p.decoder.InputOffset():], " \t\r\n")
 	if len(rest) == 0 {
 		return nil
@@ -113,24 +116,24 @@ func (p *pass) nothingBehind() error {
 	return apierr.MalformedJSON(int64(len(p.body)-len(rest)), "there is more behind the JSON object; send exactly one object")
 }
 
-// member reads one name and its value. Its error is one of syntax.
-func (p *pass) member() error {
+// readMember reads a name and its value. It returns errors of syntax only.
+func (p *parser) readMember() error {
 	raw, err := p.decoder.ReadValue()
 	if err != nil {
 		return err
 	}
-	m := member{at: p.at, name: int(p.decoder.InputOffset()) - len(raw)}
+	m := member{ordinal: p.ordinal, name: int(p.decoder.InputOffset()) - len(raw)}
 	name := p.unquote(raw)
 	id, known := fieldByName[string(name)]
 	if !known {
-		p.fail(apierr.UnknownField(string(name), nearest(string(name))))
-		return p.skip()
+		p.fail(apierr.UnknownField(string(name), suggestField(string(name))))
+		return p.skipValue()
 	}
 	m.field = id
 	m.null = p.decoder.PeekKind() == 'n'
 	m.value = p.valueStart()
 	if m.null {
-		err = p.null(id)
+		err = p.readNull(id)
 	} else {
 		err = fields[id].read(p, &fields[id])
 	}
@@ -139,16 +142,16 @@ func (p *pass) member() error {
 	return err
 }
 
-// null accepts null for an optional field, for which it means that the field is absent.
-func (p *pass) null(id fieldID) error {
+// readNull reads null, which means that an optional field is absent.
+func (p *parser) readNull(id fieldID) error {
 	if id == fieldModel || id == fieldPrompt {
-		p.wrong(&fields[id], "null")
+		p.invalid(&fields[id], "null")
 	}
-	return p.skip()
+	return p.skipValue()
 }
 
-// valueStart is where the value after a name begins; the decoder stands behind the name.
-func (p *pass) valueStart() int {
+// valueStart returns the offset of the value that follows; the decoder has read the name before it.
+func (p *parser) valueStart() int {
 	i := int(p.decoder.InputOffset())
 	for i < len(p.body) && strings.IndexByte(" \t\r\n:,", p.body[i]) >= 0 {
 		i++
@@ -156,20 +159,20 @@ func (p *pass) valueStart() int {
 	return i
 }
 
-// fail keeps the first field error.
-func (p *pass) fail(err error) {
+// fail keeps the first error of a field.
+func (p *parser) fail(err error) {
 	if p.failure == nil {
-		p.failure, p.failed = err, p.at
+		p.failure, p.failedAt = err, p.ordinal
 	}
 }
 
-// wrong records that the member's value is not what its field takes.
-func (p *pass) wrong(f *field, got string) {
-	p.fail(apierr.InvalidField(f.name, f.name+": got "+got+"; expected "+f.want))
+// invalid records that the member's value is not valid for its field.
+func (p *parser) invalid(f *field, got string) {
+	p.fail(apierr.InvalidField(f.name, f.name+": got "+got+"; expected "+f.expected))
 }
 
-// skip reads one value of any kind, however it nests, without recursion.
-func (p *pass) skip() error {
+// skipValue reads a value of any kind and depth, without recursion.
+func (p *parser) skipValue() error {
 	outside := p.decoder.StackDepth()
 	for {
 		if _, err := p.decoder.ReadToken(); err != nil {
@@ -185,13 +188,13 @@ func (p *pass) skip() error {
 	}
 }
 
-// syntax turns what the decoder says into bad_json, but for a repeated name: that is a field error, kept in
-// p.failure, and syntax returns nil for it.
-func (p *pass) syntax(err error) error {
+// syntaxError converts an error of the decoder to bad_json. A duplicate name is an error of a field instead: it is kept
+// in p.failure, and syntaxError returns nil if the rest of the body is valid JSON.
+func (p *parser) syntaxError(err error) error {
 	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return p.repeated(err)
+		return p.duplicateName(err)
 	}
-	if _, ours := errors.AsType[*apierr.Error](err); ours {
+	if _, converted := errors.AsType[*apierr.Error](err); converted {
 		return err
 	}
 	var bad *jsontext.SyntacticError
@@ -207,9 +210,9 @@ func (p *pass) syntax(err error) error {
 	}
 }
 
-// repeated records a name that stands twice in one object. The decoder stops there, so the body is read a second
-// time without that check, since bad_json further on goes first. Cold: no valid request comes here.
-func (p *pass) repeated(found error) error {
+// duplicateName records a name that occurs twice in one object. The decoder stops there, so the body is parsed a second
+// time without that check: bad_json further on takes precedence. This path is cold, because no valid request takes it.
+func (p *parser) duplicateName(found error) error {
 	if p.failure == nil {
 		name := "?"
 		if bad, ok := errors.AsType[*jsontext.SyntacticError](found); ok {
@@ -217,15 +220,15 @@ func (p *pass) repeated(found error) error {
 		}
 		p.fail(apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once"))
 	}
-	if err := p.again(); err != nil {
-		return p.syntax(err)
+	if err := p.reparse(); err != nil {
+		return p.syntaxError(err)
 	}
-	return p.nothingBehind()
+	return p.checkEnd()
 }
 
-// again reads the whole body with repeated names allowed: for its syntax, and for the model, by whose limits the
-// fields before the repetition are judged.
-func (p *pass) again() error {
+// reparse parses the whole body with duplicate names allowed. It checks the syntax and finds the model, whose limits
+// apply to the fields before the duplicate.
+func (p *parser) reparse() error {
 	p.source = *bytes.NewBuffer(p.body)
 	p.decoder.Reset(&p.source, jsontext.AllowDuplicateNames(true))
 	if _, err := p.decoder.ReadToken(); err != nil {
@@ -239,7 +242,7 @@ func (p *pass) again() error {
 		if string(p.unquote(name)) == "model" && p.request.Model == "" && p.decoder.PeekKind() == '"' {
 			err = readModel(p, &fields[fieldModel])
 		} else {
-			err = p.skip()
+			err = p.skipValue()
 		}
 		if err != nil {
 			return err
@@ -249,30 +252,32 @@ func (p *pass) again() error {
 	return err
 }
 
-// unquote is the name without its quotes and escapes; it is good until the next call.
-func (p *pass) unquote(raw []byte) []byte {
+// unquote returns a string without its quotes and escapes. The bytes are valid until the next call.
+func (p *parser) unquote(raw []byte) []byte {
 	if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
 		return inner
 	}
 	out, err := jsontext.AppendUnquote(p.scratch[:0], raw)
-	if err != nil { // cannot be: the decoder has passed it
+	if err != nil { // impossible: the decoder has accepted the string
 		return raw
 	}
 	p.scratch = out
 	return out
 }
 
-// modelLimits judges the fields whose range is the model's, in their place among the other errors.
-func (p *pass) modelLimits(maxLogprobs func(string) int) {
+// checkModelLimits checks the fields whose range depends on the model. The model may follow them in the body, so this
+// happens after parsing; an error replaces p.failure if its field comes first.
+func (p *parser) checkModelLimits(maxLogprobs func(string) int) {
 	r := p.request
 	limit := maxLogprobs(r.Model)
 	for i := range r.members {
 		m := &r.members[i]
-		if p.failure != nil && p.failed <= m.at {
+		if p.failure != nil && p.failedAt <= m.ordinal {
 			return
 		}
-		if over := r.logprobsOf(m.field); over > limit {
-			p.failure = apierr.InvalidField(fields[m.field].name, overLogprobs(fields[m.field].name, p.body[m.value:m.end], limit))
+		if r.logprobsOf(m.field) > limit {
+			name := fields[m.field].name
+			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], limit))
 			return
 		}
 	}

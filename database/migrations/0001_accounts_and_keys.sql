@@ -11,7 +11,7 @@ CREATE TABLE accounts (
     created_at BIGINT NOT NULL
 );
 
--- The letters of an address differ in case for nobody.
+-- Email addresses are compared without regard to case.
 CREATE UNIQUE INDEX accounts_email ON accounts (lower(email));
 
 CREATE TABLE keys (
@@ -28,8 +28,8 @@ CREATE TABLE keys (
 CREATE INDEX keys_account ON keys (account_id);
 CREATE INDEX keys_prefix ON keys (prefix);
 
--- One number that grows with every change of the two tables, whoever makes it, so that a snapshot of them can be kept
--- fresh by asking for a single row.
+-- A counter that triggers increment with every change of the two tables, by any process, so that a cached snapshot of them
+-- can be validated by polling one row.
 CREATE TABLE keys_revision (
     only     BIGINT PRIMARY KEY CHECK (only = 1),
     revision BIGINT NOT NULL

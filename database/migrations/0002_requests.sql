@@ -1,6 +1,7 @@
 -- +goose Up
 
--- Tokens; NULL is unbounded. The triggers on these tables do not name columns, so a change of a cap raises the revision.
+-- Caps in tokens; NULL is unbounded. The triggers on these tables do not name columns, so a changed cap increments the
+-- revision.
 
 ALTER TABLE accounts ADD COLUMN month_total BIGINT CHECK (month_total >= 0);
 ALTER TABLE accounts ADD COLUMN day_total BIGINT CHECK (day_total >= 0);
@@ -12,7 +13,8 @@ ALTER TABLE keys ADD COLUMN day_total BIGINT CHECK (day_total >= 0);
 ALTER TABLE keys ADD COLUMN month_input BIGINT CHECK (month_input >= 0);
 ALTER TABLE keys ADD COLUMN month_output BIGINT CHECK (month_output >= 0);
 
--- One row a request: made when it is admitted, finished when it ends. A row outlives its key and its account.
+-- One row per request: inserted after it is admitted, or when it ends if that is soon, and completed when it ends. A row
+-- outlives its key and its account.
 CREATE TABLE requests (
     request_id        TEXT PRIMARY KEY,
     time              BIGINT NOT NULL,
@@ -38,5 +40,5 @@ CREATE INDEX requests_time ON requests (time);
 CREATE INDEX requests_key ON requests (key_id, time);
 CREATE INDEX requests_account ON requests (account_id, time);
 
--- What is in flight, so that a start after a crash finds it without a search.
+-- Requests in flight, so that recovery after a crash finds them without a scan.
 CREATE INDEX requests_open ON requests (request_id) WHERE state = 'in_flight';

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What the boots of backends took, for estimates.
+-- How long each boot of a backend took, to estimate the next.
 CREATE TABLE boots (
     model    TEXT NOT NULL,
     backend  TEXT NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE boots (
 
 CREATE INDEX boots_backend ON boots (model, backend, ended_at);
 
--- Windows in which a model is kept warm, besides those of the configuration.
+-- Warm windows of models, in addition to those in the configuration.
 CREATE TABLE model_windows (
     id        INTEGER PRIMARY KEY,
     model     TEXT NOT NULL,
@@ -19,7 +19,7 @@ CREATE TABLE model_windows (
     CHECK (ends_at > begins_at)
 );
 
--- What commands have ordered of the running gateway, until it has obeyed.
+-- Commands for the running gateway, written by the CLI and deleted when executed.
 CREATE TABLE model_orders (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     model      TEXT NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What the console needs of accounts. Of passwords, invitations and sessions there are only hashes.
+-- Logins and records of the console. Passwords, invitations and sessions are stored as hashes only.
 
 CREATE TABLE passwords (
     account_id TEXT PRIMARY KEY REFERENCES accounts (id),
@@ -10,7 +10,7 @@ CREATE TABLE passwords (
 
 CREATE TABLE invitations (
     token_hash BLOB PRIMARY KEY,
-    account_id TEXT NOT NULL UNIQUE REFERENCES accounts (id), -- a new one takes the place of the last
+    account_id TEXT NOT NULL UNIQUE REFERENCES accounts (id), -- a new invitation replaces the previous one
     expires_at BIGINT NOT NULL
 );
 
@@ -23,14 +23,14 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_account ON sessions (account_id);
 
--- What somebody who asks for access has written. The account is pending until an administrator decides.
+-- The purpose that an applicant for access has given. The account is pending until an administrator decides.
 CREATE TABLE access_requests (
     account_id TEXT PRIMARY KEY REFERENCES accounts (id),
     purpose    TEXT NOT NULL,
     created_at BIGINT NOT NULL
 );
 
--- Who changed what. A row outlives those it names, so it names them in words.
+-- Audit log. A row outlives the accounts and keys it refers to, so it stores their names as text.
 CREATE TABLE audit (
     id      TEXT PRIMARY KEY,
     time    BIGINT NOT NULL,
@@ -45,7 +45,7 @@ CREATE INDEX audit_time ON audit (time);
 CREATE TABLE feedback (
     id         TEXT PRIMARY KEY,
     time       BIGINT NOT NULL,
-    account_id TEXT NOT NULL, -- empty where nobody was signed in
+    account_id TEXT NOT NULL, -- empty if the user was not signed in
     page       TEXT NOT NULL,
     request_id TEXT NOT NULL,
     message    TEXT NOT NULL

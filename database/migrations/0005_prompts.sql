@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What people save in the workbench: the one place where text is kept.
+-- Prompts saved in the console's workbench. No other table holds text of prompts or completions.
 CREATE TABLE prompts (
     id         TEXT PRIMARY KEY,
     account_id TEXT NOT NULL REFERENCES accounts (id),
@@ -8,8 +8,8 @@ CREATE TABLE prompts (
     model      TEXT NOT NULL,
     version    BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
-    words      TEXT NOT NULL, -- what a search finds: name and texts, case folded
-    document   TEXT NOT NULL  -- JSON, the workbench's own
+    words      TEXT NOT NULL, -- the searchable text: name and messages, case-folded
+    document   TEXT NOT NULL  -- JSON, in the workbench's format
 );
 
 CREATE INDEX prompts_account ON prompts (account_id, updated_at);

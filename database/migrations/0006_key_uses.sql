@@ -1,6 +1,6 @@
 -- +goose Up
 
--- When each key was last used, as far as it is not told by the requests of the present month.
+-- When each key was last used, so that this is known without scanning the requests of earlier months.
 CREATE TABLE key_uses (
     key_id TEXT PRIMARY KEY,
     time   BIGINT NOT NULL
@@ -8,5 +8,5 @@ CREATE TABLE key_uses (
 
 INSERT INTO key_uses (key_id, time) SELECT key_id, max(time) FROM requests GROUP BY key_id;
 
--- A key's requests are found among its account's: an index of their own is a sixth of what a row costs to write.
+-- Queries by key use the index on the account: an index of their own takes a sixth of the time to write a row.
 DROP INDEX requests_key;

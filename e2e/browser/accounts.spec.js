@@ -1,12 +1,12 @@
-import { accessible, basegate, complete, expect, look, signIn, test } from "./console.js";
+import { expectAccessible, basegate, complete, expect, checkPage, signIn, test } from "./console.js";
 
 const password = "a password for the browser";
 
-test("invitation, password, key, curl, spend, pause", async ({ page, context }) => {
+test("a user accepts an invitation, creates a key, spends tokens and pauses the key", async ({ page, context }) => {
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const invitation = basegate("account", "invite", "ada@example.org").trim();
   await page.goto(invitation);
-  await look(page, "invitation");
+  await checkPage(page, "invitation");
   await page.getByLabel("New password").fill(password);
   await page.getByLabel("The same again").fill(password + "!");
   await page.getByRole("button", { name: "Set the password" }).click();
@@ -16,26 +16,26 @@ test("invitation, password, key, curl, spend, pause", async ({ page, context }) 
   await page.getByRole("button", { name: "Set the password" }).click();
   await expect(page).toHaveURL(/dashboard/);
   await expect(page.getByText("There is no key yet")).toBeVisible();
-  await look(page, "dashboard-empty");
+  await checkPage(page, "dashboard-empty");
 
   await page.getByRole("link", { name: "New key" }).click();
-  await look(page, "new-key");
+  await checkPage(page, "new-key");
   await page.getByLabel("Name").fill("notebook");
   await page.getByLabel("Tokens a month").fill("20k");
   await page.getByRole("button", { name: "Make the key" }).click();
   const secret = await page.locator("#secret").textContent();
   await page.getByRole("button", { name: "Copy the key" }).click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(secret);
-  await accessible(page);
+  await expectAccessible(page);
   const curl = await page.locator("#curl").textContent();
   const { execFileSync } = await import("node:child_process");
-  const answer = JSON.parse(execFileSync("sh", ["-c", curl], { encoding: "utf8" }));
-  expect(answer.choices[0].text.length).toBeGreaterThan(0);
+  const completion = JSON.parse(execFileSync("sh", ["-c", curl], { encoding: "utf8" }));
+  expect(completion.choices[0].text.length).toBeGreaterThan(0);
 
   await page.getByRole("link", { name: "To the dashboard" }).click();
   const row = page.getByRole("row", { name: /notebook/ });
-  await expect(row).toContainText(`${answer.usage.total_tokens} of 20`);
-  await look(page, "dashboard");
+  await expect(row).toContainText(`${completion.usage.total_tokens} of 20`);
+  await checkPage(page, "dashboard");
 
   await row.getByRole("button", { name: "Pause" }).click();
   await expect(row).toContainText("paused");
@@ -45,12 +45,12 @@ test("invitation, password, key, curl, spend, pause", async ({ page, context }) 
 
   await page.goto("/dashboard");
   await row.getByRole("link", { name: "Change" }).click();
-  await look(page, "key");
+  await checkPage(page, "key");
   await page.getByLabel("Tokens a day").fill("5");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.getByRole("status").first()).toContainText("The daily budget of the key notebook is used up");
   expect((await complete(secret)).status).toBe(429);
-  await look(page, "dashboard-cap-hit");
+  await checkPage(page, "dashboard-cap-hit");
 
   await row.getByRole("link", { name: "Change" }).click();
   await page.getByText("Revoke the key…").click();
@@ -59,33 +59,33 @@ test("invitation, password, key, curl, spend, pause", async ({ page, context }) 
   await expect.poll(async () => (await complete(secret)).status, { timeout: 1000 }).toBe(401);
 });
 
-test("sign in, sign out, sign out everywhere", async ({ page, browser }) => {
+test("signing out everywhere ends all sessions", async ({ page, browser }) => {
   await page.goto("/sign-in");
-  await look(page, "sign-in");
+  await checkPage(page, "sign-in");
   await signIn(page);
-  const elsewhere = await (await browser.newContext()).newPage();
-  await elsewhere.goto(new URL("/sign-in", process.env.CONSOLE).href);
-  await elsewhere.getByLabel("E-mail").fill(process.env.EMAIL);
-  await elsewhere.getByLabel("Password").fill(process.env.PASSWORD);
-  await elsewhere.keyboard.press("Enter");
-  await expect(elsewhere).toHaveURL(/dashboard/);
+  const otherBrowser = await (await browser.newContext()).newPage();
+  await otherBrowser.goto(new URL("/sign-in", process.env.CONSOLE).href);
+  await otherBrowser.getByLabel("E-mail").fill(process.env.EMAIL);
+  await otherBrowser.getByLabel("Password").fill(process.env.PASSWORD);
+  await otherBrowser.keyboard.press("Enter");
+  await expect(otherBrowser).toHaveURL(/dashboard/);
   await page.getByText(process.env.EMAIL, { exact: true }).click();
   await page.getByRole("link", { name: "Account" }).click();
-  await look(page, "account");
+  await checkPage(page, "account");
   await page.getByRole("button", { name: "Sign out everywhere" }).click();
   await expect(page).toHaveURL(/sign-in/);
-  await elsewhere.reload();
-  await expect(elsewhere).toHaveURL(/sign-in/);
-  await elsewhere.context().close();
+  await otherBrowser.reload();
+  await expect(otherBrowser).toHaveURL(/sign-in/);
+  await otherBrowser.context().close();
 });
 
-test("the theme can be chosen, and is remembered", async ({ page }) => {
+test("a chosen theme is remembered", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "light" });
   await page.goto("/sign-in");
   await page.getByRole("button", { name: "Dark" }).click();
   await page.reload();
   await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
-  await accessible(page);
+  await expectAccessible(page);
   await page.getByRole("button", { name: "Light" }).click();
   await expect(page.locator("html")).toHaveAttribute("data-theme", "light");
 });

@@ -1,22 +1,22 @@
-import { accessible, basegate, expect, look, signIn, test } from "./console.js";
+import { expectAccessible, basegate, expect, checkPage, signIn, test } from "./console.js";
 
 test("a request for access becomes an account", async ({ page }) => {
   await page.goto("/sign-in");
   await page.getByRole("link", { name: "Request access" }).click();
-  await look(page, "request-access");
+  await checkPage(page, "request-access");
   await page.getByLabel("E-mail").fill("bea@example.org");
   await page.getByLabel("Name").fill("Bea");
   await page.getByLabel("What you want to do with the models").fill("Measure how surprised base models are by poems.");
   await page.getByRole("button", { name: "Send the request" }).click();
   await expect(page.getByRole("heading", { name: "The request has been sent" })).toBeVisible();
-  await accessible(page);
+  await expectAccessible(page);
 
   await signIn(page);
   await page.getByRole("link", { name: "Administration" }).click();
-  await look(page, "admin-accounts");
+  await checkPage(page, "admin-accounts");
   await page.getByRole("button", { name: "Approve bea@example.org" }).click();
   const invitation = await page.locator("#invitation").textContent();
-  await look(page, "admin-invited");
+  await checkPage(page, "admin-invited");
   await page.goto("/");
   await page.getByText(process.env.EMAIL, { exact: true }).click();
   await page.getByRole("button", { name: "Sign out" }).click();
@@ -24,13 +24,13 @@ test("a request for access becomes an account", async ({ page }) => {
   await expect(page.getByText("bea@example.org")).toBeVisible();
 });
 
-test("administrators look after accounts, models, feedback and the log", async ({ page }) => {
+test("an administrator changes caps, disables an account, and sees models and the audit log", async ({ page }) => {
   basegate("account", "create", "cyd@example.org", "--name", "Cyd", "--monthly-budget", "1000000");
   basegate("key", "create", "--account", "cyd@example.org", "--name", "cluster", "--monthly-budget", "400000");
   await signIn(page);
   await page.goto("/admin/accounts");
   await page.getByRole("link", { name: "cyd@example.org" }).click();
-  await look(page, "admin-account");
+  await checkPage(page, "admin-account");
   await page.getByLabel("Tokens a month").fill("300k");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.getByRole("alert")).toContainText("lower or revoke these first");
@@ -39,19 +39,19 @@ test("administrators look after accounts, models, feedback and the log", async (
   await expect(page.getByText("disabled", { exact: true })).toBeVisible();
 
   await page.getByRole("link", { name: "Models and backends" }).click();
-  await look(page, "admin-models");
+  await checkPage(page, "admin-models");
   await page.getByRole("link", { name: "Audit log" }).click();
   await expect(page.getByRole("row", { name: /disable account/ })).toContainText(process.env.EMAIL);
-  await look(page, "admin-audit");
+  await checkPage(page, "admin-audit");
 });
 
-test("feedback is written in a dialog over any page", async ({ page }) => {
+test("feedback is sent from a dialog on any page", async ({ page }) => {
   await signIn(page);
   await page.goto("/usage");
   await page.getByRole("banner").getByRole("link", { name: "Feedback" }).click();
   const dialog = page.getByRole("dialog", { name: "Feedback" });
   await expect(dialog).toBeVisible();
-  await accessible(page);
+  await expectAccessible(page);
   await page.keyboard.press("Escape");
   await expect(dialog).toBeHidden();
   await page.getByRole("banner").getByRole("link", { name: "Feedback" }).click();
@@ -62,13 +62,13 @@ test("feedback is written in a dialog over any page", async ({ page }) => {
   await page.getByRole("link", { name: "Back to where you were" }).click();
   await expect(page).toHaveURL(/\/usage$/);
   await page.goto("/feedback");
-  await look(page, "feedback");
+  await checkPage(page, "feedback");
   await page.goto("/admin/feedback");
   await expect(page.getByRole("row", { name: /The chart is good/ })).toContainText("req_123");
-  await look(page, "admin-feedback");
+  await checkPage(page, "admin-feedback");
 });
 
-test("pages are small and answer soon, by the keyboard too", async ({ page }) => {
+test("pages are small and load within a second, and the keyboard reaches the skip link", async ({ page }) => {
   await signIn(page);
   for (const path of ["/dashboard", "/usage", "/usage/requests", "/keys/new", "/account", "/admin/accounts", "/admin/models", "/admin/audit", "/workbench", "/tutorial/overview", "/tutorial/api", "/tutorial?q=budget", "/sign-in"]) {
     let bytes = 0;

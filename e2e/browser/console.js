@@ -1,4 +1,4 @@
-// What every spec needs: signing in, the command line, accessibility, and a look at pages.
+// Helpers of all specs: sign-in, the command line, accessibility, and layout checks with screenshots.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -8,28 +8,28 @@ const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 
 export { expect };
 
-// The page of every test fails it where a script fails, a policy is violated, or anything comes from another origin.
+// test fails if a script of its page fails, the content security policy is violated, or a request goes to another origin.
 export const test = base.extend({
   page: async ({ page }, use) => {
-    const complaints = watch(page);
+    const violations = collectViolations(page);
     await use(page);
-    expect(complaints).toEqual([]);
+    expect(violations).toEqual([]);
   },
 });
 
-// watch collects what must not happen on a page.
-export function watch(page) {
-  const complaints = [];
+// collectViolations records script errors, policy violations and requests to other origins.
+export function collectViolations(page) {
+  const violations = [];
   const home = new URL(process.env.CONSOLE).origin;
-  page.on("pageerror", (error) => complaints.push(`script: ${error.message}`));
+  page.on("pageerror", (error) => violations.push(`script: ${error.message}`));
   page.on("console", (message) => {
-    if (/Content Security Policy/.test(message.text())) complaints.push(`policy: ${message.text()}`);
+    if (/Content Security Policy/.test(message.text())) violations.push(`policy: ${message.text()}`);
   });
   page.on("request", (request) => {
     const url = request.url();
-    if (!url.startsWith(home) && !url.startsWith("data:") && !url.startsWith("blob:")) complaints.push(`foreign: ${url}`);
+    if (!url.startsWith(home) && !url.startsWith("data:") && !url.startsWith("blob:")) violations.push(`other origin: ${url}`);
   });
-  return complaints;
+  return violations;
 }
 
 export async function signIn(page, email = process.env.EMAIL, password = process.env.PASSWORD) {
@@ -40,12 +40,12 @@ export async function signIn(page, email = process.env.EMAIL, password = process
   await expect(page).toHaveURL(/\/dashboard/);
 }
 
-// basegate runs a command on the demo's configuration and returns what it prints.
+// basegate runs a command with the demo's configuration and returns its stdout.
 export function basegate(...args) {
   return execFileSync(process.env.BASEGATE, [...args, "--config", process.env.CONFIG], { encoding: "utf8" });
 }
 
-// complete asks the public API for a completion.
+// complete sends a completion request to the public API.
 export async function complete(key, body = {}) {
   return fetch(new URL("/v1/completions", process.env.CONSOLE), {
     method: "POST",
@@ -54,23 +54,23 @@ export async function complete(key, body = {}) {
   });
 }
 
-// accessible runs axe. It is put into the page by the debugger, which the page's policy does not concern.
-export async function accessible(page) {
+// expectAccessible runs axe and expects no serious or critical violations. evaluate bypasses the page's content security policy.
+export async function expectAccessible(page) {
   await page.evaluate(axe);
-  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
-  const bad = found.violations
+  const result = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const severe = result.violations
     .filter((v) => v.impact === "serious" || v.impact === "critical")
     .map((v) => `${v.id}: ${v.nodes.map((n) => `${n.target} ${n.failureSummary}`).join("; ")}`);
-  expect(bad, await page.title()).toEqual([]);
+  expect(severe, await page.title()).toEqual([]);
 }
 
-// look checks a page in light and dark, wide and narrow, and photographs it where that was asked for.
-export async function look(page, name) {
+// checkPage checks accessibility and overflow in light and dark, wide and narrow. With SCREENSHOTS it saves screenshots.
+export async function checkPage(page, name) {
   for (const scheme of ["light", "dark"]) {
     for (const width of [1280, 390]) {
       await page.emulateMedia({ colorScheme: scheme });
       await page.setViewportSize({ width, height: width === 390 ? 844 : 800 });
-      await accessible(page);
+      await expectAccessible(page);
       const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       expect(overflow, `${name} is wider than a screen of ${width}`).toBeLessThanOrEqual(0);
       if (process.env.SCREENSHOTS) {

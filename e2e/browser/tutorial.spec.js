@@ -1,12 +1,12 @@
-import { expect, look, signIn, test } from "./console.js";
+import { expect, checkPage, signIn, test } from "./console.js";
 
-test("every page of the tutorial is for everybody, and lists the next", async ({ page }) => {
+test("every page of the tutorial is public and links to the next", async ({ page }) => {
   test.setTimeout(120_000);
   await page.goto("/tutorial");
   await expect(page).toHaveURL(/\/tutorial\/overview$/);
   for (let n = 0; ; n++) {
     await expect(page.locator("article h1")).toHaveCount(1);
-    await look(page, `tutorial-${n}`);
+    await checkPage(page, `tutorial-${n}`);
     const next = page.locator("a[rel=next]");
     if ((await next.count()) === 0) break;
     await next.click();
@@ -15,7 +15,7 @@ test("every page of the tutorial is for everybody, and lists the next", async ({
   }
 });
 
-test("it is filled in for who is signed in, searched, and copied", async ({ page, context }) => {
+test("the tutorial has a signed-in user's key, can be searched, and its snippets copied", async ({ page, context }) => {
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   await signIn(page);
   await page.getByRole("link", { name: "Tutorial" }).click();

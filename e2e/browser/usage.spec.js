@@ -1,24 +1,24 @@
-import { basegate, complete, expect, look, signIn, test } from "./console.js";
+import { basegate, complete, expect, checkPage, signIn, test } from "./console.js";
 
 const digits = (text) => Number(text.replace(/\D/g, ""));
 
-test("the chart's figures are those of the command line", async ({ page }) => {
+test("the chart has the same figures as basegate usage", async ({ page }) => {
   for (const [model, user] of [["llama-8b", "run-1"], ["llama-8b", "run-2"], ["llama-405b", "run-1"], ["trinity-base", ""]]) {
-    const answer = await complete(process.env.API_KEY, { model, ...(user && { user }) });
-    expect(answer.status).toBe(200);
-    await answer.json();
+    const response = await complete(process.env.API_KEY, { model, ...(user && { user }) });
+    expect(response.status).toBe(200);
+    await response.json();
   }
   expect((await complete(process.env.API_KEY, { model: "llama-8b", n: 0 })).status).toBe(400);
   await signIn(page);
   await page.getByRole("link", { name: "Usage", exact: true }).click();
-  await look(page, "usage");
+  await checkPage(page, "usage");
   await page.getByText("The days as a table").click();
   const table = page.getByRole("region", { name: "Tokens per day" });
-  const heads = (await table.locator("thead th").allTextContents()).slice(1, -1);
-  const sums = Object.fromEntries(heads.map((h) => [h, 0]));
+  const headers = (await table.locator("thead th").allTextContents()).slice(1, -1);
+  const sums = Object.fromEntries(headers.map((h) => [h, 0]));
   for (const row of await table.locator("tbody tr").all()) {
     const cells = (await row.locator("td").allTextContents()).map(digits);
-    heads.forEach((h, i) => { sums[h] += cells[i]; });
+    headers.forEach((h, i) => { sums[h] += cells[i]; });
   }
   const expected = {};
   for (const row of JSON.parse(basegate("usage", "--by", "model", "--account", process.env.EMAIL, "--json"))) {
@@ -37,7 +37,7 @@ test("the chart's figures are those of the command line", async ({ page }) => {
 test("requests are listed, filtered and searched", async ({ page }) => {
   await signIn(page);
   await page.goto("/usage/requests");
-  await look(page, "requests");
+  await checkPage(page, "requests");
   await page.getByLabel("Search").fill("run-1");
   await page.getByRole("button", { name: "Show" }).click();
   await expect(page.locator("tbody tr").first()).toContainText("run-1");

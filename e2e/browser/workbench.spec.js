@@ -1,42 +1,43 @@
-import { accessible, basegate, expect, look, signIn, test } from "./console.js";
+import { expectAccessible, basegate, expect, checkPage, signIn, test } from "./console.js";
 
-// open goes to the workbench, which is ready when it knows what there is to work with.
+// open opens the workbench and waits until it has loaded its models and keys.
 async function open(page, path = "/workbench") {
   await page.goto(path);
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
 }
 
-async function write(page, text, parameters = {}) {
+// fillIn enters a prompt and parameters.
+async function fillIn(page, text, parameters = {}) {
   await page.getByLabel("Prompt", { exact: true }).fill(text);
   for (const [name, value] of Object.entries(parameters)) await page.locator(`#p-${name}`).fill(String(value));
 }
 
-// sent collects the bodies of the completions that the page asks for.
-function sent(page) {
+// requestBodies collects the bodies of the page's completion requests.
+function requestBodies(page) {
   const bodies = [];
   page.on("request", (request) => { if (request.url().includes("/console/api/completions")) bodies.push(request.postDataJSON()); });
   return bodies;
 }
 
-const done = (page) => expect(page.locator("#progress")).toHaveText(/\d+ \+ \d+ tokens/);
-const column = (page) => page.locator("#columns .column");
+const waitUntilDone = (page) => expect(page.locator("#progress")).toHaveText(/\d+ \+ \d+ tokens/);
+const columns = (page) => page.locator("#columns .column");
 
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
-test("a continuation streams, and each token shows what else could have stood there", async ({ page }) => {
+test("a continuation streams, and each token shows its alternatives", async ({ page }) => {
   await open(page);
-  await write(page, "The capital of France is", { max_tokens: 12, seed: 7 });
+  await fillIn(page, "The capital of France is", { max_tokens: 12, seed: 7 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await done(page);
-  const tokens = column(page).getByRole("option");
+  await waitUntilDone(page);
+  const tokens = columns(page).getByRole("option");
   expect(await tokens.count()).toBeGreaterThan(8);
-  await expect(column(page)).toContainText("The capital of France is");
+  await expect(columns(page)).toContainText("The capital of France is");
 
   await tokens.nth(8).hover();
   await expect(page.locator("#token")).toContainText(/probability .* bits · rank/);
   expect(await page.locator("#token").getByRole("button").count()).toBeGreaterThan(2);
 
-  await column(page).getByRole("listbox").focus();
+  await columns(page).getByRole("listbox").focus();
   await page.keyboard.press("End");
   const last = await page.locator("#token h3").textContent();
   await page.keyboard.press("ArrowLeft");
@@ -53,19 +54,19 @@ test("a continuation streams, and each token shows what else could have stood th
   await expect(page.locator("#token h3")).not.toHaveText(kept);
 
   for (const measure of ["probability", "rank", "entropy", "surprisal"]) await page.locator("#measure").selectOption(measure);
-  await look(page, "workbench");
+  await checkPage(page, "workbench");
 });
 
-test("a branch goes on from exactly the ids before it", async ({ page }) => {
-  const bodies = sent(page);
+test("a branch continues from exactly the token IDs before it", async ({ page }) => {
+  const bodies = requestBodies(page);
   await open(page);
-  await write(page, "Once upon a time", { max_tokens: 10, seed: 3, temperature: 1 });
+  await fillIn(page, "Once upon a time", { max_tokens: 10, seed: 3, temperature: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await done(page);
+  await waitUntilDone(page);
   expect(bodies).toHaveLength(1);
   expect(bodies[0].prompt.every(Number.isInteger)).toBe(true);
 
-  const doc = column(page).getByRole("option");
+  const doc = columns(page).getByRole("option");
   const before = await doc.allTextContents();
   const at = bodies[0].prompt.length + 3;
   const ids = async () => Number((await page.locator("#token p").first().textContent()).match(/id (\d+)/)[1]);
@@ -74,7 +75,7 @@ test("a branch goes on from exactly the ids before it", async ({ page }) => {
     await doc.nth(i).hover();
     expected.push(await ids());
   }
-  // What is opened stays, whatever the pointer passes on its way to what else could have stood there.
+  // A clicked token stays open while the pointer moves over other tokens to its alternatives.
   await doc.nth(at).click();
   const opened = await ids();
   await doc.nth(at + 2).hover();
@@ -83,121 +84,122 @@ test("a branch goes on from exactly the ids before it", async ({ page }) => {
   await expect.poll(() => bodies.length).toBe(2);
   expect(bodies[1].prompt.slice(0, -1)).toEqual(expected);
   await expect(page.locator("#tree li")).toHaveCount(3);
-  await done(page);
+  await waitUntilDone(page);
 
-  // The prefix stays to the letter, the first continuation is still there, and both can be gone back to.
-  const after = await column(page).getByRole("option").allTextContents();
+  // The prefix is unchanged, and the first continuation can still be selected.
+  const after = await columns(page).getByRole("option").allTextContents();
   expect(after.slice(0, at)).toEqual(before.slice(0, at));
   await page.locator("#tree button").nth(1).click();
-  await expect(column(page).getByRole("option")).toHaveText(before);
+  await expect(columns(page).getByRole("option")).toHaveText(before);
   await page.getByRole("button", { name: /Remove the branch/ }).first().click();
   await expect(page.locator("#tree li")).toHaveCount(1);
 });
 
-test("several continuations, and two models, stand side by side", async ({ page }) => {
+test("several continuations and two models are shown side by side", async ({ page }) => {
   await open(page);
-  await write(page, "Two roads diverged", { max_tokens: 6, n: 3, seed: 1 });
+  await fillIn(page, "Two roads diverged", { max_tokens: 6, n: 3, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(column(page)).toHaveCount(3);
-  await done(page);
+  await expect(columns(page)).toHaveCount(3);
+  await waitUntilDone(page);
   await page.locator("#p-n").fill("1");
   await page.getByText("Compare with").click();
   await page.getByLabel("Compare", { exact: true }).check();
   await page.locator("#second-model").selectOption("trinity-base");
   await page.locator("#q-max_tokens").fill("6");
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(column(page)).toHaveCount(2);
-  await expect(column(page).nth(1)).toContainText("trinity-base");
-  await accessible(page);
+  await expect(columns(page)).toHaveCount(2);
+  await expect(columns(page).nth(1)).toContainText("trinity-base");
+  await expectAccessible(page);
 });
 
-test("another prompt or model leaves the branches there are, and a comparison goes on with each model's own ids", async ({ page }) => {
-  const bodies = sent(page);
+test("another prompt or model keeps existing branches, and a comparison continues with each model's own token IDs", async ({ page }) => {
+  const bodies = requestBodies(page);
   await open(page);
-  await write(page, "The first prompt", { max_tokens: 5, seed: 1 });
+  await fillIn(page, "The first prompt", { max_tokens: 5, seed: 1 });
   await page.getByText("Compare with").click();
   await page.getByLabel("Compare", { exact: true }).check();
   await page.locator("#second-model").selectOption("trinity-base");
   await page.locator("#q-max_tokens").fill("5");
   await page.locator("#q-seed").fill("1");
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(column(page)).toHaveCount(2);
-  await done(page);
+  await expect(columns(page)).toHaveCount(2);
+  await waitUntilDone(page);
   await page.getByLabel("Compare", { exact: true }).uncheck();
 
-  const second = column(page).filter({ hasText: "trinity-base" });
+  const second = columns(page).filter({ hasText: "trinity-base" });
   await second.getByRole("button", { name: "Go on from its end" }).click();
   await expect.poll(() => bodies.length).toBe(3);
-  const asked = bodies.find((one) => one.model === "trinity-base");
+  const comparison = bodies.find((body) => body.model === "trinity-base");
   expect(bodies[2].model).toBe("trinity-base");
-  expect(bodies[2].prompt.slice(0, asked.prompt.length)).toEqual(asked.prompt);
-  expect(bodies[2].prompt).toHaveLength(asked.prompt.length + 5);
+  expect(bodies[2].prompt.slice(0, comparison.prompt.length)).toEqual(comparison.prompt);
+  expect(bodies[2].prompt).toHaveLength(comparison.prompt.length + 5);
   await expect(page.locator("#model")).toHaveValue("trinity-base");
   await expect(page.locator("#tree li")).toHaveCount(5);
 
   await page.locator("#model").selectOption("llama-8b");
-  await write(page, "A second prompt");
+  await fillIn(page, "A second prompt");
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#tree li")).toHaveCount(7);
-  await done(page);
-  await write(page, "A third, only written");
+  await waitUntilDone(page);
+  await fillIn(page, "A third, only written");
   await page.locator("#tree button").first().click();
   await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("The first prompt");
   await page.getByRole("button", { name: /A third, only written/ }).first().click();
   await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("A third, only written");
 });
 
-test("of two models that are compared a cold one alone is asked again", async ({ page }) => {
-  const asked = { "llama-8b": 0, "trinity-base": 0 };
+test("in a comparison only the request to the cold model is retried", async ({ page }) => {
+  const requests = { "llama-8b": 0, "trinity-base": 0 };
   await page.route("**/console/api/completions*", (route) => {
     const { model } = route.request().postDataJSON();
-    if (asked[model]++ > 0 || model === "llama-8b") return route.continue();
+    if (requests[model]++ > 0 || model === "llama-8b") return route.continue();
     return route.fulfill({
       status: 503, headers: { "Retry-After": "1", "Content-Type": "application/json" },
       body: JSON.stringify({ error: { code: "modal_cold_boot", message: "trinity-base is starting", type: "service_unavailable", param: null } }),
     });
   });
   await open(page);
-  await write(page, "One of us sleeps", { max_tokens: 4 });
+  await fillIn(page, "One of us sleeps", { max_tokens: 4 });
   await page.getByText("Compare with").click();
   await page.getByLabel("Compare", { exact: true }).check();
   await page.locator("#second-model").selectOption("trinity-base");
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect.poll(() => asked["trinity-base"]).toBe(2);
+  await expect.poll(() => requests["trinity-base"]).toBe(2);
   await expect(page.getByRole("button", { name: "Generate" })).toBeEnabled();
-  expect(asked).toEqual({ "llama-8b": 1, "trinity-base": 2 });
-  await expect(column(page)).toHaveCount(2);
+  expect(requests).toEqual({ "llama-8b": 1, "trinity-base": 2 });
+  await expect(columns(page)).toHaveCount(2);
 });
 
-test("a score is the sum of the API's log-probabilities", async ({ page }) => {
+test("a score is the sum of the API's log probabilities", async ({ page }) => {
   await open(page);
   const text = "It was the best of times, it was the worst of times.";
-  await write(page, text);
-  const answered = page.waitForResponse((r) => r.url().includes("/console/api/completions"));
+  await fillIn(page, text);
+  const responded = page.waitForResponse((r) => r.url().includes("/console/api/completions"));
   await page.getByRole("button", { name: "Score the prompt" }).click();
-  const [answer, request] = [await (await answered).json(), (await answered).request().postDataJSON()];
-  const sum = answer.choices[0].prompt_logprobs.reduce((all, one, i) => all + (one ? one[request.prompt[i]].logprob : 0), 0);
+  const [completion, request] = [await (await responded).json(), (await responded).request().postDataJSON()];
+  const sum = completion.choices[0].prompt_logprobs
+    .reduce((total, entry, i) => total + (entry ? entry[request.prompt[i]].logprob : 0), 0);
   await expect(page.locator("#scores")).toContainText(`${sum.toFixed(3)} nats`);
   await expect(page.locator("#scores")).toContainText(`${(-sum / Math.log(2) / text.length).toFixed(3)} bits`);
-  await expect(column(page).locator(".shade-8, .shade-7, .shade-6, .shade-5, .shade-4").first()).toBeVisible();
+  await expect(columns(page).locator(".shade-8, .shade-7, .shade-6, .shade-5, .shade-4").first()).toBeVisible();
 });
 
-test("a stream is stopped, and what had come is kept", async ({ page }) => {
+test("stopping a stream keeps the received tokens", async ({ page }) => {
   await open(page);
-  await write(page, "Count for ever: 1, 2, 3,", { max_tokens: 2000, seed: 1 });
+  await fillIn(page, "Count for ever: 1, 2, 3,", { max_tokens: 2000, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect.poll(() => column(page).getByRole("option").count()).toBeGreaterThan(15);
+  await expect.poll(() => columns(page).getByRole("option").count()).toBeGreaterThan(15);
   await page.getByRole("button", { name: "Stop" }).click();
   await expect(page.locator("#progress")).toContainText("Stopped");
-  expect(await column(page).getByRole("option").count()).toBeGreaterThan(15);
+  expect(await columns(page).getByRole("option").count()).toBeGreaterThan(15);
 });
 
-test("a saved prompt opens in a second browser with its branches, and is deleted", async ({ page, browser }) => {
+test("a saved prompt opens with its branches in a second browser, detects conflicts, and is deleted", async ({ page, browser }) => {
   await open(page);
-  await write(page, "Saved for later", { max_tokens: 5, seed: 1 });
+  await fillIn(page, "Saved for later", { max_tokens: 5, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await done(page);
-  const text = await column(page).getByRole("option").allTextContents();
+  await waitUntilDone(page);
+  const text = await columns(page).getByRole("option").allTextContents();
   page.on("dialog", (dialog) => dialog.accept());
   await page.getByLabel("Name").fill("A study");
   await page.getByRole("button", { name: "Save", exact: true }).click();
@@ -232,11 +234,11 @@ test("a saved prompt opens in a second browser with its branches, and is deleted
   await other.close();
 });
 
-test("a spent budget and a wrong parameter are told in words, beside what they are about", async ({ page }) => {
+test("a used-up budget and an invalid parameter are explained next to their fields", async ({ page }) => {
   const secret = basegate("key", "create", "--account", process.env.EMAIL, "--name", "spent", "--monthly-budget", "3");
   expect(secret).toContain("acs-bm-");
   await open(page);
-  await write(page, "A prompt of more than three tokens, surely");
+  await fillIn(page, "A prompt of more than three tokens, surely");
   const option = page.locator("#key option", { hasText: "spent" });
   await expect(option).toBeAttached();
   await page.locator("#key").selectOption(await option.getAttribute("value"));
@@ -248,12 +250,12 @@ test("a spent budget and a wrong parameter are told in words, beside what they a
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#error")).toContainText("temperature");
   await expect(page.locator("#p-temperature")).toHaveAttribute("aria-invalid", "true");
-  await accessible(page);
+  await expectAccessible(page);
 });
 
-test("a cold model counts down, and the request goes on by itself", async ({ page }) => {
+test("a request to a cold model shows a countdown and is retried automatically", async ({ page }) => {
   let refused = 0;
-  await page.route("**/console/api/completions*", (route) => { // the demo's models are always warm
+  await page.route("**/console/api/completions*", (route) => { // simulates a cold model, because the demo's models are always warm
     if (refused++ > 0) return route.continue();
     return route.fulfill({
       status: 503, headers: { "Retry-After": "3", "Content-Type": "application/json" },
@@ -261,16 +263,16 @@ test("a cold model counts down, and the request goes on by itself", async ({ pag
     });
   });
   await open(page);
-  await write(page, "Wake up", { max_tokens: 4 });
+  await fillIn(page, "Wake up", { max_tokens: 4 });
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#progress")).toContainText("llama-8b is starting: about 2 s more. It goes on by itself.");
-  await done(page);
+  await waitUntilDone(page);
   expect(refused).toBe(2);
 });
 
 test("the request is copied as curl, Python and JSON", async ({ page }) => {
   await open(page);
-  await write(page, "Copy me");
+  await fillIn(page, "Copy me");
   await page.getByText("Copy the request").click();
   for (const [kind, part] of [["curl", "/v1/completions"], ["Python", "client.completions.create("], ["JSON", '"prompt": "Copy me"']]) {
     await page.getByRole("button", { name: kind, exact: true }).click();
@@ -278,7 +280,7 @@ test("the request is copied as curl, Python and JSON", async ({ page }) => {
   }
 });
 
-test("the page is light", async ({ page }) => {
+test("the page loads less than 300 kB", async ({ page }) => {
   let bytes = 0;
   page.on("response", async (response) => { bytes += (await response.body().catch(() => Buffer.alloc(0))).length; });
   await open(page);

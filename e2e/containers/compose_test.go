@@ -24,8 +24,8 @@ import (
 	"basegate/internal/poll"
 )
 
-// project is the real vllm-compose.yml, with testdata/compose.override.yml and perhaps more over it, as a project of its
-// own.
+// project is the repository's vllm-compose.yml with testdata/compose.override.yml and optional further overrides, under a
+// Compose project name of its own.
 type project struct {
 	t   *testing.T
 	env []string
@@ -48,23 +48,23 @@ func newProject(t *testing.T, overrides ...string) *project {
 	)}
 	t.Cleanup(func() {
 		if t.Failed() {
-			logs, _ := p.try("--profile", "*", "logs", "--no-color")
+			logs, _ := p.tryCompose("--profile", "*", "logs", "--no-color")
 			t.Logf("the services wrote:\n%s", logs)
 		}
-		if out, err := p.try("--profile", "*", "down", "--volumes", "--timeout", "1"); err != nil {
+		if out, err := p.tryCompose("--profile", "*", "down", "--volumes", "--timeout", "1"); err != nil {
 			t.Errorf("down: %v: %s", err, out)
 		}
 	})
 	return p
 }
 
-// try runs Compose, the binary of the image.
-func (p *project) try(args ...string) (stdout string, err error) {
+// tryCompose runs the docker-compose binary of the image.
+func (p *project) tryCompose(args ...string) (stdout string, err error) {
 	compose, err := filepath.Abs("../../bin/image/docker-compose")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command(compose, args...) // without the test's context, which has ended when this takes the project down
+	cmd := exec.Command(compose, args...) // without t.Context, which has ended when the cleanup takes the project down
 	var out, errs bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "../..", p.env, &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -73,16 +73,17 @@ func (p *project) try(args ...string) (stdout string, err error) {
 	return out.String(), nil
 }
 
+// compose runs docker-compose, which must succeed, and returns its trimmed stdout.
 func (p *project) compose(args ...string) string {
 	p.t.Helper()
-	out, err := p.try(args...)
+	out, err := p.tryCompose(args...)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return strings.TrimSpace(out)
 }
 
-// running is which services run.
+// running returns the names of the running services, sorted.
 func (p *project) running() []string {
 	p.t.Helper()
 	services := strings.Fields(p.compose("--profile", "*", "ps", "--services", "--status", "running"))
@@ -97,67 +98,67 @@ func (p *project) basegate(args ...string) string {
 	return p.compose(append(args, "--config", "compose-config.yaml")...)
 }
 
-// up brings the gateway up and makes a key.
+// up starts the gateway's service and creates a key.
 func (p *project) up() *gateway {
 	p.t.Helper()
 	p.compose("up", "-d", "--wait")
 	p.basegate("account", "create", "ada@example.org")
-	g := &gateway{box: &box{t: p.t, name: "gateway", url: "http://" + p.compose("port", "gateway", "8080")}}
-	g.secret = secretIn(p.t, p.basegate("key", "create", "--account", "ada@example.org", "--name", "e2e"))
-	g.awaitKey()
+	g := &gateway{service: &service{t: p.t, name: "gateway", url: "http://" + p.compose("port", "gateway", "8080")}}
+	g.secret = parseSecret(p.t, p.basegate("key", "create", "--account", "ada@example.org", "--name", "e2e"))
+	g.waitForKey()
 	return g
 }
 
-// ask asks a model for two tokens.
-func (g *gateway) ask(model string) reply {
+// completeModel requests two tokens from a model.
+func (g *gateway) completeModel(model string) response {
 	g.t.Helper()
 	return send(g.t, g.request(fmt.Sprintf(`{"model": %q, "prompt": "Once upon a time", "max_tokens": 2}`, model)))
 }
 
-// One command brings up the gateway alone; what it needs for its launch commands works from within its container: the
-// socket, Compose, and the same project, in which a container that is there is not made anew.
-func TestComposeComesUpAndItsGatewayReachesItsModels(t *testing.T) {
+// `up` starts the gateway alone. What its launch commands need works within its container: the socket, Compose, and the
+// same project, so that Compose starts the existing containers instead of recreating them.
+func TestComposeStartsTheGatewayAndReachesItsModels(t *testing.T) {
 	p := newProject(t)
 	g := p.up()
 	if running := p.running(); !slices.Equal(running, []string{"gateway"}) {
-		t.Errorf("up has started %v", running)
+		t.Errorf("up started %v, want the gateway only", running)
 	}
 	for _, model := range []string{"llama-8b", "llama-405b", "trinity-base", "qwen-cpu"} {
 		p.compose("create", model)
-		made := p.compose("ps", "-aq", model)
+		created := p.compose("ps", "-aq", model)
 		p.compose("exec", "-T", "gateway", "docker-compose", "up", "-d", model)
-		if started := p.compose("ps", "-q", model); started != made {
-			t.Errorf("%s: made as %q, started as %q", model, made, started)
+		if started := p.compose("ps", "-q", model); started != created {
+			t.Errorf("%s: created the container %q, started %q", model, created, started)
 		}
-		poll.Until(t, model+" answers", func() bool { return g.ask(model).status == http.StatusOK })
+		poll.Until(t, model+" serves a request", func() bool { return g.completeModel(model).status == http.StatusOK })
 		p.compose("exec", "-T", "gateway", "docker-compose", "stop", model)
 	}
 	if running := p.running(); !slices.Equal(running, []string{"gateway"}) {
-		t.Errorf("after the stops %v run", running)
+		t.Errorf("after the stops %v are running, want the gateway only", running)
 	}
 }
 
-// vLLM ends with exit code 0 when its engine has died, and a process that ends by itself is what Docker must start again.
-// What was stopped on purpose stays stopped.
-func TestComposeStartsAModelAgainThatEndedWithExitCodeZero(t *testing.T) {
+// vLLM exits with code 0 when its engine has died, so Docker must restart a process that exits by itself. A service that
+// was stopped on purpose stays stopped.
+func TestComposeRestartsAModelThatExitsWithCodeZero(t *testing.T) {
 	p := newProject(t)
 	g := p.up()
 	p.compose("up", "-d", "llama-8b")
-	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	id := p.compose("ps", "-q", "llama-8b")
-	endByItself(t, id)
-	poll.Until(t, "Docker starts it again", func() bool {
-		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.ask("llama-8b").status == http.StatusOK
+	terminateProcess(t, id)
+	poll.Until(t, "Docker has restarted the model", func() bool {
+		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.completeModel("llama-8b").status == http.StatusOK
 	})
-	if n := restarts(t, id); n != 1 {
-		t.Errorf("started again %d times", n)
+	if n := restartCount(t, id); n != 1 {
+		t.Errorf("%d restarts, want 1", n)
 	}
 }
 
-// endByItself ends a container's process without Docker's doing, which would take it for a stop by hand.
-func endByItself(t *testing.T, id string) {
+// terminateProcess ends a container's process from another container: Docker would take `docker kill` for a manual stop.
+func terminateProcess(t *testing.T, id string) {
 	t.Helper()
-	c, err := testcontainers.Run(t.Context(), imageOf(t, "scratch", "kill"), // the container's own image has none
+	c, err := testcontainers.Run(t.Context(), buildToolImage(t, "scratch", "kill"), // the container's image has no kill
 		testcontainers.WithCmd("-TERM", "1"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.PidMode = container.PidMode("container:" + id) }),
 		testcontainers.WithWaitStrategy(wait.ForExit()))
@@ -167,22 +168,23 @@ func endByItself(t *testing.T, id string) {
 	}
 }
 
-// The way to reload that docs/gpu-box.md gives must not make Docker believe that the gateway was stopped.
-func TestComposeStartsAGatewayAgainThatWasReloaded(t *testing.T) {
+// The reload command of docs/gpu-box.md must not make Docker believe that the gateway was stopped manually.
+func TestComposeRestartsAGatewayThatWasReloaded(t *testing.T) {
 	p := newProject(t)
 	p.up()
 	id := p.compose("ps", "-q", "gateway")
 	p.compose("kill", "-s", "HUP", "gateway")
 	poll.Until(t, "the gateway reloads", func() bool { return strings.Contains(p.compose("logs", "gateway"), "configuration reloaded") })
-	endByItself(t, id)
-	poll.Until(t, "Docker starts it again", func() bool { return restarts(t, id) == 1 })
+	terminateProcess(t, id)
+	poll.Until(t, "Docker has restarted the gateway", func() bool { return restartCount(t, id) == 1 })
 	p.compose("up", "-d", "--wait")
 	if now := p.compose("ps", "-q", "gateway"); now != id {
-		t.Errorf("the gateway was %s and is %s", id, now)
+		t.Errorf("the gateway's container changed from %s to %s", id, now)
 	}
 }
 
-func restarts(t *testing.T, id string) int {
+// restartCount returns how often Docker has restarted a container.
+func restartCount(t *testing.T, id string) int {
 	t.Helper()
 	state, err := docker.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
 	if err != nil {
@@ -191,31 +193,32 @@ func restarts(t *testing.T, id string) int {
 	return state.Container.RestartCount
 }
 
-// The second node's half cannot serve without the first, and need not notice its end: its health check must.
-func TestComposeStartsTheWorkerAgainWhenItsHeadHasGone(t *testing.T) {
+// The worker on the second node cannot serve without its head and may not notice that the head has stopped: its health
+// check must.
+func TestComposeRestartsTheWorkerWhenItsHeadStops(t *testing.T) {
 	p := newProject(t)
 	p.env = append(p.env, "LLAMA_405B_HEAD=llama-405b") // its name on the project's network
-	imageOf(t, imageGateway, "/bin/sh", "curl", "touch")
+	buildToolImage(t, imageGateway, "/bin/sh", "curl", "touch")
 	p.compose("up", "-d", "llama-405b", "llama-405b-worker")
 	worker := p.compose("ps", "-q", "llama-405b-worker")
 	healthy := func() bool { return p.compose("ps", "--format", "{{.Health}}", "llama-405b-worker") == "healthy" }
 	poll.Until(t, "the worker is healthy", healthy)
-	if n := restarts(t, worker); n != 0 {
-		t.Errorf("the worker was started again %d times while its head was well", n)
+	if n := restartCount(t, worker); n != 0 {
+		t.Errorf("%d restarts of the worker while its head was healthy, want 0", n)
 	}
 	p.compose("stop", "llama-405b")
-	poll.Until(t, "the worker is started again", func() bool { return restarts(t, worker) == 1 })
+	poll.Until(t, "Docker has restarted the worker", func() bool { return restartCount(t, worker) == 1 })
 	p.compose("start", "llama-405b")
 	poll.Until(t, "the worker is healthy again", healthy)
-	if n := restarts(t, worker); n != 1 {
-		t.Errorf("the worker was started again %d times; once its head had gone it must wait", n)
+	if n := restartCount(t, worker); n != 1 {
+		t.Errorf("%d restarts of the worker, want 1: it must wait while its head is stopped", n)
 	}
 }
 
-// The scrape configuration and the alerts as a Prometheus on the project's network finds them.
-func TestComposeShowsItselfToPrometheus(t *testing.T) {
+// A Prometheus on the project's network scrapes the targets of prometheus.yaml and loads the alerts.
+func TestPrometheusScrapesTheComposeProject(t *testing.T) {
 	p := newProject(t)
-	imageOf(t, "scratch", "prometheus")
+	buildToolImage(t, "scratch", "prometheus")
 	p.up()
 	p.compose("up", "-d", "llama-8b", "prometheus")
 	base := "http://" + p.compose("port", "prometheus", "9090")
@@ -224,11 +227,11 @@ func TestComposeShowsItselfToPrometheus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := sendOrFail(r)
+		resp, err := trySend(r)
 		if err != nil {
-			return err.Error() // it may not listen yet
+			return err.Error() // Prometheus may not listen yet
 		}
-		return answer.body
+		return resp.body
 	}
 	for _, query := range []string{`up{job="basegate"}`, `up{job="vllm",model="llama-8b"}`, `basegate_backend_ready{model="llama-8b"}`} {
 		poll.Until(t, query, func() bool {
@@ -237,6 +240,6 @@ func TestComposeShowsItselfToPrometheus(t *testing.T) {
 	}
 	rules := gjson.Get(get("/api/v1/rules"), "data.groups.#.rules.#.health|@flatten").Array()
 	if len(rules) != 12 {
-		t.Errorf("%d alerts are known", len(rules))
+		t.Errorf("Prometheus has %d alerts, want 12", len(rules))
 	}
 }

@@ -16,198 +16,198 @@ import (
 	"basegate/internal/poll"
 )
 
-// What becomes of a backend here becomes of a whole container: its process stops answering without a word, its address
-// goes away, its port moves. What clients must see of it is in docs/api.md.
+// The tests in this file fail whole containers: a process that stops responding, an address that disappears, a port that
+// changes. docs/api.md says what clients must see then.
 
-func (b *box) pause() {
-	b.t.Helper()
-	if _, err := docker.ContainerPause(b.t.Context(), b.ID, client.ContainerPauseOptions{}); err != nil {
-		b.t.Fatal(err)
+func (s *service) pause() {
+	s.t.Helper()
+	if _, err := docker.ContainerPause(s.t.Context(), s.ID, client.ContainerPauseOptions{}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-func (b *box) unpause() {
-	b.t.Helper()
-	if _, err := docker.ContainerUnpause(b.t.Context(), b.ID, client.ContainerUnpauseOptions{}); err != nil {
-		b.t.Fatal(err)
+func (s *service) unpause() {
+	s.t.Helper()
+	if _, err := docker.ContainerUnpause(s.t.Context(), s.ID, client.ContainerUnpauseOptions{}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-func (b *box) kill() {
-	b.t.Helper()
-	if _, err := docker.ContainerKill(b.t.Context(), b.ID, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-		b.t.Fatal(err)
+func (s *service) kill() {
+	s.t.Helper()
+	if _, err := docker.ContainerKill(s.t.Context(), s.ID, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-// restart stops the container as an operator would, and starts it again.
-func (b *box) restart() {
-	b.t.Helper()
-	if err := b.Stop(b.t.Context(), nil); err != nil {
-		b.t.Fatal(err)
+// restart stops the container as an operator would, and starts it.
+func (s *service) restart() {
+	s.t.Helper()
+	if err := s.Stop(s.t.Context(), nil); err != nil {
+		s.t.Fatal(err)
 	}
-	if err := b.Start(b.t.Context()); err != nil {
-		b.t.Fatal(err)
+	if err := s.Start(s.t.Context()); err != nil {
+		s.t.Fatal(err)
 	}
-	b.findURL("8000/tcp")
+	s.updateURL("8000/tcp")
 }
 
-// cutOff takes the container off its network: what was under way gets neither an answer nor a reset.
-func (b *box) cutOff(net *testcontainers.DockerNetwork) {
-	b.t.Helper()
-	if _, err := docker.NetworkDisconnect(b.t.Context(), net.ID, client.NetworkDisconnectOptions{Container: b.ID}); err != nil {
-		b.t.Fatal(err)
+// disconnect removes the container from its network: running requests get neither a response nor a reset.
+func (s *service) disconnect(net *testcontainers.DockerNetwork) {
+	s.t.Helper()
+	if _, err := docker.NetworkDisconnect(s.t.Context(), net.ID, client.NetworkDisconnectOptions{Container: s.ID}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-// join puts it back, by its old name.
-func (b *box) join(net *testcontainers.DockerNetwork) {
-	b.t.Helper()
-	_, err := docker.NetworkConnect(b.t.Context(), net.ID, client.NetworkConnectOptions{
-		Container: b.ID, EndpointConfig: &network.EndpointSettings{Aliases: []string{b.name}},
+// reconnect adds the container to its network again, with its old host name.
+func (s *service) reconnect(net *testcontainers.DockerNetwork) {
+	s.t.Helper()
+	_, err := docker.NetworkConnect(s.t.Context(), net.ID, client.NetworkConnectOptions{
+		Container: s.ID, EndpointConfig: &network.EndpointSettings{Aliases: []string{s.name}},
 	})
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 }
 
-// load is clients that send plain requests one after another, each of which must be answered.
+// load is clients that send plain requests one after another. Every request must succeed.
 type load struct {
-	answered atomic.Int64
-	enough   chan struct{}
-	clients  sync.WaitGroup
+	completed atomic.Int64
+	done      chan struct{}
+	clients   sync.WaitGroup
 }
 
-func (g *gateway) load(clients int) *load {
-	l := &load{enough: make(chan struct{})}
+func (g *gateway) startLoad(clients int) *load {
+	l := &load{done: make(chan struct{})}
 	for range clients {
 		l.clients.Go(func() {
 			for {
 				select {
-				case <-l.enough:
+				case <-l.done:
 					return
 				default:
 				}
-				answer, err := sendOrFail(g.request(completion(8, false)))
-				if err != nil || answer.status != http.StatusOK {
-					g.t.Errorf("a client saw %v, %d %s", err, answer.status, answer.body)
+				got, err := trySend(g.request(completion(8, false)))
+				if err != nil || got.status != http.StatusOK {
+					g.t.Errorf("got %v, %d %s, want 200", err, got.status, got.body)
 				}
-				l.answered.Add(1)
+				l.completed.Add(1)
 			}
 		})
 	}
 	return l
 }
 
-// more waits for as many further answers.
-func (l *load) more(t *testing.T, n int64) {
+// waitForMore waits for n more responses.
+func (l *load) waitForMore(t *testing.T, n int64) {
 	t.Helper()
-	from := l.answered.Load()
-	poll.Until(t, "further answers", func() bool { return l.answered.Load() >= from+n })
+	from := l.completed.Load()
+	poll.Until(t, "more requests are completed", func() bool { return l.completed.Load() >= from+n })
 }
 
 func (l *load) stop() {
-	close(l.enough)
+	close(l.done)
 	l.clients.Wait()
 }
 
-// isError tells whether a stream's last event is an error of the API with the code.
+// isError reports whether event is an API error with the code.
 func isError(event, code string) bool {
-	return reply{body: event}.code() == code && json.Valid([]byte(event))
+	return response{body: event}.errorCode() == code && json.Valid([]byte(event))
 }
 
-func TestNoClientSeesOneOfTwoBackendsKilled(t *testing.T) {
-	s := newSite(t)
-	doomed, other := s.mock("doomed", "--token-delay", "5ms"), s.mock("other", "--token-delay", "5ms")
-	g := s.gateway(quick, map[string][]*box{"m": {doomed, other}})
-	clients := g.load(8)
-	clients.more(t, 50)
-	if doomed.asked() == 0 || other.asked() == 0 {
-		t.Error("one of the backends had no request, so its death proves nothing")
+func TestNoRequestFailsWhenOneOfTwoBackendsIsKilled(t *testing.T) {
+	env := newEnvironment(t)
+	victim, other := env.mock("doomed", "--token-delay", "5ms"), env.mock("other", "--token-delay", "5ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {victim, other}})
+	clients := g.startLoad(8)
+	clients.waitForMore(t, 50)
+	if victim.completionRequests() == 0 || other.completionRequests() == 0 {
+		t.Error("a backend got no request, so its death tests nothing")
 	}
-	doomed.kill()
-	clients.more(t, 200)
+	victim.kill()
+	clients.waitForMore(t, 200)
 	clients.stop()
 }
 
-// A stream that has begun cannot move to another backend: it ends with an error event, and never as if it were whole.
-func TestAStreamOfAKilledBackendEndsWithAnError(t *testing.T) {
-	s := newSite(t)
-	doomed := s.mock("doomed", "--token-delay", "20ms")
-	g := s.gateway(quick, map[string][]*box{"m": {doomed}})
-	begun := g.begin(2000)
-	doomed.kill()
-	_, last := begun.rest() // the kernel of the dead may say that the connection was reset, or that it is over
+// A stream that has started cannot move to another backend: it ends with an error event and never looks complete.
+func TestStreamOfAKilledBackendEndsWithAnError(t *testing.T) {
+	env := newEnvironment(t)
+	victim := env.mock("doomed", "--token-delay", "20ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {victim}})
+	started := g.startStream(2000)
+	victim.kill()
+	_, last := started.readAll() // the backend's kernel may send a reset or a FIN
 	if !isError(last, "upstream_unreachable") && !isError(last, "upstream_server_error") {
-		t.Errorf("the stream ends with %s", last)
+		t.Errorf("the stream ended with %s", last)
 	}
-	if answer := g.complete(2); answer.status != http.StatusBadGateway || answer.code() != "upstream_unreachable" {
-		t.Errorf("without a backend: %d %s", answer.status, answer.body)
+	if got := g.complete(2); got.status != http.StatusBadGateway || got.errorCode() != "upstream_unreachable" {
+		t.Errorf("without a backend: got %d %s, want 502 upstream_unreachable", got.status, got.body)
 	}
 }
 
-func TestBackendsAreRestartedOneAfterTheOtherUnderLoad(t *testing.T) {
-	s := newSite(t)
-	first, second := s.mock("first", "--token-delay", "5ms"), s.mock("second", "--token-delay", "5ms")
-	g := s.gateway(quick, map[string][]*box{"m": {first, second}})
-	clients := g.load(8)
-	for _, b := range []*box{first, second} {
-		clients.more(t, 50)
-		b.restart()
-		poll.Until(t, b.name+" gets requests again", func() bool { return b.asked() > 0 })
+func TestNoRequestFailsDuringARollingRestartOfBackends(t *testing.T) {
+	env := newEnvironment(t)
+	first, second := env.mock("first", "--token-delay", "5ms"), env.mock("second", "--token-delay", "5ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {first, second}})
+	clients := g.startLoad(8)
+	for _, svc := range []*service{first, second} {
+		clients.waitForMore(t, 50)
+		svc.restart()
+		poll.Until(t, svc.name+" has requests after its restart", func() bool { return svc.completionRequests() > 0 })
 	}
-	clients.more(t, 50)
+	clients.waitForMore(t, 50)
 	clients.stop()
 }
 
-// A paused container accepts connections, since the kernel does that, and then says nothing.
-func TestABackendThatIsPausedIsLeftForAnother(t *testing.T) {
-	s := newSite(t)
-	paused, other := s.mock("paused", "--token-delay", "20ms"), s.mock("other", "--token-delay", "20ms")
-	g := s.gateway(quick, map[string][]*box{"m": {paused, other}})
-	clients := g.load(8)
-	clients.more(t, 20)
+// The kernel accepts connections for a paused container, which then does not respond.
+func TestRequestsMoveFromAPausedBackendToAnother(t *testing.T) {
+	env := newEnvironment(t)
+	paused, other := env.mock("paused", "--token-delay", "20ms"), env.mock("other", "--token-delay", "20ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {paused, other}})
+	clients := g.startLoad(8)
+	clients.waitForMore(t, 20)
 	paused.pause()
-	clients.more(t, 100)
+	clients.waitForMore(t, 100)
 	paused.unpause()
-	before := paused.asked()
-	poll.Until(t, "the backend gets requests again", func() bool { return paused.asked() > before })
+	before := paused.completionRequests()
+	poll.Until(t, "the backend has requests again", func() bool { return paused.completionRequests() > before })
 	clients.stop()
 }
 
-func TestTheOnlyBackendIsPaused(t *testing.T) {
-	s := newSite(t)
-	only := s.mock("only", "--token-delay", "20ms")
-	g := s.gateway(quick, map[string][]*box{"m": {only}})
-	begun := g.begin(2000)
+func TestPausedOnlyBackendIsUnreachable(t *testing.T) {
+	env := newEnvironment(t)
+	only := env.mock("only", "--token-delay", "20ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {only}})
+	started := g.startStream(2000)
 	only.pause()
-	if _, last := begun.rest(); !isError(last, "upstream_unreachable") {
-		t.Errorf("a stream that had begun ends with %s", last)
+	if _, last := started.readAll(); !isError(last, "upstream_unreachable") {
+		t.Errorf("a stream that had started ended with %s", last)
 	}
-	answer := g.complete(2)
-	if answer.status != http.StatusBadGateway || answer.code() != "upstream_unreachable" {
-		t.Errorf("a new request: %d %s", answer.status, answer.body)
+	got := g.complete(2)
+	if got.status != http.StatusBadGateway || got.errorCode() != "upstream_unreachable" {
+		t.Errorf("a new request: got %d %s, want 502 upstream_unreachable", got.status, got.body)
 	}
 	only.unpause()
-	poll.Until(t, "the backend serves again", func() bool { return g.complete(2).status == http.StatusOK })
+	poll.Until(t, "a request is served again", func() bool { return g.complete(2).status == http.StatusOK })
 }
 
-func TestABackendIsCutOffFromTheNetwork(t *testing.T) {
-	s := newSite(t)
-	lost, other := s.mock("lost", "--token-delay", "20ms"), s.mock("other", "--token-delay", "20ms")
-	alone := s.gateway(quick, map[string][]*box{"m": {lost}, "llama-8b": {lost, other}})
-	begun := alone.begin(2000)
-	lost.cutOff(s.net)
-	if _, last := begun.rest(); !isError(last, "upstream_unreachable") {
-		t.Errorf("a stream that had begun ends with %s", last)
+func TestBackendOffTheNetworkIsUnreachable(t *testing.T) {
+	env := newEnvironment(t)
+	lost, other := env.mock("lost", "--token-delay", "20ms"), env.mock("other", "--token-delay", "20ms")
+	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {lost}, "llama-8b": {lost, other}})
+	started := g.startStream(2000)
+	lost.disconnect(env.net)
+	if _, last := started.readAll(); !isError(last, "upstream_unreachable") {
+		t.Errorf("a stream that had started ended with %s", last)
 	}
-	if answer := alone.complete(2); answer.status != http.StatusBadGateway || answer.code() != "upstream_unreachable" {
-		t.Errorf("without another backend: %d %s", answer.status, answer.body)
+	if got := g.complete(2); got.status != http.StatusBadGateway || got.errorCode() != "upstream_unreachable" {
+		t.Errorf("without another backend: got %d %s, want 502 upstream_unreachable", got.status, got.body)
 	}
-	r := alone.request(`{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 2}`)
-	if answer := send(t, r); answer.status != http.StatusOK {
-		t.Errorf("with another backend: %d %s", answer.status, answer.body)
+	r := g.request(`{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 2}`)
+	if got := send(t, r); got.status != http.StatusOK {
+		t.Errorf("with another backend: got %d %s, want 200", got.status, got.body)
 	}
-	lost.join(s.net)
-	poll.Until(t, "the backend serves again", func() bool { return alone.complete(2).status == http.StatusOK })
+	lost.reconnect(env.net)
+	poll.Until(t, "a request is served again", func() bool { return g.complete(2).status == http.StatusOK })
 }

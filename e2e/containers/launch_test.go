@@ -11,54 +11,54 @@ import (
 	"basegate/internal/poll"
 )
 
-// A request for a model that is stopped is what starts its service: the gateway, within its container, runs Compose
-// against the host's Docker. `model stop` and idling stop it again, and the same container is started the next time.
-func TestARequestStartsItsModelThroughTheSocket(t *testing.T) {
+// A request for a stopped model starts its service: the gateway runs Compose in its container, on the host's Docker.
+// `model stop` stops the service, and the next request starts the same container.
+func TestRequestStartsItsModelThroughTheSocket(t *testing.T) {
 	p := newProject(t)
 	g := p.up()
 
-	cold := g.ask("llama-8b")
-	if cold.status != http.StatusServiceUnavailable || cold.code() != "modal_cold_boot" {
-		t.Fatalf("of a model that is stopped: %d %s", cold.status, cold.body)
+	cold := g.completeModel("llama-8b")
+	if cold.status != http.StatusServiceUnavailable || cold.errorCode() != "modal_cold_boot" {
+		t.Fatalf("a stopped model: got %d %s, want 503 modal_cold_boot", cold.status, cold.body)
 	}
 	if wait, err := strconv.Atoi(cold.header.Get("Retry-After")); err != nil || wait < 1 || wait > 60 {
-		t.Errorf("Retry-After: %q", cold.header.Get("Retry-After"))
+		t.Errorf("got Retry-After %q, want 1 to 60", cold.header.Get("Retry-After"))
 	}
 	if again := cold.header.Get("X-Should-Retry"); again != "true" {
-		t.Errorf("x-should-retry: %q", again)
+		t.Errorf("got X-Should-Retry %q, want true", again)
 	}
-	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	if running := p.running(); !slices.Equal(running, []string{"gateway", "llama-8b"}) {
-		t.Errorf("%v run", running)
+		t.Errorf("%v are running, want gateway and llama-8b", running)
 	}
 	started := p.compose("ps", "-q", "llama-8b")
 
 	p.basegate("model", "stop", "llama-8b")
 	poll.Until(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
-	poll.Until(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model serves a request again", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	if now := p.compose("ps", "-q", "llama-8b"); now != started {
-		t.Errorf("the container was made anew: %q, before %q", now, started)
+		t.Errorf("the container was recreated: %q, before %q", now, started)
 	}
-	if n := restarts(t, started); n != 0 {
-		t.Errorf("Docker has started it %d times by itself", n)
+	if n := restartCount(t, started); n != 0 {
+		t.Errorf("Docker restarted it %d times, want 0", n)
 	}
 }
 
-// With idle_after of seconds the service is stopped without anybody's asking for it.
-func TestAnIdleModelIsStoppedThroughTheSocket(t *testing.T) {
+// An idle service is stopped after idle_after.
+func TestIdleModelIsStoppedThroughTheSocket(t *testing.T) {
 	p := newProject(t, "e2e/containers/testdata/idle.override.yml")
 	g := p.up()
-	poll.Until(t, "the model answers", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	poll.Until(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
-	poll.Until(t, "the model answers again", func() bool { return g.ask("llama-8b").status == http.StatusOK })
+	poll.Until(t, "the model serves a request again", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 }
 
-// A service that cannot be started: its image is nowhere. The client is told so, and not to wait.
-func TestALaunchThatFailsIsToldToTheClient(t *testing.T) {
+// If a service cannot be started because its image does not exist, the client gets an error instead of a cold boot.
+func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
 	p := newProject(t, "e2e/containers/testdata/broken.override.yml")
 	g := p.up()
-	poll.Until(t, "the launch has failed", func() bool {
-		answer := g.ask("llama-8b")
-		return answer.status == http.StatusBadGateway && answer.code() == "upstream_unreachable"
+	poll.Until(t, "the failed launch is reported", func() bool {
+		got := g.completeModel("llama-8b")
+		return got.status == http.StatusBadGateway && got.errorCode() == "upstream_unreachable"
 	})
 }

@@ -1,8 +1,8 @@
 //go:build containers
 
-// Package containers_test drives the images in containers: the gateway and mock vLLM servers on a network of their own,
-// which is paused, cut off, slowed down and killed, and the real vllm-compose.yml with the mock in vLLM's place. It needs
-// a Docker daemon on this machine and what `make image-files` builds; `make e2e` sees to both.
+// Package containers_test tests the images: it runs the gateway and mock vLLM servers in containers on a network of their
+// own, pauses, disconnects, throttles and kills them, and runs vllm-compose.yml with the mock in place of vLLM. It needs a
+// Docker daemon on this machine and what `make image-files` builds; `make e2e` checks the daemon and builds the files.
 package containers_test
 
 import (
@@ -24,23 +24,23 @@ import (
 	"github.com/testcontainers/testcontainers-go/log"
 )
 
-// The images under test, built anew from the repository's Dockerfile.
+// The images under test, built from the repository's Dockerfile by every run.
 const (
 	imageGateway = "basegate:e2e"
 	imageCompose = "basegate:e2e-compose"
 )
 
-// docker is the daemon's API, for what testcontainers has no call.
+// docker is the client for calls that testcontainers does not have.
 var docker *testcontainers.DockerClient
 
 func TestMain(m *testing.M) {
-	// Its reaper is an image to pull; every test removes its own. The daemon's ports are this machine's: a file that
-	// says that this is a container must not send the requests to some gateway's address instead.
+	// Ryuk, the reaper, would be an image to pull; every test removes its own containers. The daemon publishes ports on
+	// this machine: without the override, testcontainers uses the default gateway's address if /.dockerenv exists.
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	if os.Getenv("TESTCONTAINERS_HOST_OVERRIDE") == "" {
 		os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1")
 	}
-	log.SetDefault(quiet{})
+	log.SetDefault(discardLogger{})
 	if err := prepare(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -48,59 +48,59 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// quiet drops what testcontainers tells of every container.
-type quiet struct{}
+// discardLogger drops testcontainers' messages about every container.
+type discardLogger struct{}
 
 // Printf implements testcontainers' logger.
-func (quiet) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
-// prepare finds the daemon and builds the images.
+// prepare connects to the daemon and builds the images.
 func prepare(ctx context.Context) (err error) {
 	if docker, err = testcontainers.NewDockerClientWithOpts(ctx); err != nil {
-		return fmt.Errorf("these tests need Docker, which does not answer: %w", err)
+		return fmt.Errorf("connect to Docker: %w", err)
 	}
 	for _, file := range []string{"basegate", "docker-compose", "ca-certificates.crt"} {
 		if _, err := os.Stat(filepath.Join("../../bin/image", file)); err != nil {
-			return fmt.Errorf("find what the images are made of (make image-files): %w", err)
+			return fmt.Errorf("find the images' files (make image-files): %w", err)
 		}
 	}
 	for stage, image := range map[string]string{"gateway": imageGateway, "compose": imageCompose} {
-		if err := build(ctx, "../..", stage, image); err != nil {
+		if err := buildImage(ctx, "../..", stage, image); err != nil {
 			return fmt.Errorf("build %s: %w", image, err)
 		}
 	}
 	return nil
 }
 
-// build builds a stage of a folder's Dockerfile; an empty stage is the last one.
-func build(ctx context.Context, dir, stage, image string) error {
+// buildImage builds a stage of a folder's Dockerfile; an empty stage is the last one.
+func buildImage(ctx context.Context, dir, stage, image string) error {
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
 		return err
 	}
 	defer provider.Close()
-	var told bytes.Buffer
+	var buildLog bytes.Buffer
 	repo, tag, _ := strings.Cut(image, ":")
 	_, err = provider.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
-		Context: dir, Repo: repo, Tag: tag, BuildLogWriter: &told,
+		Context: dir, Repo: repo, Tag: tag, BuildLogWriter: &buildLog,
 		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target = stage },
 	}})
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, &told)
+		return fmt.Errorf("%w\n%s", err, &buildLog)
 	}
 	return nil
 }
 
-// imageOf makes an image of some of this machine's programs and the libraries that they are linked with, for want of a
-// registry. It returns the image's name; its entrypoint is the first program.
-func imageOf(t *testing.T, base string, programs ...string) string {
+// buildToolImage builds an image of programs of this machine and their shared libraries, so that no registry is needed.
+// It returns the image's name. The entrypoint is the first program.
+func buildToolImage(t *testing.T, base string, programs ...string) string {
 	t.Helper()
 	dir, files := t.TempDir(), map[string]bool{}
 	entrypoint := ""
 	for _, program := range programs {
 		path, err := exec.LookPath(program)
 		if err != nil {
-			t.Fatalf("%s is missing on this machine, and the image for this test is made of it", program)
+			t.Fatalf("%s is not installed, and the test needs it in an image", program)
 		}
 		linked, err := exec.CommandContext(t.Context(), "ldd", path).CombinedOutput()
 		if err != nil && !bytes.Contains(linked, []byte("not a dynamic executable")) {
@@ -128,7 +128,7 @@ func imageOf(t *testing.T, base string, programs ...string) string {
 		t.Fatal(err)
 	}
 	image := "basegate:e2e-" + filepath.Base(entrypoint)
-	if err := build(t.Context(), dir, "", image); err != nil {
+	if err := buildImage(t.Context(), dir, "", image); err != nil {
 		t.Fatal(err)
 	}
 	return image

@@ -11,18 +11,18 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// Whoever has used OpenAI's SDK changes the address and the key, and nothing else: the suites of e2e/sdk, in Python and
-// in Node, against gateways that are containers.
-func TestTheOfficialSDKsWorkAgainstContainers(t *testing.T) {
-	s := newSite(t)
-	models := map[string][]*box{}
+// The official SDKs need no change but the base URL and the key: the Python and Node tests of e2e/sdk run against gateways
+// in containers.
+func TestOfficialSDKsWorkWithContainers(t *testing.T) {
+	env := newEnvironment(t)
+	models := map[string][]*service{}
 	for _, id := range []string{"llama-8b", "llama-405b", "trinity-base"} {
-		models[id] = []*box{s.mock("mock-"+id, "--model", checkpoints[id], "--first-delay", "50ms", "--token-delay", "15ms")}
+		models[id] = []*service{env.mock("mock-"+id, "--model", checkpoints[id], "--first-delay", "50ms", "--token-delay", "15ms")}
 	}
-	g := s.gateway("", models)
-	breaks := s.mock("breaks")
-	faulty := s.serve(s.configure("breaker: {consecutive_failures: 1000}\n", map[string][]*box{"faulty": {breaks}}), "faulty")
-	faulty.makeKey()
+	g := env.gateway("", models)
+	breaks := env.mock("breaks")
+	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\n", map[string][]*service{"faulty": {breaks}}), "faulty")
+	faulty.createKey()
 
 	run := exec.CommandContext(t.Context(), "../sdk/run")
 	run.Env = append(os.Environ(),
@@ -33,19 +33,19 @@ func TestTheOfficialSDKsWorkAgainstContainers(t *testing.T) {
 	}
 }
 
-func TestTheGoSDKWorksAgainstContainers(t *testing.T) {
-	s := newSite(t)
-	g := s.gateway("", map[string][]*box{"m": {s.mock("vllm")}})
+func TestGoSDKWorksWithContainers(t *testing.T) {
+	env := newEnvironment(t)
+	g := env.gateway("", map[string][]*service{"m": {env.mock("vllm")}})
 	sdk := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey(g.secret), option.WithMaxRetries(0))
-	ask := openai.CompletionNewParams{
+	params := openai.CompletionNewParams{
 		Model: "m", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("The capital of France is")},
 		MaxTokens: openai.Int(8), Temperature: openai.Float(0),
 	}
-	whole, err := sdk.Completions.New(t.Context(), ask)
+	whole, err := sdk.Completions.New(t.Context(), params)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, text := sdk.Completions.NewStreaming(t.Context(), ask), ""
+	stream, text := sdk.Completions.NewStreaming(t.Context(), params), ""
 	for stream.Next() {
 		for _, choice := range stream.Current().Choices {
 			text += choice.Text

@@ -13,65 +13,65 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
-// throttle limits what the container sends to a rate, by the kernel's token bucket, until the test ends.
-func (b *box) throttle(rate string) {
-	b.t.Helper()
-	c, err := testcontainers.Run(b.t.Context(), imageOf(b.t, "scratch", "tc"),
+// throttle limits the container's egress to a rate until the test ends, by the kernel's token bucket filter.
+func (s *service) throttle(rate string) {
+	s.t.Helper()
+	c, err := testcontainers.Run(s.t.Context(), buildToolImage(s.t, "scratch", "tc"),
 		testcontainers.WithCmd(strings.Fields("qdisc replace dev eth0 root tbf latency 10s burst 2kb rate "+rate)...),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
-			h.NetworkMode = container.NetworkMode("container:" + b.ID)
+			h.NetworkMode = container.NetworkMode("container:" + s.ID)
 			h.CapAdd = []string{"NET_ADMIN"}
 		}),
 		testcontainers.WithWaitStrategy(wait.ForExit()),
 	)
-	testcontainers.CleanupContainer(b.t, c)
+	testcontainers.CleanupContainer(s.t, c)
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	if state, err := c.State(b.t.Context()); err != nil || state.ExitCode != 0 {
-		b.t.Fatalf("tc: %v, exit code %d: %s", err, state.ExitCode, (&box{DockerContainer: c}).log())
+	if state, err := c.State(s.t.Context()); err != nil || state.ExitCode != 0 {
+		s.t.Fatalf("tc: %v, exit code %d: %s", err, state.ExitCode, (&service{DockerContainer: c}).log())
 	}
 }
 
-// A stream may take as long as it likes as long as something comes: over a line on which it lasts several times
-// upstream.idle_timeout it arrives whole, byte for byte, from the one attempt that was made.
-func TestASlowLineDelaysAStreamAndChangesNothing(t *testing.T) {
-	s := newSite(t)
-	slow := s.mock("slow")
-	g := s.gateway("upstream: {idle_timeout: 2s}\n", map[string][]*box{"m": {slow}})
-	const wordy = `{"model": "m", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 300, "logprobs": 20, "stream": true}`
+// A stream may last any time as long as data arrives: on a connection so slow that it takes several times
+// upstream.idle_timeout, it arrives complete, byte for byte, in one attempt.
+func TestSlowNetworkDelaysAStreamAndChangesNothing(t *testing.T) {
+	env := newEnvironment(t)
+	slow := env.mock("slow")
+	g := env.gateway("upstream: {idle_timeout: 2s}\n", map[string][]*service{"m": {slow}})
+	const longRequest = `{"model": "m", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 300, "logprobs": 20, "stream": true}`
 	identity := regexp.MustCompile(`"(id|created)":("[^"]*"|\d+),`)
-	fast := send(t, g.request(wordy))
+	fast := send(t, g.request(longRequest))
 	if fast.status != http.StatusOK || !strings.HasSuffix(fast.body, "data: [DONE]\n\n") || len(fast.body) < 60_000 {
-		t.Fatalf("the fast line: %d, %d bytes", fast.status, len(fast.body))
+		t.Fatalf("the fast network: got %d, %d bytes", fast.status, len(fast.body))
 	}
 	slow.throttle("96kbit")
-	before := slow.asked()
-	throttled := send(t, g.request(wordy))
+	before := slow.completionRequests()
+	throttled := send(t, g.request(longRequest))
 	if identity.ReplaceAllString(throttled.body, "") != identity.ReplaceAllString(fast.body, "") {
-		t.Errorf("the slow line: %d, %d bytes; the fast one: %d bytes", throttled.status, len(throttled.body), len(fast.body))
+		t.Errorf("the slow network: %d, %d bytes; the fast one: %d bytes", throttled.status, len(throttled.body), len(fast.body))
 	}
-	if n := slow.asked() - before; n != 1 {
-		t.Errorf("asked the backend %d times", n)
+	if n := slow.completionRequests() - before; n != 1 {
+		t.Errorf("%d requests to the backend, want 1", n)
 	}
 }
 
-// An answer that does not come through in upstream.first_byte_timeout is asked of another backend, and the client sees
-// none of it.
-func TestAPlainAnswerThatIsTooSlowComesFromAnotherBackend(t *testing.T) {
-	s := newSite(t)
-	slow, other := s.mock("slow"), s.mock("other")
-	// No further probe, or the slow backend would be found out before a request is.
-	g := s.gateway("probe: {interval: 1h}\nupstream: {first_byte_timeout: 4s}\n", map[string][]*box{"m": {slow, other}})
+// A response that does not start within upstream.first_byte_timeout is requested from another backend, and the client
+// sees only the other response.
+func TestTooSlowPlainResponseComesFromAnotherBackend(t *testing.T) {
+	env := newEnvironment(t)
+	slow, other := env.mock("slow"), env.mock("other")
+	// A probe must not find the slow backend before a request does.
+	g := env.gateway("probe: {interval: 1h}\nupstream: {first_byte_timeout: 4s}\n", map[string][]*service{"m": {slow, other}})
 	slow.throttle("16kbit")
 	const big = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 300, "temperature": 0, "logprobs": 20}`
-	for range 20 { // both are as idle, so either may be taken first
-		if answer := send(t, g.request(big)); answer.status != http.StatusOK {
-			t.Fatalf("%d %s", answer.status, answer.body)
+	for range 20 { // both are idle, so either may be selected first
+		if got := send(t, g.request(big)); got.status != http.StatusOK {
+			t.Fatalf("got %d %s, want 200", got.status, got.body)
 		}
 		if strings.Contains(g.metrics(), `basegate_attempts_total{backend="slow",class="timed_out",model="m"}`) {
 			return
 		}
 	}
-	t.Error("the slow backend was never too slow")
+	t.Error("no attempt at the slow backend timed out")
 }

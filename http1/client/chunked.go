@@ -5,34 +5,34 @@ import (
 	"io"
 )
 
-var errChunk = errors.New("the answer's chunks make no sense")
+var errChunk = errors.New("malformed chunked encoding in the response")
 
 const (
-	// maxDigits is what the length of a chunk may have; more would not fit an int64.
+	// maxDigits limits the hexadecimal digits of a chunk's length; more would overflow an int64.
 	maxDigits = 15
-	// maxLine bounds what stands behind a chunk's length, and all trailers together, in bytes.
+	// maxLine limits what follows a chunk's length on its line, and all trailers together, in bytes.
 	maxLine = 16 << 10
 )
 
-// chunked takes the chunks off an answer. It reads into the caller's buffer and closes the gaps there, so that a burst
-// of small chunks comes out in one piece, as large as the buffer is: net/http's own reader has a buffer between, which
-// each connection would hold as long as it lasts.
-type chunked struct {
+// chunkedReader decodes a chunked response body in place: it reads into the caller's buffer and moves the data over the
+// framing, so that a burst of small chunks is returned by one Read, as large as the buffer. net/http's chunked reader
+// has a buffer of its own, which each connection would hold for as long as it lasts.
+type chunkedReader struct {
 	conn  *conn
-	at    place
-	left  int64 // bytes of the chunk
-	count int   // digits of its length, or bytes of a line
+	state chunkState
+	left  int64 // data bytes left of the chunk
+	count int   // digits read of the chunk's length, or bytes read of the line
 	err   error
 }
 
-// place is what the next byte belongs to.
-type place uint8
+// chunkState is what the next byte is part of.
+type chunkState uint8
 
 const (
-	inLength    place = iota
-	inSpace           // behind the length, which some pad
-	inExtension       // behind a semicolon
-	lengthEnd         // \n
+	inLength    chunkState = iota
+	inPadding              // after the length: some servers pad it with spaces
+	inExtension            // after a semicolon
+	lengthEnd              // \n
 	inData
 	dataReturn // \r
 	dataEnd    // \n
@@ -40,105 +40,106 @@ const (
 	inTrailerName
 	inTrailer
 	lastEnd // \n
-	chunksOver
+	chunksDone
 )
 
 // Read implements io.Reader.
-func (c *chunked) Read(p []byte) (int, error) {
+func (c *chunkedReader) Read(p []byte) (int, error) {
 	for c.err == nil && len(p) > 0 {
 		n, err := c.conn.Read(p)
-		if out := c.took(p[:n], err); out > 0 {
-			return out, nil
+		if size := c.decode(p[:n], err); size > 0 {
+			return size, nil
 		}
 	}
 	return 0, c.err
 }
 
-// readPooled is Lender's.
-func (c *chunked) readPooled(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+// readPooled reads as PooledReader.ReadPooled does.
+func (c *chunkedReader) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
 	for c.err == nil {
-		buffer, n, err := c.conn.readPooled(take, give)
-		if out := c.took(buffer[:n], err); out > 0 {
-			return buffer, out, nil
+		buffer, n, err := c.conn.readPooled(get, put)
+		if size := c.decode(buffer[:n], err); size > 0 {
+			return buffer, size, nil
 		}
 		if buffer != nil {
-			give(buffer)
+			put(buffer)
 		}
 	}
 	return nil, 0, c.err
 }
 
-// took makes of what was read the data in it, and keeps what ends the body.
-func (c *chunked) took(p []byte, err error) (out int) {
-	out = c.unwrap(p)
+// decode decodes p, which a read returned together with err, in place and returns the number of data bytes in it. It
+// records the error that ends the body: io.EOF after the last chunk.
+func (c *chunkedReader) decode(p []byte, err error) (size int) {
+	size = c.compact(p)
 	switch {
 	case c.err != nil:
-	case c.at == chunksOver:
+	case c.state == chunksDone:
 		c.err = io.EOF
 	case errors.Is(err, io.EOF):
 		c.err = io.ErrUnexpectedEOF
 	default:
 		c.err = err
 	}
-	return out
+	return size
 }
 
-// unwrap moves the data among the bytes to their front, and returns how many there are.
-func (c *chunked) unwrap(p []byte) (out int) {
+// compact moves the data in p to its front and returns how many bytes of data there are.
+func (c *chunkedReader) compact(p []byte) (size int) {
 	for i := 0; i < len(p); {
-		if c.at == chunksOver {
-			c.conn.loose = true // bytes that nobody has asked for
-			return out
+		if c.state == chunksDone {
+			c.conn.unexpectedBytes = true
+			return size
 		}
-		if c.at != inData {
-			if !c.frame(p[i]) {
+		if c.state != inData {
+			if !c.framing(p[i]) {
 				c.err = errChunk
-				return out
+				return size
 			}
 			i++
 			continue
 		}
 		n := int(min(c.left, int64(len(p)-i)))
-		copy(p[out:], p[i:i+n])
-		i, out, c.left = i+n, out+n, c.left-int64(n)
+		copy(p[size:], p[i:i+n])
+		i, size, c.left = i+n, size+n, c.left-int64(n)
 		if c.left == 0 {
-			c.at = dataReturn
+			c.state = dataReturn
 		}
 	}
-	return out
+	return size
 }
 
-// frame takes a byte between the data; false means that it has no place there.
-func (c *chunked) frame(b byte) bool {
-	switch c.at {
+// framing parses one byte outside the data. It returns false if the byte is not allowed there.
+func (c *chunkedReader) framing(b byte) bool {
+	switch c.state {
 	case inLength:
 		return c.length(b)
-	case inSpace, inExtension:
-		return c.behindLength(b)
+	case inPadding, inExtension:
+		return c.afterLength(b)
 	case lengthEnd:
-		c.at, c.count = inData, 0
+		c.state, c.count = inData, 0
 		if c.left == 0 {
-			c.at = trailerStart
+			c.state = trailerStart
 		}
 		return b == '\n'
 	case dataReturn:
-		c.at = dataEnd
+		c.state = dataEnd
 		return b == '\r'
 	case dataEnd:
-		c.at, c.count = inLength, 0
+		c.state, c.count = inLength, 0
 		return b == '\n'
 	case trailerStart, inTrailerName, inTrailer:
 		return c.trailer(b)
 	case lastEnd:
-		c.at = chunksOver
+		c.state = chunksDone
 		return b == '\n'
-	case inData, chunksOver:
+	case inData, chunksDone:
 	}
 	return false
 }
 
-func (c *chunked) length(b byte) bool {
-	digit, ok := hexadecimal(b)
+func (c *chunkedReader) length(b byte) bool {
+	digit, ok := hexDigit(b)
 	if ok && c.count < maxDigits {
 		c.left, c.count = c.left<<4|int64(digit), c.count+1 //nolint:mnd // four bits a digit
 		return true
@@ -147,20 +148,20 @@ func (c *chunked) length(b byte) bool {
 		return false
 	}
 	c.count = 0
-	return c.behindLength(b)
+	return c.afterLength(b)
 }
 
-func (c *chunked) behindLength(b byte) bool {
+func (c *chunkedReader) afterLength(b byte) bool {
 	c.count++
 	switch {
 	case b == '\r':
-		c.at = lengthEnd
-	case c.at == inExtension:
+		c.state = lengthEnd
+	case c.state == inExtension:
 		return b != '\n' && c.count < maxLine
 	case b == ';':
-		c.at = inExtension
+		c.state = inExtension
 	case b == ' ' || b == '\t':
-		c.at = inSpace
+		c.state = inPadding
 		return c.count < maxLine
 	default:
 		return false
@@ -168,33 +169,33 @@ func (c *chunked) behindLength(b byte) bool {
 	return true
 }
 
-// trailer passes over what stands behind the last chunk: headers, which nothing here makes use of.
-func (c *chunked) trailer(b byte) bool {
+// trailer parses and discards the trailer fields after the last chunk.
+func (c *chunkedReader) trailer(b byte) bool {
 	c.count++
 	switch {
-	case c.at == inTrailer && b == '\n':
-		c.at = trailerStart
-	case c.at == inTrailer:
-	case c.at == trailerStart && b == '\r':
-		c.at = lastEnd
-	case c.at == inTrailerName && b == ':':
-		c.at = inTrailer
+	case c.state == inTrailer && b == '\n':
+		c.state = trailerStart
+	case c.state == inTrailer:
+	case c.state == trailerStart && b == '\r':
+		c.state = lastEnd
+	case c.state == inTrailerName && b == ':':
+		c.state = inTrailer
 	case b <= ' ' || b == ':':
 		return false
 	default:
-		c.at = inTrailerName
+		c.state = inTrailerName
 	}
 	return c.count < maxLine
 }
 
-func hexadecimal(b byte) (digit byte, ok bool) {
+func hexDigit(b byte) (digit byte, ok bool) {
 	switch {
 	case '0' <= b && b <= '9':
 		return b - '0', true
 	case 'a' <= b && b <= 'f':
-		return b - 'a' + 10, true //nolint:mnd // ten digits come before it
+		return b - 'a' + 10, true //nolint:mnd // after ten digits
 	case 'A' <= b && b <= 'F':
-		return b - 'A' + 10, true //nolint:mnd // ten digits come before it
+		return b - 'A' + 10, true //nolint:mnd // after ten digits
 	default:
 		return 0, false
 	}

@@ -11,24 +11,25 @@ import (
 	"testing/iotest"
 )
 
-// oneSided is a connection of which only the one side is there.
-type oneSided struct {
+// readOnlyConn is a connection that can only be read from.
+type readOnlyConn struct {
 	net.Conn
 	source io.Reader
 }
 
-func (s oneSided) Read(p []byte) (int, error) { return s.source.Read(p) }
+func (c readOnlyConn) Read(p []byte) (int, error) { return c.source.Read(p) }
 
-// read takes the chunks off text, given out by the source as it likes.
-func read(source io.Reader, size int) (data []byte, loose bool, err error) {
-	c := &chunked{conn: &conn{Conn: oneSided{source: source}}}
+// decodeAll decodes a chunked body from source with reads of the given size. unexpected is true if bytes followed the
+// body.
+func decodeAll(source io.Reader, size int) (data []byte, unexpected bool, err error) {
+	c := &chunkedReader{conn: &conn{Conn: readOnlyConn{source: source}}}
 	p := make([]byte, size)
 	for {
 		n, err := c.Read(p)
 		data = append(data, p[:n]...)
 		if errors.Is(err, io.EOF) {
 			left, err := io.ReadAll(source)
-			return data, c.conn.loose || len(left) > 0, err
+			return data, c.conn.unexpectedBytes || len(left) > 0, err
 		}
 		if err != nil {
 			return data, false, err
@@ -36,48 +37,49 @@ func read(source io.Reader, size int) (data []byte, loose bool, err error) {
 	}
 }
 
-func TestChunks(t *testing.T) {
+func TestChunkedDecoding(t *testing.T) {
 	for _, c := range []struct {
 		name, text, data string
-		loose            bool
-		fails            error
+		unexpected       bool
+		wantErr          error
 	}{
-		{name: "none", text: "0\r\n\r\n"},
-		{name: "one", text: "5\r\nhello\r\n0\r\n\r\n", data: "hello"},
-		{name: "several", text: "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", data: "hello"},
-		{name: "line breaks among the data", text: "6\r\n\r\n0\r\n\r\r\n0\r\n\r\n", data: "\r\n0\r\n\r"},
-		{name: "hexadecimal", text: "1A\r\n" + strings.Repeat("x", 26) + "\r\n0\r\n\r\n", data: strings.Repeat("x", 26)},
-		{name: "padding", text: "5  \r\nhello\r\n0\t\r\n\r\n", data: "hello"},
+		{name: "no data", text: "0\r\n\r\n"},
+		{name: "one chunk", text: "5\r\nhello\r\n0\r\n\r\n", data: "hello"},
+		{name: "several chunks", text: "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", data: "hello"},
+		{name: "line breaks in the data", text: "6\r\n\r\n0\r\n\r\r\n0\r\n\r\n", data: "\r\n0\r\n\r"},
+		{name: "hexadecimal length", text: "1A\r\n" + strings.Repeat("x", 26) + "\r\n0\r\n\r\n", data: strings.Repeat("x", 26)},
+		{name: "padded length", text: "5  \r\nhello\r\n0\t\r\n\r\n", data: "hello"},
 		{name: "extensions", text: "5;a=b; c\r\nhello\r\n0;\r\n\r\n", data: "hello"},
 		{name: "trailers", text: "5\r\nhello\r\n0\r\nA: b\r\nC: d\r\n\r\n", data: "hello"},
-		{name: "more behind it", text: "5\r\nhello\r\n0\r\n\r\nHTTP", data: "hello", loose: true},
-		{name: "cut in the data", text: "5\r\nhel", data: "hel", fails: io.ErrUnexpectedEOF},
-		{name: "cut behind the data", text: "5\r\nhello", data: "hello", fails: io.ErrUnexpectedEOF},
-		{name: "cut before the end", text: "5\r\nhello\r\n0\r\n", data: "hello", fails: io.ErrUnexpectedEOF},
-		{name: "a trailer that is no header", text: "0\r\nhello\r\n\r\n", fails: errChunk},
-		{name: "a trailer without a name", text: "0\r\n: b\r\n\r\n", fails: errChunk},
-		{name: "no length", text: "\r\nhello", fails: errChunk},
-		{name: "a length that is none", text: "xyz\r\n", fails: errChunk},
-		{name: "a length behind a space", text: "5 5\r\nhello", fails: errChunk},
-		{name: "a negative length", text: "-5\r\nhello", fails: errChunk},
-		{name: "too long", text: "1000000000000000\r\n", fails: errChunk},
-		{name: "longer than its length", text: "4\r\nhello\r\n", data: "hell", fails: errChunk},
-		{name: "line feeds alone", text: "5\nhello\n0\n\n", fails: errChunk},
-		{name: "an endless extension", text: "5;" + strings.Repeat("x", 1<<20), fails: errChunk},
-		{name: "endless trailers", text: "0\r\n" + strings.Repeat("A: b\r\n", 1<<20), fails: errChunk},
+		{name: "bytes after the body", text: "5\r\nhello\r\n0\r\n\r\nHTTP", data: "hello", unexpected: true},
+		{name: "truncated in the data", text: "5\r\nhel", data: "hel", wantErr: io.ErrUnexpectedEOF},
+		{name: "truncated after the data", text: "5\r\nhello", data: "hello", wantErr: io.ErrUnexpectedEOF},
+		{name: "truncated before the last line", text: "5\r\nhello\r\n0\r\n", data: "hello", wantErr: io.ErrUnexpectedEOF},
+		{name: "trailer without a colon", text: "0\r\nhello\r\n\r\n", wantErr: errChunk},
+		{name: "trailer without a name", text: "0\r\n: b\r\n\r\n", wantErr: errChunk},
+		{name: "empty length", text: "\r\nhello", wantErr: errChunk},
+		{name: "length not hexadecimal", text: "xyz\r\n", wantErr: errChunk},
+		{name: "digit after padding", text: "5 5\r\nhello", wantErr: errChunk},
+		{name: "negative length", text: "-5\r\nhello", wantErr: errChunk},
+		{name: "length of too many digits", text: "1000000000000000\r\n", wantErr: errChunk},
+		{name: "data longer than its length", text: "4\r\nhello\r\n", data: "hell", wantErr: errChunk},
+		{name: "bare line feeds", text: "5\nhello\n0\n\n", wantErr: errChunk},
+		{name: "endless extension", text: "5;" + strings.Repeat("x", 1<<20), wantErr: errChunk},
+		{name: "endless trailers", text: "0\r\n" + strings.Repeat("A: b\r\n", 1<<20), wantErr: errChunk},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, size := range []int{1, 3, 16, 4096} {
 				for name, source := range map[string]io.Reader{
-					"at once": strings.NewReader(c.text), "byte by byte": iotest.OneByteReader(strings.NewReader(c.text)),
-					"with its end": iotest.DataErrReader(strings.NewReader(c.text)),
+					"in one read": strings.NewReader(c.text), "byte by byte": iotest.OneByteReader(strings.NewReader(c.text)),
+					"with EOF": iotest.DataErrReader(strings.NewReader(c.text)),
 				} {
-					data, loose, err := read(source, size)
-					if string(data) != c.data || !errors.Is(err, c.fails) || loose && !c.loose {
-						t.Errorf("%s, %d at a time: got %q, loose %v, %v", name, size, data, loose, err)
+					data, unexpected, err := decodeAll(source, size)
+					if string(data) != c.data || !errors.Is(err, c.wantErr) || unexpected && !c.unexpected {
+						t.Errorf("%s, buffer of %d: got %q, unexpected bytes %t, error %v; want %q, %t, %v",
+							name, size, data, unexpected, err, c.data, c.unexpected, c.wantErr)
 					}
-					if c.loose && name == "at once" && !loose {
-						t.Errorf("%d at a time: it is taken for clean", size)
+					if c.unexpected && name == "in one read" && !unexpected {
+						t.Errorf("buffer of %d: the bytes after the body are not reported", size)
 					}
 				}
 			}
@@ -85,7 +87,8 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// FuzzChunked has net/http's reader for a judge: what that takes comes out alike, and what it refuses is refused.
+// FuzzChunked compares with net/http's decoder: what this one accepts decodes to the same data, and what that one
+// rejects this one rejects too.
 func FuzzChunked(f *testing.F) {
 	for _, seed := range []string{
 		"0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n", "5;a=b\r\nhello\r\n0\r\nA: b\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n", "5\nhello", "fffffffffffffffff\r\n", "00000000000005\r\nhello\r\n0\r\n\r\n",
@@ -94,13 +97,13 @@ func FuzzChunked(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte, size int) {
 		size = 1 + (size&0xffff)%5000
-		data, _, err := read(bytes.NewReader(text), size)
-		want, failed := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(text)))
-		if err == nil && (failed != nil || !bytes.Equal(data, want)) {
-			t.Fatalf("%q: got %q, want %q, %v", text, data, want, failed)
+		data, _, err := decodeAll(bytes.NewReader(text), size)
+		want, wantErr := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(text)))
+		if err == nil && (wantErr != nil || !bytes.Equal(data, want)) {
+			t.Fatalf("%q: got %q, want %q, %v", text, data, want, wantErr)
 		}
-		if err != nil && failed == nil && !bytes.HasPrefix(want, data) {
-			t.Fatalf("%q: got %q before %v, want %q", text, data, err, want)
+		if err != nil && wantErr == nil && !bytes.HasPrefix(want, data) {
+			t.Fatalf("%q: got %q before error %v, want a prefix of %q", text, data, err, want)
 		}
 	})
 }

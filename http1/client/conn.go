@@ -20,57 +20,58 @@ import (
 )
 
 const (
-	// readSize is the buffer for the head of an answer, in bytes.
+	// readSize is the size of the buffer that a response head is read into, in bytes.
 	readSize = 4 << 10
-	// writeSize is how much of a request goes out in one write with its head, in bytes.
+	// writeSize limits how much of a request is sent by the first write, head included, in bytes.
 	writeSize = 16 << 10
-	// maxHead bounds the head of an answer, in bytes.
+	// maxHead limits a response head, interim responses included, in bytes.
 	maxHead = 1 << 20
-	// maxInterim bounds how many answers of 1xx may come before the one that counts.
+	// maxInterim limits how many responses are read to find one that is not a 1xx.
 	maxInterim = 5
 )
 
 var (
-	errHead    = errors.New("the head of the answer is longer than 1 MiB")
-	errInterim = errors.New("too many answers of 1xx")
-	errNoHTTP  = errors.New("what the backend sent is not HTTP")
-	errField   = errors.New("a header holds a control character")
+	errHead    = errors.New("the response head is longer than 1 MiB")
+	errInterim = errors.New("too many 1xx responses")
+	errNoHTTP  = errors.New("the response is not valid HTTP")
+	errField   = errors.New("the header field has a control character")
 )
 
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
+// pastDeadline makes every pending read and write fail at once.
+var pastDeadline = time.Unix(1, 0)
 
-// conn is a connection to a backend. One request at a time owns it.
+// conn is a connection to a backend. It carries one request at a time, whose goroutine owns it.
 type conn struct {
 	net.Conn
-	origin  origin
-	reader  *bufio.Reader   // of the head, and of what has come with it; nil between answers, and once it has been read to its end
-	raw     syscall.RawConn // of the socket; nil where it has none
-	lent    pooled.Reader
-	silence silence
-	head    int64       // bytes that the head of the answer may still have
-	stop    func() bool // ends watch
-	since   time.Time   // idle since
-	beneath net.Conn    // TLS
-	loose   bool        // it has sent more than it was asked for
+	origin       origin
+	reader       *bufio.Reader   // reads a head, and the bytes received with it; nil if there are none
+	raw          syscall.RawConn // the TCP socket; nil if the connection has none
+	pooledReader pooled.Reader
+	check        connCheck
+	headLeft     int64       // bytes that the response head may still have
+	stopWatch    func() bool // ends watchContext
+	idleSince    time.Time
+	tcp          net.Conn // differs from Conn under TLS
+
+	unexpectedBytes bool // the backend sent more than its response
 }
 
 func newConn(o origin, connected net.Conn) *conn {
-	c := &conn{Conn: connected, beneath: connected, origin: o, raw: pooled.RawConn(connected)}
-	c.silence.look = c.silence.try
+	c := &conn{Conn: connected, tcp: connected, origin: o, raw: pooled.RawConn(connected)}
+	c.check.tryPeek = c.check.peek
 	return c
 }
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
 
-// takeReader gets the buffer for a head.
-func (c *conn) takeReader() {
+// getReader gets the buffered reader for a head from the pool.
+func (c *conn) getReader() {
 	c.reader = readers.Get().(*bufio.Reader) //nolint:errcheck // the pool holds nothing else
-	c.reader.Reset(headLimit{c})
+	c.reader.Reset(headReader{c})
 }
 
-// giveReader gives the buffer back: a connection that waits needs none.
-func (c *conn) giveReader() {
+// putReader returns the buffered reader to the pool: a waiting connection holds no buffer.
+func (c *conn) putReader() {
 	if c.reader != nil {
 		c.reader.Reset(nil)
 		readers.Put(c.reader)
@@ -78,7 +79,7 @@ func (c *conn) giveReader() {
 	}
 }
 
-// buffered is how much has come that nobody has read.
+// buffered returns the number of bytes received with the head and not yet read.
 func (c *conn) buffered() int {
 	if c.reader == nil {
 		return 0
@@ -86,56 +87,56 @@ func (c *conn) buffered() int {
 	return c.reader.Buffered()
 }
 
-// Read reads what has come with the head, and then from the connection itself.
+// Read reads the bytes received with the head first, then from the connection.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.buffered() > 0 {
-		return c.reader.Read(p) //nolint:wrapcheck // nothing but what is there
+		return c.reader.Read(p) //nolint:wrapcheck // reads from memory only
 	}
-	return c.Conn.Read(p) //nolint:wrapcheck // classified by who asked
+	return c.Conn.Read(p) //nolint:wrapcheck // the caller classifies it
 }
 
-// headLimit reads from the connection, and no more than the head may have while that is read.
-type headLimit struct{ *conn }
+// headReader reads from the connection and fails once the head has exceeded its limit.
+type headReader struct{ *conn }
 
-func (l headLimit) Read(p []byte) (int, error) {
-	if l.head <= 0 {
+func (r headReader) Read(p []byte) (int, error) {
+	if r.headLeft <= 0 {
 		return 0, errHead
 	}
-	n, err := l.Conn.Read(p)
-	l.head -= int64(n)
-	return n, err //nolint:wrapcheck // classified by who asked
+	n, err := r.Conn.Read(p)
+	r.headLeft -= int64(n)
+	return n, err //nolint:wrapcheck // the caller classifies it
 }
 
-// watch breaks the connection off when ctx ends.
-func (c *conn) watch(ctx context.Context) {
-	c.stop = context.AfterFunc(ctx, func() { c.SetDeadline(longAgo) }) //nolint:errcheck // fails on a closed one alone
+// watchContext makes reads and writes fail as soon as ctx ends.
+func (c *conn) watchContext(ctx context.Context) {
+	c.stopWatch = context.AfterFunc(ctx, func() { c.SetDeadline(pastDeadline) }) //nolint:errcheck // fails on a closed connection only
 }
 
-// drop ends a connection that nothing more is to be had from.
-func (c *conn) drop() {
-	c.stop()
-	c.giveReader()
+// discard closes a connection whose request failed.
+func (c *conn) discard() {
+	c.stopWatch()
+	c.putReader()
 	c.Close()
 }
 
-// ask sends the request and reads the head of its answer.
-func (c *conn) ask(req *http.Request) (*http.Response, error) {
-	sent := c.send(req)
-	if errors.Is(sent, errField) {
-		return nil, sent
+// roundTrip writes the request and reads the response head.
+func (c *conn) roundTrip(req *http.Request) (*http.Response, error) {
+	writeErr := c.writeRequest(req)
+	if errors.Is(writeErr, errField) {
+		return nil, writeErr
 	}
-	// A backend that refuses a request may do so before it has read it all, and close.
-	answer, err := c.receive(req)
-	if err != nil && sent != nil {
-		return nil, sent
+	// A backend may refuse a request, and close, before it has read the whole request: its response counts then.
+	response, err := c.readHead(req)
+	if err != nil && writeErr != nil {
+		return nil, writeErr
 	}
-	return answer, err
+	return response, err
 }
 
 var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeSize); return &b }}
 
-// send writes the request: the head and the beginning of the body at once, then the rest.
-func (c *conn) send(req *http.Request) error {
+// writeRequest writes the head and the beginning of the body in one write, then the rest of the body.
+func (c *conn) writeRequest(req *http.Request) error {
 	buffer := writeBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer writeBuffers.Put(buffer)
 	out, err := appendHead((*buffer)[:0], req)
@@ -166,7 +167,7 @@ func (c *conn) send(req *http.Request) error {
 	return nil
 }
 
-// appendHead appends the request line and the headers.
+// appendHead appends the request line and the header fields.
 func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.Method...)
 	to = append(to, ' ')
@@ -175,7 +176,7 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.URL.Host...)
 	for name, values := range req.Header {
 		for _, v := range values {
-			if !httpguts.ValidHeaderFieldValue(v) { // behind a control character a backend may read on as it likes
+			if !httpguts.ValidHeaderFieldValue(v) { // a line break, for example, would let a value add fields or a request
 				return nil, fmt.Errorf("%s: %w", name, errField)
 			}
 			to = append(to, "\r\n"...)
@@ -191,61 +192,62 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	return append(to, "\r\n\r\n"...), nil
 }
 
-// receive reads the head of the answer that counts.
-func (c *conn) receive(req *http.Request) (*http.Response, error) {
-	c.takeReader()
-	c.head = maxHead
-	defer func() { c.head = math.MaxInt64 }()
+// readHead reads response heads until one that is not a 1xx.
+func (c *conn) readHead(req *http.Request) (*http.Response, error) {
+	c.getReader()
+	c.headLeft = maxHead
+	defer func() { c.headLeft = math.MaxInt64 }()
 	for range maxInterim {
-		answer, err := http.ReadResponse(c.reader, req)
+		response, err := http.ReadResponse(c.reader, req)
 		if err != nil {
-			return nil, unquoted(err)
+			return nil, redact(err)
 		}
-		if answer.StatusCode >= http.StatusOK {
-			return answer, nil
+		if response.StatusCode >= http.StatusOK {
+			return response, nil
 		}
 	}
 	return nil, errInterim
 }
 
-// unquoted is an error without what net/http quotes of an answer that it cannot read: a prompt or a completion may be in
-// it, and errors go to the log.
-func unquoted(err error) error {
-	var lost net.Error
-	if errors.As(err, &lost) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errHead) {
-		return err //nolint:wrapcheck // classified by who asked
+// redact replaces an error in which net/http quotes a response that it cannot parse: the response may contain a prompt
+// or a completion, and errors are logged.
+func redact(err error) error {
+	var netErr net.Error
+	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errHead) {
+		return err //nolint:wrapcheck // the caller classifies it
 	}
 	return errNoHTTP
 }
 
-// readPooled is Lender's, for the connection.
-func (c *conn) readPooled(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
-	if c.buffered() > 0 || c.raw == nil || c.Conn != c.beneath { // under TLS the socket has other bytes
-		buffer = take()
+// readPooled reads as PooledReader.ReadPooled does.
+func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
+	if c.buffered() > 0 || c.raw == nil || c.Conn != c.tcp { // under TLS the socket carries ciphertext
+		buffer = get()
 		n, err = c.Read(buffer)
 		return buffer, n, err
 	}
-	c.giveReader()
-	return c.lent.Read(c.raw, take, give) //nolint:wrapcheck // classified by who asked
+	c.putReader()
+	return c.pooledReader.Read(c.raw, get, put) //nolint:wrapcheck // the caller classifies it
 }
 
-// PooledReader is a body from which can be read without a buffer to wait with.
+// PooledReader is a response body that can be read without holding a buffer while waiting.
 type PooledReader interface {
-	// ReadPooled is io.Reader's Read into a buffer from take that is taken only where there is something to put into it;
-	// what is taken in vain goes back by give. The buffer is nil where nothing has been read.
-	ReadPooled(take func() []byte, give func([]byte)) (buffer []byte, n int, err error)
+	// ReadPooled reads like io.Reader's Read, into a buffer that it gets when there is something to read. It puts
+	// back a buffer that turns out not to be needed. The caller owns the returned buffer, which is nil if nothing was
+	// read.
+	ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error)
 }
 
 var _ PooledReader = (*body)(nil)
 
-// body is an answer's body. When it has been read to its end and is closed, the connection may serve again.
+// body is a response body. Once it has been read to its end and closed, the connection is reused.
 type body struct {
-	from      io.Reader
+	reader    io.Reader
 	transport *Transport
 	conn      *conn
-	ctx       context.Context //nolint:containedctx // of the request
-	last      bool            // the backend closes the connection behind this answer
-	whole     bool
+	ctx       context.Context //nolint:containedctx // the request's
+	connClose bool            // the backend closes the connection after this response
+	complete  bool            // read to its end
 	closed    bool
 }
 
@@ -254,34 +256,34 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	n, err := b.from.Read(p)
+	n, err := b.reader.Read(p)
 	switch {
 	case err == nil:
 		return n, nil
 	case errors.Is(err, io.EOF):
-		b.whole = true
+		b.complete = true
 		return n, io.EOF
 	default:
-		return n, caused(b.ctx, err)
+		return n, contextCause(b.ctx, err)
 	}
 }
 
-// ReadPooled implements Lender.
-func (b *body) ReadPooled(take func() []byte, give func([]byte)) (buffer []byte, n int, err error) {
+// ReadPooled implements PooledReader.
+func (b *body) ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
 	if b.closed {
 		return nil, 0, http.ErrBodyReadAfterClose
 	}
-	if from, ok := b.from.(*chunked); ok {
-		buffer, n, err = from.readPooled(take, give)
+	if chunked, ok := b.reader.(*chunkedReader); ok {
+		buffer, n, err = chunked.readPooled(get, put)
 	} else {
-		buffer = take()
-		n, err = b.from.Read(buffer)
+		buffer = get()
+		n, err = b.reader.Read(buffer)
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		b.whole = true
+		b.complete = true
 	case err != nil:
-		err = caused(b.ctx, err)
+		err = contextCause(b.ctx, err)
 	}
 	return buffer, n, err
 }
@@ -292,12 +294,12 @@ func (b *body) Close() error {
 		return nil
 	}
 	b.closed = true
-	quiet := b.conn.stop()
-	clean := b.conn.buffered() == 0
-	b.conn.giveReader()
-	if quiet && b.whole && !b.last && !b.conn.loose && clean {
-		b.transport.keep(b.conn)
+	contextAlive := b.conn.stopWatch()
+	unread := b.conn.buffered() > 0 || b.conn.unexpectedBytes
+	b.conn.putReader()
+	if contextAlive && b.complete && !b.connClose && !unread {
+		b.transport.putIdle(b.conn)
 		return nil
 	}
-	return b.conn.Close() //nolint:wrapcheck // nobody looks at it
+	return b.conn.Close() //nolint:wrapcheck // no caller uses it
 }

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// scripted is a backend's side of a connection: what it sends is set, and what it gets is thrown away.
-type scripted struct{ io.Reader }
+// fakeConn is a connection that reads from Reader and discards what is written.
+type fakeConn struct{ io.Reader }
 
-func (scripted) Write(p []byte) (int, error)      { return len(p), nil }
-func (scripted) Close() error                     { return nil }
-func (scripted) LocalAddr() net.Addr              { return nil }
-func (scripted) RemoteAddr() net.Addr             { return nil }
-func (scripted) SetDeadline(time.Time) error      { return nil }
-func (scripted) SetReadDeadline(time.Time) error  { return nil }
-func (scripted) SetWriteDeadline(time.Time) error { return nil }
+func (fakeConn) Write(p []byte) (int, error)      { return len(p), nil }
+func (fakeConn) Close() error                     { return nil }
+func (fakeConn) LocalAddr() net.Addr              { return nil }
+func (fakeConn) RemoteAddr() net.Addr             { return nil }
+func (fakeConn) SetDeadline(time.Time) error      { return nil }
+func (fakeConn) SetReadDeadline(time.Time) error  { return nil }
+func (fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
-// Whatever a backend sends for a head, it is the one that net/http reads, behind a few interim answers; no more is read
-// than a head may have, and the body is neither longer nor another.
-func FuzzHead(f *testing.F) {
+// FuzzResponseHead compares with net/http: any response is parsed, or rejected, as net/http does after at most
+// maxInterim heads, and its body is the same.
+func FuzzResponseHead(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
 		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 500 No\r\nConnection: close\r\n\r\nrest", "HTTP/1.0 200\r\n\r\nrest",
@@ -40,22 +40,22 @@ func FuzzHead(f *testing.F) {
 	address := &url.URL{Scheme: "http", Host: "backend", Path: "/v1/completions"}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		req := &http.Request{Method: http.MethodPost, URL: address, Header: http.Header{}}
-		c := newConn(origin{}, scripted{bytes.NewReader(text)})
-		got, err := c.receive(req)
+		c := newConn(origin{}, fakeConn{bytes.NewReader(text)})
+		got, err := c.readHead(req)
 
-		judge := bufio.NewReader(bytes.NewReader(text))
+		reference := bufio.NewReader(bytes.NewReader(text))
 		var want *http.Response
-		var failed error
+		var wantErr error
 		for range maxInterim {
-			if want, failed = http.ReadResponse(judge, req); failed != nil || want.StatusCode >= http.StatusOK {
+			if want, wantErr = http.ReadResponse(reference, req); wantErr != nil || want.StatusCode >= http.StatusOK {
 				break
 			}
 		}
-		if failed == nil && want.StatusCode < http.StatusOK {
-			failed = errInterim
+		if wantErr == nil && want.StatusCode < http.StatusOK {
+			wantErr = errInterim
 		}
-		if (err == nil) != (failed == nil) {
-			t.Fatalf("%q: got %v, want %v", text, err, failed)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%q: got error %v, want %v", text, err, wantErr)
 		}
 		if err != nil {
 			return
@@ -64,43 +64,45 @@ func FuzzHead(f *testing.F) {
 			t.Fatalf("%q: got %d %v, want %d %v", text, got.StatusCode, got.Header, want.StatusCode, want.Header)
 		}
 		body, err := io.ReadAll(got.Body)
-		whole, failed := io.ReadAll(want.Body)
-		if !bytes.Equal(body, whole) || (err == nil) != (failed == nil) {
-			t.Fatalf("%q: got %q, %v, want %q, %v", text, body, err, whole, failed)
+		wantBody, wantErr := io.ReadAll(want.Body)
+		if !bytes.Equal(body, wantBody) || (err == nil) != (wantErr == nil) {
+			t.Fatalf("%q: got body %q, error %v, want %q, %v", text, body, err, wantBody, wantErr)
 		}
 	})
 }
 
-// A head without end is not read to its end.
-func TestAnEndlessHeadIsRefused(t *testing.T) {
-	source := &counted{Reader: io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\n"), endless("A: b\r\n"))}
-	c := newConn(origin{}, scripted{source})
-	if _, err := c.receive(&http.Request{Method: http.MethodPost}); !errors.Is(err, errHead) || source.n > maxHead+readSize {
-		t.Errorf("%v after %d bytes", err, source.n)
+func TestEndlessHeadIsRejectedAtItsLimit(t *testing.T) {
+	source := &countingReader{Reader: io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\n"), repeatReader("A: b\r\n"))}
+	c := newConn(origin{}, fakeConn{source})
+	if _, err := c.readHead(&http.Request{Method: http.MethodPost}); !errors.Is(err, errHead) || source.n > maxHead+readSize {
+		t.Errorf("got error %v after %d bytes, want %v after at most %d", err, source.n, errHead, maxHead+readSize)
 	}
 }
 
-type endless string
+// repeatReader repeats its text without end.
+type repeatReader string
 
-func (e endless) Read(p []byte) (n int, _ error) {
-	for len(p)-n >= len(e) {
-		n += copy(p[n:], e)
+func (r repeatReader) Read(p []byte) (n int, _ error) {
+	for len(p)-n >= len(r) {
+		n += copy(p[n:], r)
 	}
-	return max(n, copy(p, e)), nil
+	return max(n, copy(p, r)), nil
 }
 
-type counted struct {
+// countingReader counts the bytes read.
+type countingReader struct {
 	io.Reader
 	n int
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.n += n
 	return n, err
 }
 
-// Whatever a client has put into a header that is passed on, the backend sees one request, and the header as one.
+// FuzzRequestHead checks that no value of a forwarded header field can add a field or a request: the backend parses one
+// request with exactly the fields and the body that were sent.
 func FuzzRequestHead(f *testing.F) {
 	for _, value := range []string{"application/json", "", " ", "a\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1", "a\nb: c", "\x00", "é", "\xff", "a\tb", strings.Repeat("x", 20_000)} {
 		f.Add("00-abc-def-01", value, []byte(`{"model":"m"}`))
@@ -108,13 +110,13 @@ func FuzzRequestHead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, parent, value string, body []byte) {
 		sent := &bytes.Buffer{}
 		header := http.Header{"Traceparent": {parent}, "Accept": {value, "text/event-stream"}, "Content-Type": {"application/json"}}
-		c := newConn(origin{}, &recorded{Writer: sent})
+		c := newConn(origin{}, &recordingConn{Writer: sent})
 		req := &http.Request{
 			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "backend", Path: "/v1/completions"}, Header: header,
 			Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
 		}
-		if err := c.send(req); err != nil {
-			if !errors.Is(err, errField) || !strings.ContainsFunc(parent+value, control) {
+		if err := c.writeRequest(req); err != nil {
+			if !errors.Is(err, errField) || !strings.ContainsFunc(parent+value, isControl) {
 				t.Fatal(err)
 			}
 			return
@@ -128,18 +130,18 @@ func FuzzRequestHead(f *testing.F) {
 		want := http.Header{"Traceparent": {trimmed(parent)}, "Accept": {trimmed(value), "text/event-stream"}, "Content-Type": {"application/json"}, "Content-Length": got.Header["Content-Length"]}
 		text, err := io.ReadAll(got.Body)
 		if !maps.EqualFunc(got.Header, want, slices.Equal) || !bytes.Equal(text, body) || err != nil || reader.Buffered() > 0 {
-			t.Fatalf("the backend sees %v and %q, %v, want %v and %q; %d bytes are left over", got.Header, text, err, want, body, reader.Buffered())
+			t.Fatalf("the backend parses %v and body %q, error %v, want %v and %q; %d bytes are left over", got.Header, text, err, want, body, reader.Buffered())
 		}
 	})
 }
 
-// control tells whether a character has no place in a header.
-func control(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
+// isControl returns whether a header field's value must not contain r.
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }
 
-// recorded keeps what is sent.
-type recorded struct {
-	scripted
+// recordingConn writes to Writer what is sent on it.
+type recordingConn struct {
+	fakeConn
 	io.Writer
 }
 
-func (r *recorded) Write(p []byte) (int, error) { return r.Writer.Write(p) }
+func (r *recordingConn) Write(p []byte) (int, error) { return r.Writer.Write(p) }

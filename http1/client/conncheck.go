@@ -5,25 +5,26 @@ import (
 	"syscall"
 )
 
-// sound tells whether an idle connection is still open at the other end, and silent, as it must be between requests. It
-// looks without waiting, and takes nothing.
-func (c *conn) sound() bool {
+// usable returns whether an idle connection can carry another request: the backend has neither closed it nor sent bytes
+// that no request asked for. It peeks at the socket without blocking and consumes nothing.
+func (c *conn) usable() bool {
 	if c.raw == nil {
 		return true
 	}
-	// Go's EAGAIN is EWOULDBLOCK too.
-	return c.raw.Read(c.silence.look) == nil && c.silence.n <= 0 && errors.Is(c.silence.err, syscall.EAGAIN)
+	// In Go EAGAIN and EWOULDBLOCK are the same value.
+	return c.raw.Read(c.check.tryPeek) == nil && c.check.n <= 0 && errors.Is(c.check.err, syscall.EAGAIN)
 }
 
-// silence is a look at what a connection has sent unasked.
-type silence struct {
-	look func(descriptor uintptr) bool // try, as a value that is made once
-	n    int
-	err  error
+// connCheck peeks at the socket of an idle connection and holds the result.
+type connCheck struct {
+	tryPeek func(descriptor uintptr) bool // the method value of peek, allocated once
+	n       int
+	err     error
 }
 
-func (s *silence) try(descriptor uintptr) bool {
+// peek always returns true, so that the runtime poller does not wait for bytes.
+func (k *connCheck) peek(descriptor uintptr) bool {
 	var one [1]byte
-	s.n, _, s.err = syscall.Recvfrom(int(descriptor), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	k.n, _, k.err = syscall.Recvfrom(int(descriptor), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	return true
 }

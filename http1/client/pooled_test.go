@@ -15,29 +15,29 @@ import (
 	"basegate/internal/poll"
 )
 
-// lender counts the buffers that are out.
-type lender struct {
-	size int
-	out  atomic.Int64
-	ever atomic.Int64
+// countingPool counts its buffers.
+type countingPool struct {
+	size  int
+	inUse atomic.Int64
+	gets  atomic.Int64
 }
 
-func (l *lender) take() []byte {
-	l.out.Add(1)
-	l.ever.Add(1)
-	return make([]byte, l.size)
+func (p *countingPool) get() []byte {
+	p.inUse.Add(1)
+	p.gets.Add(1)
+	return make([]byte, p.size)
 }
 
-func (l *lender) give([]byte) { l.out.Add(-1) }
+func (p *countingPool) put([]byte) { p.inUse.Add(-1) }
 
-// readPooled reads a body to its end.
-func (l *lender) readPooled(body io.Reader) (string, error) {
+// readAll reads a body until an error, which it returns.
+func (p *countingPool) readAll(body io.Reader) (string, error) {
 	var all strings.Builder
 	for {
-		buffer, n, err := body.(client.PooledReader).ReadPooled(l.take, l.give)
+		buffer, n, err := body.(client.PooledReader).ReadPooled(p.get, p.put)
 		all.Write(buffer[:n])
 		if buffer != nil {
-			l.give(buffer)
+			p.put(buffer)
 		}
 		if err != nil {
 			return all.String(), err
@@ -45,16 +45,16 @@ func (l *lender) readPooled(body io.Reader) (string, error) {
 	}
 }
 
-func TestABodyIsReadIntoWhatIsLent(t *testing.T) {
+func TestReadPooledReturnsTheWholeBody(t *testing.T) {
 	long := strings.Repeat("some words, ", 3000)
 	for name, handler := range map[string]http.HandlerFunc{
-		"in chunks": func(w http.ResponseWriter, _ *http.Request) {
+		"chunked": func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			flush(w)
 			io.WriteString(w, long)
 		},
-		"with the head": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long); flush(w) },
-		"of known size": func(w http.ResponseWriter, _ *http.Request) {
+		"received with the head": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long); flush(w) },
+		"of known length": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "36000")
 			io.WriteString(w, long)
 		},
@@ -79,23 +79,23 @@ func TestABodyIsReadIntoWhatIsLent(t *testing.T) {
 			transport := newTransport(t, func(s *client.Settings) { s.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12} })
 			for range 3 {
 				for _, size := range []int{7, 4096, 100_000} {
-					answer, err := transport.RoundTrip(request(t.Context(), t, b.URL, "x"))
+					response, err := transport.RoundTrip(newRequest(t.Context(), t, b.URL, "x"))
 					if err != nil {
 						t.Fatal(err)
 					}
-					l := &lender{size: size}
-					got, err := l.readPooled(answer.Body)
-					answer.Body.Close()
+					pool := &countingPool{size: size}
+					got, err := pool.readAll(response.Body)
+					response.Body.Close()
 					if !errors.Is(err, io.EOF) || !strings.HasPrefix(long, got) || len(got) != len(long) && len(got) != 500 {
-						t.Errorf("%s, secure %t, %d at a time: %d bytes, %v", name, secure, size, len(got), err)
+						t.Errorf("%s, TLS %t, buffers of %d: got %d bytes, error %v, want the whole body and EOF", name, secure, size, len(got), err)
 					}
-					if n := l.out.Load(); n != 0 {
-						t.Errorf("%s, secure %t, %d at a time: %d buffers are out", name, secure, size, n)
+					if n := pool.inUse.Load(); n != 0 {
+						t.Errorf("%s, TLS %t, buffers of %d: %d buffers were not put back", name, secure, size, n)
 					}
 				}
 			}
-			if n := b.made.Load(); n != 1 {
-				t.Errorf("%s, secure %t: %d connections", name, secure, n)
+			if n := b.accepted.Load(); n != 1 {
+				t.Errorf("%s, TLS %t: %d connections were made, want 1", name, secure, n)
 			}
 		}
 	}
@@ -103,8 +103,8 @@ func TestABodyIsReadIntoWhatIsLent(t *testing.T) {
 
 func flush(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 
-// A stream that waits holds no buffer, and is woken by the next event as well as by the end of its context.
-func TestWhoWaitsHoldsNoBuffer(t *testing.T) {
+// The next event wakes a waiting read, and so does the end of the request's context.
+func TestReadPooledHoldsNoBufferWhileWaiting(t *testing.T) {
 	more := make(chan string)
 	b := newBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		flush(w)
@@ -121,39 +121,39 @@ func TestWhoWaitsHoldsNoBuffer(t *testing.T) {
 	b.Start()
 	transport := newTransport(t, nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	answer, err := transport.RoundTrip(request(ctx, t, b.URL, "x"))
+	response, err := transport.RoundTrip(newRequest(ctx, t, b.URL, "x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	l := &lender{size: 64}
+	defer response.Body.Close()
+	pool := &countingPool{size: 64}
 	read := make(chan string)
-	failed := make(chan error)
+	readErr := make(chan error)
 	go func() {
 		for {
-			buffer, n, err := answer.Body.(client.PooledReader).ReadPooled(l.take, l.give)
+			buffer, n, err := response.Body.(client.PooledReader).ReadPooled(pool.get, pool.put)
 			if err != nil {
-				failed <- err
+				readErr <- err
 				return
 			}
 			read <- string(buffer[:n])
-			l.give(buffer)
+			pool.put(buffer)
 		}
 	}()
 	for _, text := range []string{"one", "two"} {
-		poll.Until(t, "a read in vain, and the buffer given back", func() bool { return l.ever.Load() > 0 && l.out.Load() == 0 })
+		poll.Until(t, "the read waits without a buffer", func() bool { return pool.gets.Load() > 0 && pool.inUse.Load() == 0 })
 		more <- text
 		if got := <-read; got != text {
-			t.Errorf("got %q", got)
+			t.Errorf("read %q, want %q", got, text)
 		}
 	}
-	poll.Until(t, "the buffer is given back", func() bool { return l.out.Load() == 0 })
-	errEnough := errors.New("enough")
-	cancel(errEnough)
-	if err := <-failed; !errors.Is(err, errEnough) {
-		t.Errorf("it ends with %v", err)
+	poll.Until(t, "the buffer is put back", func() bool { return pool.inUse.Load() == 0 })
+	errTest := errors.New("cancelled by the test")
+	cancel(errTest)
+	if err := <-readErr; !errors.Is(err, errTest) {
+		t.Errorf("the read failed with %v, want %v", err, errTest)
 	}
-	if n := l.out.Load(); n != 0 {
-		t.Errorf("%d buffers are out", n)
+	if n := pool.inUse.Load(); n != 0 {
+		t.Errorf("%d buffers were not put back", n)
 	}
 }

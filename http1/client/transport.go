@@ -1,7 +1,9 @@
-// Package upstream is the HTTP/1.1 client that requests go to the backends by: an http.RoundTripper that does all its
-// work on the caller's goroutine. net/http's own passes each request and each answer between three, which costs a small
-// completion more than everything else that the gateway does with it. What is asked, and what an answer means, is for
-// others to say.
+// Package client is an HTTP/1.1 client for requests to backends: an http.RoundTripper that pools connections and does
+// all its work on the caller's goroutine. net/http's transport passes each request and each response between three
+// goroutines, which costs a small completion more than everything else that the gateway does with it.
+//
+// It sends each request at most once, reuses a connection only after a complete response with nothing behind it, and
+// never quotes a response in an error. Retries, and what a response means, are left to the caller.
 package client
 
 import (
@@ -17,34 +19,34 @@ import (
 	"time"
 )
 
-// Settings say how long connections may take and last.
+// Settings configures a Transport.
 type Settings struct {
-	ConnectTimeout time.Duration // for the connection, and for the TLS handshake
-	IdleTimeout    time.Duration // of an unused connection; it should be under the backend's own
+	ConnectTimeout time.Duration // limits the TCP connect and the TLS handshake, each
+	IdleTimeout    time.Duration // closes an unused connection; must be shorter than the backend's own
 	TLS            *tls.Config   // nil: the system's roots
 }
 
-// Transport keeps connections to backends and sends requests over them. It is safe for concurrent use. A request is made
-// once: whether one that failed may be made again is for the caller to judge. Bodies must say their length, proxies of the
-// environment are not used, and no answer is decompressed.
+// Transport is an http.RoundTripper that pools connections to backends. It is safe for concurrent use. It never
+// retries a request, ignores the proxies of the environment and decompresses nothing. Request bodies must have a
+// known length.
 type Transport struct {
 	settings Settings
 	dialer   net.Dialer
 
-	mu    sync.Mutex
-	idle  map[origin][]*conn // the one used last at the end
-	sweep *time.Timer        // closes what has been idle for too long; nil while nothing is idle
+	mu     sync.Mutex
+	idle   map[origin][]*conn // most recently used last
+	expiry *time.Timer        // runs closeExpired; nil while no connection is idle
 }
 
-// origin is what a connection is good for.
+// origin identifies the server that a connection can be used for.
 type origin struct{ scheme, host string }
 
 var (
 	errScheme = errors.New("the scheme is neither http nor https")
-	errLength = errors.New("the body does not say its length")
+	errLength = errors.New("the request body has no known length")
 )
 
-// New makes a Transport.
+// New returns a Transport.
 func New(s Settings) *Transport {
 	return &Transport{
 		settings: s,
@@ -55,8 +57,8 @@ func New(s Settings) *Transport {
 
 var chunkedOnly = []string{"chunked"}
 
-// RoundTrip implements http.RoundTripper. When the request's context ends, so does the connection; what failed then fails
-// with the context's cause.
+// RoundTrip implements http.RoundTripper. The end of the request's context breaks the connection; what fails after that
+// returns the context's cause.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
@@ -66,34 +68,34 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c, err := t.connect(req.Context(), req.URL)
 	if err != nil {
-		return nil, caused(req.Context(), err)
+		return nil, contextCause(req.Context(), err)
 	}
-	c.watch(req.Context())
-	answer, err := c.ask(req)
+	c.watchContext(req.Context())
+	response, err := c.roundTrip(req)
 	if err != nil {
-		c.drop()
-		return nil, caused(req.Context(), err)
+		c.discard()
+		return nil, contextCause(req.Context(), err)
 	}
-	b := &body{from: answer.Body, transport: t, conn: c, ctx: req.Context(), last: answer.Close}
-	if answer.Body != http.NoBody && slices.Equal(answer.TransferEncoding, chunkedOnly) {
-		b.from = &chunked{conn: c}
+	b := &body{reader: response.Body, transport: t, conn: c, ctx: req.Context(), connClose: response.Close}
+	if response.Body != http.NoBody && slices.Equal(response.TransferEncoding, chunkedOnly) {
+		b.reader = &chunkedReader{conn: c}
 	}
-	answer.Body = b
-	return answer, nil
+	response.Body = b
+	return response, nil
 }
 
-// caused is why something failed: the context's end, where it has ended.
-func caused(ctx context.Context, err error) error {
+// contextCause returns the cause of ctx if it has ended, and err otherwise.
+func contextCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// connect takes an idle connection, or makes one.
+// connect returns an idle connection or makes one.
 func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error) {
 	o := origin{address.Scheme, address.Host}
-	if c := t.take(o); c != nil {
+	if c := t.getIdle(o); c != nil {
 		return c, nil
 	}
 	port := address.Port()
@@ -101,7 +103,7 @@ func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error
 	case o.scheme != "http" && o.scheme != "https":
 		return nil, errScheme
 	case port == "":
-		port = o.scheme // which is the name of its port
+		port = o.scheme // also the service name of its port
 	}
 	connected, err := t.dialer.DialContext(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
 	if err != nil {
@@ -109,7 +111,7 @@ func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error
 	}
 	c := newConn(o, connected)
 	if o.scheme == "https" {
-		if err := t.secure(ctx, c, address.Hostname()); err != nil {
+		if err := t.handshake(ctx, c, address.Hostname()); err != nil {
 			connected.Close()
 			return nil, fmt.Errorf("TLS handshake: %w", err)
 		}
@@ -117,7 +119,7 @@ func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error
 	return c, nil
 }
 
-func (t *Transport) secure(ctx context.Context, c *conn, name string) error {
+func (t *Transport) handshake(ctx context.Context, c *conn, serverName string) error {
 	ctx, cancel := context.WithTimeout(ctx, t.settings.ConnectTimeout)
 	defer cancel()
 	settings := t.settings.TLS.Clone()
@@ -125,29 +127,30 @@ func (t *Transport) secure(ctx context.Context, c *conn, name string) error {
 		settings = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	if settings.ServerName == "" {
-		settings.ServerName = name
+		settings.ServerName = serverName
 	}
 	settings.NextProtos = []string{"http/1.1"}
 	secured := tls.Client(c.Conn, settings)
 	if err := secured.HandshakeContext(ctx); err != nil {
-		return err //nolint:wrapcheck // by the caller
+		return err //nolint:wrapcheck // the caller wraps it
 	}
 	c.Conn = secured
 	return nil
 }
 
-// take takes the idle connection that was used last and is still open.
-func (t *Transport) take(o origin) *conn {
+// getIdle takes the most recently used idle connection that is still usable out of the pool, or returns nil. It closes
+// those that are not usable.
+func (t *Transport) getIdle(o origin) *conn {
 	for {
-		c := t.pop(o)
-		if c == nil || c.sound() && time.Since(c.since) < t.settings.IdleTimeout {
+		c := t.popIdle(o)
+		if c == nil || c.usable() && time.Since(c.idleSince) < t.settings.IdleTimeout {
 			return c
 		}
 		c.Close()
 	}
 }
 
-func (t *Transport) pop(o origin) *conn {
+func (t *Transport) popIdle(o origin) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	idle := t.idle[o]
@@ -160,42 +163,42 @@ func (t *Transport) pop(o origin) *conn {
 	return c
 }
 
-// keep puts a connection aside for the next request.
-func (t *Transport) keep(c *conn) {
-	c.since = time.Now()
+// putIdle puts a connection into the pool.
+func (t *Transport) putIdle(c *conn) {
+	c.idleSince = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.idle[c.origin] = append(t.idle[c.origin], c)
-	if t.sweep == nil {
-		t.sweep = time.AfterFunc(t.settings.IdleTimeout, t.closeExpired)
+	if t.expiry == nil {
+		t.expiry = time.AfterFunc(t.settings.IdleTimeout, t.closeExpired)
 	}
 }
 
-// closeExpired closes what has been idle for too long, and comes again as long as anything is idle.
+// closeExpired closes the connections that have been idle for IdleTimeout, and reschedules itself while any is idle.
 func (t *Transport) closeExpired() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	expired := time.Now().Add(-t.settings.IdleTimeout)
 	for o, idle := range t.idle {
-		fresh := 0
-		for fresh < len(idle) && !idle[fresh].since.After(expired) {
-			idle[fresh].Close()
-			fresh++
+		closed := 0
+		for closed < len(idle) && !idle[closed].idleSince.After(expired) {
+			idle[closed].Close()
+			closed++
 		}
-		if fresh == len(idle) {
+		if closed == len(idle) {
 			delete(t.idle, o)
 			continue
 		}
-		t.idle[o] = append(idle[:0:0], idle[fresh:]...)
+		t.idle[o] = append(idle[:0:0], idle[closed:]...)
 	}
 	if len(t.idle) == 0 {
-		t.sweep = nil
+		t.expiry = nil
 		return
 	}
-	t.sweep.Reset(t.settings.IdleTimeout / 2) //nolint:mnd // twice in a lifetime is soon enough
+	t.expiry.Reset(t.settings.IdleTimeout / 2) //nolint:mnd // often enough: a connection closes within 1.5 timeouts
 }
 
-// CloseIdleConnections closes the connections that serve no request.
+// CloseIdleConnections closes the connections that carry no request.
 func (t *Transport) CloseIdleConnections() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,8 +208,8 @@ func (t *Transport) CloseIdleConnections() {
 		}
 	}
 	clear(t.idle)
-	if t.sweep != nil {
-		t.sweep.Stop()
-		t.sweep = nil
+	if t.expiry != nil {
+		t.expiry.Stop()
+		t.expiry = nil
 	}
 }

@@ -34,10 +34,10 @@ func newTransport(t *testing.T, change func(*client.Settings)) *client.Transport
 	return transport
 }
 
-// backend counts the connections that are made to it, and those that are open.
+// backend counts the connections that it has accepted, and those that are open.
 type backend struct {
 	*httptest.Server
-	made, open atomic.Int64
+	accepted, open atomic.Int64
 }
 
 func newBackend(t *testing.T, handler http.HandlerFunc) *backend {
@@ -46,7 +46,7 @@ func newBackend(t *testing.T, handler http.HandlerFunc) *backend {
 	b.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew:
-			b.made.Add(1)
+			b.accepted.Add(1)
 			b.open.Add(1)
 		case http.StateClosed, http.StateHijacked:
 			b.open.Add(-1)
@@ -65,7 +65,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s %s: %d bytes", r.Method, r.URL.RequestURI(), r.Header.Get("X-Test"), len(body))
 }
 
-func request(ctx context.Context, t *testing.T, address, body string) *http.Request {
+func newRequest(ctx context.Context, t *testing.T, address, body string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
@@ -74,41 +74,42 @@ func request(ctx context.Context, t *testing.T, address, body string) *http.Requ
 	return req
 }
 
-func text(t *testing.T, answer *http.Response) string {
+func readBody(t *testing.T, response *http.Response) string {
 	t.Helper()
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(body)
 }
 
-func ask(t *testing.T, transport *client.Transport, address, body string) string {
+// post sends a request and returns the body of the response.
+func post(t *testing.T, transport *client.Transport, address, body string) string {
 	t.Helper()
-	answer, err := transport.RoundTrip(request(t.Context(), t, address, body))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, address, body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text(t, answer)
+	return readBody(t, response)
 }
 
-func TestRequestsFollowEachOtherOnOneConnection(t *testing.T) {
+func TestConnectionIsReusedForRequestsOfAnySize(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	transport := newTransport(t, nil)
 	for _, size := range []int{0, 1, 1 << 10, 16<<10 - 100, 16 << 10, 100 << 10, 5 << 20} {
 		want := fmt.Sprintf("POST /a?b=c : %d bytes", size)
-		if got := ask(t, transport, b.URL+"/a?b=c", strings.Repeat("x", size)); got != want {
+		if got := post(t, transport, b.URL+"/a?b=c", strings.Repeat("x", size)); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if n := b.made.Load(); n != 1 {
-		t.Errorf("%d connections were made", n)
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections were made, want 1", n)
 	}
 }
 
-func TestARequestWithoutABody(t *testing.T) {
+func TestRequestWithoutABody(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL, http.NoBody)
@@ -116,16 +117,16 @@ func TestARequestWithoutABody(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("X-Test", "yes")
-	answer, err := newTransport(t, nil).RoundTrip(req)
+	response, err := newTransport(t, nil).RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := text(t, answer); got != "GET / yes: 0 bytes" {
-		t.Errorf("got %q", got)
+	if got := readBody(t, response); got != "GET / yes: 0 bytes" {
+		t.Errorf("got %q, want the echo of a GET", got)
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentRequests(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	transport := newTransport(t, nil)
@@ -134,90 +135,90 @@ func TestManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for j := range 50 {
 				size := (i*50 + j) * 37
-				answer, err := transport.RoundTrip(request(t.Context(), t, b.URL, strings.Repeat("y", size)))
+				response, err := transport.RoundTrip(newRequest(t.Context(), t, b.URL, strings.Repeat("y", size)))
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if got, want := text(t, answer), fmt.Sprintf("POST / : %d bytes", size); got != want {
+				if got, want := readBody(t, response), fmt.Sprintf("POST / : %d bytes", size); got != want {
 					t.Errorf("got %q, want %q", got, want)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if n := b.made.Load(); n > 32 {
-		t.Errorf("%d connections were made for 32 at once", n)
+	if n := b.accepted.Load(); n > 32 {
+		t.Errorf("%d connections were made for 32 concurrent requests", n)
 	}
 }
 
 // vLLM closes a connection that has been idle for 5 s; a request on it would be lost.
-func TestAConnectionThatTheBackendClosedIsNotUsedAgain(t *testing.T) {
+func TestConnectionClosedByTheBackendIsNotReused(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	transport := newTransport(t, nil)
 	for range 20 {
-		ask(t, transport, b.URL, "x")
+		post(t, transport, b.URL, "x")
 		b.CloseClientConnections()
-		poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
+		poll.Until(t, "the connection is closed", func() bool { return b.open.Load() == 0 })
 	}
 }
 
-func TestIdleConnectionsAreClosedInTime(t *testing.T) {
+func TestIdleConnectionsAreClosedAfterTheirTimeout(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	transport := newTransport(t, func(s *client.Settings) { s.IdleTimeout = 20 * time.Millisecond })
 	for range 3 {
-		ask(t, transport, b.URL, "x")
-		poll.Until(t, "nobody uses it", func() bool { return b.open.Load() == 0 })
+		post(t, transport, b.URL, "x")
+		poll.Until(t, "the idle connection is closed", func() bool { return b.open.Load() == 0 })
 	}
 }
 
-func TestWhatAConnectionSaysBetweenRequestsIsNoAnswer(t *testing.T) {
-	address := raw(t, func(c net.Conn) {
+func TestBytesAfterAResponseAreNotTheNextResponse(t *testing.T) {
+	address := serveRaw(t, func(c net.Conn) {
 		readHead(c)
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nsmuggle")
 	})
 	transport := newTransport(t, nil)
 	for range 3 {
-		if got := ask(t, transport, address, ""); got != "ok" {
-			t.Errorf("got %q", got)
+		if got := post(t, transport, address, ""); got != "ok" {
+			t.Errorf("got %q, want ok", got)
 		}
 	}
 }
 
-func TestTheEndOfTheContextClosesTheConnection(t *testing.T) {
-	arrived, left := make(chan struct{}, 2), make(chan struct{}, 2)
+func TestContextEndClosesTheConnection(t *testing.T) {
+	arrived, disconnected := make(chan struct{}, 2), make(chan struct{}, 2)
 	b := newBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		if r.URL.Path == "/begun" {
+		if r.URL.Path == "/after-the-head" {
 			w.WriteHeader(http.StatusOK)
 			http.NewResponseController(w).Flush()
 		}
 		arrived <- struct{}{}
 		<-r.Context().Done()
-		left <- struct{}{}
+		disconnected <- struct{}{}
 	})
 	b.Start()
 	transport := newTransport(t, nil)
-	enough := errors.New("enough")
-	for _, path := range []string{"/silent", "/begun"} {
+	errTest := errors.New("cancelled by the test")
+	for _, path := range []string{"/before-the-head", "/after-the-head"} {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		go func() { <-arrived; cancel(enough) }()
-		answer, err := transport.RoundTrip(request(ctx, t, b.URL+path, "x"))
+		go func() { <-arrived; cancel(errTest) }()
+		response, err := transport.RoundTrip(newRequest(ctx, t, b.URL+path, "x"))
 		if err == nil {
-			_, err = io.ReadAll(answer.Body)
-			answer.Body.Close()
+			_, err = io.ReadAll(response.Body)
+			response.Body.Close()
 		}
-		if !errors.Is(err, enough) {
-			t.Errorf("%s: got %v", path, err)
+		if !errors.Is(err, errTest) {
+			t.Errorf("%s: got error %v, want %v", path, err, errTest)
 		}
-		<-left
+		<-disconnected
 	}
-	poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
+	poll.Until(t, "the connection is closed", func() bool { return b.open.Load() == 0 })
 }
 
-func TestABodyThatIsNotReadToItsEndClosesTheConnection(t *testing.T) {
+func TestClosingAnUnreadBodyClosesTheConnection(t *testing.T) {
 	b := newBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
 			io.WriteString(w, "more")
@@ -225,16 +226,16 @@ func TestABodyThatIsNotReadToItsEndClosesTheConnection(t *testing.T) {
 		}
 	})
 	b.Start()
-	answer, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, b.URL, "x"))
+	response, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, b.URL, "x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer.Body.Close()
-	poll.Until(t, "it is closed", func() bool { return b.open.Load() == 0 })
+	response.Body.Close()
+	poll.Until(t, "the connection is closed", func() bool { return b.open.Load() == 0 })
 }
 
-// raw serves each connection by the function, which plays the backend by hand.
-func raw(t *testing.T, serve func(net.Conn)) string {
+// serveRaw calls serve for each connection and returns the URL of the listener.
+func serveRaw(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -254,7 +255,7 @@ func raw(t *testing.T, serve func(net.Conn)) string {
 	return "http://" + listener.Addr().String()
 }
 
-// readHead reads up to the empty line behind the headers.
+// readHead reads up to the empty line after the header fields.
 func readHead(c net.Conn) {
 	var head []byte
 	one := make([]byte, 1)
@@ -266,123 +267,123 @@ func readHead(c net.Conn) {
 	}
 }
 
-func TestAnswersOf1xxAreNotTheAnswer(t *testing.T) {
-	address := raw(t, func(c net.Conn) {
+func TestInterimResponsesAreSkipped(t *testing.T) {
+	address := serveRaw(t, func(c net.Conn) {
 		readHead(c)
-		io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell")
+		io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 	})
-	if got := ask(t, newTransport(t, nil), address, ""); got != "well" {
-		t.Errorf("got %q", got)
+	if got := post(t, newTransport(t, nil), address, ""); got != "ok" {
+		t.Errorf("got %q, want ok", got)
 	}
 }
 
-func TestABackendThatRefusesBeforeItHasReadIsHeard(t *testing.T) {
-	address := raw(t, func(c net.Conn) {
+func TestResponseBeforeTheWholeRequestIsReadIsReturned(t *testing.T) {
+	address := serveRaw(t, func(c net.Conn) {
 		readHead(c)
-		io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!")
-		c.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // the client has it then
+		io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
+		c.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // the listener is a TCP listener
 		io.Copy(io.Discard, c)
 	})
-	answer, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, address, strings.Repeat("x", 8<<20)))
+	response, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, address, strings.Repeat("x", 8<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := text(t, answer); answer.StatusCode != http.StatusRequestEntityTooLarge || got != "no!" {
-		t.Errorf("got %d %q", answer.StatusCode, got)
+	if got := readBody(t, response); response.StatusCode != http.StatusRequestEntityTooLarge || got != "too large" {
+		t.Errorf("got %d %q, want 413 and the body", response.StatusCode, got)
 	}
 }
 
-// The errors go to the log, and what a backend sends may hold a prompt.
-func TestWhatIsNotAnAnswerIsRefusedAndNotQuoted(t *testing.T) {
-	for name, says := range map[string]string{
+// Errors are logged, and what a backend sends may contain a prompt.
+func TestInvalidResponseIsRejectedWithoutQuotingIt(t *testing.T) {
+	for name, sent := range map[string]string{
 		"nothing":             "",
-		"half a head":         "HTTP/1.1 200 OK\r\nContent-",
-		"no HTTP":             "SSH-2.0-OpenSSH_9.6\r\n",
+		"a truncated head":    "HTTP/1.1 200 OK\r\nContent-",
+		"not HTTP":            "SSH-2.0-OpenSSH_9.6\r\n",
 		"an endless head":     "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2<<20),
-		"nothing but interim": strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100),
+		"only interim":        strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100),
 		"two lengths":         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
-		"words":               "a secret\r\n\r\n",
-		"a version of words":  "HTTP/secret 200 OK\r\n\r\n",
-		"a status of words":   "HTTP/1.1 secret OK\r\n\r\n",
-		"words for a header":  "HTTP/1.1 200 OK\r\na secret\r\n\r\n",
-		"a length of words":   "HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
-		"a coding of words":   "HTTP/1.1 200 OK\r\nTransfer-Encoding: secret\r\n\r\n",
+		"text":                "a secret\r\n\r\n",
+		"an invalid version":  "HTTP/secret 200 OK\r\n\r\n",
+		"an invalid status":   "HTTP/1.1 secret OK\r\n\r\n",
+		"an invalid field":    "HTTP/1.1 200 OK\r\na secret\r\n\r\n",
+		"an invalid length":   "HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
+		"an unknown encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: secret\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := raw(t, func(c net.Conn) { readHead(c); io.WriteString(c, says) })
-			answer, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, address, "x"))
+			address := serveRaw(t, func(c net.Conn) { readHead(c); io.WriteString(c, sent) })
+			response, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, address, "x"))
 			if err == nil {
-				t.Fatalf("got %d %q", answer.StatusCode, text(t, answer))
+				t.Fatalf("got %d %q, want an error", response.StatusCode, readBody(t, response))
 			}
 			if strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "SSH") {
-				t.Errorf("it quotes what was sent: %v", err)
+				t.Errorf("the error quotes the response: %v", err)
 			}
 		})
 	}
 }
 
-func TestABodyThatBreaksOffIsAnError(t *testing.T) {
-	for name, says := range map[string]string{
+func TestTruncatedBodyIsAnError(t *testing.T) {
+	for name, sent := range map[string]string{
 		"of known length": "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nshort",
-		"in chunks":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
+		"chunked":         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := raw(t, func(c net.Conn) { readHead(c); io.WriteString(c, says) })
-			answer, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, address, ""))
+			address := serveRaw(t, func(c net.Conn) { readHead(c); io.WriteString(c, sent) })
+			response, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, address, ""))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer answer.Body.Close()
-			if got, err := io.ReadAll(answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) || string(got) != "short" {
-				t.Errorf("got %q, %v", got, err)
+			defer response.Body.Close()
+			if got, err := io.ReadAll(response.Body); !errors.Is(err, io.ErrUnexpectedEOF) || string(got) != "short" {
+				t.Errorf("got body %q, error %v, want %q, %v", got, err, "short", io.ErrUnexpectedEOF)
 			}
 		})
 	}
 }
 
-func TestAHeaderCannotBringAnother(t *testing.T) {
-	b := newBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
+func TestLineBreakInAHeaderValueIsRejected(t *testing.T) {
+	b := newBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
 	b.Start()
-	req := request(t.Context(), t, b.URL, "x")
+	req := newRequest(t.Context(), t, b.URL, "x")
 	req.Header["X-Test"] = []string{"a\r\nX-Evil: b"}
 	if _, err := newTransport(t, nil).RoundTrip(req); err == nil || !strings.Contains(err.Error(), "X-Test") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want one that names the header", err)
 	}
 }
 
-func TestABackendThatIsNotThereIsADialError(t *testing.T) {
+func TestUnreachableBackendIsADialError(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
 	b.Close()
-	_, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, b.URL, "x"))
+	_, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, b.URL, "x"))
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want a dial error", err)
 	}
 }
 
 func TestTLS(t *testing.T) {
 	b := newBackend(t, echo)
-	b.EnableHTTP2 = true // is not taken
+	b.EnableHTTP2 = true // the client negotiates HTTP/1.1
 	b.StartTLS()
-	trusting := func(s *client.Settings) {
+	trustBackend := func(s *client.Settings) {
 		s.TLS = b.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // httptest's own
 	}
-	transport := newTransport(t, trusting)
+	transport := newTransport(t, trustBackend)
 	for range 2 {
-		if got := ask(t, transport, b.URL, "secret"); got != "POST / : 6 bytes" {
-			t.Errorf("got %q", got)
+		if got := post(t, transport, b.URL, "secret"); got != "POST / : 6 bytes" {
+			t.Errorf("got %q, want the echo of 6 bytes", got)
 		}
 	}
-	if n := b.made.Load(); n != 1 {
-		t.Errorf("%d connections were made", n)
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections were made, want 1", n)
 	}
-	_, err := newTransport(t, nil).RoundTrip(request(t.Context(), t, b.URL, "secret"))
+	_, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, b.URL, "secret"))
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); !ok {
-		t.Errorf("a stranger's certificate: %v", err)
+		t.Errorf("untrusted certificate: got error %v, want a verification error", err)
 	}
 }
 
-// BenchmarkRoundTrip is beside net/http's own transport; what the server costs is in both.
+// BenchmarkRoundTrip compares with net/http's transport; both figures include the cost of the same server.
 func BenchmarkRoundTrip(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -404,13 +405,13 @@ func BenchmarkRoundTrip(b *testing.B) {
 						b.Error(err)
 						return
 					}
-					answer, err := transport.RoundTrip(req)
+					response, err := transport.RoundTrip(req)
 					if err != nil {
 						b.Error(err)
 						return
 					}
-					io.Copy(io.Discard, answer.Body)
-					answer.Body.Close()
+					io.Copy(io.Discard, response.Body)
+					response.Body.Close()
 				}
 			})
 		})

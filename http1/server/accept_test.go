@@ -8,102 +8,100 @@ import (
 	"testing"
 )
 
-// temporary is an error that passes, such as that of too many open files.
-type temporary struct{}
+// temporaryError is an error like that of too many open files.
+type temporaryError struct{}
 
-func (temporary) Error() string   { return "not at present" }
-func (temporary) Timeout() bool   { return false }
-func (temporary) Temporary() bool { return true }
+func (temporaryError) Error() string   { return "temporary error" }
+func (temporaryError) Timeout() bool   { return false }
+func (temporaryError) Temporary() bool { return true }
 
-// faulty is a listener that fails before it accepts anything.
-type faulty struct {
+// failingListener returns its errors before it accepts the first connection.
+type failingListener struct {
 	net.Listener
 	errs chan error
 }
 
-func newFaulty(t *testing.T, errs ...error) *faulty {
+func newFailingListener(t *testing.T, errs ...error) *failingListener {
 	t.Helper()
-	f := &faulty{listen(t), make(chan error, len(errs))}
+	l := &failingListener{listen(t), make(chan error, len(errs))}
 	for _, err := range errs {
-		f.errs <- err
+		l.errs <- err
 	}
-	return f
+	return l
 }
 
-func (f *faulty) Accept() (net.Conn, error) {
+func (l *failingListener) Accept() (net.Conn, error) {
 	select {
-	case err := <-f.errs:
+	case err := <-l.errs:
 		return nil, err
 	default:
-		return f.Listener.Accept()
+		return l.Listener.Accept()
 	}
 }
 
-func TestAListenerThatFailsForATimeGoesOn(t *testing.T) {
-	s := serve(t, newFaulty(t, temporary{}, temporary{}), &http.Server{Handler: http.HandlerFunc(echo)})
+func TestAcceptRetriesAfterTemporaryErrors(t *testing.T) {
+	s := serve(t, newFailingListener(t, temporaryError{}, temporaryError{}), &http.Server{Handler: http.HandlerFunc(echo)})
 	for range 2 {
-		dial(t, s.address).ask(post("hello"))
-		dial(t, s.address).ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		dial(t, s.address).roundTrip(post("hello"))
+		dial(t, s.address).roundTrip("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 }
 
-func TestAListenerThatFailsForGoodEndsServe(t *testing.T) {
-	broken := errors.New("broken")
-	listener := newFaulty(t, temporary{}, broken)
+func TestPermanentAcceptErrorEndsServe(t *testing.T) {
+	permanent := errors.New("permanent error")
+	listener := newFailingListener(t, temporaryError{}, permanent)
 	s := serve(t, listener, &http.Server{Handler: http.HandlerFunc(echo)})
-	if err := wait(t, "Serve returns", s.served); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
+	if err := receive(t, "Serve returns", s.serveErr); !errors.Is(err, permanent) {
+		t.Errorf("Serve returned %v, want %v", err, permanent)
 	}
 	if _, err := listener.Listener.Accept(); err == nil {
-		t.Error("the listener is open")
+		t.Error("the listener is still open")
 	}
 }
 
-// Its owner may close a listener too.
-func TestAListenerThatIsClosedEndsServe(t *testing.T) {
+func TestServeEndsWhenTheListenerIsClosed(t *testing.T) {
 	listener := listen(t)
 	s := serve(t, listener, &http.Server{Handler: http.HandlerFunc(echo)})
 	c := dial(t, s.address)
-	c.ask(post("hello"))
+	c.roundTrip(post("hello"))
 	listener.Close()
-	if err := wait(t, "Serve returns", s.served); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v", err)
+	if err := receive(t, "Serve returns", s.serveErr); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve returned %v, want %v", err, net.ErrClosed)
 	}
-	c.ask(post("who is there is still served"))
+	c.roundTrip(post("open connections are still served"))
 }
 
-// veiled is a listener whose connections show no socket, as those of TLS do.
-type veiled struct{ net.Listener }
+// hidingListener accepts connections that do not expose their socket, as those of TLS do not.
+type hidingListener struct{ net.Listener }
 
-func (v veiled) Accept() (net.Conn, error) {
-	c, err := v.Listener.Accept()
+func (l hidingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	return struct{ net.Conn }{c}, err
 }
 
-func TestAConnectionWithoutASocketIsGivenOver(t *testing.T) {
-	s := serve(t, veiled{listen(t)}, &http.Server{Handler: http.HandlerFunc(echo)})
+func TestConnectionWithoutASocketIsHandedOff(t *testing.T) {
+	s := serve(t, hidingListener{listen(t)}, &http.Server{Handler: http.HandlerFunc(echo)})
 	c := dial(t, s.address)
 	for range 2 {
-		c.ask(post("hello"))
+		c.roundTrip(post("hello"))
 	}
 }
 
-// The end of the server's own context ends those of its requests.
-func TestRequestsHaveTheContextOfTheServer(t *testing.T) {
-	enough := errors.New("enough")
+func TestBaseContextEndsRequestContexts(t *testing.T) {
+	errTest := errors.New("cancelled by the test")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	arrived, causes := make(chan struct{}), make(chan error)
-	s := serveWithin(ctx, t, listen(t), &http.Server{
+	s := serveWithContext(ctx, t, listen(t), &http.Server{
 		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			arrived <- struct{}{}
 			<-r.Context().Done()
 			causes <- context.Cause(r.Context())
 		}),
 	})
-	dial(t, s.address).say(post(""))
-	wait(t, "the request arrives", arrived)
-	cancel(enough)
-	if err := wait(t, "the context ends", causes); !errors.Is(err, enough) {
-		t.Errorf("got %v", err)
+	dial(t, s.address).send(post(""))
+	receive(t, "the request arrives", arrived)
+	cancel(errTest)
+	if err := receive(t, "the context ends", causes); !errors.Is(err, errTest) {
+		t.Errorf("the cause is %v, want %v", err, errTest)
 	}
 }

@@ -16,217 +16,220 @@ import (
 	"basegate/http1/pooled"
 )
 
-// conn is a client's connection. One goroutine serves it, and lends a buffer where something has come.
+// conn is a client's connection. One goroutine serves it, and holds a buffer only while there are unread bytes.
 type conn struct {
 	net.Conn
-	server *Server
-	front  *front
-	raw    syscall.RawConn
-	lent   pooled.Reader
-	like   *http.Request      // what all requests of the connection have in common
-	leave  context.CancelFunc // ends their context: the client is gone
-	phase  atomic.Int32
-	number uint64 // of its watch; 0: it has none yet
+	server   *Server
+	listener *handoffListener
+	raw      syscall.RawConn
+	reader   pooled.Reader
+	template *http.Request      // what all requests of the connection have in common
+	cancel   context.CancelFunc // ends the context of the connection's requests
+	state    atomic.Int32
+	watchID  uint64 // of its hang-up watch; 0 before its first request
 
-	writesBound bool // a deadline for writes is set
+	hasWriteDeadline bool
 
-	buffer     []byte // nil: nothing has come that was not read
-	start, end int    // of what was not read
+	buffer     []byte // nil if there are no unread bytes
+	start, end int    // of the unread bytes in buffer
 }
 
-// The phases of a connection.
+// The states of a connection.
 const (
-	idle   int32 = iota // it waits for a request, or for the rest of its head, and may be closed
-	busy                // at a request
-	closed              // or about to be
+	stateIdle   int32 = iota // waiting for a request, or reading its head: Shutdown closes it
+	stateActive              // handling a request
+	stateClosed              // closed by Shutdown or Close
 )
 
-func newConn(s *Server, f *front, connected net.Conn, raw syscall.RawConn) *conn {
-	c := &conn{Conn: connected, server: s, front: f, raw: raw}
-	ctx, leave := context.WithCancel(s.requests)
-	c.leave = leave
-	c.like = (&http.Request{
+func newConn(s *Server, l *handoffListener, accepted net.Conn, raw syscall.RawConn) *conn {
+	c := &conn{Conn: accepted, server: s, listener: l, raw: raw}
+	ctx, cancel := context.WithCancel(s.baseContext)
+	c.cancel = cancel
+	c.template = (&http.Request{
 		Method: http.MethodPost, URL: &url.URL{Path: s.path}, RequestURI: s.path,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: connected.RemoteAddr().String(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: accepted.RemoteAddr().String(),
 	}).WithContext(ctx)
 	return c
 }
 
 var buffers = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-func takeBuffer() []byte { return buffers.Get().(*[headSize]byte)[:] } //nolint:errcheck // the pool holds nothing else
+func getBuffer() []byte { return buffers.Get().(*[headSize]byte)[:] } //nolint:errcheck // the pool holds nothing else
 
-func giveBuffer(b []byte) { buffers.Put((*[headSize]byte)(b[:headSize])) }
+func putBuffer(b []byte) { buffers.Put((*[headSize]byte)(b[:headSize])) }
 
-// release gives the buffer back.
-func (c *conn) release() {
+// releaseBuffer puts the buffer back into the pool.
+func (c *conn) releaseBuffer() {
 	if c.buffer != nil {
-		giveBuffer(c.buffer)
+		putBuffer(c.buffer)
 		c.buffer = nil
 	}
 }
 
-// serve answers request after request, until one ends the connection or is net/http's.
+// serve handles requests until the connection ends or is handed to net/http.
 func (c *conn) serve() {
-	given := false
-	defer c.server.drop(c)
-	defer c.leave()
+	handedOff := false
+	defer c.server.remove(c)
+	defer c.cancel()
 	defer func() {
-		if !given {
-			c.hangUp()
+		if !handedOff {
+			c.shut()
 		}
 	}()
-	timeout := c.server.rest.ReadHeaderTimeout
-	for c.await(timeout) {
-		x, err := c.read()
-		other := errors.Is(err, errOther)
-		if err != nil && !other || !c.phase.CompareAndSwap(idle, busy) {
+	timeout := c.server.fallback.ReadHeaderTimeout
+	for c.awaitRequest(timeout) {
+		w, err := c.readRequest()
+		fallback := errors.Is(err, errFallback)
+		if err != nil && !fallback || !c.state.CompareAndSwap(stateIdle, stateActive) {
 			return
 		}
-		if other {
-			given = true
-			c.giveOver()
+		if fallback {
+			handedOff = true
+			c.handoff()
 			return
 		}
-		if !c.answer(x) {
+		if !c.respond(w) {
 			return
 		}
-		timeout = c.server.rest.IdleTimeout
+		timeout = c.server.fallback.IdleTimeout
 	}
 }
 
-// hangUp closes the connection, on its own goroutine.
-func (c *conn) hangUp() {
-	c.release()
-	if c.number != 0 {
-		c.server.watcher.forget(c.number)
+// shut closes the connection and releases what it holds. Only the goroutine of serve may call it.
+func (c *conn) shut() {
+	c.releaseBuffer()
+	if c.watchID != 0 {
+		c.server.hangups.remove(c.watchID)
 	}
 	c.Close()
 }
 
-// cut closes the connection whatever it is at, and closeIdle where it waits for a request.
-func (c *conn) cut() {
-	c.phase.Store(closed)
+// abort closes the connection in any state.
+func (c *conn) abort() {
+	c.state.Store(stateClosed)
 	c.Close()
-	c.leave() // a descriptor that is closed is watched no more
+	c.cancel() // the kernel reports no hang-up of a closed descriptor
 }
 
-func (c *conn) closeIdle() {
-	if c.phase.CompareAndSwap(idle, closed) {
+// closeIfIdle closes the connection if it is handling no request.
+func (c *conn) closeIfIdle() {
+	if c.state.CompareAndSwap(stateIdle, stateClosed) {
 		c.Close()
 	}
 }
 
-// giveOver leaves the connection to net/http, with what of a request has come.
-func (c *conn) giveOver() {
-	if c.number != 0 {
-		c.server.watcher.unwatch(c.raw, c.number)
+// handoff gives the connection to net/http, together with the bytes read from it.
+func (c *conn) handoff() {
+	if c.watchID != 0 {
+		c.server.hangups.unwatch(c.raw, c.watchID)
 	}
-	given := &begun{Conn: c.Conn, read: bytes.Clone(c.buffer[c.start:c.end])}
-	c.release()
-	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed one alone, which net/http will see
-	c.front.give(given)
+	prefixed := &prefixConn{Conn: c.Conn, prefix: bytes.Clone(c.buffer[c.start:c.end])}
+	c.releaseBuffer()
+	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed connection only, which net/http notices
+	c.listener.handoff(prefixed)
 }
 
-// deadline is when what begins now must have ended; 0 is no limit, as in net/http.
-func deadline(timeout time.Duration) time.Time {
+// deadlineAfter returns the time at which timeout ends; as in net/http, 0 is no deadline.
+func deadlineAfter(timeout time.Duration) time.Time {
 	if timeout <= 0 {
 		return time.Time{}
 	}
 	return time.Now().Add(timeout)
 }
 
-// straysMost is how much of the line breaks is passed over that some clients send behind a body, in bytes; as in net/http.
-const straysMost = 4
+// maxStrayBytes limits the line breaks skipped before a request, in bytes, as in net/http: some clients send them
+// after a body.
+const maxStrayBytes = 4
 
-// await waits for a request to begin, and holds no buffer meanwhile. False: none will.
-func (c *conn) await(timeout time.Duration) bool {
-	if c.server.closing.Load() || c.SetReadDeadline(deadline(timeout)) != nil {
+// awaitRequest blocks until the first bytes of a request are in the buffer, and holds no buffer while waiting. It
+// returns false if the connection ends or times out first.
+func (c *conn) awaitRequest(timeout time.Duration) bool {
+	if c.server.closing.Load() || c.SetReadDeadline(deadlineAfter(timeout)) != nil {
 		return false
 	}
 	strays := 0
-	if c.number == 0 {
-		strays = straysMost // nothing has come before
+	if c.watchID == 0 {
+		strays = maxStrayBytes // none are allowed before the first request
 	}
 	for {
-		buffer, n, err := c.lent.Read(c.raw, takeBuffer, giveBuffer)
+		buffer, n, err := c.reader.Read(c.raw, getBuffer, putBuffer)
 		c.buffer, c.start, c.end = buffer, 0, n
 		if err != nil {
 			return false
 		}
-		for ; c.start < n && strays < straysMost && (buffer[c.start] == '\r' || buffer[c.start] == '\n'); c.start++ {
+		for ; c.start < n && strays < maxStrayBytes && (buffer[c.start] == '\r' || buffer[c.start] == '\n'); c.start++ {
 			strays++
 		}
 		if c.start < n {
 			c.start, c.end = 0, copy(buffer, buffer[c.start:n])
 			return true
 		}
-		c.release()
+		c.releaseBuffer()
 	}
 }
 
-// read reads the head of a request.
-func (c *conn) read() (*exchange, error) {
-	line := c.server.line
-	for timed := c.number == 0; ; { // by await, for the first one
-		come := c.buffer[:c.end]
-		if n := min(len(line), len(come)); string(come[:n]) != line[:n] {
-			return nil, errOther
+// readRequest reads the head of a request, and returns errFallback if net/http must serve it.
+func (c *conn) readRequest() (*response, error) {
+	requestLine := c.server.requestLine
+	for hasDeadline := c.watchID == 0; ; { // awaitRequest has set that of the first head
+		read := c.buffer[:c.end]
+		if n := min(len(requestLine), len(read)); string(read[:n]) != requestLine[:n] {
+			return nil, errFallback
 		}
-		if i := bytes.Index(come, headEnd); i >= 0 {
-			h, err := parseHead(come[len(line) : i+len(headEnd)])
+		if i := bytes.Index(read, headEnd); i >= 0 {
+			h, err := parseHead(read[len(requestLine) : i+len(headEnd)])
 			if err != nil {
 				return nil, err
 			}
-			return c.begin(h, i+len(headEnd))
+			return c.newResponse(h, i+len(headEnd))
 		}
 		if c.end == len(c.buffer) {
-			return nil, errOther
+			return nil, errFallback
 		}
-		if !timed {
-			timed = true
-			c.SetReadDeadline(deadline(c.server.rest.ReadHeaderTimeout)) //nolint:errcheck // fails on a closed one alone, as the read will
+		if !hasDeadline {
+			hasDeadline = true
+			c.SetReadDeadline(deadlineAfter(c.server.fallback.ReadHeaderTimeout)) //nolint:errcheck // if it fails, so does the read
 		}
 		n, err := c.Read(c.buffer[c.end:])
 		if c.end += n; n == 0 && err != nil {
-			return nil, err //nolint:wrapcheck // nobody is told
+			return nil, err //nolint:wrapcheck // the caller only compares it with errFallback
 		}
 	}
 }
 
-// begin makes the exchange of a request whose body begins at start.
-func (c *conn) begin(h head, start int) (*exchange, error) {
+// newResponse returns the response, with its request, for a head after which the body begins at start in the buffer.
+func (c *conn) newResponse(h head, start int) (*response, error) {
 	if int64(c.end-start) > h.length {
-		return nil, errOther // the next one has come with it
+		return nil, errFallback // a pipelined request follows the body
 	}
-	if c.number == 0 {
+	if c.watchID == 0 {
 		var err error
-		if c.number, err = c.server.watcher.watch(c.raw, c.leave); err != nil {
-			return nil, errOther
+		if c.watchID, err = c.server.hangups.watch(c.raw, c.cancel); err != nil {
+			return nil, errFallback
 		}
 	}
 	if int64(c.end-start) < h.length {
-		c.SetReadDeadline(time.Time{}) //nolint:errcheck // fails on a closed one alone, as the read will
+		c.SetReadDeadline(time.Time{}) //nolint:errcheck // if it fails, so does the read
 	}
 	c.start = start
-	x := &exchange{conn: c, request: *c.like, body: body{conn: c, left: h.length}, close: h.close}
-	r := &x.request
-	x.url = *c.like.URL
-	r.URL = &x.url
-	r.Host, r.Header, r.ContentLength, r.Close, r.Body = h.host, h.header, h.length, h.close, &x.body
+	w := &response{conn: c, request: *c.template, body: body{conn: c, left: h.length}, close: h.close}
+	r := &w.request
+	w.url = *c.template.URL
+	r.URL = &w.url
+	r.Host, r.Header, r.ContentLength, r.Close, r.Body = h.host, h.header, h.length, h.close, &w.body
 	if h.length == 0 {
 		r.Body = http.NoBody
 	}
 	if c.start == c.end {
-		c.release()
+		c.releaseBuffer()
 	}
-	return x, nil
+	return w, nil
 }
 
-// body reads the body of a request.
+// body is the body of a request.
 type body struct {
 	conn   *conn
-	left   int64 // bytes that nobody has read
+	left   int64 // bytes not read yet
 	closed bool
 }
 
@@ -252,14 +255,14 @@ func (b *body) Close() error {
 	return nil
 }
 
-// readBody reads what has come with the head, and then from the connection itself.
+// readBody reads the bytes received with the head first, then from the connection.
 func (c *conn) readBody(p []byte) (int, error) {
 	if c.buffer == nil {
 		return c.Read(p) //nolint:wrapcheck // net's own
 	}
 	n := copy(p, c.buffer[c.start:c.end])
 	if c.start += n; c.start == c.end {
-		c.release()
+		c.releaseBuffer()
 	}
 	return n, nil
 }
@@ -267,16 +270,16 @@ func (c *conn) readBody(p []byte) (int, error) {
 // lingerTimeout is net/http's.
 const lingerTimeout = 500 * time.Millisecond
 
-// linger waits for a client that is still sending to see the end of the connection: were it closed at once, the client
-// would see it reset in place of the answer.
+// linger closes the sending side and discards what the client still sends, until it has closed too or lingerTimeout has
+// passed: if the connection were closed with bytes unread, the client would see a reset instead of the response.
 func (c *conn) linger() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(deadline(lingerTimeout)) != nil {
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(deadlineAfter(lingerTimeout)) != nil {
 		return
 	}
-	c.release()
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
+	c.releaseBuffer()
+	buffer := getBuffer()
+	defer putBuffer(buffer)
 	for {
 		if _, err := c.Read(buffer); err != nil {
 			return

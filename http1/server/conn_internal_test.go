@@ -18,17 +18,18 @@ import (
 	"basegate/internal/poll"
 )
 
-const patience = 20 * time.Second
+const waitLimit = 20 * time.Second
 
-func (s *Server) open() (connections, watched int) {
+// counts returns the number of open connections and of watches.
+func (s *Server) counts() (connections, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watcher != nil {
-		s.watcher.mu.Lock()
-		defer s.watcher.mu.Unlock()
-		watched = len(s.watcher.leave)
+	if s.hangups != nil {
+		s.hangups.mu.Lock()
+		defer s.hangups.mu.Unlock()
+		watches = len(s.hangups.cancels)
 	}
-	return len(s.conns), watched
+	return len(s.conns), watches
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) (s *Server, dial func() net.Conn) {
@@ -37,7 +38,7 @@ func serve(t *testing.T, handler http.HandlerFunc) (s *Server, dial func() net.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = New(t.Context(), linePath, &http.Server{Handler: handler})
+	s = New(t.Context(), testPath, &http.Server{Handler: handler})
 	go s.Serve(listener)
 	t.Cleanup(func() {
 		s.Close()
@@ -52,12 +53,12 @@ func serve(t *testing.T, handler http.HandlerFunc) (s *Server, dial func() net.C
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(waitLimit))
 		return c
 	}
 }
 
-func ask(t *testing.T, c net.Conn, request string) {
+func roundTrip(t *testing.T, c net.Conn, request string) {
 	t.Helper()
 	io.WriteString(c, request)
 	got, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -68,10 +69,9 @@ func ask(t *testing.T, c net.Conn, request string) {
 	got.Body.Close()
 }
 
-const plainRequest = "POST " + linePath + " HTTP/1.1\r\n" + "Host: a\r\nContent-Length: 2\r\n\r\nhi"
+const plainRequest = "POST " + testPath + " HTTP/1.1\r\n" + "Host: a\r\nContent-Length: 2\r\n\r\nhi"
 
-// However a connection ends, nothing of it is left.
-func TestNothingIsLeftOfAConnection(t *testing.T) {
+func TestEveryEndOfAConnectionRemovesItAndItsWatch(t *testing.T) {
 	s, dial := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		if r.Header.Get("X-Abort") != "" {
@@ -79,60 +79,62 @@ func TestNothingIsLeftOfAConnection(t *testing.T) {
 		}
 		w.Header().Set("Content-Length", "0")
 	})
-	for name, then := range map[string]func(c net.Conn){
-		"that is left at once":          func(c net.Conn) { c.Close() },
-		"that is left in a head":        func(c net.Conn) { io.WriteString(c, plainRequest[:40]); c.Close() },
-		"that is left in a body":        func(c net.Conn) { io.WriteString(c, plainRequest[:len(plainRequest)-1]); c.Close() },
-		"that is left between requests": func(c net.Conn) { ask(t, c, plainRequest); c.Close() },
-		"that is half-closed":           func(c net.Conn) { ask(t, c, plainRequest); c.(*net.TCPConn).CloseWrite() },
-		"that is reset":                 func(c net.Conn) { ask(t, c, plainRequest); c.(*net.TCPConn).SetLinger(0); c.Close() },
-		"that is given over":            func(c net.Conn) { ask(t, c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") },
-		"that is given over later":      func(c net.Conn) { ask(t, c, plainRequest); ask(t, c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") },
-		"whose handler gives up": func(c net.Conn) {
+	for name, end := range map[string]func(c net.Conn){
+		"closed at once":          func(c net.Conn) { c.Close() },
+		"closed in a head":        func(c net.Conn) { io.WriteString(c, plainRequest[:40]); c.Close() },
+		"closed in a body":        func(c net.Conn) { io.WriteString(c, plainRequest[:len(plainRequest)-1]); c.Close() },
+		"closed between requests": func(c net.Conn) { roundTrip(t, c, plainRequest); c.Close() },
+		"half-closed":             func(c net.Conn) { roundTrip(t, c, plainRequest); c.(*net.TCPConn).CloseWrite() },
+		"reset":                   func(c net.Conn) { roundTrip(t, c, plainRequest); c.(*net.TCPConn).SetLinger(0); c.Close() },
+		"handed off":              func(c net.Conn) { roundTrip(t, c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") },
+		"handed off after a request": func(c net.Conn) {
+			roundTrip(t, c, plainRequest)
+			roundTrip(t, c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		},
+		"aborted by the handler": func(c net.Conn) {
 			io.WriteString(c, plainRequest[:len(plainRequest)-4]+"X-Abort: 1\r\n\r\nhi")
 			io.Copy(io.Discard, c)
 		},
-		"that the client wants no longer": func(c net.Conn) { ask(t, c, plainRequest[:len(plainRequest)-4]+"Connection: close\r\n\r\nhi") },
+		"closed as the client asked": func(c net.Conn) { roundTrip(t, c, plainRequest[:len(plainRequest)-4]+"Connection: close\r\n\r\nhi") },
 	} {
 		c := dial()
-		then(c)
-		poll.Until(t, "nothing is left of a connection "+name, func() bool {
-			connections, watched := s.open()
-			return connections == 0 && watched == 0
+		end(c)
+		poll.Until(t, "the connection "+name+" and its watch are removed", func() bool {
+			connections, watches := s.counts()
+			return connections == 0 && watches == 0
 		})
 	}
 }
 
-// A handler may end its goroutine, as a test that fails in one does. Its client is not to wait for ever.
-func TestNothingIsLeftOfAConnectionWhoseHandlerEndsItsGoroutine(t *testing.T) {
+// A handler may end its goroutine with runtime.Goexit, as a test's Fatal does. Its client must not wait for ever.
+func TestGoexitOfAHandlerRemovesTheConnectionAndItsWatch(t *testing.T) {
 	s, dial := serve(t, func(http.ResponseWriter, *http.Request) { runtime.Goexit() })
 	c := dial()
 	io.WriteString(c, plainRequest)
-	c.SetReadDeadline(time.Now().Add(patience / 4))
+	c.SetReadDeadline(time.Now().Add(waitLimit / 4))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the client was told %v", err)
+		t.Errorf("the client's read returned error %v, want EOF or a reset", err)
 	}
-	poll.Until(t, "nothing is left", func() bool {
-		connections, watched := s.open()
-		return connections == 0 && watched == 0
+	poll.Until(t, "the connection and its watch are removed", func() bool {
+		connections, watches := s.counts()
+		return connections == 0 && watches == 0
 	})
 }
 
-// Each request of a connection has the same watch.
-func TestAConnectionIsWatchedOnce(t *testing.T) {
+func TestRequestsOfAConnectionShareOneWatch(t *testing.T) {
 	s, dial := serve(t, func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	c := dial()
 	for range 5 {
-		ask(t, c, plainRequest)
-		if connections, watched := s.open(); connections != 1 || watched != 1 {
-			t.Errorf("%d connections, %d watched", connections, watched)
+		roundTrip(t, c, plainRequest)
+		if connections, watches := s.counts(); connections != 1 || watches != 1 {
+			t.Errorf("%d connections, %d watches, want 1 and 1", connections, watches)
 		}
 	}
 }
 
-// What the kernel tells late of a connection is not to reach another one.
-func TestTheEndOfAForgottenConnectionReachesNobody(t *testing.T) {
-	w, err := newWatcher(func(err error) { t.Error(err) })
+// The kernel may report the hang-up of a connection after its watch has ended.
+func TestLateHangupCancelsNoOtherWatch(t *testing.T) {
+	w, err := newHangupWatcher(func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,26 +142,26 @@ func TestTheEndOfAForgottenConnectionReachesNobody(t *testing.T) {
 	defer w.close()
 	_, dial := serve(t, func(http.ResponseWriter, *http.Request) {})
 	c := pooled.RawConn(dial())
-	first, err := w.watch(c, func() { t.Error("it was told of an end after it was forgotten") })
+	first, err := w.watch(c, func() { t.Error("the removed watch was cancelled") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.unwatch(c, first)
-	second, err := w.watch(c, func() { t.Error("it was told of the end of another") })
+	second, err := w.watch(c, func() { t.Error("the second watch was cancelled by a hang-up of the first") })
 	if err != nil || second == first {
-		t.Fatalf("%d after %d, %v", second, first, err)
+		t.Fatalf("watch returned id %d after %d, error %v, want a new id", second, first, err)
 	}
-	w.tell(first)
+	w.cancel(first)
 	w.unwatch(c, second)
 	if _, err := w.watch(c, func() {}); err != nil {
-		t.Errorf("it cannot be watched again: %v", err)
+		t.Errorf("the connection cannot be watched again: %v", err)
 	}
 }
 
-func TestNumbersOfWatchesFitIntoAnEvent(t *testing.T) {
-	for _, n := range []uint64{1, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<63 + 1<<31 + 1, 1<<64 - 1} {
-		if got := join(split(n)); got != n {
-			t.Errorf("got %d, want %d", got, n)
+func TestWatchIDsFitIntoAnEvent(t *testing.T) {
+	for _, id := range []uint64{1, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<63 + 1<<31 + 1, 1<<64 - 1} {
+		if got := joinID(splitID(id)); got != id {
+			t.Errorf("got %d, want %d", got, id)
 		}
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// errOther is a request that net/http is to answer.
-var errOther = errors.New("not a request of the one plain form")
+// errFallback reports that net/http must serve the request.
+var errFallback = errors.New("not a plain POST: net/http serves it")
 
-// headSize is what a head may have, in bytes, its end included: one that is longer is net/http's. What comes is read into
-// buffers of this size.
+// headSize limits a request head, in bytes with its final line break; net/http serves those that are longer. It is also
+// the size of the buffers that requests are read into.
 const headSize = 4 << 10
 
 var (
@@ -23,19 +23,19 @@ var (
 	lineEnd = []byte("\r\n")
 )
 
-// requestLine is how every request of path begins.
+// requestLine returns the first line of every plain POST of path.
 func requestLine(path string) string { return "POST " + path + " HTTP/1.1\r\n" }
 
-// head is what a head says.
+// head is a parsed request head.
 type head struct {
 	host   string
 	length int64 // of the body, in bytes
-	close  bool  // the client wants no further request answered
+	close  bool  // the client sends no further request on the connection
 	header http.Header
 }
 
-// parseHead reads the lines behind the first one, with the empty one at their end. It takes nothing but what everybody
-// reads the same way: what a proxy in front could read otherwise than net/http, net/http is left to refuse.
+// parseHead parses the lines after the request line, including the empty last one. It accepts only what every HTTP
+// parser reads in the same way: what a proxy in front might read differently is left to net/http to reject.
 func parseHead(lines []byte) (h head, err error) {
 	count := bytes.Count(lines, lineEnd) - 1
 	text, values := string(lines), make([]string, 0, max(count, 0))
@@ -43,7 +43,7 @@ func parseHead(lines []byte) (h head, err error) {
 	for {
 		line, rest, found := strings.Cut(text, "\r\n")
 		if !found {
-			return h, errOther
+			return h, errFallback
 		}
 		text = rest
 		if line == "" {
@@ -51,56 +51,57 @@ func parseHead(lines []byte) (h head, err error) {
 		}
 		name, value, ok := parseField(line)
 		if !ok {
-			return h, errOther
+			return h, errFallback
 		}
-		if err := h.take(name, value); err != nil {
+		if err := h.apply(name, value); err != nil {
 			return h, err
 		}
 		if name == "Host" {
-			continue // as net/http does
+			continue // net/http leaves it out of the header too
 		}
 		values = append(values, value)
-		if before, there := h.header[name]; there {
-			h.header[name] = append(before, value)
+		if previous, ok := h.header[name]; ok {
+			h.header[name] = append(previous, value)
 		} else {
 			h.header[name] = values[len(values)-1 : len(values) : len(values)]
 		}
 	}
 	if text != "" || h.host == "" || h.length < 0 {
-		return h, errOther
+		return h, errFallback
 	}
 	return h, nil
 }
 
-// parseField reads a line. Its name comes in the canonical form.
+// parseField parses one header line. It returns the name in its canonical form.
 func parseField(line string) (name, value string, ok bool) {
 	name, value, ok = strings.Cut(line, ":")
-	if !ok || name == "" || strings.ContainsFunc(name, notInName) {
+	if !ok || name == "" || strings.ContainsFunc(name, invalidInName) {
 		return "", "", false
 	}
 	value = strings.Trim(value, " \t")
 	return textproto.CanonicalMIMEHeaderKey(name), value, httpguts.ValidHeaderFieldValue(value)
 }
 
-// notInName tells what is not of RFC 9110's tokens. Those of its marks that nobody uses count in.
-func notInName(r rune) bool {
+// invalidInName returns whether a field name with r is left to net/http. RFC 9110 allows some more punctuation, which
+// ordinary clients do not use.
+func invalidInName(r rune) bool {
 	letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 	return !letter && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// take heeds the fields that say how the request is to be read, and leaves it to net/http where one says more than this
-// server knows.
-func (h *head) take(name, value string) error {
+// apply evaluates the fields that say how to read the request. It returns errFallback for those that only net/http
+// implements.
+func (h *head) apply(name, value string) error {
 	switch name {
 	case "Host":
-		if h.host != "" || value == "" || strings.ContainsFunc(value, notInHost) {
-			return errOther
+		if h.host != "" || value == "" || strings.ContainsFunc(value, invalidInHost) {
+			return errFallback
 		}
 		h.host = value
 	case "Content-Length":
 		n, err := strconv.ParseUint(value, 10, 62)
 		if h.length >= 0 || err != nil {
-			return errOther
+			return errFallback
 		}
 		h.length = int64(n)
 	case "Connection":
@@ -108,12 +109,14 @@ func (h *head) take(name, value string) error {
 		case strings.EqualFold(value, "close"):
 			h.close = true
 		case !strings.EqualFold(value, "keep-alive"):
-			return errOther
+			return errFallback
 		}
 	case "Transfer-Encoding", "Trailer", "Te", "Expect", "Upgrade", "Pragma", "Proxy-Connection":
-		return errOther
+		return errFallback
 	}
 	return nil
 }
 
-func notInHost(r rune) bool { return notInName(r) && r != '.' && r != ':' && r != '[' && r != ']' }
+func invalidInHost(r rune) bool {
+	return invalidInName(r) && r != '.' && r != ':' && r != '[' && r != ']'
+}

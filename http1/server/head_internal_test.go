@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const linePath = "/v1/completions"
+const testPath = "/v1/completions"
 
-// Both are what stands behind the request line. What two servers could read in two ways is for net/http to judge, even
-// where it happens to agree.
+// The lines after the request line of heads that the fast path accepts, and of those that it leaves to net/http.
+// Whatever two servers could read differently is among the latter, even if net/http would read it in the same way.
 var (
-	plain = []string{
+	acceptedHeads = []string{
 		"Host: a\r\nContent-Length: 2\r\n\r\n",
 		"Host: gate.example:8080\r\nUser-Agent: curl/8\r\nAccept: */*\r\nAuthorization: Bearer x\r\nContent-Length: 30\r\n\r\n",
 		"host: a\r\ncontent-length: 2\r\nx-test: b\r\n\r\n", "HOST: [::1]:80\r\nCONTENT-LENGTH: 007\r\nCONNECTION: Keep-Alive\r\n\r\n",
@@ -28,7 +28,7 @@ var (
 		"Host: a\r\nContent-Length: 2\r\nX: " + strings.Repeat("x", 8<<10) + "\r\n\r\n",
 		"Host: a\r\nContent-Length: 2\r\n" + strings.Repeat("X: y\r\n", 1000) + "\r\n",
 	}
-	doubtful = []string{
+	rejectedHeads = []string{
 		"Host: a\r\nConnection: close, x\r\nContent-Length: 0\r\n\r\n", "Host: a\r\nContent-Length: 2\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
 		"Host: a\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n", "Host: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n",
 		"Host: a\r\nContent-Length: +2\r\n\r\n", "Host: a\r\nContent-Length: 2 2\r\n\r\n", "Host: a\r\nContent-Length: 0x2\r\n\r\n",
@@ -49,11 +49,11 @@ var (
 	}
 )
 
-// judge says what is wrong with a head that was taken, by what net/http's server would have made of it.
-func judge(lines []byte, got head) error {
-	want, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(append([]byte(requestLine(linePath)), lines...))))
+// compareWithNetHTTP returns an error if net/http rejects an accepted head or reads it differently.
+func compareWithNetHTTP(lines []byte, got head) error {
+	want, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(append([]byte(requestLine(testPath)), lines...))))
 	if err != nil {
-		return fmt.Errorf("net/http refuses it: %w", err)
+		return fmt.Errorf("net/http rejects it: %w", err)
 	}
 	if got.host != want.Host || got.length != want.ContentLength || got.close != want.Close || len(want.TransferEncoding) > 0 {
 		return fmt.Errorf("got %+v, want host %q, length %d, close %t, encoding %q", got, want.Host, want.ContentLength, want.Close, want.TransferEncoding)
@@ -64,27 +64,28 @@ func judge(lines []byte, got head) error {
 	return nil
 }
 
-// Whatever is taken, net/http takes too, and reads in the same way: there is nothing to smuggle between the two.
+// FuzzHead checks that net/http accepts every accepted head and reads it in the same way: no request can be smuggled
+// past one of the two parsers.
 func FuzzHead(f *testing.F) {
-	for _, text := range slices.Concat(plain, doubtful) {
+	for _, text := range slices.Concat(acceptedHeads, rejectedHeads) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, lines []byte) {
 		got, err := parseHead(lines)
 		if err != nil {
-			if !errors.Is(err, errOther) {
-				t.Fatalf("%q: %v", lines, err)
+			if !errors.Is(err, errFallback) {
+				t.Fatalf("%q: got error %v, want %v", lines, err, errFallback)
 			}
 			return
 		}
-		if err := judge(lines, got); err != nil {
+		if err := compareWithNetHTTP(lines, got); err != nil {
 			t.Fatalf("%q: %v", lines, err)
 		}
 	})
 }
 
-// What ordinary clients send is not to go the longer way.
-func TestHeadsOfOrdinaryClientsAreTaken(t *testing.T) {
+// The fast path must serve what common clients send.
+func TestHeadsOfCommonClientsAreAccepted(t *testing.T) {
 	for client, lines := range map[string]string{
 		"curl":            "Host: 127.0.0.1:8000\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-x\r\nContent-Length: 50\r\n\r\n",
 		"the openai SDK":  "Host: gate:8000\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAccept: application/json\r\nContent-Type: application/json\r\nUser-Agent: OpenAI/Python 1.99\r\nX-Stainless-Async: false\r\nAuthorization: Bearer sk-x\r\nX-Stainless-Read-Timeout: 600\r\nContent-Length: 50\r\n\r\n",
@@ -96,24 +97,24 @@ func TestHeadsOfOrdinaryClientsAreTaken(t *testing.T) {
 		t.Run(client, func(t *testing.T) {
 			got, err := parseHead([]byte(lines))
 			if err == nil {
-				err = judge([]byte(lines), got)
+				err = compareWithNetHTTP([]byte(lines), got)
 			}
 			if err != nil || got.length != 50 {
-				t.Errorf("length %d, %v", got.length, err)
+				t.Errorf("got length %d, error %v, want length 50", got.length, err)
 			}
 		})
 	}
 }
 
-func TestDoubtfulHeadsAreNotTaken(t *testing.T) {
-	for _, lines := range doubtful {
-		if got, err := parseHead([]byte(lines)); !errors.Is(err, errOther) {
-			t.Errorf("%q: got %+v, %v", lines, got, err)
+func TestOnlyUnambiguousHeadsAreAccepted(t *testing.T) {
+	for _, lines := range rejectedHeads {
+		if got, err := parseHead([]byte(lines)); !errors.Is(err, errFallback) {
+			t.Errorf("%q: got %+v, error %v, want %v", lines, got, err, errFallback)
 		}
 	}
-	for _, lines := range plain {
+	for _, lines := range acceptedHeads {
 		if _, err := parseHead([]byte(lines)); err != nil {
-			t.Errorf("%q: %v", lines, err)
+			t.Errorf("%q: got error %v, want the head accepted", lines, err)
 		}
 	}
 }

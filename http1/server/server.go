@@ -1,9 +1,12 @@
-// Package downstream is the HTTP/1.1 server that completions come in by. It answers requests of one form: POST of one
-// path, with a plain head and a body of known length. Whatever else comes, it gives over to net/http with its connection:
-// so other paths, HTTP/2, chunks, pipelining, and all that is malformed or doubtful are judged there and nowhere else.
+// Package server is an HTTP/1.1 fast path: it serves plain POSTs of one path without net/http's per-connection
+// goroutine and buffers, and hands every other connection to net/http.
 //
-// For what it does itself net/http takes more: each held stream has 10 KB of buffers and a goroutine that waits for the
-// client to leave, and each request wakes such a goroutine to end it. What is asked is for the handler to judge.
+// A plain POST has a head of at most 4 KiB with ordinary fields, and a body of known length. Other paths, HTTP/2,
+// chunked bodies, pipelining, and everything malformed or ambiguous go to net/http with their connection, so that
+// only one parser decides about them. A client sees no difference between the two.
+//
+// net/http holds 10 KB of buffers for each waiting stream, and a goroutine that waits for the client to disconnect,
+// which it has to wake at the end of each request. The meaning of a request is left to the handler.
 package server
 
 import (
@@ -17,43 +20,43 @@ import (
 	"basegate/http1/pooled"
 )
 
-// Server serves one listener. Its handler must set the Content-Type of what it answers. The context of a request is that
-// of its connection: it ends when the client leaves, and not with the request.
+// Server serves one listener. Its handler must set the Content-Type of a response that has a body. The context of a
+// request is that of its connection: it ends when the client disconnects, and not when the handler returns.
 type Server struct {
-	requests context.Context //nolint:containedctx // what every request's is made of
-	path     string
-	line     string // that requests of it begin with
-	rest     *http.Server
-	closing  atomic.Bool
-	ended    chan struct{} // closing, and the last connection is
+	baseContext context.Context //nolint:containedctx // the parent of every connection's context
+	path        string
+	requestLine string // of every request served here, with its line break
+	fallback    *http.Server
+	closing     atomic.Bool
+	done        chan struct{} // closed once closing is set and the last connection is removed
 
 	mu      sync.Mutex
-	conns   map[*conn]struct{} // but those given over
-	watcher *watcher           // nil before Serve, and where the system has none
+	conns   map[*conn]struct{} // without those handed to net/http
+	hangups *hangupWatcher     // nil before Serve, and on systems without it
 }
 
-// New makes a server that answers POST requests of path by itself, with the handler of rest and its ReadHeaderTimeout and
-// IdleTimeout; rest answers all others. The contexts of what it answers by itself end with requests.
-func New(requests context.Context, path string, rest *http.Server) *Server {
+// New returns a server that serves POST requests of path itself, with the Handler, ReadHeaderTimeout and IdleTimeout of
+// fallback; fallback serves everything else. The contexts of the requests served here are derived from baseContext.
+func New(baseContext context.Context, path string, fallback *http.Server) *Server {
 	return &Server{
-		requests: requests, path: path, line: requestLine(path), rest: rest,
-		ended: make(chan struct{}), conns: map[*conn]struct{}{},
+		baseContext: baseContext, path: path, requestLine: requestLine(path), fallback: fallback,
+		done: make(chan struct{}), conns: map[*conn]struct{}{},
 	}
 }
 
-// Serve accepts connections until Shutdown or Close, which must follow, whatever ends it; its error is never nil, and
-// then http.ErrServerClosed. It closes the listener.
+// Serve accepts connections until Shutdown or Close, and closes the listener. Its error is never nil; after Shutdown or
+// Close it is http.ErrServerClosed. Even if Serve fails, the caller must call Shutdown or Close.
 func (s *Server) Serve(listener net.Listener) error {
-	f := newFront(listener)
-	w, err := newWatcher(f.fail)
+	l := newHandoffListener(listener)
+	w, err := newHangupWatcher(l.fail)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return s.rest.Serve(listener) //nolint:wrapcheck // net/http's own
+		return s.fallback.Serve(listener) //nolint:wrapcheck // net/http's own
 	}
 	if err != nil {
 		listener.Close()
 		return err
 	}
-	if !s.begin(w) {
+	if !s.setHangups(w) {
 		w.close()
 		w.wait()
 		listener.Close()
@@ -61,29 +64,29 @@ func (s *Server) Serve(listener net.Listener) error {
 	}
 	var acceptor sync.WaitGroup
 	acceptor.Go(func() {
-		f.acceptAll(func(c net.Conn) { s.take(f, c) }, func(err error) { s.logf("http: accept: %v; again soon", err) })
+		l.acceptAll(func(c net.Conn) { s.serveConn(l, c) }, func(err error) { s.logf("http: accept: %v; retrying", err) })
 	})
-	err = s.rest.Serve(f)
+	err = s.fallback.Serve(l)
 	acceptor.Wait()
 	return err //nolint:wrapcheck // net/http's own
 }
 
-// begin takes the watcher over; false after Shutdown and Close.
-func (s *Server) begin(w *watcher) bool {
+// setHangups sets the watcher, which finishIfDone closes. It returns false after Shutdown or Close.
+func (s *Server) setHangups(w *hangupWatcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing.Load() {
 		return false
 	}
-	s.watcher = w
+	s.hangups = w
 	return true
 }
 
-// take begins to serve a connection.
-func (s *Server) take(f *front, accepted net.Conn) {
+// serveConn starts the goroutine of an accepted connection. A connection that exposes no socket is handed off.
+func (s *Server) serveConn(l *handoffListener, accepted net.Conn) {
 	raw := pooled.RawConn(accepted)
 	if raw == nil {
-		f.give(accepted)
+		l.handoff(accepted)
 		return
 	}
 	s.mu.Lock()
@@ -92,71 +95,70 @@ func (s *Server) take(f *front, accepted net.Conn) {
 		accepted.Close()
 		return
 	}
-	c := newConn(s, f, accepted, raw)
+	c := newConn(s, l, accepted, raw)
 	s.conns[c] = struct{}{}
 	go c.serve()
 }
 
-// drop forgets a connection that is closed, or given over.
-func (s *Server) drop(c *conn) {
+// remove removes a connection that is closed or handed off.
+func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.endIfLast()
+	s.finishIfDone()
 }
 
-// endIfLast ends what all connections share, when there are none and there will be none. The caller holds mu.
-func (s *Server) endIfLast() {
+// finishIfDone closes the watcher and done if the server is closing and has no connection left. The caller holds mu.
+func (s *Server) finishIfDone() {
 	if !s.closing.Load() || len(s.conns) > 0 {
 		return
 	}
 	select {
-	case <-s.ended: // before
+	case <-s.done: // finished before
 		return
 	default:
 	}
-	if s.watcher != nil {
-		s.watcher.close()
+	if s.hangups != nil {
+		s.hangups.close()
 	}
-	close(s.ended)
+	close(s.done)
 }
 
-// Shutdown accepts no more connections, closes those that are idle, and waits until the last request has been answered,
-// or ctx ends.
+// Shutdown stops accepting, closes idle connections, and waits until the requests in flight have ended or ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.stop((*conn).closeIdle)
-	err := s.rest.Shutdown(ctx) // it may be that of the listener alone
+	s.closeConns((*conn).closeIfIdle)
+	err := s.fallback.Shutdown(ctx) // its error may be the listener's alone
 	select {
-	case <-s.ended:
+	case <-s.done:
 	case <-ctx.Done():
 		return errors.Join(err, ctx.Err())
 	}
-	if w := s.watcher; w != nil { // nobody writes it any more
+	if w := s.hangups; w != nil { // not written after closing is set
 		w.wait()
 	}
 	return err //nolint:wrapcheck // net/http's own
 }
 
-// Close closes every connection, whatever it is at.
+// Close closes every connection, including those with a request in flight.
 func (s *Server) Close() error {
-	s.stop((*conn).cut)
-	return s.rest.Close() //nolint:wrapcheck // net/http's own
+	s.closeConns((*conn).abort)
+	return s.fallback.Close() //nolint:wrapcheck // net/http's own
 }
 
-// stop lets nothing begin any more, and has each connection ended in the given way.
-func (s *Server) stop(end func(*conn)) {
+// closeConns sets closing and calls closeConn for each connection.
+func (s *Server) closeConns(closeConn func(*conn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing.Store(true)
 	for c := range s.conns {
-		end(c)
+		closeConn(c)
 	}
-	s.endIfLast()
+	s.finishIfDone()
 }
 
-// logf says what went wrong, where rest has a log of its own.
+// logf writes to the fallback's error log, if it has one.
 func (s *Server) logf(format string, values ...any) {
-	if l := s.rest.ErrorLog; l != nil {
+	if l := s.fallback.ErrorLog; l != nil {
 		l.Printf(format, values...)
 	}
 }

@@ -22,8 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	path     = "/v1/completions"
-	patience = 20 * time.Second // of every wait: the machine may be busy
+	path      = "/v1/completions"
+	waitLimit = 20 * time.Second // limits every wait; long, for machines under load
 )
 
 func listen(tb testing.TB) net.Listener {
@@ -35,43 +35,43 @@ func listen(tb testing.TB) net.Listener {
 	return listener
 }
 
-// running is a server that serves.
-type running struct {
+// testServer is a server whose Serve is running.
+type testServer struct {
 	*server.Server
-	address string
-	served  chan error // what Serve has returned
+	address  string
+	serveErr chan error // receives the error of Serve
 }
 
-// serve begins to serve; when the test ends, so does all that it began.
-func serve(tb testing.TB, listener net.Listener, rest *http.Server) *running {
+// serve starts a server on the listener and stops it at the end of the test.
+func serve(tb testing.TB, listener net.Listener, fallback *http.Server) *testServer {
 	tb.Helper()
-	return serveWithin(context.Background(), tb, listener, rest)
+	return serveWithContext(context.Background(), tb, listener, fallback)
 }
 
-func serveWithin(requests context.Context, tb testing.TB, listener net.Listener, rest *http.Server) *running {
+func serveWithContext(baseContext context.Context, tb testing.TB, listener net.Listener, fallback *http.Server) *testServer {
 	tb.Helper()
-	if rest.ErrorLog == nil {
-		rest.ErrorLog = zap.NewStdLog(zap.NewNop())
+	if fallback.ErrorLog == nil {
+		fallback.ErrorLog = zap.NewStdLog(zap.NewNop())
 	}
-	s := &running{server.New(requests, path, rest), listener.Addr().String(), make(chan error, 1)}
-	go func() { s.served <- s.Serve(listener) }()
+	s := &testServer{server.New(baseContext, path, fallback), listener.Addr().String(), make(chan error, 1)}
+	go func() { s.serveErr <- s.Serve(listener) }()
 	tb.Cleanup(func() {
 		s.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
-			tb.Errorf("something is still running: %v", err)
+			tb.Errorf("Shutdown after Close: %v", err)
 		}
 	})
 	return s
 }
 
-func start(tb testing.TB, handler http.HandlerFunc) *running {
+func start(tb testing.TB, handler http.HandlerFunc) *testServer {
 	tb.Helper()
 	return serve(tb, listen(tb), &http.Server{Handler: handler})
 }
 
-// client is the other end of a connection, which speaks by hand.
+// client is the client's end of a connection. It sends raw bytes.
 type client struct {
 	*net.TCPConn
 	tb     testing.TB
@@ -85,80 +85,81 @@ func dial(tb testing.TB, address string) *client {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
-	return &client{c.(*net.TCPConn), tb, bufio.NewReader(c)} //nolint:forcetypeassert // it was asked for
+	c.SetDeadline(time.Now().Add(waitLimit))
+	return &client{c.(*net.TCPConn), tb, bufio.NewReader(c)} //nolint:forcetypeassert // dialled as tcp
 }
 
-func (c *client) say(text string) {
+func (c *client) send(text string) {
 	c.tb.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
 		c.tb.Fatal(err)
 	}
 }
 
-// post is a request of the form that the server answers by itself; the fields are whole lines.
+// post returns a request that the fast path serves; the fields are complete lines.
 func post(body string, fields ...string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n\r\n%s", path, strings.Join(fields, ""), len(body), body)
 }
 
-// answer is what a client hears.
-type answer struct {
+// response is a response as the client parses it.
+type response struct {
 	Line   string
 	Header http.Header
 	Close  bool
 	Body   string
 }
 
-// hear reads an answer whole.
-func (c *client) hear() (answer, error) {
+// readResponse reads a response and its body.
+func (c *client) readResponse() (response, error) {
 	got, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer got.Body.Close()
 	body, err := io.ReadAll(got.Body)
-	return answer{got.Proto + " " + got.Status, got.Header, got.Close, string(body)}, err
+	return response{got.Proto + " " + got.Status, got.Header, got.Close, string(body)}, err
 }
 
-func (c *client) mustHear() answer {
+func (c *client) mustReadResponse() response {
 	c.tb.Helper()
-	got, err := c.hear()
+	got, err := c.readResponse()
 	if err != nil {
-		c.tb.Fatalf("got %+v, %v", got, err)
+		c.tb.Fatalf("read response: got %+v, error %v", got, err)
 	}
 	return got
 }
 
-func (c *client) ask(request string) answer {
+func (c *client) roundTrip(request string) response {
 	c.tb.Helper()
-	c.say(request)
-	return c.mustHear()
+	c.send(request)
+	return c.mustReadResponse()
 }
 
-// heard reads until the server ends the connection. That it waits in vain is an error, a reset is not.
-func (c *client) heard() string {
+// readToEnd reads until the server closes the connection. A timeout is an error, a reset is not.
+func (c *client) readToEnd() string {
 	c.tb.Helper()
 	rest, err := io.ReadAll(c.reader)
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		c.tb.Errorf("the connection does not end, after %q", rest)
+		c.tb.Errorf("the server did not close the connection; it sent %q", rest)
 	}
 	return string(rest)
 }
 
-func wait[T any](tb testing.TB, what string, from <-chan T) T {
+// receive receives a value, and fails the test after waitLimit. The description completes "waiting until …".
+func receive[T any](tb testing.TB, description string, from <-chan T) T {
 	tb.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(waitLimit)
 	defer timeout.Stop()
 	select {
 	case v := <-from:
 		return v
 	case <-timeout.C:
-		tb.Fatalf("not within %v: %s", patience, what)
+		tb.Fatalf("timed out after %v waiting until %s", waitLimit, description)
 		panic("unreachable")
 	}
 }
 
-// echo answers with all that it was told.
+// echo responds with everything that it knows about the request.
 func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	w.Header().Set("Content-Type", "text/plain")
@@ -167,35 +168,34 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	w.Write(body)
 }
 
-func TestRequestsFollowEachOtherOnOneConnection(t *testing.T) {
+func TestConnectionIsReusedForRequestsOfAnySize(t *testing.T) {
 	s := start(t, echo)
 	c := dial(t, s.address)
 	for _, size := range []int{0, 1, 1 << 10, 4 << 10, 100 << 10, 5 << 20} {
 		body := strings.Repeat("x", size)
 		go io.WriteString(c, post(body))
-		got := c.mustHear()
+		got := c.mustReadResponse()
 		if want := fmt.Sprintf("%d bytes <nil>\n%s", size, body); !strings.HasSuffix(got.Body, want) || got.Close {
-			t.Errorf("%d bytes: got %d, close %t", size, len(got.Body), got.Close)
+			t.Errorf("body of %d bytes: got a response of %d bytes, close %t, want the echo on an open connection", size, len(got.Body), got.Close)
 		}
 	}
 }
 
-// A body may come at any pace, and its bytes with the head or behind it.
-func TestABodyComesInManyPieces(t *testing.T) {
+// The first part of a body may arrive with the head or after it.
+func TestRequestSentInManyPieces(t *testing.T) {
 	s := start(t, echo)
 	c := dial(t, s.address)
 	for range 3 {
 		for piece := range slices.Chunk([]byte(post(strings.Repeat("0123456789", 500))), 61) {
-			c.say(string(piece))
+			c.send(string(piece))
 		}
-		if got := c.mustHear(); !strings.HasSuffix(got.Body, strings.Repeat("0123456789", 500)) {
-			t.Errorf("got %d bytes", len(got.Body))
+		if got := c.mustReadResponse(); !strings.HasSuffix(got.Body, strings.Repeat("0123456789", 500)) {
+			t.Errorf("got a response of %d bytes that does not end with the body sent", len(got.Body))
 		}
 	}
 }
 
-// What one handler does to its request is not to be seen by the next on the connection.
-func TestRequestsShareNothingThatAHandlerChanges(t *testing.T) {
+func TestHandlerCannotChangeTheNextRequest(t *testing.T) {
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, r.URL.String()+" "+r.Header.Get("X-Mark")+r.PathValue("mark"))
 		r.URL.Path, r.URL.RawQuery = "/elsewhere", "a=b"
@@ -204,8 +204,8 @@ func TestRequestsShareNothingThatAHandlerChanges(t *testing.T) {
 	})
 	c := dial(t, s.address)
 	for range 2 {
-		if got := c.ask(post("")); got.Body != path+" " {
-			t.Errorf("got %q", got.Body)
+		if got := c.roundTrip(post("")); got.Body != path+" " {
+			t.Errorf("the handler got %q, want %q", got.Body, path+" ")
 		}
 	}
 }

@@ -12,165 +12,166 @@ import (
 	"basegate/http1/server"
 )
 
-// within is a context for what must come to its end.
-func within(t *testing.T) context.Context {
+// waitContext returns a context that ends after waitLimit.
+func waitContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// gated is a handler that waits to be let through.
-type gated struct{ arrived, gate chan struct{} }
+// blockingHandler is a handler that waits until released is closed.
+type blockingHandler struct{ arrived, released chan struct{} }
 
-func newGated() gated { return gated{make(chan struct{}, 100), make(chan struct{})} }
+func newBlockingHandler() blockingHandler {
+	return blockingHandler{make(chan struct{}, 100), make(chan struct{})}
+}
 
-func (h gated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h blockingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.Copy(io.Discard, r.Body)
 	h.arrived <- struct{}{}
-	<-h.gate
-	io.WriteString(w, "well")
+	<-h.released
+	io.WriteString(w, "response")
 }
 
-func TestShutdownClosesWhatIsIdle(t *testing.T) {
+func TestShutdownClosesIdleConnections(t *testing.T) {
 	s := start(t, echo)
-	fresh, kept, given := dial(t, s.address), dial(t, s.address), dial(t, s.address)
-	kept.ask(post("hello"))
-	given.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	if err := s.Shutdown(within(t)); err != nil {
+	unused, reusable, handedOff := dial(t, s.address), dial(t, s.address), dial(t, s.address)
+	reusable.roundTrip(post("hello"))
+	handedOff.roundTrip("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if err := s.Shutdown(waitContext(t)); err != nil {
 		t.Error(err)
 	}
-	for _, c := range []*client{fresh, kept, given} {
-		if got := c.heard(); got != "" {
-			t.Errorf("got %q", got)
+	for _, c := range []*client{unused, reusable, handedOff} {
+		if got := c.readToEnd(); got != "" {
+			t.Errorf("got %q, want the connection closed", got)
 		}
 	}
-	if err := wait(t, "Serve returns", s.served); !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("Serve: %v", err)
+	if err := receive(t, "Serve returns", s.serveErr); !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve returned %v, want %v", err, http.ErrServerClosed)
 	}
 }
 
-// Who sends a part of a head and no more would else hold everybody up who waits for the gateway to stop.
-func TestShutdownDoesNotWaitForHalfAHead(t *testing.T) {
+// A client that sends a part of a head and then nothing must not delay a shutdown.
+func TestShutdownDoesNotWaitForPartialHeads(t *testing.T) {
 	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: time.Hour})
-	fresh, kept := dial(t, s.address), dial(t, s.address)
-	kept.ask(post("hello"))
-	for _, c := range []*client{fresh, kept} {
-		c.say(post("hello")[:40])
+	unused, reusable := dial(t, s.address), dial(t, s.address)
+	reusable.roundTrip(post("hello"))
+	for _, c := range []*client{unused, reusable} {
+		c.send(post("hello")[:40])
 	}
-	dial(t, s.address).ask(post("later")) // so that the halves have been read, or nearly
-	if err := s.Shutdown(within(t)); err != nil {
+	dial(t, s.address).roundTrip(post("later")) // by then the server has most likely read the partial heads
+	if err := s.Shutdown(waitContext(t)); err != nil {
 		t.Error(err)
 	}
-	for _, c := range []*client{fresh, kept} {
-		if got := c.heard(); got != "" {
-			t.Errorf("got %q", got)
+	for _, c := range []*client{unused, reusable} {
+		if got := c.readToEnd(); got != "" {
+			t.Errorf("got %q, want the connection closed", got)
 		}
 	}
 }
 
-// Of both kinds: those that are given over to net/http too.
-func TestShutdownWaitsForRunningRequests(t *testing.T) {
+func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	for name, request := range map[string]string{
-		"a plain one": post("hello"), "one given over": strings.Replace(post("hello"), path, path+"?a=b", 1),
+		"fast path": post("hello"), "handed off": strings.Replace(post("hello"), path, path+"?a=b", 1),
 	} {
-		h := newGated()
+		h := newBlockingHandler()
 		s := start(t, h.ServeHTTP)
 		c := dial(t, s.address)
-		c.say(request)
-		wait(t, "the request arrives", h.arrived)
-		down := make(chan error, 1)
-		go func() { down <- s.Shutdown(within(t)) }()
-		if err := wait(t, "Serve returns", s.served); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("Serve: %v", err)
+		c.send(request)
+		receive(t, "the request arrives", h.arrived)
+		shutdown := make(chan error, 1)
+		go func() { shutdown <- s.Shutdown(waitContext(t)) }()
+		if err := receive(t, "Serve returns", s.serveErr); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("Serve returned %v, want %v", err, http.ErrServerClosed)
 		}
 		select {
-		case err := <-down:
-			t.Errorf("%s: Shutdown did not wait: %v", name, err)
+		case err := <-shutdown:
+			t.Errorf("%s: Shutdown returned %v before the request ended", name, err)
 		default:
 		}
-		close(h.gate)
-		if got := c.mustHear(); got.Body != "well" || !got.Close {
-			t.Errorf("%s: got %+v", name, got)
+		close(h.released)
+		if got := c.mustReadResponse(); got.Body != "response" || !got.Close {
+			t.Errorf("%s: got %+v, want the handler's body and Connection: close", name, got)
 		}
-		if err := wait(t, "Shutdown returns", down); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if err := receive(t, "Shutdown returns", shutdown); err != nil {
+			t.Errorf("%s: Shutdown returned %v", name, err)
 		}
 	}
 }
 
-// A stream whose head was out before ends with its connection all the same.
-func TestShutdownEndsTheConnectionOfAStreamThatHasBegun(t *testing.T) {
-	h := newGated()
+// The head of such a stream has been sent without Connection: close.
+func TestShutdownClosesTheConnectionAfterAStream(t *testing.T) {
+	h := newBlockingHandler()
 	s := start(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		http.NewResponseController(w).Flush()
 		h.ServeHTTP(w, r)
 	})
 	c := dial(t, s.address)
-	c.say(post("hello"))
-	wait(t, "the request arrives", h.arrived)
-	down := make(chan error, 1)
-	go func() { down <- s.Shutdown(within(t)) }()
-	wait(t, "Serve returns", s.served)
-	close(h.gate)
-	if got := c.mustHear(); got.Body != "well" {
-		t.Errorf("got %+v", got)
+	c.send(post("hello"))
+	receive(t, "the request arrives", h.arrived)
+	shutdown := make(chan error, 1)
+	go func() { shutdown <- s.Shutdown(waitContext(t)) }()
+	receive(t, "Serve returns", s.serveErr)
+	close(h.released)
+	if got := c.mustReadResponse(); got.Body != "response" {
+		t.Errorf("got %+v, want the handler's body", got)
 	}
-	if rest := c.heard(); rest != "" {
-		t.Errorf("got %q", rest)
+	if rest := c.readToEnd(); rest != "" {
+		t.Errorf("after the response: got %q, want the connection closed", rest)
 	}
-	if err := wait(t, "Shutdown returns", down); err != nil {
+	if err := receive(t, "Shutdown returns", shutdown); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestShutdownDoesNotWaitForEver(t *testing.T) {
-	h := newGated()
+func TestShutdownReturnsWhenItsContextEnds(t *testing.T) {
+	h := newBlockingHandler()
 	s := start(t, h.ServeHTTP)
 	c := dial(t, s.address)
-	c.say(post("hello"))
-	wait(t, "the request arrives", h.arrived)
-	enough, cancel := context.WithCancel(t.Context())
-	down := make(chan error, 1)
-	go func() { down <- s.Shutdown(enough) }()
-	wait(t, "Serve returns", s.served)
+	c.send(post("hello"))
+	receive(t, "the request arrives", h.arrived)
+	ctx, cancel := context.WithCancel(t.Context())
+	shutdown := make(chan error, 1)
+	go func() { shutdown <- s.Shutdown(ctx) }()
+	receive(t, "Serve returns", s.serveErr)
 	cancel()
-	if err := wait(t, "Shutdown returns", down); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+	if err := receive(t, "Shutdown returns", shutdown); !errors.Is(err, context.Canceled) {
+		t.Errorf("Shutdown returned %v, want %v", err, context.Canceled)
 	}
-	close(h.gate)
-	if got := c.mustHear(); got.Body != "well" {
-		t.Errorf("got %+v", got)
+	close(h.released)
+	if got := c.mustReadResponse(); got.Body != "response" {
+		t.Errorf("got %+v, want the handler's body", got)
 	}
-	if err := s.Shutdown(within(t)); err != nil {
-		t.Errorf("the second time: %v", err)
+	if err := s.Shutdown(waitContext(t)); err != nil {
+		t.Errorf("the second Shutdown returned %v", err)
 	}
 }
 
-func TestCloseCutsWhatRuns(t *testing.T) {
-	h := newGated()
+func TestCloseClosesConnectionsInFlight(t *testing.T) {
+	h := newBlockingHandler()
 	s := start(t, h.ServeHTTP)
 	c := dial(t, s.address)
-	c.say(post("hello"))
-	wait(t, "the request arrives", h.arrived)
+	c.send(post("hello"))
+	receive(t, "the request arrives", h.arrived)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := wait(t, "Serve returns", s.served); !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("Serve: %v", err)
+	if err := receive(t, "Serve returns", s.serveErr); !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve returned %v, want %v", err, http.ErrServerClosed)
 	}
-	if got := c.heard(); got != "" {
-		t.Errorf("got %q", got)
+	if got := c.readToEnd(); got != "" {
+		t.Errorf("got %q, want the connection closed", got)
 	}
-	close(h.gate)
-	if err := s.Shutdown(within(t)); err != nil {
-		t.Errorf("Shutdown: %v", err)
+	close(h.released)
+	if err := s.Shutdown(waitContext(t)); err != nil {
+		t.Errorf("Shutdown returned %v", err)
 	}
 }
 
-// A handler that waits for something must hear that its connection is no more, whoever has closed it.
-func TestCloseEndsTheContextsOfWhatRuns(t *testing.T) {
+// The kernel reports no hang-up of a connection that the server itself closes.
+func TestCloseEndsTheContextsOfRequestsInFlight(t *testing.T) {
 	stop := make(chan struct{})
 	arrived, ended := make(chan struct{}), make(chan bool)
 	s := start(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -184,39 +185,39 @@ func TestCloseEndsTheContextsOfWhatRuns(t *testing.T) {
 		}
 	})
 	c := dial(t, s.address)
-	c.say(post("hello"))
-	wait(t, "the request arrives", arrived)
+	c.send(post("hello"))
+	receive(t, "the request arrives", arrived)
 	s.Close()
-	giveUp := time.AfterFunc(patience/10, func() { close(stop) })
-	defer giveUp.Stop()
-	if !wait(t, "the handler returns", ended) {
-		t.Error("the context does not end")
+	timeout := time.AfterFunc(waitLimit/10, func() { close(stop) })
+	defer timeout.Stop()
+	if !receive(t, "the handler returns", ended) {
+		t.Error("the context did not end")
 	}
 }
 
 func TestShutdownAndCloseBeforeServe(t *testing.T) {
-	for name, end := range map[string]func(*server.Server) error{
-		"Shutdown": func(s *server.Server) error { return s.Shutdown(within(t)) },
+	for name, stop := range map[string]func(*server.Server) error{
+		"Shutdown": func(s *server.Server) error { return s.Shutdown(waitContext(t)) },
 		"Close":    (*server.Server).Close,
 	} {
 		s := server.New(t.Context(), path, &http.Server{Handler: http.HandlerFunc(echo)})
 		for range 2 {
-			if err := end(s); err != nil {
-				t.Errorf("%s: %v", name, err)
+			if err := stop(s); err != nil {
+				t.Errorf("%s returned %v", name, err)
 			}
 		}
 		listener := listen(t)
 		if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("Serve after %s: %v", name, err)
+			t.Errorf("Serve after %s returned %v, want %v", name, err, http.ErrServerClosed)
 		}
 		if _, err := listener.Accept(); err == nil {
-			t.Errorf("after %s the listener is open", name)
+			t.Errorf("Serve after %s left the listener open", name)
 		}
 	}
 }
 
-// Shutdown may come at any moment of any connection, and forgets none.
-func TestShutdownAmongComers(t *testing.T) {
+// Whatever state a connection is in, Shutdown closes it.
+func TestShutdownClosesConnectionsInEveryState(t *testing.T) {
 	for range 30 {
 		s := start(t, echo)
 		var clients []*client
@@ -225,18 +226,18 @@ func TestShutdownAmongComers(t *testing.T) {
 			clients = append(clients, c)
 			switch i % 4 {
 			case 0:
-				c.say(post("hello"))
+				c.send(post("hello"))
 			case 1:
-				c.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+				c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 			case 2:
-				c.ask(post("hello"))
+				c.roundTrip(post("hello"))
 			}
 		}
-		if err := s.Shutdown(within(t)); err != nil {
+		if err := s.Shutdown(waitContext(t)); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range clients {
-			c.heard()
+			c.readToEnd()
 			c.Close()
 		}
 	}

@@ -12,100 +12,100 @@ import (
 	"basegate/internal/poll"
 )
 
-func TestAClientThatIsSilentIsGivenUp(t *testing.T) {
+func TestIncompleteHeadTimesOut(t *testing.T) {
 	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 50 * time.Millisecond})
 	request := post("hello")
-	for _, begun := range []int{0, 1, 10, len(request) - len("hello") - 1} {
+	for _, sent := range []int{0, 1, 10, len(request) - len("hello") - 1} {
 		c := dial(t, s.address)
-		c.say(request[:begun])
-		if got := c.heard(); got != "" {
-			t.Errorf("after %d bytes: got %q", begun, got)
+		c.send(request[:sent])
+		if got := c.readToEnd(); got != "" {
+			t.Errorf("after %d bytes: got %q, want the connection closed", sent, got)
 		}
 	}
 }
 
-// Each byte is a sign of life, and none is a head.
-func TestAClientThatTricklesItsHeadIsGivenUp(t *testing.T) {
-	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 100 * time.Millisecond, IdleTimeout: patience})
+// Bytes that do not complete the head must not extend its deadline.
+func TestSlowlySentHeadTimesOut(t *testing.T) {
+	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 100 * time.Millisecond, IdleTimeout: waitLimit})
 	c := dial(t, s.address)
-	over := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
-		defer close(over)
-		c.heard()
+		defer close(closed)
+		c.readToEnd()
 	}()
-	trickle := time.NewTicker(5 * time.Millisecond)
-	defer trickle.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	io.WriteString(c, line+"\r\nHost: a\r\n")
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for {
 		select {
-		case <-over:
+		case <-closed:
 			return
-		case <-trickle.C:
-			io.WriteString(c, "X: y\r\n") // 4 KB take longer than the client has
+		case <-ticker.C:
+			io.WriteString(c, "X: y\r\n") // reaching 4 KB takes longer than the timeout
 			if time.Now().After(deadline) {
-				t.Fatal("it goes on for ever")
+				t.Fatalf("the server did not close the connection within %v", waitLimit)
 			}
 		}
 	}
 }
 
-func TestAConnectionBetweenTwoRequestsIsGivenUp(t *testing.T) {
-	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: patience, IdleTimeout: 50 * time.Millisecond})
+func TestIdleConnectionTimesOut(t *testing.T) {
+	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: waitLimit, IdleTimeout: 50 * time.Millisecond})
 	c := dial(t, s.address)
-	c.ask(post("hello"))
-	if got := c.heard(); got != "" {
-		t.Errorf("got %q", got)
+	c.roundTrip(post("hello"))
+	if got := c.readToEnd(); got != "" {
+		t.Errorf("got %q, want the connection closed", got)
 	}
 }
 
-// A second head that does not come to its end is bound by the time for heads, and not by that between requests.
-func TestASecondHeadIsGivenUp(t *testing.T) {
+// Once a second head has begun, ReadHeaderTimeout applies to it and not IdleTimeout.
+func TestIncompleteSecondHeadTimesOut(t *testing.T) {
 	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: time.Second, IdleTimeout: time.Hour})
 	c := dial(t, s.address)
-	c.say(post("hello"))
-	c.say(post("hello")[:20])
-	if got := c.heard(); strings.Count(got, "HTTP/1.1 200 OK") > 1 {
-		t.Errorf("got %q", got)
+	c.send(post("hello"))
+	c.send(post("hello")[:20])
+	if got := c.readToEnd(); strings.Count(got, "HTTP/1.1 200 OK") > 1 {
+		t.Errorf("got %q, want at most one response", got)
 	}
 }
 
-// recorder keeps the deadlines for reads of the connections that come by it.
-type recorder struct {
+// deadlineRecorder is a listener that records the last read deadline set on any of its connections.
+type deadlineRecorder struct {
 	net.Listener
 	mu   sync.Mutex
 	last time.Time
 }
 
-func (r *recorder) Accept() (net.Conn, error) {
+func (r *deadlineRecorder) Accept() (net.Conn, error) {
 	c, err := r.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &recorded{c.(*net.TCPConn), r}, nil //nolint:forcetypeassert // the listener is one of TCP
+	return &recordedConn{c.(*net.TCPConn), r}, nil //nolint:forcetypeassert // the listener is a TCP listener
 }
 
-func (r *recorder) deadline() time.Time {
+func (r *deadlineRecorder) deadline() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last
 }
 
-type recorded struct {
+type recordedConn struct {
 	*net.TCPConn
-	by *recorder
+	recorder *deadlineRecorder
 }
 
-func (r *recorded) SetReadDeadline(at time.Time) error {
-	r.by.mu.Lock()
-	defer r.by.mu.Unlock()
-	r.by.last = at
-	return r.TCPConn.SetReadDeadline(at)
+func (c *recordedConn) SetReadDeadline(at time.Time) error {
+	c.recorder.mu.Lock()
+	defer c.recorder.mu.Unlock()
+	c.recorder.last = at
+	return c.TCPConn.SetReadDeadline(at)
 }
 
-// The time for a head, or between two, is not the time for a body: that is for the handler to bound, as with net/http.
-func TestTheTimeForAHeadIsNotThatForABody(t *testing.T) {
-	listener := &recorder{Listener: listen(t)}
+// As in net/http, ReadHeaderTimeout and IdleTimeout do not apply to a body: the handler limits its time.
+func TestBodyHasNoDeadlineOfTheServer(t *testing.T) {
+	listener := &deadlineRecorder{Listener: listen(t)}
 	arrived := make(chan struct{}, 1)
 	s := serve(t, listener, &http.Server{
 		ReadHeaderTimeout: time.Minute, IdleTimeout: time.Hour,
@@ -117,10 +117,10 @@ func TestTheTimeForAHeadIsNotThatForABody(t *testing.T) {
 	c := dial(t, s.address)
 	for range 2 {
 		request := post("hello")
-		c.say(request[:len(request)-4])
-		wait(t, "the request arrives", arrived)
-		poll.Until(t, "the body has all the time there is", func() bool { return listener.deadline().IsZero() })
-		c.say(request[len(request)-4:])
-		c.mustHear()
+		c.send(request[:len(request)-4])
+		receive(t, "the request arrives", arrived)
+		poll.Until(t, "the read deadline is cleared", func() bool { return listener.deadline().IsZero() })
+		c.send(request[len(request)-4:])
+		c.mustReadResponse()
 	}
 }

@@ -1,5 +1,5 @@
-// Docker Compose, pinned, for the image whose gateway starts and stops models (make image) and for make e2e. A module
-// of its own, so that its hundreds of dependencies stay out of the gateway's.
+// Pins Docker Compose for the image whose gateway starts and stops models (make image), and for make e2e. A separate
+// module keeps its hundreds of dependencies out of the gateway's go.mod.
 module basegate/tools/compose
 
 go 1.26.3

@@ -1,4 +1,4 @@
-// The official Node SDK, unchanged, against the gateway.
+// Tests of the gateway with the official Node SDK, unmodified.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
@@ -7,47 +7,47 @@ const model = "llama-8b";
 const client = new OpenAI({ maxRetries: 0 });
 
 test("completion", async () => {
-  const answer = await client.completions.create({ model, prompt: "The capital of France is", max_tokens: 16, temperature: 0 });
-  assert.ok(answer.choices[0].text.startsWith(" Paris"));
-  assert.ok(answer.usage.completion_tokens <= 16);
+  const completion = await client.completions.create({ model, prompt: "The capital of France is", max_tokens: 16, temperature: 0 });
+  assert.ok(completion.choices[0].text.startsWith(" Paris"));
+  assert.ok(completion.usage.completion_tokens <= 16);
 });
 
 test("logprobs, prompt_logprobs and echo", async () => {
-  const answer = await client.completions.create({
+  const completion = await client.completions.create({
     model, prompt: "The capital of France is", max_tokens: 1, logprobs: 5, echo: true, prompt_logprobs: 2,
   });
-  const [choice] = answer.choices;
+  const [choice] = completion.choices;
   assert.ok(choice.text.startsWith("The capital of France is"));
   assert.equal(choice.logprobs.token_logprobs[0], null);
   assert.equal(choice.prompt_logprobs[0], null);
 });
 
 test("top_k and seed", async () => {
-  const ask = { model, prompt: "The capital of France is", max_tokens: 8 };
+  const params = { model, prompt: "The capital of France is", max_tokens: 8 };
   const texts = [];
   for (const more of [{ temperature: 0 }, { top_k: 1 }, { seed: 7 }, { seed: 7 }]) {
-    texts.push((await client.completions.create({ ...ask, ...more })).choices[0].text);
+    texts.push((await client.completions.create({ ...params, ...more })).choices[0].text);
   }
   assert.equal(texts[0], texts[1]);
   assert.equal(texts[2], texts[3]);
 });
 
-test("stream, with usage where it is asked for", async () => {
+test("stream, with usage if requested", async () => {
   const plain = [];
   for await (const chunk of await client.completions.create({ model, prompt: "Once", max_tokens: 9, stream: true })) plain.push(chunk);
   assert.ok(plain.every((chunk) => chunk.choices.length === 1));
   let last;
-  const asked = { model, prompt: "Once", max_tokens: 9, stream: true, stream_options: { include_usage: true } };
-  for await (const chunk of await client.completions.create(asked)) last = chunk;
+  const params = { model, prompt: "Once", max_tokens: 9, stream: true, stream_options: { include_usage: true } };
+  for await (const chunk of await client.completions.create(params)) last = chunk;
   assert.deepEqual(last.choices, []);
   assert.ok(last.usage.completion_tokens > 0);
 });
 
 test("fan-out", async () => {
-  const answers = await Promise.all(
+  const completions = await Promise.all(
     Array.from({ length: 32 }, (_, i) => client.completions.create({ model, prompt: `Sample ${i}:`, max_tokens: 8 })),
   );
-  assert.equal(answers.length, 32);
+  assert.equal(completions.length, 32);
 });
 
 test("models", async () => {
@@ -57,9 +57,9 @@ test("models", async () => {
   assert.equal((await client.models.retrieve(model)).checkpoint, "meta-llama/Llama-3.1-8B");
 });
 
-test("errors carry code and param, and 400 is asked once", async () => {
-  let asked = 0;
-  const counted = (...request) => { asked++; return fetch(...request); };
+test("errors have code and param, and 400 is not retried", async () => {
+  let requests = 0;
+  const counted = (...request) => { requests++; return fetch(...request); };
   const retrying = new OpenAI({ maxRetries: 3, fetch: counted });
   await assert.rejects(retrying.completions.create({ model, prompt: "x", temprature: 1 }), (error) => {
     assert.ok(error instanceof OpenAI.BadRequestError);
@@ -67,14 +67,14 @@ test("errors carry code and param, and 400 is asked once", async () => {
     assert.equal(error.param, "temprature");
     return true;
   });
-  assert.equal(asked, 1);
+  assert.equal(requests, 1);
   await assert.rejects(retrying.completions.create({ model: "nothing", prompt: "x" }), { code: "model_not_found" });
-  assert.equal(asked, 2);
+  assert.equal(requests, 2);
   await assert.rejects(client.chat.completions.create({ model, messages: [] }), { code: "chat_completions_unsupported" });
   await assert.rejects(new OpenAI({ apiKey: "acs-bm-wrong", maxRetries: 0 }).models.list(), OpenAI.AuthenticationError);
 });
 
-test("a stream that breaks throws after what had come", async () => {
+test("an interrupted stream throws after the received events", async () => {
   const faulty = new OpenAI({ baseURL: process.env.FAULTY_BASE_URL, apiKey: process.env.FAULTY_API_KEY, maxRetries: 0 });
   const fault = { kind: "error_event", after_events: 2 };
   await fetch(`${process.env.FAULTY_MOCK}/mock/fault`, { method: "POST", body: JSON.stringify(fault) });

@@ -1,4 +1,4 @@
-"""The official Python SDK, unchanged, against the gateway: every example of the documentation."""
+"""Tests of the gateway with the official Python SDK, unmodified: every example of the documentation."""
 
 import asyncio
 import json
@@ -22,25 +22,25 @@ def client():
 
 @pytest.fixture
 def faulty():
-    """A client of the gateway whose mock breaks on demand, and a function that orders a fault."""
+    """A client of the gateway whose mock fails on demand, and a function that injects a fault."""
 
-    def order(**fault):
+    def inject(**fault):
         request = urllib.request.Request(os.environ["FAULTY_MOCK"] + "/mock/fault", json.dumps(fault).encode())
         urllib.request.urlopen(request).read()
 
     client = OpenAI(base_url=os.environ["FAULTY_BASE_URL"], api_key=os.environ["FAULTY_API_KEY"], max_retries=0)
-    yield client, order
+    yield client, inject
     urllib.request.urlopen(urllib.request.Request(os.environ["FAULTY_MOCK"] + "/mock/fault", method="DELETE")).read()
 
 
 def test_completion(client):
-    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=16, temperature=0)
-    assert answer.choices[0].text.startswith(" Paris")
-    assert answer.model == "meta-llama/Llama-3.1-8B"
-    assert answer.usage.prompt_tokens > 0 and answer.usage.completion_tokens <= 16
+    completion = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=16, temperature=0)
+    assert completion.choices[0].text.startswith(" Paris")
+    assert completion.model == "meta-llama/Llama-3.1-8B"
+    assert completion.usage.prompt_tokens > 0 and completion.usage.completion_tokens <= 16
 
 
-def test_the_same_seed_repeats(client):
+def test_same_seed_gives_same_text(client):
     def texts(*seeds):
         return {
             client.completions.create(model=MODEL, prompt="Once", max_tokens=16, seed=s).choices[0].text for s in seeds
@@ -51,7 +51,7 @@ def test_the_same_seed_repeats(client):
 
 
 def test_all_sampling_fields_at_once(client):
-    answer = client.completions.create(
+    completion = client.completions.create(
         model=MODEL,
         prompt=FRANCE,
         max_tokens=4,
@@ -63,10 +63,10 @@ def test_all_sampling_fields_at_once(client):
         extra_body={"top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1, "prompt_logprobs": 5},
         extra_headers={"X-Acs-Workload": "batch"},
     )
-    assert answer.choices[0].logprobs.top_logprobs and answer.choices[0].prompt_logprobs
+    assert completion.choices[0].logprobs.top_logprobs and completion.choices[0].prompt_logprobs
 
 
-def test_fields_of_vllm_go_in_extra_body(client):
+def test_vllm_fields_in_extra_body(client):
     greedy = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0).choices[0].text
     first = client.completions.create(
         model=MODEL, prompt=FRANCE, max_tokens=8, extra_body={"top_k": 1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -75,16 +75,16 @@ def test_fields_of_vllm_go_in_extra_body(client):
 
 
 def test_n_and_stop(client):
-    answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=20, n=3, stop=[" the"])
-    assert [c.index for c in answer.choices] == [0, 1, 2]
-    assert all(" the" not in c.text for c in answer.choices)
+    completion = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=20, n=3, stop=[" the"])
+    assert [c.index for c in completion.choices] == [0, 1, 2]
+    assert all(" the" not in c.text for c in completion.choices)
 
 
-def test_best_of_is_honoured_where_vllm_ignores_it(client):
-    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=4, n=1, best_of=4, seed=1)
-    assert len(answer.choices) == 1
-    assert answer.choices[0].logprobs is None
-    assert answer.usage.completion_tokens > 4
+def test_best_of_works_though_vllm_ignores_it(client):
+    completion = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=4, n=1, best_of=4, seed=1)
+    assert len(completion.choices) == 1
+    assert completion.choices[0].logprobs is None
+    assert completion.usage.completion_tokens > 4
 
 
 def test_logprobs(client):
@@ -94,15 +94,15 @@ def test_logprobs(client):
 
 
 def test_prompt_logprobs(client):
-    answer = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=1, extra_body={"prompt_logprobs": 5})
-    positions = answer.choices[0].prompt_logprobs
+    completion = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=1, extra_body={"prompt_logprobs": 5})
+    positions = completion.choices[0].prompt_logprobs
     assert positions[0] is None
     assert any(entry["rank"] == 1 for entry in positions[1].values())
 
 
 def test_echo(client):
-    answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=8, echo=True)
-    assert answer.choices[0].text.startswith("Once upon a time")
+    completion = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=8, echo=True)
+    assert completion.choices[0].text.startswith("Once upon a time")
 
 
 def test_stream(client):
@@ -113,15 +113,15 @@ def test_stream(client):
     assert not any(before) and last in ("length", "stop")
 
 
-def test_a_stream_comes_token_by_token(client):
-    ask = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "seed": 3, "logprobs": 0}
-    whole = client.completions.create(**ask).choices[0]
+def test_stream_arrives_token_by_token(client):
+    params = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "seed": 3, "logprobs": 0}
+    plain = client.completions.create(**params).choices[0]
     arrivals, tokens = [], []
-    for chunk in client.completions.create(**ask, stream=True):
+    for chunk in client.completions.create(**params, stream=True):
         arrivals.append(time.monotonic())
         tokens += chunk.choices[0].logprobs.tokens
         assert len(chunk.choices[0].logprobs.tokens) == 1
-    assert tokens == whole.logprobs.tokens
+    assert tokens == plain.logprobs.tokens
     assert arrivals[-1] - arrivals[0] > 0.01 * (len(tokens) - 1)  # the mock takes 15 ms a token
 
 
@@ -133,7 +133,7 @@ def test_stream_with_usage(client):
     assert last.choices == [] and last.usage.completion_tokens == len(chunks)
 
 
-def test_user_tag_comes_back(client):
+def test_user_tag_is_returned(client):
     raw = client.completions.with_raw_response.create(model=MODEL, prompt=FRANCE, max_tokens=1, user="run-1")
     assert raw.headers["x-acs-user"] == "run-1"
     assert raw.parse().user == "run-1"
@@ -154,8 +154,8 @@ def test_fan_out():
                 *(client.completions.create(model=MODEL, prompt=f"Sample {i}:", max_tokens=8) for i in range(32))
             )
 
-    answers = asyncio.run(all_at_once())
-    assert len(answers) == 32 and all(a.choices[0].finish_reason for a in answers)
+    completions = asyncio.run(all_at_once())
+    assert len(completions) == 32 and all(c.choices[0].finish_reason for c in completions)
 
 
 def test_async_stream():
@@ -164,12 +164,12 @@ def test_async_stream():
             stream = await client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0, stream=True)
             return [chunk.choices[0].text async for chunk in stream]
 
-    whole = OpenAI().completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0).choices[0].text
-    assert "".join(asyncio.run(texts())) == whole
+    plain = OpenAI().completions.create(model=MODEL, prompt=FRANCE, max_tokens=8, temperature=0).choices[0].text
+    assert "".join(asyncio.run(texts())) == plain
 
 
 def error_of(raised):
-    """The error object as e.body, from which e.code, e.param and e.type are read too."""
+    """Returns the error object, e.body, from which the SDK also sets e.code, e.param and e.type."""
     assert raised.value.body["code"] == raised.value.code
     return raised.value.body
 
@@ -178,14 +178,14 @@ def error_of(raised):
     "status, change",
     [(400, {"extra_body": {"temprature": 1}}), (400, {"model": "nothing"}), (401, {"extra_headers": {"Authorization": "x"}})],
 )
-def test_what_no_retry_can_help_is_asked_once(status, change):
-    asked = []
-    transport = openai.DefaultHttpxClient(event_hooks={"request": [asked.append]})
+def test_permanent_errors_are_not_retried(status, change):
+    requests = []
+    transport = openai.DefaultHttpxClient(event_hooks={"request": [requests.append]})
     with OpenAI(max_retries=3, http_client=transport) as client:
         with pytest.raises(openai.APIStatusError) as raised:
             client.completions.create(**{"model": MODEL, "prompt": "x", "max_tokens": 1, **change})
     assert raised.value.status_code == status
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_unknown_field(client):
@@ -215,7 +215,7 @@ def test_wrong_key(client):
     assert error_of(raised)["code"] == "invalid_api_key"
 
 
-def test_chat_is_not_served(client):
+def test_chat_is_unsupported(client):
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x"}])
     assert error_of(raised)["code"] == "chat_completions_unsupported"
@@ -227,24 +227,24 @@ def test_context_length(client):
     assert error_of(raised)["code"] == "context_length_exceeded"
 
 
-def test_out_of_memory_is_told(faulty):
-    client, order = faulty
-    order(kind="oom")
+def test_out_of_memory_is_reported(faulty):
+    client, inject = faulty
+    inject(kind="oom")
     with pytest.raises(openai.InternalServerError) as raised:
         client.completions.create(model="faulty", prompt="x")
     assert error_of(raised)["code"] == "vllm_oom"
     assert raised.value.response.headers["x-acs-upstream-error-kind"] == "vllm_oom"
 
 
-def test_a_failure_before_the_answer_is_not_seen(faulty):
-    client, order = faulty
-    order(kind="reset", times=1)
+def test_failure_before_the_response_is_retried_by_the_gateway(faulty):
+    client, inject = faulty
+    inject(kind="reset", times=1)
     assert client.completions.create(model="faulty", prompt="x", max_tokens=2).choices
 
 
-def test_a_stream_that_breaks_raises(faulty):
-    client, order = faulty
-    order(kind="reset_mid", after_events=3)
+def test_interrupted_stream_raises(faulty):
+    client, inject = faulty
+    inject(kind="reset_mid", after_events=3)
     seen = 0
     with pytest.raises(openai.APIError) as raised:
         for _ in client.completions.create(model="faulty", prompt="Once upon", max_tokens=12, seed=1, stream=True):

@@ -1,0 +1,160 @@
+package breaker
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	apierr "basegate/errors"
+)
+
+// Outcome is the result of one attempt.
+type Outcome struct {
+	Class   Class
+	Status  int    // the backend's HTTP status, or the one its error object names; 0 without a response
+	Message string // vLLM's error text; it may quote the prompt, so it goes to the client only and never to the log
+	Cause   error  // logged if the response itself does not say what is wrong
+}
+
+// Err returns the API error for the client after the given number of attempts at the model.
+func (o Outcome) Err(model string, attempts int) error {
+	row := o.Class.row()
+	switch {
+	case o.Class == ClientError:
+		return apierr.UpstreamRefused(o.Message, o.Status)
+	case row.code == apierr.UpstreamUnreachable:
+		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, o.logError())
+	default:
+		return apierr.UpstreamFailed(row.code, o.clientMessage(), o.Status, attempts, o.logError())
+	}
+}
+
+// clientMessage returns the class's advice followed by vLLM's error text, if it sent any.
+func (o Outcome) clientMessage() string {
+	if o.Message == "" {
+		return o.Class.row().advice
+	}
+	return fmt.Sprintf("%s (it said: %s)", o.Class.row().advice, o.Message)
+}
+
+// logError returns what may be logged: the class and either the cause or the status. It quotes nothing of the response.
+func (o Outcome) logError() error {
+	if o.Cause == nil {
+		return fmt.Errorf("%s, status %d", o.Class, o.Status)
+	}
+	return fmt.Errorf("%s: %w", o.Class, o.Cause)
+}
+
+// Classify returns the outcome of a failed response: one with any status but 200, or one with status 200 whose body is
+// an error object, which package stream detects.
+func Classify(status int, body []byte) Outcome {
+	e := parseError(body)
+	if status == http.StatusOK {
+		status = http.StatusInternalServerError
+		if e.status >= 400 && e.status <= 599 {
+			status = e.status
+		}
+	}
+	return Outcome{Class: classOf(status, e), Status: status, Message: clip(e.message)}
+}
+
+// errorBody is a parsed error response.
+type errorBody struct {
+	message string
+	status  int  // HTTP status named by the error; 0 if it names none
+	empty   bool // the response has no body
+}
+
+// parseError parses every form in which vLLM and the servers under it report an error: nested object, flat object,
+// string, FastAPI's detail, plain text, empty body.
+func parseError(body []byte) errorBody {
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 {
+		return errorBody{empty: true}
+	}
+	if body[0] != '{' {
+		return errorBody{message: string(body)}
+	}
+	object := gjson.ParseBytes(body)
+	switch e := object.Get("error"); {
+	case e.IsObject():
+		return errorBody{message: e.Get("message").String(), status: statusOf(e)}
+	case e.Type == gjson.String:
+		return errorBody{message: e.Str}
+	case object.Get("object").Str == "error":
+		return errorBody{message: object.Get("message").String(), status: statusOf(object)}
+	case object.Get("detail").Exists():
+		return errorBody{message: object.Get("detail").String()}
+	default:
+		return errorBody{message: object.Get("message").String()}
+	}
+}
+
+// statusOf returns the HTTP status that an error object names, or 0. vLLM's Rust frontend sends a word as the code, so
+// the error's type is checked too: a client error inside a stream must not count as a failure of the backend.
+func statusOf(e gjson.Result) int {
+	if code := int(e.Get("code").Int()); code != 0 {
+		return code
+	}
+	switch e.Get("type").Str {
+	case "invalid_request_error", "BadRequestError", "Bad Request":
+		return http.StatusBadRequest
+	default:
+		return 0
+	}
+}
+
+// messagePattern maps an error text of some vLLM version to a class. vLLM's messages can contain client text (a
+// validation error quotes the request), so a pattern either is anchored at the start, which vLLM writes itself, or
+// applies only to statuses that no client can provoke.
+type messagePattern struct {
+	class     Class
+	minStatus int // the pattern applies to this status and above
+	pattern   *regexp.Regexp
+}
+
+var messagePatterns = []messagePattern{
+	// In a stream, versions 0.7 to 0.13 report a dead engine as a client error with code 400.
+	{OutOfMemoryDead, 400, regexp.MustCompile(`(?is)^(engine loop is not running|background loop has errored|enginecore encountered an issue).*out of ?memory`)},
+	{EngineDead, 400, regexp.MustCompile(`(?i)^(engine loop is not running|background loop (has errored|is not running)|enginecore encountered an issue|engine (core )?(is )?dead|(async|mq)?enginedeaderror)`)},
+	{OutOfMemory, 400, regexp.MustCompile(`(?i)^(torch\.(cuda\.)?outofmemoryerror: )?cuda out of memory`)},
+	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror|not enough gpu memory`)},
+	{EngineDead, 500, regexp.MustCompile(`(?i)enginecore encountered an issue|enginedeaderror|engine loop is not running|background loop has errored|illegal memory access|engine (core )?(is )?dead`)},
+	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
+	{ContextLength, 400, regexp.MustCompile(`(?i)^[^'"\x60=\[{]*(maximum context length|longer than the maximum model length|(prompt|input) .*is too long)`)},
+	{Busy, 429, regexp.MustCompile(`(?i)engine is currently busy|currently scaling|cannot accept new requests|too many requests|overloaded`)},
+}
+
+func classOf(status int, e errorBody) Class {
+	if e.empty && status == http.StatusInternalServerError {
+		return EngineDead // versions up to 0.8 respond so after their engine has died
+	}
+	for _, p := range messagePatterns {
+		if status >= p.minStatus && p.pattern.MatchString(e.message) {
+			return p.class
+		}
+	}
+	switch {
+	case status == http.StatusTooManyRequests:
+		return Busy
+	case status >= 400 && status <= 499:
+		return ClientError
+	default:
+		return ServerError
+	}
+}
+
+// maxMessage limits the error text kept from a response, in bytes.
+const maxMessage = 4 << 10
+
+func clip(message string) string {
+	message = strings.TrimSpace(message)
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
+}

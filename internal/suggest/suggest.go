@@ -1,0 +1,49 @@
+// Package suggest finds the known name that a misspelled one probably means, by edit distance. Its callers decide which
+// distance is acceptable.
+package suggest
+
+import "iter"
+
+// Nearest returns the known name with the smallest edit distance to name, the first one of several, or "" if no known
+// name is within its limit. limit returns the largest acceptable distance to a known name; it should grow with the
+// name's length, since every short text is near a short name.
+//
+// The distance is the optimal string alignment distance in bytes: the number of insertions, deletions, substitutions
+// and transpositions of adjacent bytes. The plain Levenshtein distance counts a transposition, the most common typo, as
+// two.
+func Nearest(name string, known iter.Seq[string], limit func(known string) int) string {
+	nearest, smallest := "", -1
+	for k := range known {
+		most := limit(k)
+		if max(len(name)-len(k), len(k)-len(name)) > most {
+			continue // the distance is at least the difference in length
+		}
+		if d := distance(name, k); d <= most && (smallest < 0 || d < smallest) {
+			nearest, smallest = k, d
+		}
+	}
+	return nearest
+}
+
+// distance computes three rows of the matrix of distances between prefixes of a and b at a time.
+func distance(a, b string) int {
+	beforeLast, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := range len(a) {
+		row[0] = i + 1
+		for j := range len(b) {
+			substituted := last[j]
+			if a[i] != b[j] {
+				substituted++
+			}
+			row[j+1] = min(row[j]+1, last[j+1]+1, substituted)
+			if i > 0 && j > 0 && a[i-1] == b[j] && a[i] == b[j-1] {
+				row[j+1] = min(row[j+1], beforeLast[j-1]+1)
+			}
+		}
+		beforeLast, last, row = last, row, beforeLast
+	}
+	return last[len(b)]
+}

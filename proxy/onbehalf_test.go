@@ -1,0 +1,93 @@
+package proxy_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"basegate/identity"
+	"basegate/internal/poll"
+)
+
+// completeOnBehalfOf serves a completion request of the console in the name of an account's key.
+func (h *harness) completeOnBehalfOf(account, key, body string) response {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/console/api/completions", strings.NewReader(body))
+	h.server.ServeOnBehalfOf(account, key, w, r)
+	return response{w.Code, w.Header(), w.Body.String()}
+}
+
+func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
+	for _, c := range []struct{ name, body, want string }{
+		{
+			"continuation", `{"model":"m","prompt":"once upon","max_tokens":3}`,
+			`{"model":"org/Model-8B","prompt":"once upon","max_tokens":3,"return_tokens_as_token_ids":true,"return_token_ids":true}`,
+		},
+		{ // vLLM omits the text of an echo if it lists ids
+			"score", `{"model":"m","prompt":"once upon","max_tokens":1,"echo":true,"logprobs":2}`,
+			`{"model":"org/Model-8B","prompt":"once upon","max_tokens":1,"echo":true,"logprobs":2,"return_tokens_as_token_ids":true}`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			received := make(chan string, 2)
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				received <- string(body)
+				respond(http.StatusOK, "application/json", plainResponse)(w, r)
+			}))
+			principal, err := h.keys.Authenticate(h.secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, c.body)
+			if got.status != http.StatusOK {
+				t.Fatalf("got %d %s", got.status, got.body)
+			}
+			if body := <-received; body != c.want {
+				t.Errorf("the backend received %s, want %s", body, c.want)
+			}
+			if want := h.complete(c.body); got.body != want.body {
+				t.Errorf("got %d %s, want the response to a request with the key: %s", got.status, got.body, want.body)
+			}
+			if got.header.Get("X-Acs-Upstream-Model") == "" || got.header.Get("X-Request-Id") == "" {
+				t.Errorf("X-Acs-Upstream-Model or X-Request-Id is missing: %v", got.header)
+			}
+			if h.ledger.KeyTotals(principal.KeyID).Month() == 0 {
+				t.Error("the key has not been charged")
+			}
+		})
+	}
+}
+
+func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the backend received a request") }))
+	principal, err := h.keys.Authenticate(h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
+	other, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.completeOnBehalfOf(other.ID, principal.KeyID, body); got.status != http.StatusUnauthorized || !strings.Contains(got.body, `"invalid_api_key"`) {
+		t.Errorf("the key of another account: got %d %s, want 401", got.status, got.body)
+	}
+	if got := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, `{"model":"m","prompt":"once upon","max_token":3}`); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"max_token"`) {
+		t.Errorf("an unknown field: got %d %s, want 400", got.status, got.body)
+	}
+	if _, err := h.keys.Pause(t.Context(), principal.KeyID); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the key is paused", func() bool { _, err := h.keys.Authenticate(h.secret); return err != nil })
+	if got, want := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, body), h.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
+		t.Errorf("a paused key: got %d %s, want %d %s", got.status, got.body, want.status, want.body)
+	}
+}
+
+// withoutID returns the body of an error without the request id.
+func withoutID(got response) string {
+	return strings.ReplaceAll(got.body, got.header.Get("X-Request-Id"), "")
+}

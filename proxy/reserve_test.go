@@ -1,0 +1,166 @@
+package proxy_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	"basegate/identity"
+	"basegate/internal/poll"
+	"basegate/quota"
+)
+
+// withCaps returns a change of a key that changes its caps.
+func withCaps(change func(*quota.Caps)) func(*identity.KeyFields) {
+	return func(f *identity.KeyFields) { change(&f.Caps) }
+}
+
+// updateKey changes the harness's key.
+func (h *harness) updateKey(change func(*identity.KeyFields)) {
+	h.t.Helper()
+	all, err := h.keys.List(h.t.Context())
+	if err == nil {
+		_, err = h.keys.Set(h.t.Context(), all[0].ID, change)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestCapClampsThenRefuses(t *testing.T) {
+	var received []string
+	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		received = append(received, string(body))
+		respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":10,"completion_tokens":7}}`)(w, r)
+	}))
+	complete := func(maxTokens int) response {
+		return h.complete(fmt.Sprintf(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":%d}`, maxTokens))
+	}
+	if got := complete(7); got.header.Get("X-Ratelimit-Limit-Tokens") != "" {
+		t.Errorf("without a cap: X-Ratelimit-Limit-Tokens is %q", got.header.Get("X-Ratelimit-Limit-Tokens"))
+	}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(17 + 17 + 12) }))
+	whole := complete(7)
+	if whole.status != 200 || whole.header.Get("X-Acs-Max-Tokens-Clamped") != "" || whole.header.Get("X-Ratelimit-Limit-Tokens") != "46" ||
+		whole.header.Get("X-Ratelimit-Remaining-Tokens") != "12" || whole.header.Get("X-Ratelimit-Reset-Tokens") == "" {
+		t.Errorf("a request that fits: got %d, headers %v", whole.status, whole.header)
+	}
+	clamped := complete(9)
+	if clamped.status != 200 || clamped.header.Get("X-Acs-Max-Tokens-Clamped") != "requested=9,applied=2,reason=budget" {
+		t.Errorf("a request that fits in part: got %d, headers %v", clamped.status, clamped.header)
+	}
+	if got := received[len(received)-1]; !strings.Contains(got, `"max_tokens":2}`) {
+		t.Errorf("the backend received %s, want max_tokens 2", got)
+	}
+	refused := complete(1)
+	for _, part := range []string{`"code":"budget_exceeded"`, `"type":"insufficient_quota"`, `"scope":"key"`, `"window":"month"`, `"meter":"total"`, `"limit":46`, `"reserved":0`, `"resets_at":"`} {
+		if refused.status != 429 || !strings.Contains(refused.body, part) {
+			t.Errorf("got %d %s, want 429 with %s", refused.status, refused.body, part)
+		}
+	}
+	if refused.header.Get("X-Should-Retry") != "false" || refused.header.Get("X-Ratelimit-Remaining-Tokens") != "0" || refused.header.Get("Retry-After") != "" {
+		t.Errorf("headers of the refusal: %v", refused.header)
+	}
+	h.awaitRows(3) // not one for the refusal
+}
+
+// A request is refused only by the exact count of its prompt. A prompt whose upper bound fits is not counted.
+func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
+	tokenizeCalls := 0
+	h := newHarness(t, nil, startBackendCounting(t, &tokenizeCalls, respond(200, "application/json", plainResponse)))
+	text := strings.Repeat("word ", 20) // 100 bytes, 21 tokens
+	for _, c := range []struct {
+		limit   int64 // tokens left
+		calls   int   // of the tokenizer
+		status  int
+		clamped string
+	}{
+		{100 + 2 + 16, 0, 200, ""}, // the bound: the bytes, the special token that the backend has reported, and one in reserve
+		{100 + 2 + 15, 1, 200, ""},
+		{21 + 16, 1, 200, ""},
+		{21 + 15, 1, 200, "requested=16,applied=15,reason=budget"},
+		{21, 1, 429, ""},
+	} {
+		used := int64(0)
+		all, err := h.ledger.Usage(t.Context(), budget.Filter{}, budget.ByModel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range all {
+			used += row.PromptTokens + row.CompletionTokens
+		}
+		h.updateKey(withCaps(func(caps *quota.Caps) { caps.MonthTotal = quota.Limit(used + c.limit) }))
+		before := tokenizeCalls
+		got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, text))
+		if got.status != c.status || tokenizeCalls-before != c.calls || got.header.Get("X-Acs-Max-Tokens-Clamped") != c.clamped {
+			t.Errorf("%d tokens left: got %d after %d calls of the tokenizer, want %d after %d; headers %v: %s",
+				c.limit, got.status, tokenizeCalls-before, c.status, c.calls, got.header, got.body)
+		}
+	}
+}
+
+// If the tokenizer does not respond, a request whose bound exceeds the cap fails, but not with 429.
+func TestCapNeverRefusesByTheBound(t *testing.T) {
+	h := newHarness(t, nil, startBackendWithout(t, "/tokenize", respond(200, "application/json", plainResponse)))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(50) }))
+	got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, strings.Repeat("word ", 20)))
+	if got.status != 502 || !strings.Contains(got.body, `"upstream_unreachable"`) || !strings.Contains(got.body, "tokenizer") {
+		t.Errorf("got %d %s, want 502 upstream_unreachable", got.status, got.body)
+	}
+}
+
+// A request that does not fit only because of other reservations waits until they have been settled.
+func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(100) }))
+	body := `{"model":"m","prompt":[1,2,3,4],"max_tokens":60}`
+	first := h.completeAsync(t.Context(), body)
+	<-backend.arrived
+	second := h.completeAsync(t.Context(), body)
+	h.awaitQueue("both requests have a slot", admission.Stats{Running: 2})
+	select {
+	case <-backend.arrived:
+		t.Error("both requests were forwarded, which may exceed the cap")
+	case got := <-second:
+		t.Errorf("the second request: got %d %s, want it to wait", got.status, got.body)
+	case <-time.NewTimer(50 * time.Millisecond).C:
+	}
+	backend.release <- struct{}{}
+	backend.release <- struct{}{}
+	for _, one := range []<-chan response{first, second} {
+		if got := <-one; got.status != 200 || got.header.Get("X-Acs-Max-Tokens-Clamped") != "" {
+			t.Errorf("got %d, want 200 without clamping; headers %v", got.status, got.header)
+		}
+	}
+}
+
+func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
+	backend := newBlockingBackend()
+	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
+	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = int64(len(body)) }, startBackend(t, backend.ServeHTTP))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(29) }))
+	first := h.completeAsync(t.Context(), body)
+	<-backend.arrived
+	second := h.completeAsync(t.Context(), body)
+	poll.Until(t, "the second request waits", func() bool { return h.queue.Stats().BufferedBytes == int64(len(body)) })
+	if got := h.complete(body); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
+		t.Errorf("the third request: got %d %s, want 503 overloaded", got.status, got.body)
+	}
+	backend.release <- struct{}{}
+	backend.release <- struct{}{}
+	for _, one := range []<-chan response{first, second} {
+		if got := <-one; got.status != http.StatusOK {
+			t.Errorf("got %d %s, want 200", got.status, got.body)
+		}
+	}
+	if s := h.queue.Stats(); s.BufferedBytes != 0 {
+		t.Errorf("got %+v, want nothing buffered", s)
+	}
+}

@@ -1,0 +1,262 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/budget"
+	"basegate/internal/poll"
+	"basegate/mockvllm"
+)
+
+// awaitRows waits until nothing is in flight and the ledger has n rows, and returns them, the oldest first.
+func (h *harness) awaitRows(n int) []budget.Row {
+	h.t.Helper()
+	var all []budget.Row
+	poll.Until(h.t, fmt.Sprintf("the ledger has %d rows and nothing is in flight", n), func() bool {
+		var err error
+		if all, err = h.ledger.Usage(h.t.Context(), budget.Filter{}, budget.ByRequest); err != nil {
+			h.t.Fatal(err)
+		}
+		return len(all) >= n && h.server.InFlight() == 0
+	})
+	slices.Reverse(all)
+	if len(all) != n {
+		h.t.Fatalf("got %d rows, want %d", len(all), n)
+	}
+	return all
+}
+
+// summary returns state, status, code, prompt tokens and completion tokens of a row.
+func summary(row budget.Row) string {
+	return fmt.Sprintf("%s %d %q %d+%d", row.State, row.Status, row.Code, row.PromptTokens, row.CompletionTokens)
+}
+
+// respondStreamThenHang returns a handler that sends events and then blocks until the gateway disconnects.
+func respondStreamThenHang(events ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if len(events) > 0 {
+			respondStream(events...)(w, r)
+		}
+		<-r.Context().Done()
+	}
+}
+
+// eventWithLogprobs returns an event with that many tokens in its logprobs.
+func eventWithLogprobs(text string, tokens int) string {
+	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"text\":%q,\"logprobs\":{\"tokens\":[%s]},\"finish_reason\":null}]}\n\n",
+		text, strings.TrimSuffix(strings.Repeat(`"t",`, tokens), ","))
+}
+
+// Tokens are words, and a prompt has one token more: see startBackend.
+func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
+	const events = 2 // that the client reads before it disconnects, if the backend sends any
+	for _, c := range []struct {
+		name, body string
+		backend    http.HandlerFunc
+		want       string // prompt and completion tokens
+	}{
+		{"in the middle of a stream", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not", "null"), event(0, " to", "null")), "4+2"},
+		{"events of several tokens", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not to be ", "null"), event(0, "that is", "null")), "4+5"},
+		{"events of less than a token", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "no", "null"), event(0, "t", "null")), "4+2"},
+		{"an event without text", `"prompt":"to be or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "", "null"), event(0, "not", "null")), "4+1"},
+		{"text with escapes", `"prompt":"to \"be\"\n or","max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not \"to\"\n", "null"), event(0, "š ř", "null")), "4+4"},
+		{"token ids", `"prompt":[1,2,3,4,5],"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "not", "null"), event(0, " to be", "null")), "5+3"},
+		{"several prompts", `"prompt":["to be","or not to be"],"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "a b", "null"), event(1, "c", "null")), "8+3"},
+		{"several choices", `"prompt":"to be","n":2,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "a b", "null"), event(1, "c d e", "null")), "3+5"},
+		{"logprobs count the tokens", `"prompt":"to be","logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 3), eventWithLogprobs("b", 1)), "3+4"},
+		{"an echo is not a completion", `"prompt":"to be","echo":true,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+4"},
+		{"an echo of token ids", `"prompt":[1,2,3],"echo":true,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+3"},
+		{"an echo with logprobs", `"prompt":[[1],[2,3,4]],"echo":true,"logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)), "4+5"},
+		{"an echo of text with logprobs", `"prompt":"to be","echo":true,"logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)), "3+3"},
+		{"an echo of a text that was counted to fit", `"prompt":"to ` + strings.Repeat("be", 2500) + `","echo":true,"logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)), "3+3"},
+		{"never more than was reserved", `"prompt":"to be","max_tokens":3,"stream":true`, respondStreamThenHang(event(0, "a b c d", "null"), event(0, "e", "null")), "3+3"},
+		{"before the first event", `"prompt":"to be or","stream":true`, respondStreamThenHang(), "4+0"},
+		{"a plain response", `"prompt":"to be or"`, respondStreamThenHang(), "4+0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			arrived := make(chan struct{}, 1)
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				arrived <- struct{}{}
+				c.backend(w, r)
+			}))
+			ctx, disconnect := context.WithCancel(t.Context())
+			defer disconnect()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				resp, err := client.Do(h.newRequest(ctx, http.MethodPost, "/v1/completions", `{"model":"m",`+c.body+`}`))
+				if err != nil {
+					return
+				}
+				defer resp.Body.Close()
+				for read := ""; strings.Count(read, "\n\n") < events; {
+					b := make([]byte, 1024)
+					n, err := resp.Body.Read(b)
+					if err != nil {
+						t.Errorf("after %q: %v", read, err)
+						return
+					}
+					read += string(b[:n])
+				}
+				disconnect()
+			}()
+			<-arrived
+			if strings.HasSuffix(c.want, "+0") {
+				disconnect()
+			}
+			<-done
+			if got, want := summary(h.awaitRows(1)[0]), `settled 499 "client_gone" `+c.want; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			if s := h.queue.Stats(); s.Running+s.Waiting != 0 {
+				t.Errorf("the slot was not released: %+v", s)
+			}
+		})
+	}
+}
+
+// After a crash, the ledger charges what the row in flight contains: the counted prompt and the tokens sent so far.
+func TestLongStreamIsCheckpointedWithItsExactPrompt(t *testing.T) {
+	t.Parallel() // it waits for the background count and the checkpoint
+	for _, c := range []struct {
+		name, body string
+		events     []string
+		want       string
+	}{
+		{"a text", `"prompt":"to be or"`, []string{event(0, "not", "null"), event(0, " to", "null")}, "4+2"},
+		{"an echo of token ids, all in the first event", `"prompt":[1,2,3],"echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "3+3"},
+		{"an echo of a text, counted by events", `"prompt":"to be or","echo":true,"logprobs":0`, []string{eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)}, "4+2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t, nil, startBackend(t, respondStreamThenHang(c.events...)))
+			ctx, disconnect := context.WithCancel(t.Context())
+			defer disconnect()
+			done := h.completeAsync(ctx, `{"model":"m",`+c.body+`,"max_tokens":9,"stream":true}`)
+			var found string
+			poll.Until(t, "the row in flight has the prompt's and the completion's tokens", func() bool {
+				err := h.db.Read().QueryRowContext(t.Context(),
+					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
+				return err == nil && found == c.want+" at b0"
+			})
+			disconnect()
+			<-done
+			h.awaitRows(1)
+		})
+	}
+}
+
+func TestBrokenStreamIsChargedForWhatWasSent(t *testing.T) {
+	broken := map[string]http.HandlerFunc{
+		"cut off":      respondStream(event(0, "or not", "null")),
+		"an error":     respondStream(event(0, "or not", "null"), `data: {"error":{"message":"EngineCore died","code":500}}`+"\n\n", doneEvent),
+		"no finish":    respondStream(event(0, "or not", "null"), doneEvent),
+		"in one write": respondStream(event(0, "or not", "null") + doneEvent),
+	}
+	for name, handler := range broken {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil, startBackend(t, handler))
+			got := h.complete(`{"model":"m","prompt":"to be","stream":true}`)
+			if !strings.Contains(got.body, `data: {"error"`) {
+				t.Errorf("got %q, want an error event", got.body)
+			}
+			if got := h.awaitRows(1)[0]; got.PromptTokens != 3 || got.CompletionTokens != 2 || got.Status != 200 || got.Code == "" {
+				t.Errorf("the row is %s, want status 200, a code and 3+2 tokens", summary(got))
+			}
+		})
+	}
+}
+
+func TestFailureBeforeTheFirstTokenIsNotCharged(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"an error":               respond(500, "text/plain", "Internal Server Error"),
+		"a refusal":              respond(400, "application/json", `{"error":{"message":"no","code":400}}`),
+		"an error in the stream": respondStream(`data: {"error":{"message":"no","code":400}}`+"\n\n", doneEvent),
+		"an abort":               respondStream(event(0, "", `"abort"`), doneEvent),
+		"a reset":                func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil, startBackend(t, handler))
+			got := h.complete(`{"model":"m","prompt":"to be","stream":true}`)
+			row := h.awaitRows(1)[0]
+			if row.PromptTokens+row.CompletionTokens != 0 || row.Status != got.status || !strings.Contains(got.body, `"code":"`+row.Code+`"`) {
+				t.Errorf("the row is %s for the response %d %s", summary(row), got.status, got.body)
+			}
+		})
+	}
+}
+
+// If the tokenizer does not respond, the prompt is charged by its bytes, and the completion by its events.
+func TestUpperBoundIsChargedWithoutATokenizer(t *testing.T) {
+	h := newHarness(t, nil, startBackendWithout(t, "/tokenize", respondStream(event(0, "or not", "null"), event(0, " to", "null"))))
+	h.complete(`{"model":"m","prompt":"to be","stream":true}`)
+	if got := h.awaitRows(1)[0]; got.PromptTokens != int64(len("to be")+4) || got.CompletionTokens != 2 {
+		t.Errorf("the row is %s", summary(got))
+	}
+}
+
+// Every version of vLLM reports usage, but a proxy in between may remove it.
+func TestResponseWithoutUsageIsCounted(t *testing.T) {
+	plain := newHarness(t, nil, startBackend(t, respond(200, "application/json",
+		`{"choices":[{"index":0,"text":"or not to be","finish_reason":"stop"},{"index":1,"text":"that","finish_reason":"stop"}]}`)))
+	plain.complete(`{"model":"m","prompt":"to be","n":2}`)
+	stream := newHarness(t, nil, startBackend(t, respondStream(event(0, "or not", "null"), event(0, " to be", `"stop"`), doneEvent)))
+	stream.complete(`{"model":"m","prompt":"to be","stream":true}`)
+	for h, want := range map[*harness]string{plain: `settled 200 "" 3+5`, stream: `settled 200 "" 3+4`} {
+		if got := summary(h.awaitRows(1)[0]); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// The gateway requests the usage event of a stream even if the client has not, so all responses are charged as vLLM
+// reports.
+func TestCompleteResponseIsChargedByItsUsage(t *testing.T) {
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mock.Close() })
+	h := newHarness(t, nil, mock.URL())
+	bodies := []string{
+		`"prompt":"The sea"`,
+		`"prompt":[72,101,108],"max_tokens":5`,
+		`"prompt":["The sea","A ship"],"n":2,"max_tokens":4`,
+		`"prompt":"The sea","echo":true,"logprobs":2`,
+		`"prompt":"The sea","best_of":4,"n":2,"max_tokens":3`,
+		`"prompt":"The sea","stream":true,"max_tokens":7`,
+		`"prompt":["The sea","A ship"],"n":3,"stream":true,"max_tokens":4`,
+	}
+	for i, body := range bodies {
+		if got := h.complete(`{"model":"m","seed":1,` + body + `}`); got.status != 200 {
+			t.Fatalf("%s: %d %s", body, got.status, got.body)
+		}
+		h.awaitRows(i + 1) // so that the rows are in the order of bodies
+	}
+	var got []string
+	for _, row := range h.awaitRows(len(bodies)) {
+		got = append(got, fmt.Sprintf("%d+%d %v", row.PromptTokens, row.CompletionTokens, row.Stream))
+	}
+	tokenized := func(text string) int64 {
+		n, err := h.tokenize(mock.URL(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	sea, ship := tokenized("The sea"), tokenized("A ship")
+	want := []string{
+		fmt.Sprintf("%d+16 false", sea), "3+5 false", fmt.Sprintf("%d+16 false", sea+ship), fmt.Sprintf("%d+16 false", sea),
+		fmt.Sprintf("%d+12 false", sea), fmt.Sprintf("%d+7 true", sea), fmt.Sprintf("%d+24 true", sea+ship),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

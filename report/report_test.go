@@ -1,0 +1,287 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/budget"
+	"basegate/identity"
+	"basegate/report"
+)
+
+var allGroupings = []budget.Grouping{
+	budget.ByRequest, budget.ByKey, budget.ByAccount, budget.ByModel, budget.ByDay,
+	budget.ByDayModel, budget.ByWorkload, budget.ByUser,
+}
+
+func TestColumnsOfEveryGrouping(t *testing.T) {
+	const sums = "requests,prompt_tokens,completion_tokens,total_tokens"
+	commandLine := map[budget.Grouping]string{
+		budget.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
+			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
+		budget.ByKey:     "key,name,account," + sums,
+		budget.ByAccount: "account," + sums,
+		budget.ByModel:   "model," + sums,
+		budget.ByDay:     "day," + sums,
+	}
+	console := map[budget.Grouping]string{
+		budget.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
+			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
+		budget.ByKey:      "key,key_name,account," + sums,
+		budget.ByAccount:  "account," + sums,
+		budget.ByModel:    "model," + sums,
+		budget.ByDay:      "day," + sums,
+		budget.ByDayModel: "day,model," + sums,
+		budget.ByWorkload: "workload," + sums,
+		budget.ByUser:     "user," + sums,
+	}
+	for _, by := range append(allGroupings, "week", "") {
+		if columns, ok := report.CommandLineColumns(by); ok != (commandLine[by] != "") {
+			t.Errorf("the command line offers %q: %v", by, ok)
+		} else if got := header(t, columns); got != commandLine[by] {
+			t.Errorf("command line by %q:\ngot  %s\nwant %s", by, got, commandLine[by])
+		}
+		if columns, ok := report.ConsoleColumns(by); ok != (console[by] != "") {
+			t.Errorf("the console offers %q: %v", by, ok)
+		} else if got := header(t, columns); got != console[by] {
+			t.Errorf("console by %q:\ngot  %s\nwant %s", by, got, console[by])
+		}
+	}
+	want := []string{"request", "key", "account", "model", "day"}
+	if diff := cmp.Diff(want, report.CommandLineGroupings()); diff != "" {
+		t.Errorf("groupings of the command line (-want +got):\n%s", diff)
+	}
+}
+
+// header returns the header line of an empty report as CSV.
+func header(t *testing.T, columns report.Columns) string {
+	t.Helper()
+	var out strings.Builder
+	if err := (report.Usage{Columns: columns, Rows: rows()}).WriteCSV(&out); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}
+
+func rows(all ...budget.Row) iter.Seq2[budget.Row, error] {
+	return func(yield func(budget.Row, error) bool) {
+		for _, r := range all {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+var testNames = report.Names{
+	Keys:   map[string]identity.Key{"key_1": {ID: "key_1", Prefix: "acs-bm-abcdef", Name: "laptop"}},
+	Emails: map[string]string{"acc_1": "ada@example.org"},
+}
+
+// testRequests are a request of a known key and account, and one whose ids have no names.
+var testRequests = []budget.Row{
+	{
+		Requests: 1, PromptTokens: 10, CompletionTokens: 5, Time: time.Date(2026, 11, 20, 12, 0, 0, 500_000_000, time.UTC),
+		KeyID: "key_1", AccountID: "acc_1", Model: "m", Workload: "batch", User: `<&>"`, RequestID: "req_1", Backend: "gpu1",
+		Endpoint: "/v1/completions", Stream: true, Status: 200, State: "settled",
+		Queue: 1500 * time.Microsecond, FirstToken: 20 * time.Millisecond, Total: 1_234_567_891 * time.Microsecond,
+	},
+	{
+		Requests: 1, PromptTokens: 1, Time: time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC),
+		KeyID: "key_2", AccountID: "acc_2", Model: "m", RequestID: "req_2", Backend: "gpu1",
+		Endpoint: "/v1/chat/completions", Status: 502, Code: "vllm_oom", State: "settled", Total: time.Second,
+	},
+}
+
+func requestReport(t *testing.T, columns func(budget.Grouping) (report.Columns, bool)) report.Usage {
+	t.Helper()
+	byRequest, ok := columns(budget.ByRequest)
+	if !ok {
+		t.Fatal("no columns by request")
+	}
+	return report.Usage{Columns: byRequest, Names: testNames, Rows: rows(testRequests...)}
+}
+
+func TestFormats(t *testing.T) {
+	commandLine, console := requestReport(t, report.CommandLineColumns), requestReport(t, report.ConsoleColumns)
+	empty := report.Usage{Columns: commandLine.Columns, Rows: rows()}
+	for name, c := range map[string]struct {
+		write func(io.Writer) error
+		want  string
+	}{
+		"CSV of the command line": {commandLine.WriteCSV, `
+request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state,prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms
+req_1,2026-11-20T12:00:00.5Z,acs-bm-abcdef,ada@example.org,m,gpu1,/v1/completions,batch,"<&>""",true,200,,settled,10,5,1.5,20,1234567.891
+req_2,2026-11-02T00:00:00Z,key_2,acc_2,m,gpu1,/v1/chat/completions,,,false,502,vllm_oom,settled,1,0,0,0,1000
+`},
+		"CSV of the console": {console.WriteCSV, `
+request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state,prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms
+req_1,2026-11-20T12:00:00.5Z,ada@example.org,acs-bm-abcdef,laptop,m,gpu1,batch,"<&>""",true,200,,settled,10,5,1.5,20,1234567.891
+req_2,2026-11-02T00:00:00Z,acc_2,key_2,,m,gpu1,,,false,502,vllm_oom,settled,1,0,0,0,1000
+`},
+		"JSON": {commandLine.WriteJSON, `
+[
+  {"request_id": "req_1", "time": "2026-11-20T12:00:00.5Z", "key": "acs-bm-abcdef", "account": "ada@example.org", "model": "m", "backend": "gpu1", "endpoint": "/v1/completions", "workload": "batch", "user": "<&>\"", "stream": true, "status": 200, "code": "", "state": "settled", "prompt_tokens": 10, "completion_tokens": 5, "queue_ms": 1.5, "first_token_ms": 20, "total_ms": 1234567.891},
+  {"request_id": "req_2", "time": "2026-11-02T00:00:00Z", "key": "key_2", "account": "acc_2", "model": "m", "backend": "gpu1", "endpoint": "/v1/chat/completions", "workload": "", "user": "", "stream": false, "status": 502, "code": "vllm_oom", "state": "settled", "prompt_tokens": 1, "completion_tokens": 0, "queue_ms": 0, "first_token_ms": 0, "total_ms": 1000}
+]
+`},
+		"table": {commandLine.WriteTable, `
+TIME                 KEY            ACCOUNT          MODEL  BACKEND  STATUS  CODE      STATE    PROMPT TOKENS  COMPLETION TOKENS  TOTAL MS
+2026-11-20 12:00:00  acs-bm-abcdef  ada@example.org  m      gpu1     200     -         settled  10             5                  1234567.891
+2026-11-02 00:00:00  key_2          acc_2            m      gpu1     502     vllm_oom  settled  1              0                  1000
+total                                                                                           11             5
+`},
+		"empty JSON": {empty.WriteJSON, "\n[]\n"},
+		"empty table": {empty.WriteTable, `
+TIME   KEY  ACCOUNT  MODEL  BACKEND  STATUS  CODE  STATE  PROMPT TOKENS  COMPLETION TOKENS  TOTAL MS
+total                                                     0              0
+`},
+	} {
+		var out strings.Builder
+		if err := c.write(&out); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(c.want[1:], out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Clients choose the user tag and the workload; people choose the names of keys.
+func TestCSVEscapesFormulas(t *testing.T) {
+	columns, _ := report.ConsoleColumns(budget.ByRequest)
+	for tag, want := range map[string]string{
+		"":           "",
+		"a=1":        "a=1",
+		" =1":        " =1",
+		"'=1":        "'=1",
+		"\xff=1":     "\xff=1",
+		"=1":         "'=1",
+		"+1":         "'+1",
+		"-1":         "'-1",
+		"@SUM(A1)":   "'@SUM(A1)",
+		"\t=1":       "'\t=1",
+		"\r=1":       "'\r=1",
+		"\n=1":       "'\n=1",
+		"＝1":         "'＝1",
+		"＋1":         "'＋1",
+		"－1":         "'－1",
+		"＠x":         "'＠x",
+		"=HYPERLINK": "'=HYPERLINK",
+	} {
+		names := report.Names{Keys: map[string]identity.Key{"key_1": {Prefix: "acs", Name: tag}}}
+		row := budget.Row{KeyID: "key_1", User: tag, Workload: tag}
+		var csvOut, jsonOut bytes.Buffer
+		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteCSV(&csvOut); err != nil {
+			t.Fatal(err)
+		}
+		record := readCSV(t, &csvOut)[0]
+		for _, column := range []string{"user", "workload", "key_name"} {
+			if got := record[column]; got != want {
+				t.Errorf("%s %q is written as %q, want %q", column, tag, got, want)
+			}
+		}
+		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteJSON(&jsonOut); err != nil {
+			t.Fatal(err)
+		}
+		var objects []map[string]any
+		if err := json.Unmarshal(jsonOut.Bytes(), &objects); err != nil {
+			t.Fatal(err)
+		}
+		if got := objects[0]["user"]; got != strings.ToValidUTF8(tag, "\ufffd") {
+			t.Errorf("user %q is %q in JSON", tag, got)
+		}
+	}
+}
+
+// readCSV returns the records as maps from the header's columns.
+func readCSV(t *testing.T, in io.Reader) []map[string]string {
+	t.Helper()
+	records, err := csv.NewReader(in).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []map[string]string
+	for _, cells := range records[1:] {
+		record := map[string]string{}
+		for i, cell := range cells {
+			record[records[0][i]] = cell
+		}
+		all = append(all, record)
+	}
+	return all
+}
+
+// Any tags read back from CSV as they were written, but for the apostrophe of those that a spreadsheet would take for a
+// formula.
+func FuzzCSV(f *testing.F) {
+	for _, tag := range []string{
+		"", "a", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", `"=1"`, "a,b", "a\"b", "a\r\nb", " =1", "\xff", "\\.", "é",
+		"\x00=1", ";=1", "＝1", "＠x",
+	} {
+		f.Add(tag, "b")
+		f.Add("a", tag)
+	}
+	columns, _ := report.ConsoleColumns(budget.ByRequest)
+	f.Fuzz(func(t *testing.T, user, workload string) {
+		row := budget.Row{User: user, Workload: workload}
+		var out bytes.Buffer
+		if err := (report.Usage{Columns: columns, Rows: rows(row, row)}).WriteCSV(&out); err != nil {
+			t.Fatal(err)
+		}
+		records := readCSV(t, &out)
+		if len(records) != 2 {
+			t.Fatalf("%q, %q: %d records", user, workload, len(records))
+		}
+		for _, record := range records {
+			for column, tag := range map[string]string{"user": user, "workload": workload} {
+				want := tag
+				for _, prefix := range []string{"=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"} {
+					if strings.HasPrefix(tag, prefix) {
+						want = "'" + tag
+					}
+				}
+				// The reader turns each \r\n into \n.
+				if got := record[column]; got != strings.ReplaceAll(want, "\r\n", "\n") {
+					t.Errorf("%s %q reads back as %q, want %q", column, tag, got, want)
+				}
+			}
+		}
+	})
+}
+
+var (
+	errRead  = errors.New("database is locked")
+	errWrite = errors.New("no space left on device")
+)
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errWrite }
+
+func TestErrorsOfReadingAndWritingAreReturned(t *testing.T) {
+	columns, _ := report.CommandLineColumns(budget.ByRequest)
+	long := make([]budget.Row, 5000) // more than any buffer holds
+	failing := func(yield func(budget.Row, error) bool) { yield(budget.Row{}, errRead) }
+	for name, write := range map[string]func(report.Usage, io.Writer) error{
+		"CSV": report.Usage.WriteCSV, "JSON": report.Usage.WriteJSON, "table": report.Usage.WriteTable,
+	} {
+		if err := write(report.Usage{Columns: columns, Rows: failing}, io.Discard); !errors.Is(err, errRead) {
+			t.Errorf("%s: a failed read returns %v", name, err)
+		}
+		for _, all := range [][]budget.Row{nil, long} {
+			if err := write(report.Usage{Columns: columns, Rows: rows(all...)}, failingWriter{}); !errors.Is(err, errWrite) {
+				t.Errorf("%s of %d rows: a failed write returns %v", name, len(all), err)
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package stream_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/internal/ssetest"
+	"basegate/stream"
+)
+
+// pooledSource is a source that is read like the bodies of http1/client.
+type pooledSource struct{ io.Reader }
+
+func (p pooledSource) ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
+	buffer = get()
+	n, err = p.Read(buffer)
+	if n == 0 {
+		put(buffer)
+		return nil, 0, err
+	}
+	return buffer, n, err
+}
+
+// relay reads a stream to its end, as a proxy does, and returns the bytes to pass on.
+func relay(source io.Reader, choices int, passUsage bool) (passed string, state *stream.State, status stream.Status, err error) {
+	reader := stream.NewReader(source)
+	defer reader.Release()
+	state = stream.NewState(choices, passUsage, nil)
+	for {
+		batch, err := reader.Next()
+		if errors.Is(err, io.EOF) || errors.Is(err, stream.ErrMidEvent) {
+			return passed, state, state.End(), nil
+		}
+		if err != nil {
+			return passed, state, status, err
+		}
+		events, status := state.Add(batch)
+		passed += string(events)
+		if status != stream.Open {
+			return passed, state, status, nil
+		}
+	}
+}
+
+// A stream is passed on unchanged, except for the usage event that the client did not ask for, however the network
+// splits it: in two at every offset, byte by byte, and not at all. [DONE] is left to the caller.
+func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
+	for _, s := range ssetest.Streams() {
+		t.Run(s.Name, func(t *testing.T) {
+			sent := s.Text()
+			check := func(split string, source func() io.Reader) {
+				t.Helper()
+				for passUsage, want := range map[bool]string{true: sent, false: s.TextWithoutUsage()} {
+					want = strings.TrimSuffix(want, ssetest.Done)
+					for kind, r := range map[string]io.Reader{"plain": source(), "pooled": pooledSource{source()}} {
+						got, state, status, err := relay(r, s.Choices, passUsage)
+						if got != want {
+							t.Fatalf("%s, %s source, usage %t (-want +got):\n%s", split, kind, passUsage, cmp.Diff(want, got))
+						}
+						if status != stream.Complete || err != nil || !state.Usage().Known {
+							t.Fatalf("%s, %s source, usage %t: status %d, usage %+v, %v", split, kind, passUsage, status, state.Usage(), err)
+						}
+					}
+				}
+			}
+			for at := range len(sent) + 1 {
+				check(fmt.Sprint("split at ", at), func() io.Reader {
+					return io.MultiReader(strings.NewReader(sent[:at]), strings.NewReader(sent[at:]))
+				})
+			}
+			check("byte by byte", func() io.Reader { return iotest.OneByteReader(strings.NewReader(sent)) })
+			check("not split", func() io.Reader { return strings.NewReader(sent) })
+		})
+	}
+}
+
+// If a stream is cut off at any offset, the events that are whole are passed on. The stream is complete from the usage
+// event on, which the client asked for; every choice has finished before it.
+func TestStreamCutOffAtAnyOffsetPassesWholeEvents(t *testing.T) {
+	for _, s := range ssetest.Streams() {
+		t.Run(s.Name, func(t *testing.T) {
+			sent := s.Text()
+			for at := range len(sent) {
+				whole, want := "", stream.Failed
+				for _, e := range s.Events {
+					if len(whole)+len(e) > at {
+						break
+					}
+					whole += e
+					if strings.Contains(e, `"choices":[]`) {
+						want = stream.Complete
+					}
+				}
+				got, _, status, err := relay(strings.NewReader(sent[:at]), s.Choices, true)
+				if got != whole || err != nil {
+					t.Fatalf("cut off at %d: %v (-want +got):\n%s", at, err, cmp.Diff(whole, got))
+				}
+				if status != want {
+					t.Fatalf("cut off at %d: status %d, want %d", at, status, want)
+				}
+			}
+		})
+	}
+}
