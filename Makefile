@@ -72,7 +72,7 @@ bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of 
 	go test -timeout 30m -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database
 	go run ./bench $(BENCH_FLAGS)
 
-bench-check: build ## the same figures, and a failure for each ratio that is over its goal
+bench-check: build ## the same figures; fails for each ratio over its limit, a guard against regressions
 	go run ./bench -check $(BENCH_FLAGS)
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked

@@ -3,18 +3,18 @@ package main
 import "syscall"
 
 const (
-	// wantedDescriptors are enough for the most streams that are held, each of which is two connections.
+	// wantedDescriptors suffice for 10,000 held streams, each of which uses two connections of a proxy.
 	wantedDescriptors = 32_768
-	// spareDescriptors are what a process has open besides: files, listeners, the gateway's questions to the tokenizer.
+	// spareDescriptors are a process's other descriptors: files, listeners, the gateway's requests to /tokenize.
 	spareDescriptors = 1000
 )
 
-// raiseDescriptors asks for as many open files as the work needs, for this process and its children, and tells how many
-// there may be. Only root gets past the hard limit.
-func raiseDescriptors() int {
+// raiseDescriptorLimit raises the limit of open files for this process and its children, if possible to
+// wantedDescriptors, and returns the limit. Only root may exceed the hard limit.
+func raiseDescriptorLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
-		return 1024 // what every system has
+		return 1024 // a limit that every system allows
 	}
 	for _, most := range []uint64{max(limit.Max, wantedDescriptors), limit.Max} {
 		wanted := syscall.Rlimit{Cur: min(most, wantedDescriptors), Max: most}
@@ -25,5 +25,5 @@ func raiseDescriptors() int {
 	return int(min(limit.Cur, wantedDescriptors))
 }
 
-// streamsWithin is how many streams one process can pass on with so many descriptors.
-func streamsWithin(descriptors int) int { return max(descriptors-spareDescriptors, 0) / 2 }
+// maxStreams returns how many streams one process can proxy with this many descriptors.
+func maxStreams(descriptors int) int { return max(descriptors-spareDescriptors, 0) / 2 }

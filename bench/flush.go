@@ -9,25 +9,25 @@ import (
 
 const (
 	flushes   = 200
-	flushSize = 4 << 10 // bytes, about what a row and its place in the index take
+	flushSize = 4 << 10 // bytes; about a row and its index entries
 )
 
-// flushTime is the median time that this machine takes to write a little and have it on disk, which is what the ledger
-// promises before an answer's last byte. It writes over what is there, as SQLite does in its log: to make a file longer
-// takes longer, and would make the promise look dearer than it is.
+// flushTime returns the median time of a small write with fsync on this machine, which the ledger makes before a
+// response's last byte. It overwrites existing bytes, as SQLite does in its WAL: extending a file takes longer, and
+// would overstate the cost of the ledger.
 func flushTime() (took time.Duration, err error) {
 	file, err := os.CreateTemp("", "basegate-flush-")
 	if err != nil {
 		return 0, fmt.Errorf("time a flush: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
-	if err := flushed(file, make([]byte, flushes*flushSize), 0); err != nil {
+	if err := writeAndSync(file, make([]byte, flushes*flushSize), 0); err != nil {
 		return 0, err
 	}
 	var each []time.Duration
 	for i := range flushes {
 		began := time.Now()
-		if err := flushed(file, make([]byte, flushSize), int64(i*flushSize)); err != nil {
+		if err := writeAndSync(file, make([]byte, flushSize), int64(i*flushSize)); err != nil {
 			return 0, err
 		}
 		each = append(each, time.Since(began))
@@ -35,7 +35,7 @@ func flushTime() (took time.Duration, err error) {
 	return median(each), nil
 }
 
-func flushed(file *os.File, text []byte, at int64) error {
+func writeAndSync(file *os.File, text []byte, at int64) error {
 	if _, err := file.WriteAt(text, at); err != nil {
 		return fmt.Errorf("time a flush: %w", err)
 	}

@@ -6,95 +6,113 @@ import (
 	"strings"
 )
 
-// judgement is a goal and what was measured of it.
-type judgement struct {
-	name   string
-	most   float64
-	figure figure
-	digits int // of the figure, behind the point
+// A goal bounds one figure of the gateway, in most cases a ratio to the ReverseProxy of the same run.
+type goal struct {
+	name     string
+	limit    float64 // guards against regressions: -check fails above it
+	ambition float64 // what the figure should become; -check only reports the gap
+	measured summary
+	digits   int // decimals of measured
 }
 
-// goals are what the gateway shall cost: ratios to the ReverseProxy of the same run, and no stream cut.
-func (r *report) goals() []judgement {
-	return []judgement{
-		r.ratioGoal(plainOne, cpuPerRequest, 0.8),
-		r.ratioGoal(plainSome, cpuPerRequest, 0.8),
-		r.ratioGoal(plainOne, addedLessFlush, 1.0),
-		r.ratioGoal(plainLong, cpuPerRequest, 0.8),
-		r.ratioGoal(burstStreams, cpuPerEvent, 1.0),
-		r.ratioGoal(pacedStreams, cpuPerEvent, 0.8),
-		r.memoryGoal(heldSome, 0.7),
-		r.memoryGoal(heldMany, 0.7),
-		{"streams cut", 0, r.cutStreams(), 0},
+// goals returns the goals with what this run measured. Each limit is the highest median that docs/benchmarks.md and
+// docs/performance.md have had, plus 15 to 25 % by the spread between runs: the ratio of 1 KB plain on one connection
+// had medians from 1.47 to 2.01, and 2.30 on a busy machine; those of held memory differ by 2 %.
+func (r *report) goals() []goal {
+	return []goal{
+		r.ratioGoal(plainOne, cpuPerRequest, 2.5, 0.8),
+		r.ratioGoal(plainSome, cpuPerRequest, 1.4, 0.8),
+		r.ratioGoal(plainOne, addedLessFlush, 3, 1),
+		r.ratioGoal(plainLong, cpuPerRequest, 2.5, 0.8),
+		r.ratioGoal(burstStreams, cpuPerEvent, 2, 1),
+		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 0.8),
+		r.memoryGoal(heldSome, 0.6, 0.7),
+		r.memoryGoal(heldMany, 0.55, 0.7),
+		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
 }
 
-func (r *report) ratioGoal(id string, l line, most float64) judgement {
-	return judgement{r.nameOf(id) + ": " + l.name, most, r.ratio(id, gateway, l), 2}
+func (r *report) ratioGoal(id string, m metric, limit, ambition float64) goal {
+	return goal{r.nameOf(id) + ": " + m.name, limit * r.options.limitFactor, ambition, r.ratio(id, gateway, m), 2}
 }
 
-func (r *report) memoryGoal(id string, most float64) judgement {
-	return judgement{r.nameOf(id) + ": " + memoryName, most, r.memoryRatio(id, gateway), 2}
+func (r *report) memoryGoal(id string, limit, ambition float64) goal {
+	return goal{r.nameOf(id) + ": " + memoryName, limit * r.options.limitFactor, ambition, r.memoryRatio(id, gateway), 2}
 }
 
-// cutStreams is the count over all rounds of everything that streams, if anything did.
-func (r *report) cutStreams() figure {
-	cut, whole := 0, 0
-	for _, w := range r.options.works {
+// truncatedStreams counts the gateway's truncated streams over all rounds, if any streams were measured.
+func (r *report) truncatedStreams() summary {
+	truncated, complete := 0, 0
+	for _, w := range r.options.workloads {
 		if w.events > 0 {
 			sum := r.count(w.id, gateway)
-			cut, whole = cut+sum.cut, whole+sum.whole
+			truncated, complete = truncated+sum.truncated, complete+sum.complete
 		}
 	}
 	for _, h := range r.options.holds {
 		sum := r.count(h.id, gateway)
-		cut, whole = cut+sum.cut, whole+sum.whole
+		truncated, complete = truncated+sum.truncated, complete+sum.complete
 	}
-	if cut+whole == 0 {
-		return figure{}
+	if truncated+complete == 0 {
+		return summary{}
 	}
-	return figureOf([]float64{float64(cut)})
+	return summarize([]float64{float64(truncated)})
 }
 
-// met is false for what was not measured: a promise that nobody has looked at is not kept.
-func (j judgement) met() bool { return j.figure.some && j.figure.median <= j.most }
+// withinLimit is false for a goal that was not measured: an unmeasured goal guards nothing.
+func (g goal) withinLimit() bool { return g.measured.measured && g.measured.median <= g.limit }
 
-func (j judgement) verdict() string {
+func (g goal) verdict() string {
 	switch {
-	case j.met():
-		return "met"
-	case j.figure.some:
-		return "missed"
+	case g.withinLimit():
+		return "within"
+	case g.measured.measured:
+		return "over"
 	default:
 		return "not measured"
 	}
 }
 
-// missed lists the goals that are not met, each with its figure and its bound.
-func missed(goals []judgement) []string {
+// gap is what the measured median exceeds the ambition by.
+func (g goal) gap() string {
+	switch {
+	case !g.measured.measured:
+		return "-"
+	case g.measured.median <= g.ambition:
+		return "reached"
+	default:
+		return fmt.Sprintf("+%.*f", g.digits, g.measured.median-g.ambition)
+	}
+}
+
+// overLimit describes the goals that are over their limit or not measured.
+func overLimit(goals []goal) []string {
 	var all []string
-	for _, j := range goals {
-		switch {
-		case j.met():
-		case j.figure.some:
-			all = append(all, fmt.Sprintf("%s: %s, the goal is at most %s", j.name, j.figure.text(j.digits), number(j.most)))
-		default:
-			all = append(all, fmt.Sprintf("%s: not measured, the goal is at most %s", j.name, number(j.most)))
+	for _, g := range goals {
+		if g.withinLimit() {
+			continue
 		}
+		measured := "not measured"
+		if g.measured.measured {
+			measured = g.measured.text(g.digits)
+		}
+		all = append(all, fmt.Sprintf("%s: %s, the limit is %s (ambition %s, gap %s)",
+			g.name, measured, number(g.limit), number(g.ambition), g.gap()))
 	}
 	return all
 }
 
 func number(f float64) string { return strings.TrimSuffix(fmt.Sprintf("%.2f", f), ".00") }
 
-// verdict is an error where the gateway was unsound, or was to be judged and missed a goal.
-func (r *report) verdict() error {
+// check returns an error if the gateway did not complete every request or, with -check, if a goal is over its limit.
+func (r *report) check() error {
 	var all error
-	if !r.sound() {
-		all = errUnsound
+	if !r.allComplete() {
+		all = errIncomplete
 	}
-	if list := missed(r.goals()); r.options.check && len(list) > 0 {
-		all = errors.Join(all, fmt.Errorf("%d of %d %w:\n  %s", len(list), len(r.goals()), errMissed, strings.Join(list, "\n  ")))
+	if list := overLimit(r.goals()); r.options.check && len(list) > 0 {
+		all = errors.Join(all, fmt.Errorf("%d of %d goals %w:\n  %s",
+			len(list), len(r.goals()), errOverLimit, strings.Join(list, "\n  ")))
 	}
 	return all
 }

@@ -10,140 +10,211 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestGoalIsMetUpToItsBound(t *testing.T) {
+func TestGoalIsWithinItsLimitUpToTheLimitItself(t *testing.T) {
 	for _, c := range []struct {
-		median, most float64
-		want         string
+		median, limit float64
+		want          string
 	}{
-		{0.79, 0.8, "met"},
-		{0.8, 0.8, "met"},
-		{0.81, 0.8, "missed"},
-		{0, 0, "met"},
-		{1, 0, "missed"},
+		{0.79, 0.8, "within"},
+		{0.8, 0.8, "within"},
+		{0.81, 0.8, "over"},
+		{0, 0, "within"},
+		{1, 0, "over"},
 	} {
-		if got := (judgement{most: c.most, figure: figureOf([]float64{c.median})}).verdict(); got != c.want {
-			t.Errorf("%v of at most %v: got %s, want %s", c.median, c.most, got, c.want)
+		if got := (goal{limit: c.limit, measured: summarize([]float64{c.median})}).verdict(); got != c.want {
+			t.Errorf("%v with limit %v: got %s, want %s", c.median, c.limit, got, c.want)
 		}
 	}
 }
 
-func TestGoalThatWasNotMeasuredIsNotMet(t *testing.T) {
-	j := judgement{name: "x", most: 1}
-	if j.met() || j.verdict() != "not measured" {
-		t.Errorf("got %v, %s", j.met(), j.verdict())
+func TestGapIsTheDistanceToTheAmbition(t *testing.T) {
+	for _, c := range []struct {
+		median, ambition float64
+		want             string
+	}{
+		{0.79, 0.8, "reached"},
+		{0.8, 0.8, "reached"},
+		{0.81, 0.8, "+0.01"},
+		{1.47, 0.8, "+0.67"},
+	} {
+		g := goal{limit: 2, ambition: c.ambition, measured: summarize([]float64{c.median}), digits: 2}
+		if got := g.gap(); got != c.want {
+			t.Errorf("%v with ambition %v: got %s, want %s", c.median, c.ambition, got, c.want)
+		}
 	}
-	if diff := cmp.Diff([]string{"x: not measured, the goal is at most 1"}, missed([]judgement{j})); diff != "" {
+}
+
+func TestUnmeasuredGoalIsNotWithinItsLimit(t *testing.T) {
+	g := goal{name: "x", limit: 2, ambition: 1}
+	if g.withinLimit() || g.verdict() != "not measured" {
+		t.Errorf("got %v, %s, want false, not measured", g.withinLimit(), g.verdict())
+	}
+	want := []string{"x: not measured, the limit is 2 (ambition 1, gap -)"}
+	if diff := cmp.Diff(want, overLimit([]goal{g})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestMissedGoalsAreNamedWithFigureAndBound(t *testing.T) {
-	got := missed([]judgement{
-		{"good", 0.8, figureOf([]float64{0.5}), 2},
-		{"bad", 0.8, figureOf([]float64{1, 2, 3}), 2},
-		{"cut", 0, figureOf([]float64{7}), 0},
+func TestGoalsOverTheLimitAreListedWithFigureLimitAndGap(t *testing.T) {
+	got := overLimit([]goal{
+		{"good", 0.8, 0.6, summarize([]float64{0.5}), 2},
+		{"over the ambition only", 0.8, 0.6, summarize([]float64{0.7}), 2},
+		{"bad", 0.8, 0.6, summarize([]float64{1, 2, 3}), 2},
+		{"truncated", 0, 0, summarize([]float64{7}), 0},
 	})
-	want := []string{"bad: 2.00 (1.00 to 3.00), the goal is at most 0.80", "cut: 7, the goal is at most 0"}
+	want := []string{
+		"bad: 2.00 (1.00 to 3.00), the limit is 0.80 (ambition 0.60, gap +1.40)",
+		"truncated: 7, the limit is 0 (ambition 0, gap +7)",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// measured is a report of one round in which every proxy took the same, and the gateway so many times as much.
-func measured(times float64) *report {
-	o := options{works: works(false), holds: holds(false, wantedDescriptors), check: true}
+// uniformReport returns a report of one round in which every proxy cost the same, but the gateway times as much.
+func uniformReport(times float64) *report {
+	o := options{workloads: workloads(false), holds: holds(false, wantedDescriptors), check: true, limitFactor: 1}
 	r := newReport(o)
 	r.flushes = []time.Duration{100 * time.Microsecond}
-	for _, w := range o.works {
-		r.loads.add(w.id, direct, &measurement{median: 300 * time.Microsecond})
-		for name, factor := range map[string]float64{bare: 1, gateway: times} {
+	for _, w := range o.workloads {
+		r.loads.add(w.id, direct, &loadResult{median: 300 * time.Microsecond})
+		for name, factor := range map[string]float64{reverseProxy: 1, gateway: times} {
 			added := time.Duration(factor * float64(200*time.Microsecond))
 			if name == gateway {
 				added += r.flushes[0]
 			}
-			r.loads.add(w.id, name, &measurement{
-				tally: tally{whole: 10}, wall: time.Second, cpu: time.Duration(factor * float64(time.Second)),
+			r.loads.add(w.id, name, &loadResult{
+				requestCounts: requestCounts{complete: 10}, wall: time.Second, cpu: time.Duration(factor * float64(time.Second)),
 				median: 300*time.Microsecond + added,
 			})
 		}
 	}
 	for _, h := range o.holds {
-		r.holds.add(h.id, bare, &held{tally{whole: h.streams}, 50_000})
-		r.holds.add(h.id, gateway, &held{tally{whole: h.streams}, 50_000 * times})
+		r.holds.add(h.id, reverseProxy, &holdResult{requestCounts{complete: h.streams}, 50_000})
+		r.holds.add(h.id, gateway, &holdResult{requestCounts{complete: h.streams}, 50_000 * times})
 	}
 	return r
 }
 
-func TestRunThatMeetsAllGoalsPasses(t *testing.T) {
-	if err := measured(0.7).verdict(); err != nil {
-		t.Error(err)
+func TestRunWithinAllLimitsPasses(t *testing.T) {
+	if err := uniformReport(0.5).check(); err != nil {
+		t.Errorf("got %v, want none", err)
 	}
 }
 
-func TestRunThatMissesGoalsFailsWithEachOfThem(t *testing.T) {
-	r := measured(0.9)
-	err := r.verdict()
-	if !errors.Is(err, errMissed) {
-		t.Fatalf("got %v", err)
+func TestRunOverTheAmbitionsButWithinTheLimitsPasses(t *testing.T) {
+	r := uniformReport(1.2)
+	for _, id := range []string{heldSome, heldMany} { // their limits are under 1.2
+		r.holds[id][gateway][0].memory = 25_000
 	}
-	want := `6 of 9 goals missed:
-  1 KB plain, 1 connection: CPU per request: 0.90, the goal is at most 0.80
-  1 KB plain, 32 connections: CPU per request: 0.90, the goal is at most 0.80
-  100 KB plain, 8 connections: CPU per request: 0.90, the goal is at most 0.80
-  streams of 100 events at 20ms, 200 connections: CPU per event: 0.90, the goal is at most 0.80
-  3000 held streams, an event each 3s: memory per held stream: 0.90, the goal is at most 0.70
-  10000 held streams, an event each 3s: memory per held stream: 0.90, the goal is at most 0.70`
+	if err := r.check(); err != nil {
+		t.Errorf("got %v, want none", err)
+	}
+	gaps := map[string]int{}
+	for _, g := range r.goals() {
+		gaps[g.gap()]++
+	}
+	if diff := cmp.Diff(map[string]int{"+0.40": 4, "+0.20": 2, "reached": 3}, gaps); diff != "" {
+		t.Errorf("gaps (-want +got):\n%s", diff)
+	}
+}
+
+func TestRunOverTheLimitsFailsWithEachOfThem(t *testing.T) {
+	r := uniformReport(3.5)
+	err := r.check()
+	if !errors.Is(err, errOverLimit) {
+		t.Fatalf("got %v, want errOverLimit", err)
+	}
+	want := `8 of 9 goals over the limit or not measured:
+  1 KB plain, 1 connection: CPU per request: 3.50, the limit is 2.50 (ambition 0.80, gap +2.70)
+  1 KB plain, 32 connections: CPU per request: 3.50, the limit is 1.40 (ambition 0.80, gap +2.70)
+  1 KB plain, 1 connection: added latency less a disk flush, median: 3.50, the limit is 3 (ambition 1, gap +2.50)
+  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 2.50 (ambition 0.80, gap +2.70)
+  streams of 200 events, 16 connections: CPU per event: 3.50, the limit is 2 (ambition 1, gap +2.50)
+  streams of 100 events at 20ms, 200 connections: CPU per event: 3.50, the limit is 1.30 (ambition 0.80, gap +2.70)
+  3000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.60 (ambition 0.70, gap +2.80)
+  10000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.55 (ambition 0.70, gap +2.80)`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r.options.check = false
-	if err := r.verdict(); err != nil {
-		t.Errorf("without -check: %v", err)
+	if err := r.check(); err != nil {
+		t.Errorf("without -check: got %v, want none", err)
 	}
 }
 
-func TestLatencyGoalTakesOneFlushOffTheGatewayAlone(t *testing.T) {
-	r := measured(1)
+func TestLatencyGoalSubtractsOneFlushFromTheGatewayOnly(t *testing.T) {
+	r := uniformReport(1)
 	if got := r.ratio(plainOne, gateway, addedLessFlush).median; got != 1 {
 		t.Errorf("less the flush: got %v, want 1", got)
 	}
 	if got := r.ratio(plainOne, gateway, addedMedian).median; got != 1.5 {
-		t.Errorf("with it: got %v, want 1.5", got)
+		t.Errorf("with the flush: got %v, want 1.5", got)
 	}
 }
 
-func TestFlushThatTakesLongerThanTheGatewayAddsMeetsNoGoal(t *testing.T) {
-	r := measured(1)
+func TestFlushLongerThanTheAddedLatencyLeavesTheGoalUnmeasured(t *testing.T) {
+	r := uniformReport(1)
 	r.flushes[0] = time.Second
-	if got := r.ratio(plainOne, gateway, addedLessFlush); got.some {
-		t.Errorf("got %v", got)
+	if got := r.ratio(plainOne, gateway, addedLessFlush); got.measured {
+		t.Errorf("got %v, want no ratio", got)
 	}
-	if got := missed(r.goals()); !slices.Contains(got, "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the goal is at most 1") {
-		t.Errorf("got %q", got)
+	want := "1 KB plain, 1 connection: added latency less a disk flush, median: not measured, the limit is 3 (ambition 1, gap -)"
+	if got := overLimit(r.goals()); !slices.Contains(got, want) {
+		t.Errorf("got %q, want it to contain %q", got, want)
 	}
 }
 
-func TestStreamThatTheGatewayCutsFailsEveryRun(t *testing.T) {
-	for name, cut := range map[string]func(r *report){
-		"held":  func(r *report) { r.holds[heldMany][gateway][0].cut++ },
-		"paced": func(r *report) { r.loads[pacedStreams][gateway][0].cut++ },
+func TestTruncatedStreamOfTheGatewayFailsEveryRun(t *testing.T) {
+	for name, truncate := range map[string]func(r *report){
+		"held":  func(r *report) { r.holds[heldMany][gateway][0].truncated++ },
+		"paced": func(r *report) { r.loads[pacedStreams][gateway][0].truncated++ },
 	} {
-		r := measured(0.7)
-		cut(r)
-		if err := r.verdict(); !errors.Is(err, errUnsound) || !strings.Contains(err.Error(), "streams cut: 1, the goal is at most 0") {
-			t.Errorf("%s: got %v", name, err)
+		r := uniformReport(0.5)
+		truncate(r)
+		if err := r.check(); !errors.Is(err, errIncomplete) || !strings.Contains(err.Error(), "truncated streams: 1, the limit is 0") {
+			t.Errorf("%s: got %v, want errIncomplete and one truncated stream", name, err)
 		}
 		r.options.check = false
-		if err := r.verdict(); !errors.Is(err, errUnsound) {
-			t.Errorf("%s, without -check: got %v", name, err)
+		if err := r.check(); !errors.Is(err, errIncomplete) {
+			t.Errorf("%s, without -check: got %v, want errIncomplete", name, err)
 		}
 	}
 }
 
-func TestStreamThatAnotherProxyCutsIsNotTheGatewaysFault(t *testing.T) {
-	r := measured(0.7)
-	r.holds[heldMany][bare][0].cut++
-	if err := r.verdict(); err != nil {
-		t.Error(err)
+func TestTruncatedStreamOfAnotherProxyPasses(t *testing.T) {
+	r := uniformReport(0.5)
+	r.holds[heldMany][reverseProxy][0].truncated++
+	if err := r.check(); err != nil {
+		t.Errorf("got %v, want none", err)
+	}
+}
+
+func TestShortRunHasHigherLimits(t *testing.T) {
+	r := uniformReport(2.5)
+	r.options.limitFactor = shortLimitFactor
+	got := map[string]string{}
+	for _, g := range r.goals() {
+		got[number(g.limit)] += g.verdict() + " "
+	}
+	want := map[string]string{
+		"5": "within within ", "2.80": "within ", "6": "within ", "4": "within ", "2.60": "within ", "1.20": "over ", "1.10": "over ",
+		"0": "within ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("verdicts by limit (-want +got):\n%s", diff)
+	}
+}
+
+func TestGoalRowsShowLimitAmbitionAndGap(t *testing.T) {
+	rows := uniformReport(1.2).goalRows()
+	want := []string{"1 KB plain, 1 connection: CPU per request", "1.20", "2.50", "within", "0.80", "+0.40"}
+	if diff := cmp.Diff(want, rows[1]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, row := range rows {
+		if len(row) != len(rows[0]) {
+			t.Errorf("%d cells for %d columns: %q", len(row), len(rows[0]), row)
+		}
 	}
 }

@@ -14,87 +14,87 @@ import (
 	"time"
 )
 
-// hold is so many slow streams held open at once.
-type hold struct {
+// holdWorkload is a number of slow streams held open at the same time.
+type holdWorkload struct {
 	id      string
 	streams int
-	every   time.Duration // from one event of a stream to its next
+	every   time.Duration // between two events of a stream
 }
 
-func (h hold) name() string {
+func (h holdWorkload) name() string {
 	return fmt.Sprintf("%d held streams, an event each %v", h.streams, h.every)
 }
 
-// held is what a hold came to at one target in one round.
-type held struct {
-	tally
-	memory float64 // bytes for each stream: what the process grew by while it held them
+// holdResult is the result of a holdWorkload at one target in one round.
+type holdResult struct {
+	requestCounts
+	memory float64 // growth of resident memory per stream, in bytes
 }
 
-func holds(short bool, descriptors int) []hold {
+func holds(short bool, descriptors int) []holdWorkload {
 	some, many, every := 3_000, 10_000, 3*time.Second
 	if short {
 		some, many, every = 300, 1_000, 500*time.Millisecond
 	}
-	most := streamsWithin(descriptors)
-	return []hold{{heldSome, min(some, most), every}, {heldMany, min(many, most), every}}
+	most := maxStreams(descriptors)
+	return []holdWorkload{{heldSome, min(some, most), every}, {heldMany, min(many, most), every}}
 }
 
 const (
-	// firstStreams come before the memory is taken for the first time, so that it holds the program's own pages.
-	firstStreams = 16
-	// openersAtOnce is how many streams are begun at a time: more would wait in the listener's queue or be refused.
-	openersAtOnce = 64
-	// holdWithin bounds a hold, from the first stream's beginning to the last one's end. What takes longer is cut.
-	holdWithin = 2 * time.Minute
+	// warmUpStreams precede the first reading of memory, so that it includes the program's own pages.
+	warmUpStreams = 16
+	// maxOpening limits the streams being opened at a time: more would overflow the listen queue.
+	maxOpening = 64
+	// holdTimeout limits a hold from the first stream's start to the last one's end. Later streams count as truncated.
+	holdTimeout = 2 * time.Minute
 )
 
 var errNoStream = errors.New("no stream began")
 
-// measureHeld starts a proxy of its own, since memory that a process has had before does not show when it is needed again.
-func measureHeld(ctx context.Context, p programs, name string, h hold) (m *held, err error) {
+// measureHold starts a fresh proxy process, since memory that a process has used before does not show as growth.
+func measureHold(ctx context.Context, p programs, name string, h holdWorkload) (m *holdResult, err error) {
 	upstream := newSlowUpstream(h.every)
 	defer upstream.close()
-	s, err := newStage(p)
+	b, err := newTestbed(p)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	s.upstream = upstream.address()
-	t, err := s.addProxy(ctx, name)
+	defer func() { err = errors.Join(err, b.close()) }()
+	b.upstream = upstream.address()
+	t, err := b.addProxy(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	warming, err := upstream.hold(ctx, t, firstStreams, func() error { return nil })
+	warmUpCounts, err := upstream.hold(ctx, t, warmUpStreams, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	before, err := t.process.resident()
+	before, err := t.process.residentMemory()
 	if err != nil {
 		return nil, err
 	}
 	var during int64
-	m = &held{}
-	m.tally, err = upstream.hold(ctx, t, h.streams, func() error {
-		if err := rest(ctx, 2*h.every); err != nil {
+	m = &holdResult{}
+	m.requestCounts, err = upstream.hold(ctx, t, h.streams, func() error {
+		if err := pause(ctx, 2*h.every); err != nil {
 			return err
 		}
-		during, err = t.process.resident()
+		during, err = t.process.residentMemory()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	begun := m.whole + m.cut
+	begun := m.complete + m.truncated
 	if begun == 0 {
-		return nil, errors.Join(errNoStream, m.example)
+		return nil, errors.Join(errNoStream, m.exampleErr)
 	}
 	m.memory = float64(during-before) / float64(begun)
-	m.failures(warming)
+	m.addFailures(warmUpCounts)
 	return m, nil
 }
 
-func rest(ctx context.Context, span time.Duration) error {
+func pause(ctx context.Context, span time.Duration) error {
 	timer := time.NewTimer(span)
 	defer timer.Stop()
 	select {
@@ -105,13 +105,13 @@ func rest(ctx context.Context, span time.Duration) error {
 	}
 }
 
-// slowUpstream sends streams an event now and then, until they may end, which they do all at once.
+// slowUpstream sends an event at intervals on each stream until release, when all streams end.
 type slowUpstream struct {
 	server *httptest.Server
 	every  time.Duration
 
 	mu      sync.Mutex
-	release chan struct{} // closed when the streams may end
+	release chan struct{} // closed to end the streams
 }
 
 func newSlowUpstream(every time.Duration) *slowUpstream {
@@ -136,10 +136,10 @@ const (
 
 func (u *slowUpstream) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case "/v1/completions":
+	case completionsPath:
 		u.stream(w, r)
-	case "/tokenize": // as the gateway asks about prompts whose stream takes its time
-		_, _ = w.Write([]byte(`{"count":4,"max_model_len":1000000,"tokens":[1,2,3,4]}`)) // a proxy that left needs none
+	case "/tokenize": // the gateway counts the prompt's tokens during slow streams
+		_, _ = w.Write([]byte(`{"count":4,"max_model_len":1000000,"tokens":[1,2,3,4]}`)) // fails only if the proxy disconnected
 	}
 }
 
@@ -168,23 +168,23 @@ func (u *slowUpstream) stream(w http.ResponseWriter, r *http.Request) {
 			if bytes.Contains(body, []byte("include_usage")) {
 				end = fmt.Appendf(end, slowUsage, 5+sent, 1+sent)
 			}
-			_, _ = w.Write(append(end, lastEvent...)) // a proxy that left needs none
+			_, _ = w.Write(append(end, doneEvent...)) // fails only if the proxy disconnected
 			return
 		}
 	}
 }
 
-// hold begins so many streams, calls whileHeld when each has begun or failed, lets them end, and counts how they did.
-func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHeld func() error) (tally, error) {
-	ctx, cancel := context.WithTimeout(ctx, holdWithin)
+// hold opens the streams, calls whileHeld once each has begun or failed, ends them and counts the results.
+func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHeld func() error) (requestCounts, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdTimeout)
 	defer cancel()
 	release := make(chan struct{})
 	u.mu.Lock()
 	u.release = release
 	u.mu.Unlock()
-	openers := make(chan struct{}, openersAtOnce)
+	openers := make(chan struct{}, maxOpening)
 	begun := make(chan struct{}, streams)
-	each := make([]tally, streams)
+	each := make([]requestCounts, streams)
 	var readers sync.WaitGroup
 	for i := range each {
 		readers.Go(func() {
@@ -193,9 +193,9 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 			<-openers
 			begun <- struct{}{}
 			if err == nil {
-				err = s.readToEnd()
+				err = s.readAll()
 			}
-			each[i].count(0, err)
+			each[i].record(0, err)
 		})
 	}
 	for range each {
@@ -207,29 +207,29 @@ func (u *slowUpstream) hold(ctx context.Context, t target, streams int, whileHel
 	}
 	close(release)
 	readers.Wait()
-	var sum tally
+	var sum requestCounts
 	for _, one := range each {
 		sum.add(one)
 	}
 	return sum, err
 }
 
-// heldStream is a client's end of a stream. It is read without an http.Client, which would take more memory than the
-// proxy that is measured.
-type heldStream struct {
+// streamClient is the client side of a held stream. It does not use an http.Client, which would need more memory than
+// the proxy that is measured.
+type streamClient struct {
 	conn net.Conn
-	stop func() bool // of the connection's end with its context
+	stop func() bool // from context.AfterFunc, which closes conn
 	body io.ReadCloser
-	read []byte // the last bytes of it
+	read []byte // the last bytes of the body
 }
 
-// openStream connects, and is there when the first event is.
-func openStream(ctx context.Context, t target) (*heldStream, error) {
+// openStream connects, sends the request and returns at the first event.
+func openStream(ctx context.Context, t target) (*streamClient, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	s := &heldStream{conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })} // it ends either way
+	s := &streamClient{conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })} // closed either way
 	if err := s.begin(t); err != nil {
 		s.close()
 		return nil, err
@@ -237,57 +237,57 @@ func openStream(ctx context.Context, t target) (*heldStream, error) {
 	return s, nil
 }
 
-// begin sends the request and reads up to the first event.
-func (s *heldStream) begin(t target) error {
+// begin sends the request and reads until the first event.
+func (s *streamClient) begin(t target) error {
 	body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": 4096, "stream": true}`, model)
 	if _, err := s.conn.Write(t.request(body)); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	resp, err := http.ReadResponse(bufio.NewReaderSize(s.conn, 1<<10), nil) //nolint:bodyclose // by close
+	resp, err := http.ReadResponse(bufio.NewReaderSize(s.conn, 1<<10), nil) //nolint:bodyclose // closed by close
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 	s.body = resp.Body
 	if resp.StatusCode != http.StatusOK {
-		said := make([]byte, 300)
-		n, _ := io.ReadFull(resp.Body, said) // what there is of it
-		return fmt.Errorf("%w: %d %s", errStatus, resp.StatusCode, said[:n])
+		text := make([]byte, 300)
+		n, _ := io.ReadFull(resp.Body, text) // a part of it is enough
+		return fmt.Errorf("%w: %d %s", errStatus, resp.StatusCode, text[:n])
 	}
-	for !bytes.Contains(s.read, endOfMessage) {
-		if err := s.next(); err != nil {
-			return fmt.Errorf("%w: %w", errCut, err)
+	for !bytes.Contains(s.read, eventEnd) {
+		if err := s.readSome(); err != nil {
+			return fmt.Errorf("%w: %w", errTruncated, err)
 		}
 	}
 	return nil
 }
 
-// next reads once, and keeps what could hold the end of the stream.
-func (s *heldStream) next() error {
+// readSome reads once and keeps enough to recognise the end of the stream.
+func (s *streamClient) readSome() error {
 	piece := make([]byte, 512)
 	n, err := s.body.Read(piece)
 	s.read = append(s.read, piece[:n]...)
 	s.read = append(s.read[:0], s.read[max(0, len(s.read)-len(piece)):]...)
-	return err //nolint:wrapcheck // the caller says what was under way
+	return err //nolint:wrapcheck // the caller adds context
 }
 
-// readToEnd reads all and is content only with a stream that ended as it should.
-func (s *heldStream) readToEnd() error {
+// readAll reads the rest and returns an error unless the stream ends with [DONE].
+func (s *streamClient) readAll() error {
 	defer s.close()
 	for {
-		switch err := s.next(); {
+		switch err := s.readSome(); {
 		case err == nil:
 		case !errors.Is(err, io.EOF):
-			return fmt.Errorf("%w: %w", errCut, err)
-		case !bytes.HasSuffix(s.read, lastEvent):
-			return fmt.Errorf("%w: the end is %.100q", errCut, s.read[max(0, len(s.read)-100):])
+			return fmt.Errorf("%w: %w", errTruncated, err)
+		case !bytes.HasSuffix(s.read, doneEvent):
+			return fmt.Errorf("%w: ends with %.100q", errTruncated, s.read[max(0, len(s.read)-100):])
 		default:
 			return nil
 		}
 	}
 }
 
-func (s *heldStream) close() {
+func (s *streamClient) close() {
 	if s.stop() {
-		_ = s.conn.Close() // nothing is left to write
+		_ = s.conn.Close() // nothing left to write
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// work is one kind of request, sent over and over by so many connections at once.
-type work struct {
+// workload is one kind of request, sent repeatedly on a number of connections at the same time.
+type workload struct {
 	id          string
 	name        string
 	connections int
-	events      int           // of the stream; 0: a plain answer
-	pace        time.Duration // between two events; 0: all at once
+	events      int           // of the stream; 0 means a plain response
+	pace        time.Duration // between two events; 0 means all at once
 	body        []byte
 }
 
-// The works and holds that goals are about. In a short run they are smaller.
+// Ids of the workloads and holds. In a short run they are smaller.
 const (
 	plainOne     = "1 KB plain, 1 connection"
 	plainSome    = "1 KB plain, 32 connections"
@@ -36,24 +36,24 @@ const (
 	heldMany     = "10000 held streams"
 )
 
-func works(short bool) []work {
-	plain := func(name string, connections, size int) work {
+func workloads(short bool) []workload {
+	plain := func(name string, connections, size int) workload {
 		body := fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
-		return work{id: name, name: name, connections: connections, body: body}
+		return workload{id: name, name: name, connections: connections, body: body}
 	}
-	stream := func(id string, connections, events int, pace time.Duration) work {
+	stream := func(id string, connections, events int, pace time.Duration) workload {
 		name := fmt.Sprintf("streams of %d events, %d connections", events, connections)
 		if pace > 0 {
 			name = fmt.Sprintf("streams of %d events at %v, %d connections", events, pace, connections)
 		}
 		body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
-		return work{id: id, name: name, connections: connections, events: events, pace: pace, body: body}
+		return workload{id: id, name: name, connections: connections, events: events, pace: pace, body: body}
 	}
 	readers, pacedEvents := 200, 100
 	if short {
 		readers, pacedEvents = 20, 50
 	}
-	return []work{
+	return []workload{
 		plain(plainOne, 1, 1<<10),
 		plain(plainSome, 32, 1<<10),
 		plain(plainMany, 256, 1<<10),
@@ -63,148 +63,151 @@ func works(short bool) []work {
 	}
 }
 
-// measurement is what one work came to at one target in one round.
-type measurement struct {
-	tally
+// loadResult is the result of a workload at one target in one round.
+type loadResult struct {
+	requestCounts
 	wall, cpu   time.Duration
-	median, p99 time.Duration // of whole requests
+	median, p99 time.Duration // of complete requests
 }
 
-// tally counts requests. A failed one was answered with an error or not at all; a cut one ended before its end.
-type tally struct {
-	whole, failed, cut int
-	latencies          []time.Duration // of whole ones
-	example            error           // one of the failures
+// requestCounts counts requests by result. A failed one got an error status or no response, a truncated one a response
+// that ended early.
+type requestCounts struct {
+	complete, failed, truncated int
+	latencies                   []time.Duration // of complete ones
+	exampleErr                  error           // one of the errors
 }
 
 const (
-	// warmUp comes before each measurement: connections, pools and caches.
+	// warmUp precedes each measurement, to fill connections, pools and caches.
 	warmUp = 300 * time.Millisecond
-	// requestWithin is how long one request may take, beside the pace of its stream, before it counts as cut or failed.
-	requestWithin = 5 * time.Second
+	// requestTimeout limits a request, in addition to the pace of its stream. Beyond it the request counts as
+	// truncated or failed.
+	requestTimeout = 5 * time.Second
 )
 
-// measure warms up and then takes the process's CPU time around the load. What goes wrong counts from the beginning.
-func measure(ctx context.Context, t target, w work, span time.Duration) (*measurement, error) {
+// measure warms up, then runs the load and takes the CPU time of the target's process. Errors during the warm-up count
+// too.
+func measure(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
 	clients := make([]*client, w.connections)
 	for i := range clients {
 		clients[i] = &client{
 			address: t.address, request: t.request(w.body), events: w.events,
-			within: requestWithin + 2*time.Duration(w.events)*w.pace,
+			timeout: requestTimeout + 2*time.Duration(w.events)*w.pace,
 		}
 		defer clients[i].close()
 	}
-	warming := load(ctx, clients, warmUp)
+	warmUpCounts := load(ctx, clients, warmUp)
 	before, err := t.process.cpu()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	m := &measurement{tally: load(ctx, clients, span)}
+	m := &loadResult{requestCounts: load(ctx, clients, span)}
 	m.wall = time.Since(began)
 	after, err := t.process.cpu()
 	if err != nil {
 		return nil, err
 	}
 	m.cpu = after - before
-	m.failures(warming)
+	m.addFailures(warmUpCounts)
 	slices.Sort(m.latencies)
 	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
-	return m, ctx.Err() //nolint:wrapcheck // the caller says what was under way
+	return m, ctx.Err() //nolint:wrapcheck // the caller adds context
 }
 
-// load has each client send for the span; what is under way at its end is finished and counted.
-func load(ctx context.Context, clients []*client, span time.Duration) tally {
+// load lets each client send requests for the span. Requests in flight at its end are completed and counted.
+func load(ctx context.Context, clients []*client, span time.Duration) requestCounts {
 	until := time.Now().Add(span)
-	each := make([]tally, len(clients))
+	each := make([]requestCounts, len(clients))
 	var workers sync.WaitGroup
 	for i, client := range clients {
 		workers.Go(func() {
 			for time.Now().Before(until) && ctx.Err() == nil {
 				began := time.Now()
 				err := client.send(ctx)
-				each[i].count(time.Since(began), err)
+				each[i].record(time.Since(began), err)
 			}
 		})
 	}
 	workers.Wait()
-	var sum tally
+	var sum requestCounts
 	for _, one := range each {
 		sum.add(one)
 	}
 	return sum
 }
 
-func (t *tally) count(took time.Duration, err error) {
+func (c *requestCounts) record(took time.Duration, err error) {
 	switch {
 	case err == nil:
-		t.whole++
-		t.latencies = append(t.latencies, took)
+		c.complete++
+		c.latencies = append(c.latencies, took)
 		return
-	case errors.Is(err, errCut):
-		t.cut++
+	case errors.Is(err, errTruncated):
+		c.truncated++
 	default:
-		t.failed++
+		c.failed++
 	}
-	t.example = err
+	c.exampleErr = err
 }
 
-func (t *tally) add(o tally) {
-	t.whole += o.whole
-	t.latencies = append(t.latencies, o.latencies...)
-	t.failures(o)
+func (c *requestCounts) add(o requestCounts) {
+	c.complete += o.complete
+	c.latencies = append(c.latencies, o.latencies...)
+	c.addFailures(o)
 }
 
-// failures adds only what went wrong.
-func (t *tally) failures(o tally) {
-	t.failed += o.failed
-	t.cut += o.cut
-	if o.example != nil {
-		t.example = o.example
+// addFailures adds only the failures.
+func (c *requestCounts) addFailures(o requestCounts) {
+	c.failed += o.failed
+	c.truncated += o.truncated
+	if o.exampleErr != nil {
+		c.exampleErr = o.exampleErr
 	}
 }
 
 var (
-	errCut    = errors.New("the answer broke off")
-	errStatus = errors.New("not 200")
+	errTruncated = errors.New("the response was truncated")
+	errStatus    = errors.New("not 200")
 )
 
 var (
-	lastEvent    = []byte("data: [DONE]\n\n")
-	endOfMessage = []byte("\n\n")
+	doneEvent = []byte("data: [DONE]\n\n")
+	eventEnd  = []byte("\n\n")
 )
 
-// client sends one request over and over on one connection. An http.Client, which hands each request to two goroutines
-// of its own, would take as much of the processors as what is measured.
+// client sends one request repeatedly on one connection. An http.Client, which hands each request to two goroutines of
+// its own, would use as much CPU as what is measured.
 type client struct {
 	address string
-	request []byte // as it goes over the connection
-	events  int    // of the answer; 0: a plain one
-	within  time.Duration
+	request []byte // as written to the connection
+	events  int    // of the response; 0 means a plain one
+	timeout time.Duration
 
-	conn   net.Conn // nil before the first request, and after one that failed
-	reader *bufio.Reader
-	answer bytes.Buffer
+	conn     net.Conn // nil before the first request and after a failed one
+	reader   *bufio.Reader
+	response bytes.Buffer
 }
 
 func (c *client) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is left to write
+		_ = c.conn.Close() // nothing left to write
 		c.conn = nil
 	}
 }
 
-// send makes one request and looks at the answer: an error of status, or a body that is not whole. After an error the
-// next has another connection.
+// send makes one request. It returns an error for a status other than 200 and for an incomplete body. After an error
+// the next request uses a new connection.
 func (c *client) send(ctx context.Context) error {
-	err := c.exchange(ctx)
+	err := c.roundTrip(ctx)
 	if err != nil {
 		c.close()
 	}
 	return err
 }
 
-func (c *client) exchange(ctx context.Context) error {
+func (c *client) roundTrip(ctx context.Context) error {
 	if c.conn == nil {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
 		if err != nil {
@@ -212,7 +215,7 @@ func (c *client) exchange(ctx context.Context) error {
 		}
 		c.conn, c.reader = conn, bufio.NewReader(conn)
 	}
-	if err := c.conn.SetDeadline(time.Now().Add(c.within)); err != nil {
+	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
 	if _, err := c.conn.Write(c.request); err != nil {
@@ -220,33 +223,33 @@ func (c *client) exchange(ctx context.Context) error {
 	}
 	resp, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 	defer resp.Body.Close()
-	c.answer.Reset()
-	if _, err := c.answer.ReadFrom(resp.Body); err != nil {
-		return fmt.Errorf("%w: %w", errCut, err)
+	c.response.Reset()
+	if _, err := c.response.ReadFrom(resp.Body); err != nil {
+		return fmt.Errorf("%w: %w", errTruncated, err)
 	}
 	if resp.Close {
 		c.close()
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: %d %.300s", errStatus, resp.StatusCode, c.answer.Bytes())
+		return fmt.Errorf("%w: %d %.300s", errStatus, resp.StatusCode, c.response.Bytes())
 	}
-	return c.judge(c.answer.Bytes())
+	return c.checkComplete(c.response.Bytes())
 }
 
-// judge tells whether the answer is whole.
-func (c *client) judge(answer []byte) error {
+// checkComplete returns an error if the response is incomplete.
+func (c *client) checkComplete(response []byte) error {
 	if c.events == 0 {
-		if !bytes.HasSuffix(bytes.TrimSpace(answer), []byte("}")) {
-			return fmt.Errorf("%w: a body of %d bytes", errCut, len(answer))
+		if !bytes.HasSuffix(bytes.TrimSpace(response), []byte("}")) {
+			return fmt.Errorf("%w: body of %d bytes", errTruncated, len(response))
 		}
 		return nil
 	}
-	events := bytes.Count(answer, endOfMessage) - 1
-	if events != c.events || !bytes.HasSuffix(answer, lastEvent) {
-		return fmt.Errorf("%w: %d events, the end is %.100q", errCut, events, answer[max(0, len(answer)-100):])
+	events := bytes.Count(response, eventEnd) - 1
+	if events != c.events || !bytes.HasSuffix(response, doneEvent) {
+		return fmt.Errorf("%w: %d events, ends with %.100q", errTruncated, events, response[max(0, len(response)-100):])
 	}
 	return nil
 }

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// machine describes what the figures were taken on.
+// machine describes the machine of the measurements.
 func machine() string {
-	return fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, %s %s/%s", processor(), runtime.NumCPU(), memory(), kernel(),
+	return fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, %s %s/%s", cpuModel(), runtime.NumCPU(), memory(), kernelVersion(),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// processor is the CPU's name as Linux tells it.
-func processor() string { return fact("/proc/cpuinfo", "model name", "unknown CPU") }
+// cpuModel returns the CPU's model name.
+func cpuModel() string { return procField("/proc/cpuinfo", "model name", "unknown CPU") }
 
 func memory() string {
-	kibibytes, err := strconv.ParseFloat(strings.TrimSuffix(fact("/proc/meminfo", "MemTotal", ""), " kB"), 64)
+	kibibytes, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal", ""), " kB"), 64)
 	if err != nil {
 		return "an unknown amount"
 	}
 	return fmt.Sprintf("%.0f GB", kibibytes*1024/1e9)
 }
 
-// kernel is its version without what whoever built it has added.
-func kernel() string {
+// kernelVersion returns the kernel's version without the distribution's suffix.
+func kernelVersion() string {
 	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	version, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
 	if err != nil || version == "" {
@@ -35,8 +35,8 @@ func kernel() string {
 	return version
 }
 
-// fact is the value of the first line that carries the name in one of Linux's files of names and values.
-func fact(path, wanted, otherwise string) string {
+// procField returns the value of the first line "name: value" with this name in a file of /proc.
+func procField(path, wanted, otherwise string) string {
 	text, err := os.ReadFile(path) //nolint:gosec // a constant
 	if err != nil {
 		return otherwise

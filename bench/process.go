@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	readyWithin = 10 * time.Second // from its start until a process answers
-	endWithin   = 30 * time.Second // from SIGTERM until a process is killed
+	readyTimeout = 10 * time.Second // from start to the first response
+	stopTimeout  = 30 * time.Second // from SIGTERM to SIGKILL
 )
 
-// process is one child, with what it has started itself; its output goes to a file.
+// process is a child process and its own children. Its output goes to a file.
 type process struct {
 	name    string
 	command *exec.Cmd
-	ended   chan error
+	exited  chan error
 }
 
 var (
-	errNotReady = errors.New("it does not answer")
-	errStuck    = errors.New("it did not obey SIGTERM and was killed")
+	errNotReady = errors.New("no response")
+	errStuck    = errors.New("killed, since SIGTERM did not end it")
 )
 
-// startProcess starts a program and waits until the URL ready answers 200.
+// startProcess starts a program and waits until the URL ready responds with 200.
 func startProcess(ctx context.Context, name string, output io.Writer, ready, program string, args ...string) (*process, error) {
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // this binary or basegate
 	command.Stdout, command.Stderr = output, output
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that workers can be killed with it
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to kill its workers with it
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, command: command, ended: make(chan error, 1)}
-	go func() { p.ended <- command.Wait() }()
+	p := &process{name: name, command: command, exited: make(chan error, 1)}
+	go func() { p.exited <- command.Wait() }()
 	if err := p.awaitReady(ctx, ready); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), p.stop())
 	}
@@ -47,17 +47,17 @@ func startProcess(ctx context.Context, name string, output io.Writer, ready, pro
 }
 
 func (p *process) awaitReady(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
-		if answers(ctx, url) {
+		if respondsOK(ctx, url) {
 			return nil
 		}
 		pause := time.NewTimer(20 * time.Millisecond)
 		select {
 		case <-pause.C:
-		case err := <-p.ended:
-			p.ended <- nil // for stop
+		case err := <-p.exited:
+			p.exited <- nil // for stop
 			return errors.Join(errNotReady, err)
 		case <-ctx.Done():
 			return errNotReady
@@ -65,7 +65,8 @@ func (p *process) awaitReady(ctx context.Context, url string) error {
 	}
 }
 
-func answers(ctx context.Context, url string) bool {
+// respondsOK reports whether the URL responds with 200.
+func respondsOK(ctx context.Context, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false
@@ -77,34 +78,34 @@ func answers(ctx context.Context, url string) bool {
 	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
 }
 
-// stop ends the process, by force if it does not end by itself, and waits for its end.
+// stop terminates the process, by SIGKILL if SIGTERM does not, and waits for its exit.
 func (p *process) stop() error {
 	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
 	}
-	timer := time.NewTimer(endWithin)
+	timer := time.NewTimer(stopTimeout)
 	defer timer.Stop()
 	select {
-	case err := <-p.ended:
-		if err != nil && !endedBySignal(p.command.ProcessState) {
-			return fmt.Errorf("end of %s: %w", p.name, err)
+	case err := <-p.exited:
+		if err != nil && !exitedBySignal(p.command.ProcessState) {
+			return fmt.Errorf("stop %s: %w", p.name, err)
 		}
 		return nil
 	case <-timer.C:
 		err := errors.Join(errStuck, syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL))
-		<-p.ended //nolint:errcheck // it was killed, whatever it says
-		return fmt.Errorf("end of %s: %w", p.name, err)
+		<-p.exited //nolint:errcheck // killed, so its error says nothing
+		return fmt.Errorf("stop %s: %w", p.name, err)
 	}
 }
 
-// endedBySignal tells whether SIGTERM was the end, by the kernel's account or, as HAProxy says it, by the status that a
-// shell would give.
-func endedBySignal(state *os.ProcessState) bool {
+// exitedBySignal reports whether SIGTERM ended the process, by its wait status or, as with HAProxy, by a shell's exit
+// status for it.
+func exitedBySignal(state *os.ProcessState) bool {
 	status, known := state.Sys().(syscall.WaitStatus)
 	return known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM))
 }
 
-// freeAddress is an address on loopback that nobody listens on.
+// freeAddress returns an unused loopback address.
 func freeAddress(ctx context.Context) (string, error) {
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

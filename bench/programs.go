@@ -9,26 +9,27 @@ import (
 	"time"
 )
 
-// programs are what is measured: the gateway, and those of the other proxies that this machine has.
+// programs are the programs to measure: the gateway, and the other proxies that are installed.
 type programs struct {
 	basegate    string
-	rivals      map[string]rival // by target
-	descriptors int              // that each may have open
+	competitors map[string]competitor // by target
+	descriptors int                   // limit of open files of each process
 }
 
-// rival is a proxy of somebody else's, as it is installed.
-type rival struct{ path, version string }
+// competitor is an installed proxy of another project.
+type competitor struct{ path, version string }
 
-// rivalBinaries are the other proxies' binaries; Debian's packages of the same name bring them.
-var rivalBinaries = map[string]string{nginx: "nginx", haproxy: "haproxy"}
+// competitorBinaries are the binaries of the other proxies, which are also the names of their Debian packages.
+var competitorBinaries = map[string]string{nginx: "nginx", haproxy: "haproxy"}
 
-// findPrograms also lets them have the descriptors that they will need. It looks for the other proxies in PATH, and where daemons are kept, which is not in everybody's PATH.
+// findPrograms looks for the other proxies in PATH and in the directories of daemons, which may not be in PATH. It
+// also raises the limit of open files.
 func findPrograms(ctx context.Context, basegate string) programs {
-	p := programs{basegate: basegate, rivals: map[string]rival{}, descriptors: raiseDescriptors()}
-	for target, binary := range rivalBinaries {
+	p := programs{basegate: basegate, competitors: map[string]competitor{}, descriptors: raiseDescriptorLimit()}
+	for target, binary := range competitorBinaries {
 		for _, place := range []string{binary, filepath.Join("/usr/sbin", binary), filepath.Join("/usr/local/sbin", binary)} {
 			if path, err := exec.LookPath(place); err == nil {
-				p.rivals[target] = rival{path, versionOf(ctx, path)}
+				p.competitors[target] = competitor{path, versionOf(ctx, path)}
 				break
 			}
 		}
@@ -38,36 +39,36 @@ func findPrograms(ctx context.Context, basegate string) programs {
 
 var versionNumber = regexp.MustCompile(`\d+(\.\d+)+[^\s,]*`)
 
-// versionOf is what a program says to -v; nginx says it on stderr.
+// versionOf returns the version that a program prints for -v; nginx prints it to stderr.
 func versionOf(ctx context.Context, path string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	said, err := exec.CommandContext(ctx, path, "-v").CombinedOutput()
-	if number := versionNumber.Find(said); err == nil && number != nil {
+	output, err := exec.CommandContext(ctx, path, "-v").CombinedOutput()
+	if number := versionNumber.Find(output); err == nil && number != nil {
 		return string(number)
 	}
 	return "of an unknown version"
 }
 
-// proxies are the targets that can be started here, in the order of the table's columns.
+// proxies returns the targets that can be started here, in the order of the table's columns.
 func (p programs) proxies() []string {
-	all := []string{bare, gateway, copier}
+	all := []string{reverseProxy, gateway, byteCopy}
 	for _, name := range []string{nginx, haproxy} {
-		if _, found := p.rivals[name]; found {
+		if _, found := p.competitors[name]; found {
 			all = append(all, name)
 		}
 	}
 	return all
 }
 
-// versions say which of the other proxies took part, or how they could.
+// versions returns the versions of the other proxies, or that they are not installed.
 func (p programs) versions() []string {
 	var all []string
 	for _, name := range []string{nginx, haproxy} {
-		if r, found := p.rivals[name]; found {
-			all = append(all, name+" "+r.version)
+		if c, found := p.competitors[name]; found {
+			all = append(all, name+" "+c.version)
 		} else {
-			all = append(all, fmt.Sprintf("%s is not installed here (Debian's package %s), so its columns are empty", name, rivalBinaries[name]))
+			all = append(all, fmt.Sprintf("%s is not installed here (Debian's package %s), so its columns are empty", name, competitorBinaries[name]))
 		}
 	}
 	return all

@@ -5,32 +5,32 @@ import (
 	"time"
 )
 
-// series holds every measurement, by work and target, in the order of the rounds.
+// series holds the results by workload and target, in the order of the rounds.
 type series[M any] map[string]map[string][]M
 
-func (s series[M]) add(work, target string, m M) {
-	if s[work] == nil {
-		s[work] = map[string][]M{}
+func (s series[M]) add(workload, target string, m M) {
+	if s[workload] == nil {
+		s[workload] = map[string][]M{}
 	}
-	s[work][target] = append(s[work][target], m)
+	s[workload][target] = append(s[workload][target], m)
 }
 
-// report is everything that was measured.
+// report holds all results of a run.
 type report struct {
 	options options
-	loads   series[*measurement]
-	holds   series[*held]
-	flushes []time.Duration // see measureFlushing; of each round
-	waiting *waiting        // nil: not measured
+	loads   series[*loadResult]
+	holds   series[*holdResult]
+	flushes []time.Duration // of each round, see measureFlushing
+	queued  *queuedMemory   // nil if not measured
 }
 
 func newReport(o options) *report {
-	return &report{options: o, loads: series[*measurement]{}, holds: series[*held]{}}
+	return &report{options: o, loads: series[*loadResult]{}, holds: series[*holdResult]{}}
 }
 
-// nameOf is how a work or hold is called in this run; its id where it is not part of it.
+// nameOf returns the name of a workload or hold in this run, or the id if the run leaves it out.
 func (r *report) nameOf(id string) string {
-	for _, w := range r.options.works {
+	for _, w := range r.options.workloads {
 		if w.id == id {
 			return w.name
 		}
@@ -43,30 +43,30 @@ func (r *report) nameOf(id string) string {
 	return id
 }
 
-// count adds up the requests of all rounds.
-func (r *report) count(id, target string) tally {
-	var sum tally
+// count sums the request counts of all rounds.
+func (r *report) count(id, target string) requestCounts {
+	var sum requestCounts
 	for _, m := range r.loads[id][target] {
-		sum.add(m.tally)
+		sum.add(m.requestCounts)
 	}
 	for _, m := range r.holds[id][target] {
-		sum.add(m.tally)
+		sum.add(m.requestCounts)
 	}
 	return sum
 }
 
-// sound tells whether the gateway brought every request to its end.
-func (r *report) sound() bool {
+// allComplete reports whether the gateway completed every request.
+func (r *report) allComplete() bool {
 	for _, results := range r.loads {
 		for _, m := range results[gateway] {
-			if m.cut > 0 || m.failed > 0 || m.whole == 0 {
+			if m.truncated > 0 || m.failed > 0 || m.complete == 0 {
 				return false
 			}
 		}
 	}
 	for _, results := range r.holds {
 		for _, m := range results[gateway] {
-			if m.cut > 0 || m.failed > 0 {
+			if m.truncated > 0 || m.failed > 0 {
 				return false
 			}
 		}
@@ -74,90 +74,90 @@ func (r *report) sound() bool {
 	return true
 }
 
-// sample is a measurement with what it is compared with, all of one round.
+// sample is one result with what it is compared with, all of one round.
 type sample struct {
-	work      work
+	workload  workload
 	target    string
-	m, direct *measurement
+	m, direct *loadResult
 	flush     time.Duration
 }
 
-// line is one line of the table for a work.
-type line struct {
+// metric is one row of a workload's table.
+type metric struct {
 	name, unit string
 	value      func(s sample) float64
 }
 
-// title is the name with its unit.
-func (l line) title() string { return strings.TrimSuffix(l.name+", "+l.unit, ", ") }
+// title returns the name with its unit.
+func (m metric) title() string { return strings.TrimSuffix(m.name+", "+m.unit, ", ") }
 
 var (
-	cpuPerEvent = line{"CPU per event", "µs", func(s sample) float64 {
-		return float64(s.m.cpu.Nanoseconds()) / 1000 / float64(max(s.m.whole*s.work.events, 1))
+	cpuPerEvent = metric{"CPU per event", "µs", func(s sample) float64 {
+		return float64(s.m.cpu.Nanoseconds()) / 1000 / float64(max(s.m.complete*s.workload.events, 1))
 	}}
-	cpuPerRequest = line{"CPU per request", "µs", func(s sample) float64 {
-		return float64(s.m.cpu.Microseconds()) / float64(max(s.m.whole, 1))
+	cpuPerRequest = metric{"CPU per request", "µs", func(s sample) float64 {
+		return float64(s.m.cpu.Microseconds()) / float64(max(s.m.complete, 1))
 	}}
-	requestRate = line{"requests per second", "", func(s sample) float64 {
-		return float64(s.m.whole) / s.m.wall.Seconds()
+	requestRate = metric{"requests per second", "", func(s sample) float64 {
+		return float64(s.m.complete) / s.m.wall.Seconds()
 	}}
-	addedMedian = line{"added latency, median", "µs", func(s sample) float64 {
+	addedMedian = metric{"added latency, median", "µs", func(s sample) float64 {
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
-	// Only the gateway waits for the disk. Where a flush took longer than all that the gateway adds, the disk was busy with
-	// something else, and the round has no ratio.
-	addedLessFlush = line{"added latency less a disk flush, median", "µs", func(s sample) float64 {
+	// Only the gateway waits for the disk. If a flush takes longer than all that the gateway adds, the disk was busy
+	// otherwise, and the round has no ratio.
+	addedLessFlush = metric{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
 		if s.target == gateway {
 			added -= s.flush
 		}
 		return float64(added.Microseconds())
 	}}
-	addedP99 = line{"added latency, p99", "µs", func(s sample) float64 {
+	addedP99 = metric{"added latency, p99", "µs", func(s sample) float64 {
 		return float64((s.m.p99 - s.direct.p99).Microseconds())
 	}}
 )
 
-// lines are the measures of a work, in the table's order.
-func (w work) lines() []line {
+// metrics returns the metrics of a workload, in the table's order.
+func (w workload) metrics() []metric {
 	switch {
 	case w.events > 0:
-		return []line{cpuPerEvent, cpuPerRequest, requestRate, addedMedian, addedP99}
+		return []metric{cpuPerEvent, cpuPerRequest, requestRate, addedMedian, addedP99}
 	case w.id == plainOne:
-		return []line{cpuPerRequest, requestRate, addedMedian, addedLessFlush, addedP99}
+		return []metric{cpuPerRequest, requestRate, addedMedian, addedLessFlush, addedP99}
 	default:
-		return []line{cpuPerRequest, requestRate, addedMedian, addedP99}
+		return []metric{cpuPerRequest, requestRate, addedMedian, addedP99}
 	}
 }
 
-// values are one measure of one target, round by round.
-func (r *report) values(id, target string, l line) []float64 {
+// values returns one metric of one target, round by round.
+func (r *report) values(id, target string, of metric) []float64 {
 	var all []float64
 	for round, m := range r.loads[id][target] {
-		s := sample{work: r.workOf(id), target: target, m: m, direct: r.loads[id][direct][round]}
+		s := sample{workload: r.workOf(id), target: target, m: m, direct: r.loads[id][direct][round]}
 		if round < len(r.flushes) {
 			s.flush = r.flushes[round]
 		}
-		all = append(all, l.value(s))
+		all = append(all, of.value(s))
 	}
 	return all
 }
 
-func (r *report) workOf(id string) work {
-	for _, w := range r.options.works {
+func (r *report) workOf(id string) workload {
+	for _, w := range r.options.workloads {
 		if w.id == id {
 			return w
 		}
 	}
-	return work{}
+	return workload{}
 }
 
-// ratio is a target's measure over the ReverseProxy's.
-func (r *report) ratio(id, target string, l line) figure {
-	return figureOf(ratios(r.values(id, target, l), r.values(id, bare, l)))
+// ratio summarises a target's metric divided by the ReverseProxy's.
+func (r *report) ratio(id, target string, m metric) summary {
+	return summarize(ratios(r.values(id, target, m), r.values(id, reverseProxy, m)))
 }
 
-// memory is what a held stream takes of a target, in KB of 1000 bytes, round by round.
+// memory returns a target's memory per held stream in KB of 1000 bytes, round by round.
 func (r *report) memory(id, target string) []float64 {
 	var all []float64
 	for _, m := range r.holds[id][target] {
@@ -166,6 +166,6 @@ func (r *report) memory(id, target string) []float64 {
 	return all
 }
 
-func (r *report) memoryRatio(id, target string) figure {
-	return figureOf(ratios(r.memory(id, target), r.memory(id, bare)))
+func (r *report) memoryRatio(id, target string) summary {
+	return summarize(ratios(r.memory(id, target), r.memory(id, reverseProxy)))
 }

@@ -163,7 +163,7 @@ func TestHTTP2ClientDisconnectReachesVLLM(t *testing.T) {
 	cancel()
 	poll.Within(t, time.Second, "the mock sees its client disconnect", func() bool {
 		for _, r := range mock.Requests() {
-			if r.Path == "/v1/completions" && r.ClientLeft() {
+			if r.Path == "/v1/completions" && r.ClientDisconnected() {
 				return true
 			}
 		}

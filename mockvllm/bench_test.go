@@ -9,7 +9,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// BenchmarkToken measures one generated token of a sampled stream, without a socket.
+// BenchmarkToken measures one token of a sampled stream, without a socket.
 func BenchmarkToken(b *testing.B) {
 	s := mockvllm.New(mockvllm.Options{})
 	defer s.Close()
@@ -21,7 +21,7 @@ func BenchmarkToken(b *testing.B) {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		if w.Code != http.StatusOK || strings.Count(w.Body.String(), "\n\n") != tokens+1 {
-			b.Fatal(w.Code, w.Body.String())
+			b.Fatalf("got %d, want 200 with %d events: %s", w.Code, tokens+1, w.Body.String())
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/tokens, "µs/token")

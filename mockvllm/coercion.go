@@ -8,26 +8,26 @@ import (
 	"strings"
 )
 
-// A problem is one of pydantic's complaints about a request.
-type problem struct {
+// A schemaError is one error of pydantic's validation of a request.
+type schemaError struct {
 	kind    string
-	place   []string // below the body
+	loc     []string // path below "body"
 	message string
-	input   string // repr of what was given
-	context string // repr; empty for most
+	input   string // Python repr of the offending value
+	context string // Python repr of pydantic's ctx; empty for most errors
 }
 
-// repr is the problem as Python prints it.
-func (p problem) repr() string {
-	place := []string{"'body'"}
-	for _, step := range p.place {
+// repr formats the error as Python prints pydantic's error dict.
+func (p schemaError) repr() string {
+	loc := []string{"'body'"}
+	for _, step := range p.loc {
 		if _, err := strconv.Atoi(step); err != nil {
-			step = reprString(step) // a name, not a list's index
+			step = reprString(step) // a field name, not a list index
 		}
-		place = append(place, step)
+		loc = append(loc, step)
 	}
-	location := strings.Join(place, ", ")
-	if len(place) == 1 {
+	location := strings.Join(loc, ", ")
+	if len(loc) == 1 {
 		location += ","
 	}
 	text := fmt.Sprintf("{'type': %s, 'loc': (%s), 'msg': %s, 'input': %s",
@@ -38,8 +38,9 @@ func (p problem) repr() string {
 	return text + "}"
 }
 
-// schemaFailure words problems as the version does: old ones print the list, newer ones a headline, some both.
-func (s *shape) schemaFailure(problems []problem) *failure {
+// schemaFailure formats validation errors as the version does: old versions print the list, newer ones a headline and
+// one line per error, some both.
+func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	reprs := make([]string, len(problems))
 	for i, p := range problems {
 		reprs[i] = p.repr()
@@ -52,53 +53,53 @@ func (s *shape) schemaFailure(problems []problem) *failure {
 			plural = ""
 		}
 		message = fmt.Sprintf("%d validation error%s:\n  %s\n", len(problems), plural, strings.Join(reprs, "\n  "))
-		if s.repeatsProblems {
+		if s.repeatsSchemaErrors {
 			message += " " + list
 		}
 	}
-	param := strings.Join(append([]string{"body"}, problems[0].place...), ".")
-	return &failure{status: http.StatusBadRequest, kind: s.validationType, message: message, param: param}
+	param := strings.Join(append([]string{"body"}, problems[0].loc...), ".")
+	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message, param: param}
 }
 
-// A complaint is why a value does not fit a type; the zero one means that it fits.
-type complaint struct{ kind, message string }
+// A typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
+type typeError struct{ kind, message string }
 
 var (
-	intType     = complaint{"int_type", "Input should be a valid integer"}
-	intParsing  = complaint{"int_parsing", "Input should be a valid integer, unable to parse string as an integer"}
-	intFraction = complaint{"int_from_float", "Input should be a valid integer, got a number with a fractional part"}
-	intFinite   = complaint{"finite_number", "Input should be a finite number"}
+	intType     = typeError{"int_type", "Input should be a valid integer"}
+	intParsing  = typeError{"int_parsing", "Input should be a valid integer, unable to parse string as an integer"}
+	intFraction = typeError{"int_from_float", "Input should be a valid integer, got a number with a fractional part"}
+	intFinite   = typeError{"finite_number", "Input should be a finite number"}
 
-	floatType    = complaint{"float_type", "Input should be a valid number"}
-	floatParsing = complaint{"float_parsing", "Input should be a valid number, unable to parse string as a number"}
+	floatType    = typeError{"float_type", "Input should be a valid number"}
+	floatParsing = typeError{"float_parsing", "Input should be a valid number, unable to parse string as a number"}
 
-	boolType    = complaint{"bool_type", "Input should be a valid boolean"}
-	boolParsing = complaint{"bool_parsing", "Input should be a valid boolean, unable to interpret input"}
+	boolType    = typeError{"bool_type", "Input should be a valid boolean"}
+	boolParsing = typeError{"bool_parsing", "Input should be a valid boolean, unable to interpret input"}
 
-	stringType = complaint{"string_type", "Input should be a valid string"}
-	listType   = complaint{"list_type", "Input should be a valid list"}
-	dictType   = complaint{"dict_type", "Input should be a valid dictionary"}
+	stringType = typeError{"string_type", "Input should be a valid string"}
+	listType   = typeError{"list_type", "Input should be a valid list"}
+	dictType   = typeError{"dict_type", "Input should be a valid dictionary"}
 )
 
-// asInt reads an integer as laxly as pydantic: true, "16", 16.0 and 1e2 are integers. What 64 bits do not hold is
-// the nearest that they do.
-func asInt(v value) (int64, complaint) {
+// asInt converts a value to an integer as laxly as pydantic does: true, "16", 16.0 and 1e2 are integers. Values beyond
+// 64 bits saturate.
+func asInt(v value) (int64, typeError) {
 	switch v.kind {
 	case boolKind:
-		if v.truth {
-			return 1, complaint{}
+		if v.boolean {
+			return 1, typeError{}
 		}
-		return 0, complaint{}
+		return 0, typeError{}
 	case numberKind:
-		if v.integral() {
-			return saturated(v.text), complaint{}
+		if v.isInt() {
+			return parseSaturated(v.text), typeError{}
 		}
-		return intOfFloat(v.text)
+		return floatToInt(v.text)
 	case stringKind:
 		text := strings.TrimSuffix(strings.TrimSpace(strings.ReplaceAll(v.text, "_", "")), ".0")
 		if literal := strings.TrimPrefix(text, "+"); literal != "" && numberLiteral(literal) == literal &&
-			(value{kind: numberKind, text: literal}).integral() {
-			return saturated(literal), complaint{}
+			(value{kind: numberKind, text: literal}).isInt() {
+			return parseSaturated(literal), typeError{}
 		}
 		return 0, intParsing
 	case nullKind, listKind, objectKind:
@@ -106,59 +107,59 @@ func asInt(v value) (int64, complaint) {
 	return 0, intType
 }
 
-func saturated(literal string) int64 {
-	number, _ := strconv.ParseInt(literal, 10, 64) // out of range gives the nearest
+func parseSaturated(literal string) int64 {
+	number, _ := strconv.ParseInt(literal, 10, 64) // ParseInt saturates when out of range
 	return number
 }
 
-func intOfFloat(literal string) (int64, complaint) {
-	number, _ := strconv.ParseFloat(literal, 64) // out of range gives an infinity
+func floatToInt(literal string) (int64, typeError) {
+	number, _ := strconv.ParseFloat(literal, 64) // out of range yields an infinity
 	switch {
 	case math.IsNaN(number) || math.IsInf(number, 0):
 		return 0, intFinite
 	case number != math.Trunc(number):
 		return 0, intFraction
 	case math.Abs(number) >= math.MaxInt64:
-		return int64(math.Copysign(math.MaxInt64, number)), complaint{}
+		return int64(math.Copysign(math.MaxInt64, number)), typeError{}
 	}
-	return int64(number), complaint{}
+	return int64(number), typeError{}
 }
 
-func asFloat(v value) (float64, complaint) {
+func asFloat(v value) (float64, typeError) {
 	switch v.kind {
 	case boolKind:
 		number, _ := asInt(v)
-		return float64(number), complaint{}
+		return float64(number), typeError{}
 	case numberKind:
-		number, _ := strconv.ParseFloat(v.text, 64) // out of range gives an infinity, as in Python
-		return number, complaint{}
+		number, _ := strconv.ParseFloat(v.text, 64) // out of range yields an infinity, as in Python
+		return number, typeError{}
 	case stringKind:
 		number, err := strconv.ParseFloat(strings.TrimSpace(v.text), 64)
 		if err != nil && !math.IsInf(number, 0) {
 			return 0, floatParsing
 		}
-		return number, complaint{}
+		return number, typeError{}
 	case nullKind, listKind, objectKind:
 	}
 	return 0, floatType
 }
 
-func asBool(v value) (bool, complaint) {
+func asBool(v value) (bool, typeError) {
 	switch v.kind {
 	case boolKind:
-		return v.truth, complaint{}
+		return v.boolean, typeError{}
 	case numberKind:
 		number, _ := strconv.ParseFloat(v.text, 64) // neither 0 nor 1 when out of range
 		if number == 0 || number == 1 {
-			return number == 1, complaint{}
+			return number == 1, typeError{}
 		}
 		return false, boolParsing
 	case stringKind:
 		switch strings.ToLower(v.text) {
 		case "true", "1", "yes", "on", "t", "y":
-			return true, complaint{}
+			return true, typeError{}
 		case "false", "0", "no", "off", "f", "n":
-			return false, complaint{}
+			return false, typeError{}
 		}
 		return false, boolParsing
 	case nullKind, listKind, objectKind:
@@ -166,86 +167,89 @@ func asBool(v value) (bool, complaint) {
 	return false, boolType
 }
 
-func asString(v value) (string, complaint) {
+func asString(v value) (string, typeError) {
 	if v.kind != stringKind {
 		return "", stringType
 	}
-	return v.text, complaint{}
+	return v.text, typeError{}
 }
 
-// A form reads typed fields from a request's object and gathers what is wrong with them.
-type form struct {
-	body     value
-	problems []problem
+// A fieldReader reads typed fields from a request object and collects validation errors.
+type fieldReader struct {
+	body value
+	errs []schemaError
 }
 
-func (f *form) complain(c complaint, input value, place ...string) {
+// addError adds an error at the path loc, unless c is zero.
+func (f *fieldReader) addError(c typeError, input value, loc ...string) {
 	if c.kind != "" {
-		f.problems = append(f.problems, problem{kind: c.kind, place: place, message: c.message, input: input.repr()})
+		f.errs = append(f.errs, schemaError{kind: c.kind, loc: loc, message: c.message, input: input.repr()})
 	}
 }
 
-// read gives the field to a reader unless it is absent, or null where null is allowed. It tells whether a value came
-// out of it.
-func read[T any](f *form, name string, nullable bool, as func(value) (T, complaint), into *T) bool {
+// readField parses the named field into dst. It returns false, and leaves dst alone, if the field is absent, invalid,
+// or null and nullable.
+func readField[T any](f *fieldReader, name string, nullable bool, parse func(value) (T, typeError), dst *T) bool {
 	v, present := f.body.member(name)
 	if !present || nullable && v.kind == nullKind {
 		return false
 	}
-	result, c := as(v)
+	result, c := parse(v)
 	if c.kind != "" {
-		f.complain(c, v, name)
+		f.addError(c, v, name)
 		return false
 	}
-	*into = result
+	*dst = result
 	return true
 }
 
-func (f *form) integer(name string, nullable bool, into *int) bool {
+func (f *fieldReader) integer(name string, nullable bool, dst *int) bool {
 	var number int64
-	if !read(f, name, nullable, asInt, &number) {
+	if !readField(f, name, nullable, asInt, &number) {
 		return false
 	}
-	*into = int(number)
+	*dst = int(number)
 	return true
 }
 
-func (f *form) float(name string, into *float64) { read(f, name, true, asFloat, into) }
+func (f *fieldReader) float(name string, dst *float64) { readField(f, name, true, asFloat, dst) }
 
-func (f *form) boolean(name string, nullable bool, into *bool) { read(f, name, nullable, asBool, into) }
+func (f *fieldReader) boolean(name string, nullable bool, dst *bool) {
+	readField(f, name, nullable, asBool, dst)
+}
 
 // ints reads a list of integers.
-func (f *form) ints(name string, into *[]int) {
+func (f *fieldReader) ints(name string, dst *[]int) {
 	v, present := f.body.member(name)
 	if !present || v.kind == nullKind {
 		return
 	}
 	if v.kind != listKind {
-		f.complain(listType, v, name)
+		f.addError(listType, v, name)
 		return
 	}
 	for i, item := range v.items {
 		number, c := asInt(item)
-		f.complain(c, item, name, strconv.Itoa(i))
-		*into = append(*into, int(number))
+		f.addError(c, item, name, strconv.Itoa(i))
+		*dst = append(*dst, int(number))
 	}
 }
 
-// strings reads a string or a list of them.
-func (f *form) strings(name string, into *[]string) {
+// strings reads a string or a list of strings.
+func (f *fieldReader) strings(name string, dst *[]string) {
 	v, present := f.body.member(name)
 	switch {
 	case !present || v.kind == nullKind:
 	case v.kind == stringKind:
-		*into = []string{v.text}
+		*dst = []string{v.text}
 	case v.kind == listKind:
 		for i, item := range v.items {
 			text, c := asString(item)
-			f.complain(c, item, name, "list[str]", strconv.Itoa(i))
-			*into = append(*into, text)
+			f.addError(c, item, name, "list[str]", strconv.Itoa(i))
+			*dst = append(*dst, text)
 		}
 	default:
-		f.complain(stringType, v, name, "str")
-		f.complain(listType, v, name, "list[str]")
+		f.addError(stringType, v, name, "str")
+		f.addError(listType, v, name, "list[str]")
 	}
 }

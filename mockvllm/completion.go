@@ -8,39 +8,39 @@ import (
 	"unicode/utf8"
 )
 
-// errEngineDied ends the requests that run when another one kills the engine.
+// errEngineDied ends running requests when a fault kills the engine under them.
 var errEngineDied = errors.New("engine died")
 
-// complete is POST /v1/completions.
+// complete handles POST /v1/completions.
 func (s *Server) complete(x *exchange) {
 	r, failure := s.readRequest(x)
 	if failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 		return
 	}
 	j, failure := s.prepare(x.r.Header, r)
 	if failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 		return
 	}
-	if s.shape.uniqueIDs {
-		j.duplicate = !s.claim(j.id)
-		defer s.release(j)
+	if s.spec.rejectsDuplicateIDs {
+		j.duplicate = !s.claimID(j.id)
+		defer s.releaseID(j)
 	}
-	s.meter.begin(j)
-	defer s.meter.end(j)
+	s.metrics.begin(j)
+	defer s.metrics.end(j)
 	switch {
-	case r.stream && j.drawn == r.n:
-		s.stream(x, j)
+	case r.stream && j.outputsPerPrompt == r.n:
+		s.completeStream(x, j)
 	case r.stream:
-		s.streamWhole(x, j)
+		s.completeBestOfStream(x, j)
 	default:
-		s.plain(x, j)
+		s.completePlain(x, j)
 	}
 }
 
-// claim takes a request's id; it fails while another request has it.
-func (s *Server) claim(id string) bool {
+// claimID registers a request id. It returns false if another running request has it.
+func (s *Server) claimID(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ids[id] {
@@ -50,7 +50,7 @@ func (s *Server) claim(id string) bool {
 	return true
 }
 
-func (s *Server) release(j *job) {
+func (s *Server) releaseID(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !j.duplicate {
@@ -58,126 +58,126 @@ func (s *Server) release(j *job) {
 	}
 }
 
-// readRequest does FastAPI's part: media type, JSON, schema.
+// readRequest does FastAPI's part: media type, JSON and schema.
 func (s *Server) readRequest(x *exchange) (*completionRequest, *failure) {
 	body, failure := s.readJSON(x)
 	if failure != nil {
 		return nil, failure
 	}
-	return s.shape.readCompletion(body)
+	return s.spec.parseCompletion(body)
 }
 
 func (s *Server) readJSON(x *exchange) (value, *failure) {
 	const unsupported = "Unsupported Media Type: Only 'application/json' is allowed"
 	mediaType, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
 	if strings.ToLower(mediaType) != "application/json" {
-		switch s.shape.contentType {
+		switch s.spec.contentType {
 		case unsupportedType:
-			return value{}, detail(http.StatusUnsupportedMediaType, unsupported)
+			return value{}, detailFailure(http.StatusUnsupportedMediaType, unsupported)
 		case badRequestType:
-			return value{}, &failure{status: http.StatusBadRequest, kind: s.shape.validationType, message: unsupported}
+			return value{}, &failure{status: http.StatusBadRequest, errorType: s.spec.validationType, message: unsupported}
 		case anyContentType:
 		}
 	}
 	if len(x.body) == 0 {
-		return value{}, s.shape.schemaFailure([]problem{{kind: "missing", message: "Field required", input: "None"}})
+		return value{}, s.spec.schemaFailure([]schemaError{{kind: "missing", message: "Field required", input: "None"}})
 	}
 	body := bytes.TrimPrefix(x.body, []byte("\ufeff"))
 	if !utf8.Valid(body) {
-		return value{}, detail(http.StatusBadRequest, "There was an error parsing the body")
+		return value{}, detailFailure(http.StatusBadRequest, "There was an error parsing the body")
 	}
-	parsed, err := parsePython(string(body))
+	parsed, err := parsePythonJSON(string(body))
 	if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
-		return value{}, s.shape.schemaFailure([]problem{{
-			kind: "json_invalid", place: []string{decimal(syntax.place)}, message: "JSON decode error", input: "{}",
+		return value{}, s.spec.schemaFailure([]schemaError{{
+			kind: "json_invalid", loc: []string{decimal(syntax.position)}, message: "JSON decode error", input: "{}",
 			context: "{'error': " + reprString(syntax.message) + "}",
 		}})
 	}
 	if err != nil {
-		return value{}, detail(http.StatusBadRequest, "There was an error parsing the body")
+		return value{}, detailFailure(http.StatusBadRequest, "There was an error parsing the body")
 	}
 	return parsed, nil
 }
 
-// plain answers once everything is generated.
-func (s *Server) plain(x *exchange, j *job) {
-	if failure := s.checkEngine(j); failure != nil {
-		x.refuse(failure)
+// completePlain responds once all outputs are generated.
+func (s *Server) completePlain(x *exchange, j *job) {
+	if failure := s.checkInEngine(j); failure != nil {
+		x.writeFailure(failure)
 		return
 	}
-	if s.strikesPlain(x) {
+	if s.applyPlainFault(x) {
 		return
 	}
 	g := newGeneration(s.model, j)
-	if !s.generateWhole(x, g) {
+	if !s.generateAll(x, g) {
 		return
 	}
-	if failure := s.nullMaxTokens(j); failure != nil {
-		x.refuse(failure)
+	if failure := s.nullMaxTokensFailure(j); failure != nil {
+		x.writeFailure(failure)
 		return
 	}
-	s.meter.finish(g)
-	for _, q := range g.sequences {
-		q.mute = x.striking(faultNoFinish)
+	s.metrics.finish(g)
+	for _, seq := range g.sequences {
+		seq.hideFinish = x.hasFault(faultNoFinish)
 	}
-	x.json(s.writer(j).completion(g))
+	x.writeJSON(s.encoder(j).completion(g))
 }
 
-// generateWhole runs the generation to its end. Where it does not get there the exchange has been answered, and it
-// tells so.
-func (s *Server) generateWhole(x *exchange, g *generation) bool {
+// generateAll runs the generation to its end. If it fails, generateAll ends the exchange and returns false.
+func (s *Server) generateAll(x *exchange, g *generation) bool {
 	err := s.run(x, g, func() error { return nil })
 	switch {
 	case errors.Is(err, errEngineDied):
-		x.refuse(s.shape.deathBefore())
+		x.writeFailure(s.spec.deadEngineFailure())
 	case err != nil:
-		x.hangUp()
+		x.closeConn()
 	}
 	return err == nil
 }
 
-// strikesPlain are the faults that a plain answer meets once the request is found good.
-func (s *Server) strikesPlain(x *exchange) bool {
+// applyPlainFault writes the fault's response in place of a plain one once the request has passed every check. It
+// returns false if the fault is of another kind.
+func (s *Server) applyPlainFault(x *exchange) bool {
 	switch {
-	case x.striking(faultEngineDead) || x.striking(faultOOM):
+	case x.hasFault(faultEngineDead) || x.hasFault(faultOOM):
 		early := *x.fault
 		early.InStream, early.AfterEvents, early.AfterTokens = false, 0, 0
-		x.refuse(s.fatalFailure(&early))
-	case x.striking(faultErrorEvent):
-		x.refuse(s.eventFailure(x.fault))
+		x.writeFailure(s.engineFailure(&early))
+	case x.hasFault(faultErrorEvent):
+		x.writeFailure(s.errorEventFailure(x.fault))
 	default:
 		return false
 	}
 	return true
 }
 
-// run drives a generation, one step of all outputs at a time, and calls each after every step. It ends early with the
-// cause when the client leaves, the server closes or the engine dies.
+// run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with
+// the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	ctx := x.r.Context()
-	if err := s.engine.awake(ctx); err != nil {
+	if err := s.engine.awaitWake(ctx); err != nil {
 		return err
 	}
-	aborts := s.engine.aborted()
+	aborts := s.engine.abortCount()
 	if err := pause(ctx, s.options.FirstDelay); err != nil {
 		return err
 	}
-	if err := g.score(ctx); err != nil {
+	if err := g.scorePrompts(ctx); err != nil {
 		return err
 	}
 	for steps := 0; ; steps++ {
-		abort := s.engine.aborted() != aborts || x.striking(faultAbort) && steps >= x.fault.AfterTokens
-		left := false
+		abort := s.engine.abortCount() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens
+		unfinished := false
 		if abort {
 			g.abort()
 		} else {
-			left = g.step()
-			s.meter.step(g, x.arrived)
+			unfinished = g.step()
+			s.metrics.step(g, x.arrived)
 		}
 		if s.engine.dead() {
 			return errEngineDied
 		}
-		if err := each(); err != nil || !left {
+		if err := each(); err != nil || !unfinished {
 			return err
 		}
 		if err := pause(ctx, s.options.TokenDelay); err != nil {
@@ -186,22 +186,23 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	}
 }
 
-// nullMaxTokens is what versions that accept max_tokens null make of it after all the work: a failed assertion.
-func (s *Server) nullMaxTokens(j *job) *failure {
+// nullMaxTokensFailure returns the error of versions that accept max_tokens null: they generate everything and then
+// fail an assertion.
+func (s *Server) nullMaxTokensFailure(j *job) *failure {
 	if !j.request.maxTokensNull {
 		return nil
 	}
-	failure := &failure{status: http.StatusInternalServerError, kind: internalServerError}
-	switch s.shape.nullMaxTokens {
+	failure := &failure{status: http.StatusInternalServerError, errorType: internalServerError}
+	switch s.spec.nullMaxTokens {
 	case nullFillsContext:
-		return plainText(http.StatusInternalServerError, internalSpaced)
-	case nullUnderOK:
-		failure.underOK = true
+		return textFailure(http.StatusInternalServerError, internalSpaced)
+	case nullAsOK:
+		failure.asOK = true
 	case nullInternal, nullIsDefault:
 	}
 	return failure
 }
 
-func (s *Server) writer(j *job) *writer {
-	return &writer{shape: s.shape, model: s.model, job: j, fingerprint: fingerprintOf(s.version, j.model)}
+func (s *Server) encoder(j *job) *responseEncoder {
+	return &responseEncoder{spec: s.spec, model: s.model, job: j, fingerprint: fingerprintOf(s.version, j.model)}
 }

@@ -9,91 +9,92 @@ import (
 	"unicode/utf8"
 )
 
-// appendString writes a JSON string as pydantic and Starlette do: UTF-8 as it is, and only what must be escaped.
-func appendString(to []byte, text string) []byte {
-	to = append(to, '"')
+// appendString appends a JSON string as pydantic and Starlette write it: raw UTF-8, escaped only if JSON requires it.
+func appendString(dst []byte, text string) []byte {
+	dst = append(dst, '"')
 	start := 0
 	for i := range len(text) {
 		b := text[i]
 		if b >= 0x20 && b != '"' && b != '\\' {
 			continue
 		}
-		to = append(to, text[start:i]...)
-		to = appendEscape(to, b)
+		dst = append(dst, text[start:i]...)
+		dst = appendEscape(dst, b)
 		start = i + 1
 	}
-	return append(append(to, text[start:]...), '"')
+	return append(append(dst, text[start:]...), '"')
 }
 
-func appendEscape(to []byte, b byte) []byte {
+func appendEscape(dst []byte, b byte) []byte {
 	switch b {
 	case '"', '\\':
-		return append(to, '\\', b)
+		return append(dst, '\\', b)
 	case '\n':
-		return append(to, `\n`...)
+		return append(dst, `\n`...)
 	case '\r':
-		return append(to, `\r`...)
+		return append(dst, `\r`...)
 	case '\t':
-		return append(to, `\t`...)
+		return append(dst, `\t`...)
 	case '\b':
-		return append(to, `\b`...)
+		return append(dst, `\b`...)
 	case '\f':
-		return append(to, `\f`...)
+		return append(dst, `\f`...)
 	default:
-		return fmt.Appendf(to, `\u%04x`, b)
+		return fmt.Appendf(dst, `\u%04x`, b)
 	}
 }
 
-// appendASCII writes a JSON string as json.dumps does: everything but ASCII escaped, by surrogates where needed.
-func appendASCII(to []byte, text string) []byte {
-	to = append(to, '"')
+// appendASCII appends a JSON string as json.dumps writes it: all but ASCII escaped, with surrogate pairs beyond the
+// BMP.
+func appendASCII(dst []byte, text string) []byte {
+	dst = append(dst, '"')
 	for _, r := range text {
 		switch {
 		case r < 0x20 || r == '"' || r == '\\':
-			to = appendEscape(to, byte(r)) //nolint:gosec // ASCII
+			dst = appendEscape(dst, byte(r)) //nolint:gosec // ASCII
 		case r < utf8.RuneSelf:
-			to = append(to, byte(r))
+			dst = append(dst, byte(r))
 		case r < 0x10000:
-			to = fmt.Appendf(to, `\u%04x`, r)
+			dst = fmt.Appendf(dst, `\u%04x`, r)
 		default:
 			r -= 0x10000
-			to = fmt.Appendf(to, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+			dst = fmt.Appendf(dst, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		}
 	}
-	return append(to, '"')
+	return append(dst, '"')
 }
 
-// appendFloat writes a number as Python's repr does: 0.0, 1e-05, -9999.0.
-func appendFloat(to []byte, value float64) []byte {
+// appendFloat appends a number as Python's repr writes it: 0.0, 1e-05, -9999.0.
+func appendFloat(dst []byte, value float64) []byte {
 	switch {
 	case math.IsNaN(value):
-		return append(to, "nan"...)
+		return append(dst, "nan"...)
 	case math.IsInf(value, 0):
-		return append(to, strings.TrimPrefix(strconv.FormatFloat(value, 'g', -1, 64), "+")...)
+		return append(dst, strings.TrimPrefix(strconv.FormatFloat(value, 'g', -1, 64), "+")...)
 	}
 	magnitude := math.Abs(value)
 	if magnitude != 0 && (magnitude < 1e-4 || magnitude >= 1e16) {
-		return strconv.AppendFloat(to, value, 'e', -1, 64)
+		return strconv.AppendFloat(dst, value, 'e', -1, 64)
 	}
-	start := len(to)
-	to = strconv.AppendFloat(to, value, 'f', -1, 64)
-	if slices.Contains(to[start:], '.') {
-		return to
+	start := len(dst)
+	dst = strconv.AppendFloat(dst, value, 'f', -1, 64)
+	if slices.Contains(dst[start:], '.') {
+		return dst
 	}
-	return append(to, ".0"...)
+	return append(dst, ".0"...)
 }
 
 func pythonFloat(value float64) string {
 	return strings.ToLower(string(appendFloat(nil, value)))
 }
 
-func appendInts(to []byte, values []int) []byte {
-	to = append(to, '[')
+func appendInts(dst []byte, values []int) []byte {
+	dst = append(dst, '[')
 	for i, value := range values {
 		if i > 0 {
-			to = append(to, ',')
+			dst = append(dst, ',')
 		}
-		to = strconv.AppendInt(to, int64(value), 10)
+		dst = strconv.AppendInt(dst, int64(value), 10)
 	}
-	return append(to, ']')
+	return append(dst, ']')
 }

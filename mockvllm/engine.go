@@ -6,120 +6,123 @@ import (
 	"time"
 )
 
-// The engine's state is that of the process behind the HTTP server: it may be asleep, and it may be dead.
+// engine is the state of the simulated engine process behind the HTTP server: awake or asleep, alive or dead.
 type engine struct {
-	mu      sync.Mutex
-	died    time.Time     // zero: alive
-	exit    time.Duration // from the death to the end of the process; zero: it stays
-	restart time.Duration // from there to a new process; zero: none
-	changed chan struct{} // has an element after a death or a revival
-	level   int           // of sleep; 0: awake
-	woken   chan struct{} // closed at wake-up; nil while awake
-	aborts  int           // counts the times that running requests were aborted
+	mu           sync.Mutex
+	diedAt       time.Time     // zero while alive
+	exitAfter    time.Duration // from death to process exit; 0 keeps the process
+	restartAfter time.Duration // from exit to a new process; 0 means no restart
+	changed      chan struct{} // receives after death and revival
+	sleepLevel   int           // 0 while awake
+	woken        chan struct{} // closed at wake-up; nil while awake
+	aborts       int           // how often running requests were aborted
 }
 
 func newEngine() *engine { return &engine{changed: make(chan struct{}, 1)} }
 
-// die kills the engine, and after a while the process, as the fault wants it.
-func (e *engine) die(f *Fault) {
+// kill marks the engine dead and schedules the process exit and restart of the fault.
+func (e *engine) kill(f *Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.died.IsZero() {
-		e.died, e.exit, e.restart = time.Now(), f.ExitAfter, f.RestartAfter
-		e.announce()
+	if e.diedAt.IsZero() {
+		e.diedAt, e.exitAfter, e.restartAfter = time.Now(), f.ExitAfter, f.RestartAfter
+		e.notifyChange()
 	}
 }
 
+// revive undoes kill.
 func (e *engine) revive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.died = time.Time{}
-	e.announce()
+	e.diedAt = time.Time{}
+	e.notifyChange()
 }
 
-func (e *engine) announce() {
+func (e *engine) notifyChange() {
 	select {
 	case e.changed <- struct{}{}:
-	default: // the one before it has not been read yet, and says as much
+	default: // a notification is already pending
 	}
 }
 
 func (e *engine) dead() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.outage()
-	return !e.died.IsZero()
+	e.exitStateLocked()
+	return !e.diedAt.IsZero()
 }
 
-// exited tells whether the process is gone, so that connections are refused.
+// exited reports whether the process has exited, so that connections are refused.
 func (e *engine) exited() bool {
-	down, _ := e.exitedUntil()
+	down, _ := e.exitState()
 	return down
 }
 
-// exitedUntil tells also for how long that holds; negative is until something happens.
-func (e *engine) exitedUntil() (bool, time.Duration) {
+// exitState reports whether the process has exited, and how long that state lasts. A negative duration means until the
+// next change.
+func (e *engine) exitState() (bool, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.outage()
+	return e.exitStateLocked()
 }
 
-// outage is where between death, exit and restart the process stands. It needs the lock.
-func (e *engine) outage() (down bool, left time.Duration) {
-	const lasting = -1
-	if e.died.IsZero() || e.exit == 0 {
-		return false, lasting
+// exitStateLocked derives the state from the times of death, exit and restart. e.mu must be held.
+func (e *engine) exitStateLocked() (down bool, remaining time.Duration) {
+	const untilChange = -1
+	if e.diedAt.IsZero() || e.exitAfter == 0 {
+		return false, untilChange
 	}
-	since := time.Since(e.died)
+	since := time.Since(e.diedAt)
 	switch {
-	case since < e.exit:
-		return false, e.exit - since
-	case e.restart == 0:
-		return true, lasting
-	case since < e.exit+e.restart:
-		return true, e.exit + e.restart - since
+	case since < e.exitAfter:
+		return false, e.exitAfter - since
+	case e.restartAfter == 0:
+		return true, untilChange
+	case since < e.exitAfter+e.restartAfter:
+		return true, e.exitAfter + e.restartAfter - since
 	}
-	e.died = time.Time{}
-	return false, lasting
+	e.diedAt = time.Time{}
+	return false, untilChange
 }
 
-// sleep puts the engine to sleep, which aborts what runs.
+// sleep puts the engine to sleep and aborts running requests.
 func (e *engine) sleep(level int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.level = level
+	e.sleepLevel = level
 	e.aborts++
 	if e.woken == nil {
 		e.woken = make(chan struct{})
 	}
 }
 
+// wake wakes the engine up; waiting requests run.
 func (e *engine) wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.level = 0
+	e.sleepLevel = 0
 	if e.woken != nil {
 		close(e.woken)
 		e.woken = nil
 	}
 }
 
-// asleep is the level of sleep and whether the engine sleeps at all.
-func (e *engine) asleep() (level int, sleeping bool) {
+// sleepState returns the sleep level and whether the engine is asleep.
+func (e *engine) sleepState() (level int, sleeping bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.level, e.woken != nil
+	return e.sleepLevel, e.woken != nil
 }
 
-// aborted counts the aborts so far: a request compares it with the count when it began.
-func (e *engine) aborted() int {
+// abortCount returns how often running requests were aborted. A request compares it with the count at its start.
+func (e *engine) abortCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.aborts
 }
 
-// awake waits until the engine is.
-func (e *engine) awake(ctx context.Context) error {
+// awaitWake blocks until the engine is awake or ctx ends.
+func (e *engine) awaitWake(ctx context.Context) error {
 	e.mu.Lock()
 	woken := e.woken
 	e.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Types that vLLM gives its errors; a schema error's type depends on the version (shape.validationType).
+// Values of "type" in vLLM's errors. The type of a schema error depends on the version (versionSpec.validationType).
 const (
 	badRequestError     = "BadRequestError"
 	notFoundError       = "NotFoundError"
@@ -14,181 +14,181 @@ const (
 	internalSpaced      = "Internal Server Error"
 )
 
-// deadEngine is the V1 engine's constant text, deadLoop the V0 engine's.
+// engineDeadV1 is the constant text of the V1 engine, engineDeadV0 that of the V0 engine.
 const (
-	deadEngine = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-	deadLoop   = "Background loop has errored already."
+	engineDeadV1 = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+	engineDeadV0 = "Background loop has errored already."
 )
 
-// A failure is an error on its way to the client. It has vLLM's usual shape unless raw is set.
+// A failure is an error response. It has vLLM's usual shape unless raw is set.
 type failure struct {
-	status  int
-	kind    string // vLLM's "type"
-	message string
-	param   string // empty: null
-	value   string // what param was given; part of the message where the version says so
-	code    int    // 0: the status
+	status    int
+	errorType string // "type"
+	message   string
+	param     string // "param"; empty means null
+	value     string // the offending value, which some versions append to the message
+	code      int    // "code"; 0 means the status
 
-	raw         *string // the whole body, in place of the usual shape
+	raw         *string // the whole body, instead of the usual shape
 	contentType string  // of raw
-	underOK     bool    // sent with status 200
-	inEngine    bool    // found only once the stream's 200 has gone out
-	cut         bool    // in a stream: no event, the connection ends
+	asOK        bool    // sent with status 200
+	engineError bool    // raised inside the engine, so a stream has already sent its 200
+	closesConn  bool    // in a stream: closes the connection without an event
 }
 
 func (f *failure) Error() string { return f.message }
 
 func badRequest(param, format string, arguments ...any) *failure {
 	return &failure{
-		status: http.StatusBadRequest, kind: badRequestError, message: fmt.Sprintf(format, arguments...), param: param,
+		status: http.StatusBadRequest, errorType: badRequestError, message: fmt.Sprintf(format, arguments...), param: param,
 	}
 }
 
-// of adds the offending value, which newer versions append to the message.
-func (f *failure) of(value any) *failure {
+// withValue sets the offending value, which newer versions append to the message.
+func (f *failure) withValue(value any) *failure {
 	f.value = fmt.Sprint(value)
 	return f
 }
 
-// engine marks a check that vLLM makes only inside the engine's generator.
-func (f *failure) engine() *failure {
-	f.inEngine = true
+// fromEngine marks the failure as raised inside the engine's generator.
+func (f *failure) fromEngine() *failure {
+	f.engineError = true
 	return f
 }
 
-func plainText(status int, text string) *failure {
+func textFailure(status int, text string) *failure {
 	return &failure{status: status, message: text, raw: &text, contentType: "text/plain; charset=utf-8"}
 }
 
-func detail(status int, text string) *failure {
-	body := string(pair("detail", text))
+// detailFailure is FastAPI's error: {"detail":"text"}.
+func detailFailure(status int, text string) *failure {
+	body := string(stringObject("detail", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// stringError is shape C of vLLM's errors: {"error":"text"}.
-func stringError(status int, text string) *failure {
-	body := string(pair("error", text))
+// stringFailure is an error whose "error" is a string: {"error":"text"}.
+func stringFailure(status int, text string) *failure {
+	body := string(stringObject("error", text))
 	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
 }
 
-// pair is a JSON object with one string.
-func pair(key, text string) []byte {
-	to := appendString([]byte{'{'}, key)
-	to = append(to, ':')
-	to = appendString(to, text)
-	return append(to, '}')
+// stringObject encodes a JSON object with one string member.
+func stringObject(key, text string) []byte {
+	dst := appendString([]byte{'{'}, key)
+	dst = append(dst, ':')
+	dst = appendString(dst, text)
+	return append(dst, '}')
 }
 
-// full is the message as this version words it.
-func (s *shape) full(f *failure) string {
+// fullMessage returns the message as the version words it.
+func (s *versionSpec) fullMessage(f *failure) string {
 	if !s.namesParams || f.param == "" || f.value == "" {
 		return f.message
 	}
 	return fmt.Sprintf("%s (parameter=%s, value=%s)", f.message, f.param, f.value)
 }
 
-// errorBody is the failure as a plain answer's body.
-func (s *shape) errorBody(f *failure) []byte {
+// errorBody encodes the failure as a plain response body.
+func (s *versionSpec) errorBody(f *failure) []byte {
 	if f.raw != nil {
 		return []byte(*f.raw)
 	}
 	if s.errors == flatErrors {
-		return s.appendError(nil, f, compact, true)
+		return s.appendError(nil, f, compactLayout, true)
 	}
 	body := append([]byte(nil), `{"error":`...)
-	body = s.appendError(body, f, compact, false)
+	body = s.appendError(body, f, compactLayout, false)
 	return append(body, '}')
 }
 
-// errorEvent is the failure as an event of a stream. vLLM writes it by json.dumps: ASCII, with spaces.
-func (s *shape) errorEvent(f *failure) []byte {
+// errorEvent encodes the failure as a stream event. vLLM writes it with json.dumps: ASCII, with spaces.
+func (s *versionSpec) errorEvent(f *failure) []byte {
 	event := append([]byte(nil), `data: {"error": `...)
-	event = s.appendError(event, f, spaced, s.errors == flatErrors)
+	event = s.appendError(event, f, spacedLayout, s.errors == flatErrors)
 	return append(event, "}\n\n"...)
 }
 
-// A layout is one of the two ways in which vLLM writes JSON.
-type layout struct {
+// A jsonLayout is one of vLLM's two JSON styles: pydantic's compact one and that of json.dumps.
+type jsonLayout struct {
 	comma, colon string
 	ascii        bool
 }
 
 var (
-	compact = layout{comma: ",", colon: ":"}
-	spaced  = layout{comma: ", ", colon: ": ", ascii: true}
+	compactLayout = jsonLayout{comma: ",", colon: ":"}
+	spacedLayout  = jsonLayout{comma: ", ", colon: ": ", ascii: true}
 )
 
-func (s *shape) appendError(to []byte, f *failure, l layout, flat bool) []byte {
-	text := func(to []byte, text string) []byte {
+func (s *versionSpec) appendError(dst []byte, f *failure, l jsonLayout, flat bool) []byte {
+	text := func(dst []byte, text string) []byte {
 		if l.ascii {
-			return appendASCII(to, text)
+			return appendASCII(dst, text)
 		}
-		return appendString(to, text)
+		return appendString(dst, text)
 	}
-	key := func(to []byte, name string) []byte {
-		return append(append(append(append(to, '"'), name...), '"'), l.colon...)
+	key := func(dst []byte, name string) []byte {
+		return append(append(append(append(dst, '"'), name...), '"'), l.colon...)
 	}
-	to = append(to, '{')
+	dst = append(dst, '{')
 	if flat {
-		to = append(text(key(to, "object"), "error"), l.comma...)
+		dst = append(text(key(dst, "object"), "error"), l.comma...)
 	}
-	to = append(text(key(to, "message"), s.full(f)), l.comma...)
-	to = append(text(key(to, "type"), f.kind), l.comma...)
-	to = key(to, "param")
+	dst = append(text(key(dst, "message"), s.fullMessage(f)), l.comma...)
+	dst = append(text(key(dst, "type"), f.errorType), l.comma...)
+	dst = key(dst, "param")
 	if f.param != "" && s.namesParams {
-		to = text(to, f.param)
+		dst = text(dst, f.param)
 	} else {
-		to = append(to, "null"...)
+		dst = append(dst, "null"...)
 	}
 	code := f.code
 	if code == 0 {
 		code = f.status
 	}
-	to = fmt.Appendf(append(to, l.comma...), `"code"%s%d}`, l.colon, code)
-	return to
+	dst = fmt.Appendf(append(dst, l.comma...), `"code"%s%d}`, l.colon, code)
+	return dst
 }
 
-// deathBefore is what a request gets from an engine that is dead, before anything was written.
-func (s *shape) deathBefore() *failure {
-	f := &failure{status: http.StatusInternalServerError, kind: internalServerError, message: deadEngine}
-	switch s.death {
+// deadEngineFailure is the response of a dead engine to a request without a response yet.
+func (s *versionSpec) deadEngineFailure() *failure {
+	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: engineDeadV1}
+	switch s.deathPlain {
 	case deathEmpty:
 		empty := ""
 		f.raw = &empty
 	case deathInternal:
-		f.kind = internalSpaced
-	case deathUnderOK:
-		f.underOK = true
+		f.errorType = internalSpaced
+	case deathAsOK:
+		f.asOK = true
 	case deathInternalServer:
 	}
 	return f
 }
 
-// deathWithin is what a stream gets when the engine dies under it.
-func (s *shape) deathWithin() *failure {
-	message := deadEngine
+// engineDeathInStream is the error of a stream whose engine dies.
+func (s *versionSpec) engineDeathInStream() *failure {
+	message := engineDeadV1
 	if s.v0 {
-		message = deadLoop
+		message = engineDeadV0
 	}
-	return s.within(message)
+	return s.streamFailure(message)
 }
 
-// within is an unexpected exception with this text as a stream of this version shows it.
-func (s *shape) within(message string) *failure {
-	switch s.deathInStream {
+// streamFailure is an unexpected exception with this text inside a stream.
+func (s *versionSpec) streamFailure(message string) *failure {
+	switch s.deathStream {
 	case streamBadRequest:
 		return badRequest("", "%s", message)
 	case streamCut:
-		return &failure{message: message, cut: true}
+		return &failure{message: message, closesConn: true}
 	case streamInternal:
 	}
-	return &failure{status: http.StatusInternalServerError, kind: internalServerError, message: message}
+	return &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: message}
 }
 
-// contextWordings are vLLM's ways to say that a request is too long, by the order of their age. A context_length
-// fault chooses among them by number, counted from 1. {N} is the context, {P} the prompt, {C} the completion, {T}
-// both.
-var contextWordings = []string{
+// contextMessages are vLLM's messages for a request that is too long, oldest first. A context_length fault selects one
+// by number, counted from 1. {N} is the context length, {P} the prompt's tokens, {C} the completion's, {T} their sum.
+var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",
 	"The prompt (total length {P}) is too long to fit into the model (context length {N}). Make sure that `max_model_len` is no smaller than the number of text tokens plus multimodal tokens.",
@@ -203,32 +203,32 @@ var contextWordings = []string{
 	"Input length ({P}) exceeds model's maximum context length ({N}).",
 }
 
-// Numbers of contextWordings.
+// Numbers of contextMessages.
 const (
-	wordRequested = iota + 1
-	wordMessages
-	wordPromptV0
-	wordTooLarge
-	wordInput
-	wordDecoder
-	wordDecoderFull
-	wordOutput
-	wordAtLeast
-	wordCharacters
-	wordMaxTokens
-	wordFallback
+	wordingRequested = iota + 1
+	wordingMessages
+	wordingPromptV0
+	wordingTooLarge
+	wordingInput
+	wordingDecoder
+	wordingDecoderFull
+	wordingOutput
+	wordingAtLeast
+	wordingCharacters
+	wordingMaxTokens
+	wordingFallback
 )
 
-// A measure holds the numbers that a wording may tell.
-type measure struct {
-	limit, prompt, completion   int
-	characters, most, maxPrompt int
+// contextCounts holds the numbers that a context message mentions.
+type contextCounts struct {
+	limit, prompt, completion            int
+	characters, maxCharacters, maxPrompt int
 }
 
-func wordContext(number int, m measure) string {
+func contextMessage(number int, m contextCounts) string {
 	return strings.NewReplacer(
 		"{N}", fmt.Sprint(m.limit), "{P}", fmt.Sprint(m.prompt), "{C}", fmt.Sprint(m.completion),
-		"{T}", fmt.Sprint(m.prompt+m.completion), "{K}", fmt.Sprint(m.characters), "{M}", fmt.Sprint(m.most),
+		"{T}", fmt.Sprint(m.prompt+m.completion), "{K}", fmt.Sprint(m.characters), "{M}", fmt.Sprint(m.maxCharacters),
 		"{Q}", fmt.Sprint(m.maxPrompt),
-	).Replace(contextWordings[number-1])
+	).Replace(contextMessages[number-1])
 }

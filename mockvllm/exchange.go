@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// maxBody bounds a request's body. vLLM does not, but a test that goes wrong should fail rather than swap.
+// maxBody limits a request body, in bytes. vLLM has no limit, but a broken test should fail rather than swap.
 const maxBody = 256 << 20
 
-// An exchange is one request with its answer and the fault that strikes it, if any.
+// An exchange is one request with its response and the fault that applies to it, if any.
 type exchange struct {
-	server  *Server
-	w       http.ResponseWriter
-	r       *http.Request
-	arrived time.Time
-	body    []byte
-	fault   *Fault
-	cleared <-chan struct{} // closed when the faults are
+	server        *Server
+	w             http.ResponseWriter
+	r             *http.Request
+	arrived       time.Time
+	body          []byte
+	fault         *Fault
+	faultsCleared <-chan struct{} // closed when the faults are cleared
 }
 
 func (x *exchange) readBody() error {
@@ -38,61 +38,61 @@ func (x *exchange) readBody() error {
 	return err
 }
 
-// striking tells whether the fault is of the kind.
-func (x *exchange) striking(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
+// hasFault reports whether a fault of this kind applies to the exchange.
+func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
-// refuse answers with a failure; nothing of an answer has been written yet.
-func (x *exchange) refuse(f *failure) {
+// writeFailure writes an error response. Nothing may have been written before.
+func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"
 	if f.raw != nil {
 		contentType = f.contentType
 	}
 	status := f.status
-	if f.underOK || f.inEngine && x.server.shape.errorsUnderOK {
+	if f.asOK || f.engineError && x.server.spec.engineErrorsAsOK {
 		status = http.StatusOK
 	}
-	x.respond(status, contentType, x.server.shape.errorBody(f))
+	x.writeResponse(status, contentType, x.server.spec.errorBody(f))
 }
 
-// json answers 200 with a body.
-func (x *exchange) json(body []byte) { x.respond(http.StatusOK, "application/json", body) }
+// writeJSON writes a 200 response.
+func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, "application/json", body) }
 
-// respond writes a plain answer, damaged as the fault wants it.
-func (x *exchange) respond(status int, contentType string, body []byte) {
-	body = x.distort(body)
+// writeResponse writes a plain response, damaged as the fault says.
+func (x *exchange) writeResponse(status int, contentType string, body []byte) {
+	body = x.corruptBody(body)
 	header := x.w.Header()
-	header["Content-Type"] = nil // an empty body has none, and net/http must not guess one
+	header["Content-Type"] = nil // an empty body has none; nil keeps net/http from sniffing one
 	if contentType != "" {
 		header.Set("Content-Type", contentType)
 	}
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	x.w.WriteHeader(status)
 	switch {
-	case x.striking(faultResetMid):
-		x.writePart(body)
-		x.reset()
-	case x.striking(faultCut):
-		x.writePart(body)
-		x.hangUp()
-	case x.striking(faultSlow):
-		_ = x.drip(body) // the client has left, or the server is closing: nobody to tell
+	case x.hasFault(faultResetMid):
+		x.writePartialBody(body)
+		x.resetConn()
+	case x.hasFault(faultCut):
+		x.writePartialBody(body)
+		x.closeConn()
+	case x.hasFault(faultSlow):
+		_ = x.writeSlowly(body) // fails only if the client disconnected or the server is closing
 	default:
-		_, _ = x.w.Write(body) // idem
+		_, _ = x.w.Write(body) // as above
 	}
 }
 
-// writePart sends the part of a body that goes out before it breaks off: half unless the fault says how much.
-func (x *exchange) writePart(body []byte) {
+// writePartialBody writes the part of a body that precedes the break: half of it unless the fault says how many bytes.
+func (x *exchange) writePartialBody(body []byte) {
 	part := x.fault.AfterBytes
 	if part == 0 {
 		part = len(body) / 2
 	}
-	_, _ = x.w.Write(body[:min(part, len(body))]) // the answer is to break anyway
-	_ = http.NewResponseController(x.w).Flush()   // idem
+	_, _ = x.w.Write(body[:min(part, len(body))]) // the response is broken anyway
+	_ = http.NewResponseController(x.w).Flush()   // as above
 }
 
-// drip writes in slices with the fault's delay after each.
-func (x *exchange) drip(data []byte) error {
+// writeSlowly writes data in slices with the fault's delay after each.
+func (x *exchange) writeSlowly(data []byte) error {
 	slice := x.fault.Slice
 	if slice == 0 {
 		slice = max(1, len(data))
@@ -113,27 +113,28 @@ func (x *exchange) drip(data []byte) error {
 	return nil
 }
 
-// reset ends the connection by a TCP reset, hangUp by an orderly close; neither finishes the answer.
-func (x *exchange) reset() { x.disconnect(true) }
+// resetConn ends the connection with a TCP reset.
+func (x *exchange) resetConn() { x.endConn(true) }
 
-func (x *exchange) hangUp() { x.disconnect(false) }
+// closeConn ends the connection with an orderly close, before the response is complete.
+func (x *exchange) closeConn() { x.endConn(false) }
 
-func (x *exchange) disconnect(abruptly bool) {
+func (x *exchange) endConn(reset bool) {
 	conn, _, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // no connection to take over, as in a recorder: the next best end
+		panic(http.ErrAbortHandler) // not hijackable, as with httptest.ResponseRecorder
 	}
-	resetOrClose(conn, abruptly)
+	resetOrClose(conn, reset)
 }
 
-func resetOrClose(conn net.Conn, abruptly bool) {
-	if tcp, ok := conn.(*net.TCPConn); ok && abruptly {
-		_ = tcp.SetLinger(0) // without it the close is orderly, which still ends the connection
+func resetOrClose(conn net.Conn, reset bool) {
+	if tcp, ok := conn.(*net.TCPConn); ok && reset {
+		_ = tcp.SetLinger(0) // on failure the close is orderly, which still ends the connection
 	}
-	_ = conn.Close() // it is to be gone, however
+	_ = conn.Close() // nothing depends on an orderly close
 }
 
-// pause waits, unless the request ends first.
+// pause sleeps for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)

@@ -12,73 +12,73 @@ import (
 	"time"
 )
 
-// completionsPath is where faults strike unless they say otherwise.
+// completionsPath is the path that faults apply to by default.
 const completionsPath = "/v1/completions"
 
-// A Fault is something that goes wrong on purpose. Its JSON is the body of POST /mock/fault, with the names below in
-// snake case and durations as strings ("250ms").
+// A Fault is a failure to simulate. Its JSON is the body of POST /mock/fault: the names below in snake case, durations
+// as strings ("250ms").
 type Fault struct {
 	Kind  string // one of FaultKinds
-	Path  string // which requests it hits: /v1/completions when empty, "*" for all
-	Times int    // how many requests it hits; 0 is one, -1 all until it is cleared
+	Path  string // path of the requests it applies to; empty means /v1/completions, "*" every path
+	Times int    // number of requests it applies to; 0 means one, -1 all until it is cleared
 
-	Delay       time.Duration // slow: between two writes; every other kind: before the answer begins
-	AfterTokens int           // mid-stream kinds: how many tokens go out first
-	AfterEvents int           // mid-stream kinds: how many events go out first
-	AfterBytes  int           // reset_mid, cut: how many bytes of the body go out first
-	InStream    bool          // oom, engine_dead, hang: strike inside the stream, even before its first event
+	Delay       time.Duration // slow: after each write; other kinds: before the response
+	AfterTokens int           // mid-stream kinds: tokens sent before it applies
+	AfterEvents int           // mid-stream kinds: events sent before it applies
+	AfterBytes  int           // reset_mid, cut: bytes of the body sent before it applies
+	InStream    bool          // oom, engine_dead, hang: apply inside the stream, even before its first event
 
-	Status      int    // of an error answer; each kind has its default
-	Body        string // error: the whole body; error_event: the JSON after "data: "; garbage: what is sent
+	Status      int    // of an error response; each kind has its default
+	Body        string // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes sent
 	ContentType string // of Body
-	Message     string // the error's message, in place of the kind's own
+	Message     string // replaces the kind's error message
 
-	Slice        int           // slow: bytes a write; 0 is whole events
-	Bytes        int           // big_event: length of the line; 0 is 1 MiB
-	Tokens       int           // merge: tokens an event; 0 is 4
-	Wording      int           // context_length: which of the historic wordings, from 1; 0 is the version's
-	Version      string        // context_length: whose wording
-	ExitAfter    time.Duration // engine_dead: after this connections are refused; 0 keeps the zombie answering
-	RestartAfter time.Duration // engine_dead: so long after its exit the process is back; 0 leaves that to a clear
-	Clean        bool          // cut, no_done: the chunked body is ended properly
+	Slice        int           // slow: bytes per write; 0 means whole events
+	Bytes        int           // big_event: length of the line; 0 means 1 MiB
+	Tokens       int           // merge: tokens per event; 0 means 4
+	Wording      int           // context_length: number of the historic wording, from 1; 0 means the version's
+	Version      string        // context_length: the version whose wording is used
+	ExitAfter    time.Duration // engine_dead: time until connections are refused; 0 keeps the dead server responding
+	RestartAfter time.Duration // engine_dead: time from exit to restart; 0 means that only a clear restarts it
+	Clean        bool          // cut, no_done: the chunked body ends properly
 }
 
-// Names of the kinds of fault, each with what a client sees.
+// Kinds of fault, each with its effect on the client.
 const (
-	faultError       = "error"          // status and body, verbatim
-	faultNested      = "nested"         // {"error":{…}}
-	faultFlat        = "flat"           // {"object":"error",…}
-	faultString      = "string"         // {"error":"…"}
-	faultDetail      = "detail"         // {"detail":"…"}
-	faultEmpty       = "empty"          // no body
-	faultText        = "text"           // text/plain
-	faultOKError     = "ok_error"       // 200 with an error inside
-	faultContext     = "context_length" // 400, in any version's words
-	faultOverloaded  = "overloaded"     // 503 engine busy
-	faultOOM         = "oom"            // CUDA out of memory
-	faultEngineDead  = "engine_dead"    // this request and all after it
-	faultRefuse      = "refuse"         // reset before anything is read
-	faultHang        = "hang"           // never answers, or stops within the stream
-	faultReset       = "reset"          // reset before the answer's first byte
-	faultResetMid    = "reset_mid"      // reset within the answer
-	faultCut         = "cut"            // orderly close within the answer
-	faultAbort       = "abort"          // finish_reason abort under 200
-	faultErrorEvent  = "error_event"    // an error event, then [DONE]
-	faultNoFinish    = "no_finish"      // [DONE] without a finish_reason
-	faultNoDone      = "no_done"        // finished, but no [DONE]
-	faultSlow        = "slow"           // dripping
-	faultGarbage     = "garbage"        // neither JSON nor SSE
-	faultBigEvent    = "big_event"      // one very long line
-	faultMerge       = "merge"          // several tokens an event
-	faultBurst       = "burst"          // all events in one write
-	defaultBigEvent  = 1 << 20
-	defaultMerge     = 4
-	forever          = -1
-	anyPath          = "*"
-	maxFaultBodySize = 8 << 20
+	faultError           = "error"          // status and body, verbatim
+	faultNested          = "nested"         // {"error":{…}}
+	faultFlat            = "flat"           // {"object":"error",…}
+	faultString          = "string"         // {"error":"…"}
+	faultDetail          = "detail"         // {"detail":"…"}
+	faultEmpty           = "empty"          // no body
+	faultText            = "text"           // text/plain
+	faultOKError         = "ok_error"       // 200 with an error inside
+	faultContext         = "context_length" // 400, in any version's wording
+	faultOverloaded      = "overloaded"     // 503 engine busy
+	faultOOM             = "oom"            // CUDA out of memory
+	faultEngineDead      = "engine_dead"    // this request and all later ones fail
+	faultRefuse          = "refuse"         // reset before anything is read
+	faultHang            = "hang"           // no response, or a stream that stops
+	faultReset           = "reset"          // reset before the response's first byte
+	faultResetMid        = "reset_mid"      // reset within the response
+	faultCut             = "cut"            // orderly close within the response
+	faultAbort           = "abort"          // finish_reason abort under 200
+	faultErrorEvent      = "error_event"    // an error event, then [DONE]
+	faultNoFinish        = "no_finish"      // [DONE] without a finish_reason
+	faultNoDone          = "no_done"        // finished, but no [DONE]
+	faultSlow            = "slow"           // small delayed writes
+	faultGarbage         = "garbage"        // neither JSON nor SSE
+	faultBigEvent        = "big_event"      // one very long line
+	faultMerge           = "merge"          // several tokens per event
+	faultBurst           = "burst"          // all events in one write
+	defaultBigEventBytes = 1 << 20
+	defaultMergeTokens   = 4
+	untilCleared         = -1
+	anyPath              = "*"
+	maxFaultBodySize     = 8 << 20
 )
 
-// FaultKinds are the kinds of fault, in the order of the README's table.
+// FaultKinds returns the kinds of fault, in the order of the README's table.
 func FaultKinds() []string {
 	return []string{
 		faultError, faultNested, faultFlat, faultString, faultDetail, faultEmpty, faultText, faultOKError,
@@ -88,7 +88,7 @@ func FaultKinds() []string {
 	}
 }
 
-// faultJSON is a Fault on the wire.
+// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Kind         string `json:"kind"`
 	Path         string `json:"path,omitempty"`
@@ -112,25 +112,25 @@ type faultJSON struct {
 	Clean        bool   `json:"clean,omitempty"`
 }
 
-// MarshalJSON writes the fault as POST /mock/fault takes it.
+// MarshalJSON encodes the fault in the form that POST /mock/fault accepts.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(faultJSON{
-		Kind: f.Kind, Path: f.Path, Times: f.Times, Delay: spell(f.Delay), AfterTokens: f.AfterTokens,
+		Kind: f.Kind, Path: f.Path, Times: f.Times, Delay: formatDuration(f.Delay), AfterTokens: f.AfterTokens,
 		AfterEvents: f.AfterEvents, AfterBytes: f.AfterBytes, InStream: f.InStream, Status: f.Status, Body: f.Body,
 		ContentType: f.ContentType, Message: f.Message, Slice: f.Slice, Bytes: f.Bytes, Tokens: f.Tokens,
-		Wording: f.Wording, Version: f.Version, ExitAfter: spell(f.ExitAfter),
-		RestartAfter: spell(f.RestartAfter), Clean: f.Clean,
+		Wording: f.Wording, Version: f.Version, ExitAfter: formatDuration(f.ExitAfter),
+		RestartAfter: formatDuration(f.RestartAfter), Clean: f.Clean,
 	})
 }
 
-func spell(d time.Duration) string {
+func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
 	return d.String()
 }
 
-// UnmarshalJSON reads a fault strictly: an unknown field, a kind that does not exist or a bad duration is an error.
+// UnmarshalJSON decodes a fault strictly: an unknown field, an unknown kind or a bad duration is an error.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -141,27 +141,27 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read fault: one JSON object, nothing after it")
 	}
-	var spans [3]time.Duration
+	var durations [3]time.Duration
 	for i, field := range [3][2]string{
 		{"delay", raw.Delay}, {"exit_after", raw.ExitAfter}, {"restart_after", raw.RestartAfter},
 	} {
-		span, err := duration(field[0], field[1])
+		d, err := parseDuration(field[0], field[1])
 		if err != nil {
 			return err
 		}
-		spans[i] = span
+		durations[i] = d
 	}
 	*f = Fault{
-		Kind: raw.Kind, Path: raw.Path, Times: raw.Times, Delay: spans[0], AfterTokens: raw.AfterTokens,
+		Kind: raw.Kind, Path: raw.Path, Times: raw.Times, Delay: durations[0], AfterTokens: raw.AfterTokens,
 		AfterEvents: raw.AfterEvents, AfterBytes: raw.AfterBytes, InStream: raw.InStream, Status: raw.Status,
 		Body: raw.Body, ContentType: raw.ContentType, Message: raw.Message, Slice: raw.Slice, Bytes: raw.Bytes,
-		Tokens: raw.Tokens, Wording: raw.Wording, Version: raw.Version, ExitAfter: spans[1],
-		RestartAfter: spans[2], Clean: raw.Clean,
+		Tokens: raw.Tokens, Wording: raw.Wording, Version: raw.Version, ExitAfter: durations[1],
+		RestartAfter: durations[2], Clean: raw.Clean,
 	}
-	return f.check()
+	return f.validate()
 }
 
-func duration(name, text string) (time.Duration, error) {
+func parseDuration(name, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -172,17 +172,17 @@ func duration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// check names what is wrong with the fault.
-func (f *Fault) check() error {
+// validate returns an error that names the invalid field, if any.
+func (f *Fault) validate() error {
 	switch {
 	case !slices.Contains(FaultKinds(), f.Kind):
 		return fmt.Errorf("kind must be one of %s, got %q", strings.Join(FaultKinds(), ", "), f.Kind)
-	case f.Times < forever:
+	case f.Times < untilCleared:
 		return fmt.Errorf("times must be -1 (until cleared), 0 (once) or a count, got %d", f.Times)
 	case f.Path != "" && f.Path != anyPath && !strings.HasPrefix(f.Path, "/"):
 		return fmt.Errorf("path must begin with / or be \"*\", got %q", f.Path)
-	case f.Wording < 0 || f.Wording > len(contextWordings):
-		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(contextWordings), f.Wording)
+	case f.Wording < 0 || f.Wording > len(contextMessages):
+		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(contextMessages), f.Wording)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
 		return fmt.Errorf("status must be between 200 and 599, got %d", f.Status)
 	case min(f.AfterTokens, f.AfterEvents, f.AfterBytes, f.Slice, f.Bytes, f.Tokens) < 0:
@@ -191,10 +191,10 @@ func (f *Fault) check() error {
 	return nil
 }
 
-// midway tells whether the fault lets an answer begin first.
-func (f *Fault) midway() bool { return f.InStream || f.AfterTokens > 0 || f.AfterEvents > 0 }
+// isMidStream reports whether the fault lets a response begin first.
+func (f *Fault) isMidStream() bool { return f.InStream || f.AfterTokens > 0 || f.AfterEvents > 0 }
 
-// faultList holds the faults that are still to strike.
+// faultList holds the faults that are still to be applied.
 type faultList struct {
 	mu      sync.Mutex
 	pending []*Fault
@@ -212,28 +212,28 @@ func (l *faultList) add(f Fault) {
 	l.pending = append(l.pending, &f)
 }
 
-// take gives the oldest fault that hits the path and counts the hit. Connection faults are those that strike before
-// a request is read.
-func (l *faultList) take(path string, connection bool) *Fault {
+// consume returns the oldest fault that matches the path and counts the use; nil if there is none. Connection faults
+// (refuse) apply before a request is read, all others after.
+func (l *faultList) consume(path string, connection bool) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, f := range l.pending {
-		if (f.Kind == faultRefuse) != connection || !f.hits(path) {
+		if (f.Kind == faultRefuse) != connection || !f.matches(path) {
 			continue
 		}
-		struck := *f
-		if f.Times != forever {
+		used := *f
+		if f.Times != untilCleared {
 			f.Times--
 		}
 		if f.Times == 0 {
 			l.pending = slices.Delete(l.pending, i, i+1)
 		}
-		return &struck
+		return &used
 	}
 	return nil
 }
 
-func (f *Fault) hits(path string) bool {
+func (f *Fault) matches(path string) bool {
 	switch {
 	case f.Path == anyPath || path == anyPath:
 		return true
@@ -243,18 +243,18 @@ func (f *Fault) hits(path string) bool {
 	return f.Path == path
 }
 
-// list is what is still to strike, with the hits that are left.
+// list returns the pending faults with their remaining uses.
 func (l *faultList) list() []Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := []Fault{}
+	remaining := []Fault{}
 	for _, f := range l.pending {
-		left = append(left, *f)
+		remaining = append(remaining, *f)
 	}
-	return left
+	return remaining
 }
 
-// clear drops all faults and frees the requests that hang.
+// clear removes all faults and resumes hanging requests.
 func (l *faultList) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,8 +263,8 @@ func (l *faultList) clear() {
 	l.cleared = make(chan struct{})
 }
 
-// untilCleared is closed with the next clear.
-func (l *faultList) untilCleared() <-chan struct{} {
+// clearedSignal returns a channel that the next clear closes.
+func (l *faultList) clearedSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cleared

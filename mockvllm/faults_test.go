@@ -18,21 +18,21 @@ import (
 
 const completions = "/v1/completions"
 
-func TestEveryKindAnswersAsItSays(t *testing.T) {
-	const made = "Something went wrong on purpose."
+func TestEachFaultKindHasItsResponse(t *testing.T) {
+	const defaultMessage = "Something went wrong on purpose."
 	for _, test := range []struct {
 		fault  string
 		status int
-		body   string // a part of it
+		body   string // a substring
 	}{
 		{`{"kind":"error","status":418,"body":"short and stout","content_type":"text/tea"}`, 418, "short and stout"},
-		{`{"kind":"nested"}`, 500, `{"error":{"message":"` + made + `","type":"InternalServerError","param":null,"code":500}}`},
-		{`{"kind":"flat"}`, 500, `{"object":"error","message":"` + made + `","type":"InternalServerError","param":null,"code":500}`},
+		{`{"kind":"nested"}`, 500, `{"error":{"message":"` + defaultMessage + `","type":"InternalServerError","param":null,"code":500}}`},
+		{`{"kind":"flat"}`, 500, `{"object":"error","message":"` + defaultMessage + `","type":"InternalServerError","param":null,"code":500}`},
 		{`{"kind":"string"}`, 503, `{"error":"The model is currently scaling. Please try again later."}`},
 		{`{"kind":"detail"}`, 400, `{"detail":"There was an error parsing the body"}`},
 		{`{"kind":"empty"}`, 500, ""},
 		{`{"kind":"text"}`, 500, "Internal Server Error"},
-		{`{"kind":"ok_error"}`, 200, `{"error":{"message":"` + made},
+		{`{"kind":"ok_error"}`, 200, `{"error":{"message":"` + defaultMessage},
 		{`{"kind":"nested","status":502,"message":"mine"}`, 502, `"message":"mine"`},
 		{`{"kind":"context_length"}`, 400, "However, you requested 16 output tokens"},
 		{`{"kind":"context_length","version":"0.6.6"}`, 400, "in the messages, 16 in the completion)"},
@@ -52,32 +52,32 @@ func TestEveryKindAnswersAsItSays(t *testing.T) {
 			}
 			a := send(t, p, http.MethodPost, completions, body(t, nil))
 			if a.status != test.status || !strings.Contains(a.body, test.body) || test.body == "" && a.body != "" {
-				t.Errorf("status %d: %s", a.status, a.body)
+				t.Errorf("got %d %s, want %d with %q", a.status, a.body, test.status, test.body)
 			}
 			if strings.Contains(test.fault, "engine_dead") {
 				return
 			}
 			if again := send(t, p, http.MethodPost, completions, body(t, nil)); again.status != 200 {
-				t.Errorf("the fault struck twice: %d %s", again.status, again.body)
+				t.Errorf("the next request got %d %s, want 200: the fault applied twice", again.status, again.body)
 			}
 		})
 	}
 }
 
-// struckStream streams a completion of nine tokens under a fault.
-func struckStream(t *testing.T, fault mockvllm.Fault) ([]string, error) {
+// streamWithFault streams a completion of nine tokens to which the fault applies.
+func streamWithFault(t *testing.T, fault mockvllm.Fault) ([]string, error) {
 	t.Helper()
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(fault)
 	return stream(t, p, map[string]any{"max_tokens": 9, "ignore_eos": true, "temperature": 0})
 }
 
-func TestStreamsEndAsTheFaultSays(t *testing.T) {
+func TestFaultKindDeterminesHowAStreamEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault  mockvllm.Fault
 		events int
-		last   string // a part of it
-		broken bool
+		last   string // a substring of the last event
+		broken bool   // reading the body fails
 	}{
 		"none":              {mockvllm.Fault{Kind: "abort", Path: "/elsewhere"}, 10, "[DONE]", false},
 		"reset_mid":         {mockvllm.Fault{Kind: "reset_mid", AfterEvents: 3}, 3, "index", true},
@@ -101,79 +101,80 @@ func TestStreamsEndAsTheFaultSays(t *testing.T) {
 		"error_event first": {mockvllm.Fault{Kind: "error_event"}, 2, "[DONE]", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events, err := struckStream(t, test.fault)
+			events, err := streamWithFault(t, test.fault)
 			if len(events) != test.events || !strings.Contains(events[len(events)-1], test.last) || (err != nil) != test.broken {
-				t.Errorf("%d events, error %v: %.3000s", len(events), err, strings.Join(events, "\n"))
+				t.Errorf("got %d events and error %v, want %d events, the last with %q, broken %v: %.3000s",
+					len(events), err, test.events, test.last, test.broken, strings.Join(events, "\n"))
 			}
 		})
 	}
 }
 
-func TestResetsAndCutsAreTold(t *testing.T) {
-	if _, err := struckStream(t, mockvllm.Fault{Kind: "reset_mid", AfterEvents: 3}); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("reset_mid: %v", err)
+func TestResetAndCutGiveDistinctErrors(t *testing.T) {
+	if _, err := streamWithFault(t, mockvllm.Fault{Kind: "reset_mid", AfterEvents: 3}); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("reset_mid: got %v, want ECONNRESET", err)
 	}
-	if _, err := struckStream(t, mockvllm.Fault{Kind: "cut", AfterEvents: 3}); !isEOF(err) {
-		t.Errorf("cut: %v", err)
+	if _, err := streamWithFault(t, mockvllm.Fault{Kind: "cut", AfterEvents: 3}); !isEOF(err) {
+		t.Errorf("cut: got %v, want an unexpected EOF", err)
 	}
 	p := start(t, mockvllm.Options{})
 	for _, fault := range []mockvllm.Fault{{Kind: "reset_mid"}, {Kind: "cut"}, {Kind: "cut", AfterBytes: 7}} {
 		p.InjectFault(fault)
 		a := send(t, p, http.MethodPost, completions, body(t, nil))
 		if a.err == nil || a.header.Get("Content-Length") == "" || fault.AfterBytes > 0 && len(a.body) != fault.AfterBytes {
-			t.Errorf("%+v: %v after %q", fault, a.err, a.body)
+			t.Errorf("%+v: got error %v after %q, want a body shorter than its Content-Length", fault, a.err, a.body)
 		}
 	}
 }
 
-func TestStreamBreaksWithinAnEvent(t *testing.T) {
+func TestAfterBytesBreaksAStreamWithinAnEvent(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "reset_mid", AfterBytes: 300})
 	a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
 	if len(a.body) != 300 || a.err == nil {
-		t.Errorf("%d bytes, %v", len(a.body), a.err)
+		t.Errorf("got %d bytes and error %v, want 300 bytes and an error", len(a.body), a.err)
 	}
 }
 
-func TestRefusedAndResetConnectionsGetNoAnswer(t *testing.T) {
+func TestRefusedAndResetConnectionsGetNoResponse(t *testing.T) {
 	for _, kind := range []string{"refuse", "reset"} {
 		p := start(t, mockvllm.Options{})
 		p.InjectFault(mockvllm.Fault{Kind: kind})
 		if a := trySend(t, p, http.MethodPost, completions, body(t, nil)); a.status != 0 || a.err == nil {
-			t.Errorf("%s: status %d, %v", kind, a.status, a.err)
+			t.Errorf("%s: got status %d and error %v, want no response", kind, a.status, a.err)
 		}
 		received := len(p.Requests())
 		if want := map[string]int{"refuse": 0, "reset": 1}[kind]; received != want {
-			t.Errorf("%s: %d requests were read", kind, received)
+			t.Errorf("%s: %d requests were read, want %d", kind, received, want)
 		}
 		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 200 {
-			t.Errorf("%s struck twice: %d", kind, a.status)
+			t.Errorf("%s: the next request got %d, want 200: the fault applied twice", kind, a.status)
 		}
 	}
 }
 
-func TestHangLastsUntilTheClientLeaves(t *testing.T) {
+func TestHangLastsUntilTheClientDisconnects(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "hang"})
-	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer leave()
+	ctx, disconnect := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer disconnect()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL()+completions, strings.NewReader(body(t, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if response, err := client().Do(r); err == nil {
 		response.Body.Close()
-		t.Fatal("it answered")
+		t.Fatal("got a response, want none while the fault hangs")
 	}
-	poll.Until(t, "the client's leaving", func() bool { return p.Requests()[0].ClientLeft() })
+	poll.Until(t, "the disconnect to be recorded", func() bool { return p.Requests()[0].ClientDisconnected() })
 }
 
 func TestStreamHangsUntilCleared(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 2})
-	reader, leave := open(t, p, map[string]any{"stream": true, "max_tokens": 5, "ignore_eos": true})
-	defer leave()
-	for range 4 { // an event and an empty line, twice
+	reader, disconnect := open(t, p, map[string]any{"stream": true, "max_tokens": 5, "ignore_eos": true})
+	defer disconnect()
+	for range 4 { // two events, each a line and an empty line
 		if _, err := reader.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -181,35 +182,35 @@ func TestStreamHangsUntilCleared(t *testing.T) {
 	p.ClearFaults()
 	var rest strings.Builder
 	if _, err := reader.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), "data: [DONE]\n\n") {
-		t.Errorf("%v after %q", err, rest.String())
+		t.Errorf("got error %v after %q, want a stream that ends with [DONE]", err, rest.String())
 	}
 }
 
-func TestClearedHangGoesOn(t *testing.T) {
+func TestClearedHangCompletesTheRequest(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "hang", Times: -1})
-	done := make(chan answer)
+	done := make(chan result)
 	go func() { done <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
 	poll.Until(t, "the request", func() bool { return len(p.Requests()) == 1 })
 	if a := send(t, p, http.MethodDelete, "/mock/fault", ""); a.body != "[]\n" {
-		t.Error(a.body)
+		t.Errorf("faults after the clear: got %q, want none", a.body)
 	}
 	if a := <-done; a.status != 200 {
-		t.Errorf("%d %v", a.status, a.err)
+		t.Errorf("got %d, error %v, want 200", a.status, a.err)
 	}
 }
 
 func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 	p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
-	reader, leave := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
-	defer leave()
+	reader, disconnect := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
+	defer disconnect()
 	if _, err := reader.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	p.InjectFault(mockvllm.Fault{Kind: "engine_dead"})
 	for range 2 {
 		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 500 {
-			t.Errorf("status %d: %s", a.status, a.body)
+			t.Errorf("got %d %s, want 500", a.status, a.body)
 		}
 	}
 	var rest strings.Builder
@@ -217,14 +218,14 @@ func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasSuffix(rest.String(), `"code": 500}}`+"\n\ndata: [DONE]\n\n") {
-		t.Errorf("the other stream ended by %q", rest.String()[max(0, rest.Len()-300):])
+		t.Errorf("the other stream ended with %q, want an error of code 500 and [DONE]", rest.String()[max(0, rest.Len()-300):])
 	}
 	if a := send(t, p, http.MethodGet, "/health", ""); a.status != 503 || a.body != "" {
-		t.Errorf("health %d", a.status)
+		t.Errorf("/health: got %d %q, want 503 and no body", a.status, a.body)
 	}
 	p.ClearFaults()
 	if a := send(t, p, http.MethodGet, "/health", ""); a.status != 200 {
-		t.Errorf("health %d after the clear", a.status)
+		t.Errorf("/health after the clear: got %d, want 200", a.status)
 	}
 }
 
@@ -243,22 +244,22 @@ func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
 	poll.Until(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 }
 
-func TestFaultsStrikeOtherPaths(t *testing.T) {
+func TestFaultAppliesToItsPathOnly(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	for _, path := range []string{"/health", "/tokenize", "/v1/models"} {
 		p.InjectFault(mockvllm.Fault{Kind: "nested", Path: path, Times: 2})
 		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 200 {
-			t.Errorf("a fault for %s struck completions: %d", path, a.status)
+			t.Errorf("completion with a fault for %s: got %d, want 200", path, a.status)
 		}
 		for _, want := range []int{500, 500, 0} {
 			if a := send(t, p, http.MethodGet, path, ""); (a.status == 500) != (want == 500) {
-				t.Errorf("%s: %d", path, a.status)
+				t.Errorf("%s: got %d, want the fault's 500: %v", path, a.status, want == 500)
 			}
 		}
 	}
 }
 
-func TestOldVersionsDieTheirOwnWay(t *testing.T) {
+func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 	for version, want := range map[string]struct {
 		status       int
 		plain, event string
@@ -274,21 +275,21 @@ func TestOldVersionsDieTheirOwnWay(t *testing.T) {
 		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
 		a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
 		if !strings.Contains(a.body, want.event) || strings.HasSuffix(a.body, "data: [DONE]\n\n") == (want.event == "") {
-			t.Errorf("%s: stream %s, %v", version, a.body, a.err)
+			t.Errorf("%s: got stream %s, error %v, want it to contain %q", version, a.body, a.err, want.event)
 		}
 		if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != want.status ||
 			!strings.Contains(a.body, want.plain) || want.plain == "" && a.body != "" {
-			t.Errorf("%s: %d %s", version, a.status, a.body)
+			t.Errorf("%s: got %d %s, want %d with %q", version, a.status, a.body, want.status, want.plain)
 		}
 		if a := send(t, p, http.MethodGet, "/health", ""); a.status != want.health {
-			t.Errorf("%s: health %d", version, a.status)
+			t.Errorf("%s: /health got %d, want %d", version, a.status, want.health)
 		}
 	}
 }
 
-func TestFaultsAreReadStrictly(t *testing.T) {
+func TestInvalidFaultsAreRejected(t *testing.T) {
 	p := start(t, mockvllm.Options{})
-	for body, complaint := range map[string]string{
+	for body, want := range map[string]string{
 		`{"kind":"oops"}`:                        `kind must be one of error, nested,`,
 		`{"kind":"oom","tims":1}`:                `unknown field \"tims\"`,
 		`{"kind":"slow","delay":"1"}`:            `delay must be a duration like \"250ms\", got \"1\"`,
@@ -300,18 +301,18 @@ func TestFaultsAreReadStrictly(t *testing.T) {
 		`[]`:                                     `cannot unmarshal array`,
 	} {
 		a := send(t, p, http.MethodPost, "/mock/fault", body)
-		if a.status != 400 || !strings.Contains(a.body, complaint) {
-			t.Errorf("%s: %d %s", body, a.status, a.body)
+		if a.status != 400 || !strings.Contains(a.body, want) {
+			t.Errorf("%s: got %d %s, want 400 with %q", body, a.status, a.body, want)
 		}
 	}
 }
 
-func TestFaultsAreListedAsTheyWereGiven(t *testing.T) {
+func TestFaultsRoundTripThroughTheControlAPI(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	const given = `{"kind":"slow","path":"*","times":3,"delay":"20ms","slice":5}`
 	send(t, p, http.MethodPost, "/mock/fault", given)
 	if a := send(t, p, http.MethodGet, "/mock/fault", ""); a.body != "["+given+"]\n" {
-		t.Error(a.body)
+		t.Errorf("got %q, want [%s]", a.body, given)
 	}
 	for _, kind := range mockvllm.FaultKinds() {
 		encoded, err := json.Marshal(mockvllm.Fault{Kind: kind})
@@ -323,7 +324,7 @@ func TestFaultsAreListedAsTheyWereGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(mockvllm.Fault{Kind: kind}, back); diff != "" {
-			t.Error(diff)
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
 		}
 	}
 }

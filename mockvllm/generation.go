@@ -9,98 +9,99 @@ import (
 	"unicode/utf8"
 )
 
-// Why an output ended, in vLLM's words.
+// Values of finish_reason.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
 	finishAbort  = "abort"
 )
 
-// A position is what the model thought of one token: its own log-probability and rank, and the likeliest others.
-type position struct {
+// A tokenLogprobs is the model's scoring of one token: its log-probability and rank, and those of the most likely
+// tokens.
+type tokenLogprobs struct {
 	id      int
 	logprob float64
 	rank    int
-	top     []candidate // weight is the log-probability
-	first   bool        // a prompt's first token, of which nothing can be said
+	top     []candidate // the weight is the log-probability
+	first   bool        // a prompt's first token, which has no log-probability
 }
 
-// A sequence is one output in the making.
+// A sequence is one output being generated.
 type sequence struct {
-	index    int // among the answer's choices
-	job      *job
-	prompt   int // number of the prompt
-	history  []int
-	scores   []position
-	begun    int // length of the prompt in history
-	sampler  *sampler
-	decoder  decoder
-	text     string
-	logprob  float64 // of the whole output
-	finish   string
-	stopText *string // the stop string that ended it
-	stopID   *int    // the stop token that ended it
-	mute     bool    // a fault keeps the ending to itself
+	index      int // among the response's choices
+	job        *job
+	prompt     int // index of its prompt
+	history    []int
+	logprobs   []tokenLogprobs
+	promptLen  int // tokens of history that belong to the prompt
+	sampler    *sampler
+	decoder    decoder
+	text       string
+	logprob    float64 // sum over the output's tokens
+	finish     string
+	stopText   *string // the stop string that ended the output
+	stopID     *int    // the stop token that ended the output
+	hideFinish bool    // a no_finish fault suppresses finish_reason
 
-	sentBytes  int // of text
+	sentBytes  int // bytes of text already sent
 	sentChars  int
 	sentTokens int
 	sentEvents int
-	sentLast   bool // the event with finish_reason
+	sentFinish bool // the event with finish_reason is sent
 }
 
-func (q *sequence) output() []int { return q.history[q.begun:] }
+func (seq *sequence) output() []int { return seq.history[seq.promptLen:] }
 
-func (q *sequence) finished() bool { return q.finish != "" }
+func (seq *sequence) finished() bool { return seq.finish != "" }
 
-// A generation is the engine's work on one request: all outputs of all its prompts, each a token further at a step.
+// A generation is the engine's work on one request: all outputs of all its prompts. Each step adds one token to each.
 type generation struct {
-	model         *languageModel
-	job           *job
-	sequences     []*sequence
-	probabilities []float64
-	promptScores  [][]position // by prompt; nil unless asked for
-	generated     int
+	model          *languageModel
+	job            *job
+	sequences      []*sequence
+	probabilities  []float64
+	promptLogprobs [][]tokenLogprobs // by prompt; nil unless requested
+	generated      int
 }
 
 func newGeneration(m *languageModel, j *job) *generation {
 	g := &generation{model: m, job: j, probabilities: make([]float64, m.size())}
 	for number, tokens := range j.tokens {
-		for child := range j.drawn {
+		for child := range j.outputsPerPrompt {
 			g.sequences = append(g.sequences, &sequence{
-				index: number*j.drawn + child, job: j, prompt: number,
-				history: append(make([]int, 0, len(tokens)+min(j.maxTokens, 4096)), tokens...),
-				begun:   len(tokens),
-				sampler: newSampler(j.request.sampling, tokens, child, m.size()),
-				decoder: decoder{tokenizer: m.tokenizer, skipSpecial: !j.request.showSpecial},
+				index: number*j.outputsPerPrompt + child, job: j, prompt: number,
+				history:   append(make([]int, 0, len(tokens)+min(j.maxTokens, 4096)), tokens...),
+				promptLen: len(tokens),
+				sampler:   newSampler(j.request.sampling, tokens, child, m.size()),
+				decoder:   decoder{tokenizer: m.tokenizer, skipSpecial: !j.request.showSpecial},
 			})
 		}
 	}
 	return g
 }
 
-// score reads the prompts: the log-probability of each of their tokens, where the request wants them.
-func (g *generation) score(ctx context.Context) error {
-	if g.job.promptTop == noScores {
+// scorePrompts computes the log-probability of every prompt token if the request asks for them.
+func (g *generation) scorePrompts(ctx context.Context) error {
+	if g.job.topPromptLogprobs == noLogprobs {
 		return nil
 	}
 	for _, tokens := range g.job.tokens {
-		scores := []position{{id: tokens[0], first: true}}
+		scores := []tokenLogprobs{{id: tokens[0], first: true}}
 		for at := 1; at < len(tokens); at++ {
 			if at%256 == 0 && ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			g.model.predict(tokens[:at], g.probabilities)
-			scores = append(scores, g.position(tokens[at], g.job.promptTop))
+			scores = append(scores, g.logprobsOf(tokens[at], g.job.topPromptLogprobs))
 		}
-		g.promptScores = append(g.promptScores, scores)
+		g.promptLogprobs = append(g.promptLogprobs, scores)
 	}
 	return nil
 }
 
-// position looks up a token in the current probabilities, with the top likeliest.
-func (g *generation) position(id, top int) position {
-	p := position{id: id, logprob: single(math.Log(g.probabilities[id]))}
+// logprobsOf scores a token by the current probabilities and adds the top most likely tokens.
+func (g *generation) logprobsOf(id, top int) tokenLogprobs {
+	p := tokenLogprobs{id: id, logprob: toFloat32(math.Log(g.probabilities[id]))}
 	for _, other := range g.probabilities {
 		if other >= g.probabilities[id] {
 			p.rank++
@@ -110,101 +111,102 @@ func (g *generation) position(id, top int) position {
 	for other, probability := range g.probabilities {
 		all[other] = candidate{other, probability}
 	}
-	p.top = likeliest(all, top)
+	p.top = mostLikely(all, top)
 	for i := range p.top {
-		p.top[i].weight = single(math.Log(p.top[i].weight))
+		p.top[i].weight = toFloat32(math.Log(p.top[i].weight))
 	}
 	return p
 }
 
-// single rounds to the 32 bits that a GPU's logits have, and so to the digits that they show.
-func single(value float64) float64 { return float64(float32(value)) }
+// toFloat32 rounds to the 32 bits of a GPU's logits, and so to the digits that vLLM prints.
+func toFloat32(value float64) float64 { return float64(float32(value)) }
 
-// step draws the next token of every output that has not ended. It tells whether any is left.
+// step draws the next token of every unfinished output. It reports whether any output remains unfinished.
 func (g *generation) step() bool {
-	left := false
-	for _, q := range g.sequences {
-		if q.finished() {
+	unfinished := false
+	for _, seq := range g.sequences {
+		if seq.finished() {
 			continue
 		}
-		g.model.predict(q.history, g.probabilities)
-		id := q.sampler.draw(g.probabilities, g.banned(q))
-		q.logprob += math.Log(g.probabilities[id])
-		if g.job.top != noScores {
-			q.scores = append(q.scores, g.position(id, g.job.top))
+		g.model.predict(seq.history, g.probabilities)
+		id := seq.sampler.draw(g.probabilities, g.bannedTokens(seq))
+		seq.logprob += math.Log(g.probabilities[id])
+		if g.job.topLogprobs != noLogprobs {
+			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.job.topLogprobs))
 		}
-		q.history = append(q.history, id)
+		seq.history = append(seq.history, id)
 		g.generated++
-		q.accept(id, g.model.eos)
-		left = left || !q.finished()
+		seq.accept(id, g.model.eos)
+		unfinished = unfinished || !seq.finished()
 	}
-	return left
+	return unfinished
 }
 
-// banned are the tokens that would end the output before min_tokens.
-func (g *generation) banned(q *sequence) []int {
+// bannedTokens returns the tokens that would end the output before min_tokens.
+func (g *generation) bannedTokens(seq *sequence) []int {
 	r := g.job.request
-	if len(q.output()) >= r.minTokens {
+	if len(seq.output()) >= r.minTokens {
 		return nil
 	}
 	return append([]int{g.model.eos}, r.stopTokens...)
 }
 
-// abort ends what has not ended.
+// abort finishes all unfinished outputs.
 func (g *generation) abort() {
-	for _, q := range g.sequences {
-		if !q.finished() {
-			q.finish = finishAbort
+	for _, seq := range g.sequences {
+		if !seq.finished() {
+			seq.finish = finishAbort
 		}
 	}
 }
 
-// accept appends the token's text and finds out whether the output ends with it.
-func (q *sequence) accept(id, eos int) {
-	r := q.job.request
-	count := len(q.output())
+// accept appends the token's text and determines whether the output ends.
+func (seq *sequence) accept(id, eos int) {
+	r := seq.job.request
+	count := len(seq.output())
 	stopToken := slices.Contains(r.stopTokens, id)
 	switch {
 	case id == eos && !r.ignoreEOS:
-		q.finish = finishStop
+		seq.finish = finishStop
 	case stopToken && count > r.minTokens:
-		q.finish, q.stopID = finishStop, &id
-	case count >= q.job.maxTokens || len(q.history) >= q.job.limit:
-		q.finish = finishLength
+		seq.finish, seq.stopID = finishStop, &id
+	case count >= seq.job.maxTokens || len(seq.history) >= seq.job.maxLen:
+		seq.finish = finishLength
 	}
-	if q.finish == finishStop && !r.includeStop {
-		return // the ending token's text is not part of the output
+	if seq.finish == finishStop && !r.includeStop {
+		return // the end token's text is not part of the output
 	}
-	before := len(q.text)
-	q.text += q.decoder.next(id)
+	before := len(seq.text)
+	seq.text += seq.decoder.next(id)
 	if count > r.minTokens {
-		q.cutAtStop(before)
+		seq.truncateAtStop(before)
 	}
 }
 
-// cutAtStop ends the text at the first of the request's stop strings that its newest part completes.
-func (q *sequence) cutAtStop(newFrom int) {
-	for _, stop := range q.job.request.stop {
+// truncateAtStop truncates the text at the first of the request's stop strings that the newest part completes.
+func (seq *sequence) truncateAtStop(newFrom int) {
+	for _, stop := range seq.job.request.stop {
 		from := max(0, newFrom-len(stop)+1)
-		at := strings.Index(q.text[from:], stop)
+		at := strings.Index(seq.text[from:], stop)
 		if at < 0 {
 			continue
 		}
 		end := from + at
-		if q.job.request.includeStop {
+		if seq.job.request.includeStop {
 			end += len(stop)
 		}
-		q.text = q.text[:end]
-		q.finish, q.stopText, q.stopID = finishStop, &stop, nil
+		seq.text = seq.text[:end]
+		seq.finish, seq.stopText, seq.stopID = finishStop, &stop, nil
 		return
 	}
 }
 
-// ready is how much of the text may be sent: while it grows, the end that may yet become a stop string stays back.
-func (q *sequence) ready() int {
-	r := q.job.request
-	end := len(q.text)
-	if q.finished() || r.includeStop || len(r.stop) == 0 {
+// sendable returns how many bytes of the text may be sent. While the output grows, a tail that could become a stop
+// string is held back.
+func (seq *sequence) sendable() int {
+	r := seq.job.request
+	end := len(seq.text)
+	if seq.finished() || r.includeStop || len(r.stop) == 0 {
 		return end
 	}
 	hold := 0
@@ -212,27 +214,27 @@ func (q *sequence) ready() int {
 		hold = max(hold, utf8.RuneCountInString(stop)-1)
 	}
 	for range hold {
-		_, size := utf8.DecodeLastRuneInString(q.text[:end])
+		_, size := utf8.DecodeLastRuneInString(seq.text[:end])
 		end -= size
 	}
-	return max(end, q.sentBytes)
+	return max(end, seq.sentBytes)
 }
 
-// chosen are the outputs that the answer shows, best_of's losers left out.
-func (g *generation) chosen() []*sequence {
+// returned lists the outputs that the response includes: for best_of, the n with the highest log-probability.
+func (g *generation) returned() []*sequence {
 	n := g.job.request.n
-	if g.job.drawn == n {
+	if g.job.outputsPerPrompt == n {
 		return g.sequences
 	}
 	var winners []*sequence
-	for group := range slices.Chunk(g.sequences, g.job.drawn) {
+	for group := range slices.Chunk(g.sequences, g.job.outputsPerPrompt) {
 		ranked := slices.SortedStableFunc(slices.Values(group), func(a, b *sequence) int {
 			return cmp.Compare(b.logprob, a.logprob)
 		})
 		winners = append(winners, ranked[:n]...)
 	}
-	for index, q := range winners {
-		q.index = index
+	for index, seq := range winners {
+		seq.index = index
 	}
 	return winners
 }

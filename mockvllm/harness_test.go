@@ -16,10 +16,10 @@ import (
 	"basegate/mockvllm"
 )
 
-// TestMain finds goroutines that outlive the tests: Close must wait for its own.
+// TestMain fails if a goroutine outlives the tests: Close must wait for the server's own.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a mock on a socket of its own until the test ends.
+// start runs a mock on a free port until the test ends.
 func start(t *testing.T, o mockvllm.Options) *mockvllm.Process {
 	t.Helper()
 	p, err := mockvllm.Start(t.Context(), "127.0.0.1:0", o)
@@ -34,16 +34,16 @@ func start(t *testing.T, o mockvllm.Options) *mockvllm.Process {
 	return p
 }
 
-// An answer is what came back, as far as it came.
-type answer struct {
+// A result is a response, as far as it was received.
+type result struct {
 	status int
 	header http.Header
 	body   string
-	err    error // of reading the body
+	err    error // from reading the body
 }
 
-// send makes one request on a connection of its own.
-func send(t *testing.T, p *mockvllm.Process, method, path, body string) answer {
+// send makes one request on a new connection.
+func send(t *testing.T, p *mockvllm.Process, method, path, body string) result {
 	t.Helper()
 	a := trySend(t, p, method, path, body)
 	if a.status == 0 {
@@ -52,8 +52,8 @@ func send(t *testing.T, p *mockvllm.Process, method, path, body string) answer {
 	return a
 }
 
-// trySend is send for servers that may not answer: then the status is 0.
-func trySend(t *testing.T, p *mockvllm.Process, method, path, body string) answer {
+// trySend is send for servers that may not respond: then the status is 0.
+func trySend(t *testing.T, p *mockvllm.Process, method, path, body string) result {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, p.URL()+path, strings.NewReader(body))
 	if err != nil {
@@ -63,14 +63,14 @@ func trySend(t *testing.T, p *mockvllm.Process, method, path, body string) answe
 	r.Header.Set("X-Request-Id", "test")
 	response, err := client().Do(r)
 	if err != nil {
-		return answer{err: err}
+		return result{err: err}
 	}
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(content), err}
+	return result{response.StatusCode, response.Header, string(content), err}
 }
 
-// client makes a connection for each request and follows no redirect.
+// client returns an http.Client that uses a new connection per request and follows no redirect.
 func client() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
@@ -78,7 +78,7 @@ func client() *http.Client {
 	}
 }
 
-// complete makes a completion of fields that override the usual ones; a nil field is left out.
+// complete requests a completion. The fields override the defaults; a nil field is left out.
 func complete(t *testing.T, p *mockvllm.Process, fields map[string]any) completion {
 	t.Helper()
 	a := send(t, p, http.MethodPost, "/v1/completions", body(t, fields))
@@ -141,7 +141,7 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-// stream makes a streamed completion and gives its events' data, [DONE] included.
+// stream requests a streamed completion and returns the data of its events, including [DONE].
 func stream(t *testing.T, p *mockvllm.Process, fields map[string]any) ([]string, error) {
 	t.Helper()
 	all := map[string]any{"stream": true}
@@ -163,8 +163,8 @@ func events(body string) []string {
 	return found
 }
 
-// chunks decodes events, [DONE] left out.
-func chunks(t *testing.T, events []string) []completion {
+// decodeEvents decodes events other than [DONE].
+func decodeEvents(t *testing.T, events []string) []completion {
 	t.Helper()
 	var found []completion
 	for _, event := range events {
@@ -180,18 +180,18 @@ func chunks(t *testing.T, events []string) []completion {
 	return found
 }
 
-// streamedText joins what the chunks say, by choice.
-func streamedText(chunks []completion) map[int]string {
+// streamedText joins the text of the events, by choice.
+func streamedText(events []completion) map[int]string {
 	texts := make(map[int]string)
-	for _, chunk := range chunks {
-		for _, c := range chunk.Choices {
+	for _, event := range events {
+		for _, c := range event.Choices {
 			texts[c.Index] += c.Text
 		}
 	}
 	return texts
 }
 
-// open sends a streaming request and hands back the connection's reader, for tests that leave early.
+// open sends a streaming request and returns a reader of the response body and a function that disconnects.
 func open(t *testing.T, p *mockvllm.Process, fields map[string]any) (*bufio.Reader, func()) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/completions",

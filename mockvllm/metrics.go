@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// A meter counts what vLLM's /metrics tells.
-type meter struct {
-	mu         sync.Mutex
-	running    int // outputs in the engine
-	held       int // tokens that they and their prompts hold in the cache
-	prompt     int
-	generation int
-	finished   map[string]int
-	firstToken histogram
-	perToken   histogram
-	whole      histogram
-	jobs       map[*job]*passage
+// engineMetrics holds what GET /metrics reports.
+type engineMetrics struct {
+	mu              sync.Mutex
+	running         int // outputs being generated
+	cachedTokens    int // tokens of these outputs and their prompts in the KV cache
+	promptTokens    int
+	generatedTokens int
+	finished        map[string]int
+	firstToken      histogram
+	perToken        histogram
+	endToEnd        histogram
+	jobs            map[*job]*jobProgress
 }
 
-// A passage is a job's way through the engine.
-type passage struct {
-	begun     time.Time
+// A jobProgress is a running job's progress as of its last step.
+type jobProgress struct {
+	started   time.Time
 	last      time.Time
 	generated int
 }
@@ -51,129 +51,129 @@ func (h *histogram) observe(seconds float64) {
 	h.total++
 }
 
-func newMeter() *meter {
-	return &meter{
+func newEngineMetrics() *engineMetrics {
+	return &engineMetrics{
 		finished:   map[string]int{finishStop: 0, finishLength: 0, finishAbort: 0},
 		firstToken: newHistogram(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10),
 		perToken:   newHistogram(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5),
-		whole:      newHistogram(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
-		jobs:       make(map[*job]*passage),
+		endToEnd:   newHistogram(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
+		jobs:       make(map[*job]*jobProgress),
 	}
 }
 
-func (m *meter) begin(j *job) {
+func (m *engineMetrics) begin(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.jobs[j] = &passage{begun: time.Now()}
-	m.running += j.drawn * len(j.tokens)
-	m.held += j.promptTokens()
+	m.jobs[j] = &jobProgress{started: time.Now()}
+	m.running += j.outputsPerPrompt * len(j.tokens)
+	m.cachedTokens += j.promptTokens()
 }
 
-// end takes a job out, however it ended.
-func (m *meter) end(j *job) {
+// end removes a job, whatever its outcome.
+func (m *engineMetrics) end(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.running -= j.drawn * len(j.tokens)
-	m.held -= j.promptTokens() + m.jobs[j].generated
+	m.running -= j.outputsPerPrompt * len(j.tokens)
+	m.cachedTokens -= j.promptTokens() + m.jobs[j].generated
 	delete(m.jobs, j)
 }
 
-// step counts what the engine's last step generated.
-func (m *meter) step(g *generation, arrived time.Time) {
+// step records what the engine's last step generated.
+func (m *engineMetrics) step(g *generation, arrived time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, now := m.jobs[g.job], time.Now()
 	if p.generated == 0 {
-		m.prompt += g.job.promptTokens()
+		m.promptTokens += g.job.promptTokens()
 		m.firstToken.observe(now.Sub(arrived).Seconds())
 	} else {
 		m.perToken.observe(now.Sub(p.last).Seconds())
 	}
 	gained := g.generated - p.generated
-	m.generation += gained
-	m.held += gained
+	m.generatedTokens += gained
+	m.cachedTokens += gained
 	p.generated, p.last = g.generated, now
 }
 
-// finish counts the outputs by why they ended.
-func (m *meter) finish(g *generation) {
+// finish counts a job's outputs by finish_reason and observes its latency.
+func (m *engineMetrics) finish(g *generation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, q := range g.sequences {
-		if q.finished() {
-			m.finished[q.finish]++
+	for _, seq := range g.sequences {
+		if seq.finished() {
+			m.finished[seq.finish]++
 		}
 	}
-	m.whole.observe(time.Since(m.jobs[g.job].begun).Seconds())
+	m.endToEnd.observe(time.Since(m.jobs[g.job].started).Seconds())
 }
 
-// metrics is GET /metrics, under vLLM's names.
-func (s *Server) metrics(x *exchange) {
-	m := s.meter
+// serveMetrics handles GET /metrics, with vLLM's metric names.
+func (s *Server) serveMetrics(x *exchange) {
+	m := s.metrics
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	label := fmt.Sprintf("model_name=%q", s.models[0])
-	if !s.shape.v0 {
+	if !s.spec.v0 {
 		label = `engine="0",` + label
 	}
-	p := &page{label: label}
+	p := &metricsPage{label: label}
 	waiting := 0
-	level, sleeping := s.engine.asleep()
+	level, sleeping := s.engine.sleepState()
 	if sleeping {
 		waiting = m.running
 	}
 	p.number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", float64(m.running-waiting))
 	p.number("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", float64(waiting))
-	cache := float64(m.held) / float64(16*s.limit) // room for 16 requests that fill the context
-	p.number(s.shape.cacheGauge, "gauge", "KV-cache usage. 1 means 100 percent usage.", min(1, cache))
+	cache := float64(m.cachedTokens) / float64(16*s.maxModelLen) // as if the cache held 16 full contexts
+	p.number(s.spec.cacheGauge, "gauge", "KV-cache usage. 1 means 100 percent usage.", min(1, cache))
 	p.number("vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", 0)
-	p.number("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(m.prompt))
-	p.number("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", float64(m.generation))
+	p.number("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(m.promptTokens))
+	p.number("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", float64(m.generatedTokens))
 	p.head("vllm:request_success_total", "counter", "Count of successfully processed requests.")
 	for _, reason := range slices.Sorted(maps.Keys(m.finished)) {
 		p.sample("vllm:request_success_total", fmt.Sprintf(`finished_reason=%q`, reason), float64(m.finished[reason]))
 	}
 	p.histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", &m.firstToken)
-	p.histogram(s.shape.tokenLatency, "Histogram of inter-token latency in seconds.", &m.perToken)
-	p.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &m.whole)
+	p.histogram(s.spec.tokenLatency, "Histogram of inter-token latency in seconds.", &m.perToken)
+	p.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &m.endToEnd)
 	p.head("vllm:engine_sleep_state", "gauge", "Engine sleep state; awake = 0 means engine is sleeping.")
 	states := []string{"awake", "weights_offloaded", "discard_all"}
 	for i, state := range states {
-		p.sample("vllm:engine_sleep_state", fmt.Sprintf("sleep_state=%q", state), truth(i == min(level, 2)))
+		p.sample("vllm:engine_sleep_state", fmt.Sprintf("sleep_state=%q", state), gaugeValue(i == min(level, 2)))
 	}
-	x.respond(200, "text/plain; version=0.0.4; charset=utf-8", []byte(p.text.String()))
+	x.writeResponse(200, "text/plain; version=0.0.4; charset=utf-8", []byte(p.text.String()))
 }
 
-func truth(is bool) float64 {
+func gaugeValue(is bool) float64 {
 	if is {
 		return 1
 	}
 	return 0
 }
 
-// A page is Prometheus text in the making.
-type page struct {
-	label string // those of every sample
+// A metricsPage builds a page in Prometheus's text format.
+type metricsPage struct {
+	label string // labels of every sample
 	text  strings.Builder
 }
 
-func (p *page) head(name, kind, explanation string) {
+func (p *metricsPage) head(name, kind, explanation string) {
 	fmt.Fprintf(&p.text, "# HELP %s %s\n# TYPE %s %s\n", name, explanation, name, kind)
 }
 
-func (p *page) sample(name, label string, number float64) {
+func (p *metricsPage) sample(name, label string, number float64) {
 	if label != "" {
 		label = "," + label
 	}
 	fmt.Fprintf(&p.text, "%s{%s%s} %s\n", name, p.label, label, pythonFloat(number))
 }
 
-func (p *page) number(name, kind, explanation string, number float64) {
+func (p *metricsPage) number(name, kind, explanation string, number float64) {
 	p.head(name, kind, explanation)
 	p.sample(name, "", number)
 }
 
-func (p *page) histogram(name, explanation string, h *histogram) {
+func (p *metricsPage) histogram(name, explanation string, h *histogram) {
 	p.head(name, "histogram", explanation)
 	for i, bound := range h.bounds {
 		p.sample(name+"_bucket", fmt.Sprintf("le=%q", pythonFloat(bound)), float64(h.counts[i]))

@@ -11,28 +11,28 @@ import (
 var corpusFiles embed.FS
 
 const (
-	longestContext    = 8    // tokens of history that the model looks at
+	longestContext    = 8    // tokens of history that the model uses
 	documentSeparator = "%%" // alone on its line in a corpus file
-	unseen            = 0.05 // what a token that the corpus never shows counts for
+	unseenWeight      = 0.05 // weight of a token that does not occur in the corpus
 )
 
-// A languageModel predicts the next token by how the corpus goes on after the longest stretches of history that it
-// has in common with it, the lengths mixed by Witten and Bell's rule. Every token has a probability over zero and
-// all of them sum to one, so its log-probabilities are finite. It is immutable, hence shared by all servers.
+// A languageModel is an n-gram model of up to longestContext tokens of history, with Witten-Bell smoothing. Every
+// token has a probability above zero and all of them sum to one, so log-probabilities are finite. It is immutable, so
+// all servers share one.
 type languageModel struct {
 	*tokenizer
 	corpus   []int
-	suffixes []int // places in the corpus, ordered by the tokens that stand there
-	base     []float64
+	suffixes []int // suffix array: corpus positions, ordered by the tokens that follow
+	unigrams []float64
 }
 
-// sharedModel is built on first use: there is one corpus, so there is one model.
+// sharedModel builds the model on first use. There is one corpus, so there is one model.
 var sharedModel = sync.OnceValue(func() *languageModel { return newLanguageModel(corpusDocuments()) })
 
 func corpusDocuments() []string {
 	entries, err := corpusFiles.ReadDir("corpus")
 	if err != nil {
-		panic(err) // the folder is part of the binary
+		panic(err) // cannot fail: the folder is embedded
 	}
 	var documents []string
 	for _, entry := range entries {
@@ -54,88 +54,88 @@ func newLanguageModel(documents []string) *languageModel {
 		m.corpus = append(m.corpus, m.eos)
 	}
 	m.suffixes = make([]int, len(m.corpus))
-	for place := range m.suffixes {
-		m.suffixes[place] = place
+	for pos := range m.suffixes {
+		m.suffixes[pos] = pos
 	}
 	slices.SortFunc(m.suffixes, func(a, b int) int {
-		return slices.Compare(m.from(a, longestContext+1), m.from(b, longestContext+1))
+		return slices.Compare(m.tokensAt(a, longestContext+1), m.tokensAt(b, longestContext+1))
 	})
-	m.base = make([]float64, m.size())
-	weight := 1 / (float64(len(m.corpus)) + unseen*float64(m.size()))
-	for id := range m.base {
-		m.base[id] = unseen * weight
+	m.unigrams = make([]float64, m.size())
+	weight := 1 / (float64(len(m.corpus)) + unseenWeight*float64(m.size()))
+	for id := range m.unigrams {
+		m.unigrams[id] = unseenWeight * weight
 	}
 	for _, id := range m.corpus {
 		if id == m.bos {
-			id = m.eos // a text begins once, so what begins it is no candidate within it
+			id = m.eos // begin-of-text never follows another token, so its count goes to end-of-text
 		}
-		m.base[id] += weight
+		m.unigrams[id] += weight
 	}
 	return m
 }
 
-// from is what stands in the corpus at a place, at most length tokens.
-func (m *languageModel) from(place, length int) []int {
-	return m.corpus[place:min(place+length, len(m.corpus))]
+// tokensAt returns the corpus tokens from pos on, at most length of them.
+func (m *languageModel) tokensAt(pos, length int) []int {
+	return m.corpus[pos:min(pos+length, len(m.corpus))]
 }
 
-// predict writes the probability of every token after the history into probabilities, which has the vocabulary's
+// predict writes the probability of each token to follow the history into probabilities, which has the vocabulary's
 // size.
 func (m *languageModel) predict(history []int, probabilities []float64) {
 	var found [longestContext][]int
 	orders := 0
 	for orders < min(longestContext, len(history)) {
-		places := m.occurrences(history[len(history)-orders-1:])
-		if len(places) == 0 {
+		positions := m.occurrences(history[len(history)-orders-1:])
+		if len(positions) == 0 {
 			break
 		}
-		found[orders] = places
+		found[orders] = positions
 		orders++
 	}
 	var shares [longestContext]float64
 	rest := 1.0
 	for order := orders - 1; order >= 0; order-- {
-		total, distinct := m.continuations(found[order], order+1)
-		trust := float64(total) / float64(total+distinct)
-		shares[order] = rest * trust / float64(total)
-		rest *= 1 - trust
+		total, distinct := m.countContinuations(found[order], order+1)
+		weight := float64(total) / float64(total+distinct)
+		shares[order] = rest * weight / float64(total)
+		rest *= 1 - weight
 	}
-	for id, p := range m.base {
+	for id, p := range m.unigrams {
 		probabilities[id] = rest * p
 	}
 	for order := range orders {
-		for _, place := range found[order] {
-			if next := place + order + 1; next < len(m.corpus) {
+		for _, pos := range found[order] {
+			if next := pos + order + 1; next < len(m.corpus) {
 				probabilities[m.corpus[next]] += shares[order]
 			}
 		}
 	}
 }
 
-// occurrences are the places at which the corpus reads like the context, ordered by what follows it there.
+// occurrences returns the corpus positions of the context, ordered by the tokens that follow.
 func (m *languageModel) occurrences(context []int) []int {
-	low, _ := slices.BinarySearchFunc(m.suffixes, context, func(place int, context []int) int {
-		return slices.Compare(m.from(place, len(context)), context)
+	low, _ := slices.BinarySearchFunc(m.suffixes, context, func(pos int, context []int) int {
+		return slices.Compare(m.tokensAt(pos, len(context)), context)
 	})
 	after := m.suffixes[low:]
-	count, _ := slices.BinarySearchFunc(after, context, func(place int, context []int) int {
-		if slices.Equal(m.from(place, len(context)), context) {
+	count, _ := slices.BinarySearchFunc(after, context, func(pos int, context []int) int {
+		if slices.Equal(m.tokensAt(pos, len(context)), context) {
 			return -1
 		}
 		return 1
 	})
 	last := len(m.corpus) - len(context)
 	if count == 1 && after[0] >= last {
-		return nil // only the corpus's very end reads like this: nothing follows
+		return nil // the only occurrence ends the corpus, so nothing follows
 	}
 	return after[:count]
 }
 
-// continuations counts what follows a context of so many tokens at the places: how often, and how many different.
-func (m *languageModel) continuations(places []int, context int) (total, distinct int) {
+// countContinuations counts the tokens that follow a context of the given length at the positions: total and distinct.
+func (m *languageModel) countContinuations(positions []int, context int) (total, distinct int) {
 	previous := -1
-	for _, place := range places {
-		next := place + context
+	for _, pos := range positions {
+		next := pos + context
 		if next >= len(m.corpus) {
 			continue
 		}

@@ -11,65 +11,65 @@ import (
 )
 
 const (
-	keepAlive = 5 * time.Second        // how long uvicorn keeps an idle connection
-	reopen    = 100 * time.Millisecond // between attempts to listen again on a port that somebody has taken
+	keepAlive        = 5 * time.Second        // uvicorn's idle timeout of a connection
+	relistenInterval = 100 * time.Millisecond // between attempts to listen again if the port is taken
 )
 
-// A Process is a Server on a port of its own, with uvicorn's manners.
+// A Process is a Server that listens on a port, with uvicorn's timeouts.
 type Process struct {
 	*Server
-	door   *door
-	http   *http.Server
-	served chan error
-	stop   context.CancelFunc
-	done   chan struct{}
+	listener *pausableListener
+	http     *http.Server
+	serveErr chan error
+	stop     context.CancelFunc
+	done     chan struct{}
 }
 
-// Start listens on an address, such as 127.0.0.1:0, and serves until Close; the context's end does not end it.
+// Start listens on an address, such as 127.0.0.1:0, and serves until Close. The end of ctx does not stop it.
 func Start(ctx context.Context, listen string, o Options) (*Process, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	p := &Process{Server: New(o), served: make(chan error, 1), stop: stop, done: make(chan struct{})}
-	p.door = &door{server: p.Server, address: listener.Addr(), listener: listener, turned: make(chan struct{})}
+	p := &Process{Server: New(o), serveErr: make(chan error, 1), stop: stop, done: make(chan struct{})}
+	p.listener = &pausableListener{server: p.Server, address: listener.Addr(), listener: listener, changed: make(chan struct{})}
 	p.http = &http.Server{Handler: p.Server, IdleTimeout: keepAlive, ReadHeaderTimeout: time.Minute}
-	go func() { p.served <- p.http.Serve(p.door) }()
+	go func() { p.serveErr <- p.http.Serve(p.listener) }()
 	go p.supervise(ctx)
 	return p, nil
 }
 
-// Addr is the address that the process listens on.
-func (p *Process) Addr() string { return p.door.address.String() }
+// Addr returns the address that the process listens on, as host:port.
+func (p *Process) Addr() string { return p.listener.address.String() }
 
-// URL is the address as a base URL.
+// URL returns the base URL.
 func (p *Process) URL() string { return "http://" + p.Addr() }
 
-// Close ends all requests and connections, frees the port and waits for everything that Start began.
+// Close ends all requests and connections, frees the port and waits for the goroutines of Start.
 func (p *Process) Close() error {
 	p.Server.Close()
 	p.stop()
 	<-p.done
 	err := p.http.Close()
-	if served := <-p.served; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
+	if serveErr := <-p.serveErr; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
 	}
 	return err
 }
 
-// supervise takes the port down while the process has exited.
+// supervise closes the port while the simulated process has exited.
 func (p *Process) supervise(ctx context.Context) {
 	defer close(p.done)
 	for ctx.Err() == nil {
-		down, left := p.engine.exitedUntil()
-		if p.door.turn(ctx, down) != nil {
-			left = reopen
+		down, remaining := p.engine.exitState()
+		if p.listener.setPaused(ctx, down) != nil {
+			remaining = relistenInterval
 		}
-		if left < 0 {
-			left = time.Hour
+		if remaining < 0 {
+			remaining = time.Hour
 		}
-		timer := time.NewTimer(left)
+		timer := time.NewTimer(remaining)
 		select {
 		case <-timer.C:
 		case <-p.engine.changed:
@@ -79,85 +79,85 @@ func (p *Process) supervise(ctx context.Context) {
 	}
 }
 
-// A door is a listener that can be shut, so that connections are refused, and opened again on the same port. While a
-// refuse fault is pending it resets connections before anything is read.
-type door struct {
+// A pausableListener is a net.Listener that can stop listening, so that the kernel refuses connections, and listen
+// again on the same port. While a refuse fault is pending it resets accepted connections before it reads anything.
+type pausableListener struct {
 	server  *Server
 	address net.Addr
 
 	mu       sync.Mutex
-	listener net.Listener  // nil while shut
-	turned   chan struct{} // closed and replaced at each turn
+	listener net.Listener  // nil while paused
+	changed  chan struct{} // closed and replaced at each change of listener
 	closed   bool
 }
 
-// turn shuts the door or opens it.
-func (d *door) turn(ctx context.Context, shut bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed || shut == (d.listener == nil) {
+// setPaused stops listening or starts again.
+func (l *pausableListener) setPaused(ctx context.Context, paused bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || paused == (l.listener == nil) {
 		return nil
 	}
-	if shut {
-		_ = d.listener.Close() // it is dropped, whatever it says
-		d.listener = nil
+	if paused {
+		_ = l.listener.Close() // it is dropped, whatever the error
+		l.listener = nil
 	} else {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.address.String())
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address.String())
 		if err != nil {
 			return err
 		}
-		d.listener = listener
+		l.listener = listener
 	}
-	close(d.turned)
-	d.turned = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 	return nil
 }
 
-func (d *door) state() (listener net.Listener, turned <-chan struct{}, closed bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.listener, d.turned, d.closed
+func (l *pausableListener) state() (listener net.Listener, changed <-chan struct{}, closed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.listener, l.changed, l.closed
 }
 
-// Accept waits for a connection that is let in.
-func (d *door) Accept() (net.Conn, error) {
+// Accept waits for a connection that no refuse fault resets.
+func (l *pausableListener) Accept() (net.Conn, error) {
 	for {
-		listener, turned, closed := d.state()
+		listener, changed, closed := l.state()
 		if closed {
 			return nil, net.ErrClosed
 		}
 		if listener == nil {
-			<-turned
+			<-changed
 			continue
 		}
 		conn, err := listener.Accept()
 		if err != nil {
-			if now, _, closed := d.state(); now == listener || closed {
+			if current, _, closed := l.state(); current == listener || closed {
 				return nil, err
 			}
 			continue
 		}
-		if d.server.faults.take(anyPath, true) == nil {
+		if l.server.faults.consume(anyPath, true) == nil {
 			return conn, nil
 		}
 		resetOrClose(conn, true)
 	}
 }
 
-// Close shuts the door for good.
-func (d *door) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+// Close closes the listener permanently.
+func (l *pausableListener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return nil
 	}
-	d.closed = true
-	close(d.turned)
-	if d.listener == nil {
+	l.closed = true
+	close(l.changed)
+	if l.listener == nil {
 		return nil
 	}
-	return d.listener.Close()
+	return l.listener.Close()
 }
 
-// Addr is the same, open or shut.
-func (d *door) Addr() net.Addr { return d.address }
+// Addr returns the address, which is the same while paused.
+func (l *pausableListener) Addr() net.Addr { return l.address }

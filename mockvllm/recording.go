@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// The recorder forgets the oldest requests beyond either bound.
+// The recorder drops the oldest requests beyond either limit.
 const (
 	recordedRequests = 1000
 	recordedBytes    = 256 << 20
 )
 
-// A Recorded is a request as it reached the server, byte for byte.
+// A Recorded is a request as the server received it, byte for byte.
 type Recorded struct {
-	Method   string      `json:"method"`
-	Path     string      `json:"path"`
-	Query    string      `json:"query,omitempty"`
-	Header   http.Header `json:"header"`
-	Body     []byte      `json:"-"`
-	Time     time.Time   `json:"time"`
-	Finished time.Time   `json:"finished"` // when its handler ended; zero while it runs
-	Left     time.Time   `json:"left"`     // when the client left before the end; zero if it did not
+	Method       string      `json:"method"`
+	Path         string      `json:"path"`
+	Query        string      `json:"query,omitempty"`
+	Header       http.Header `json:"header"`
+	Body         []byte      `json:"-"`
+	Time         time.Time   `json:"time"`
+	Finished     time.Time   `json:"finished"` // when its handler returned; zero while it runs
+	Disconnected time.Time   `json:"left"`     // when the client disconnected before the response's end; zero if it did not
 }
 
-// ClientLeft tells whether the client went before the answer's end.
-func (r Recorded) ClientLeft() bool { return !r.Left.IsZero() }
+// ClientDisconnected reports whether the client disconnected before the response's end.
+func (r Recorded) ClientDisconnected() bool { return !r.Disconnected.IsZero() }
 
-// MarshalJSON writes the body as text, and times that did not come as absent.
+// MarshalJSON encodes the body as text and leaves out zero times.
 func (r Recorded) MarshalJSON() ([]byte, error) {
 	type plain Recorded
 	at := func(t time.Time) *time.Time {
@@ -44,7 +44,7 @@ func (r Recorded) MarshalJSON() ([]byte, error) {
 		Body     string     `json:"body"`
 		Finished *time.Time `json:"finished,omitempty"`
 		Left     *time.Time `json:"left,omitempty"`
-	}{plain(r), string(r.Body), at(r.Finished), at(r.Left)})
+	}{plain(r), string(r.Body), at(r.Finished), at(r.Disconnected)})
 }
 
 type recorder struct {
@@ -55,8 +55,7 @@ type recorder struct {
 
 func newRecorder() *recorder { return &recorder{} }
 
-// begin records a request. The function that it returns must be called when the handler ends; after that the
-// client's leaving is its own business.
+// begin records a request. The caller must call end when the handler returns; later disconnects are not recorded.
 func (c *recorder) begin(x *exchange) (end func()) {
 	record := &Recorded{
 		Method: x.r.Method, Path: x.r.URL.Path, Query: x.r.URL.RawQuery, Header: x.r.Header.Clone(),
@@ -67,10 +66,10 @@ func (c *recorder) begin(x *exchange) (end func()) {
 	ctx := x.r.Context()
 	stop := context.AfterFunc(ctx, func() {
 		defer close(noted)
-		if context.Cause(ctx) == errClosed { //nolint:errorlint // a cause that is handed over as it is
+		if context.Cause(ctx) == errClosed { //nolint:errorlint // the cause is never wrapped
 			return
 		}
-		c.mark(&record.Left)
+		c.mark(&record.Disconnected)
 	})
 	return func() {
 		if !stop() {

@@ -8,20 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// A prompt is a text or token ids, as the client sent it.
+// A prompt is a text or a list of token ids, as the client sent it.
 type prompt struct {
 	text   string
 	tokens []int
 	isText bool
 }
 
-// A completionRequest is the body of a completion after pydantic: types are right, ranges are not checked.
+// A completionRequest is the body of a completion after pydantic's validation: types are right, ranges are not
+// checked.
 type completionRequest struct {
-	model   string
-	prompts []prompt
-	stream  bool
-	echo    bool
-	suffix  bool
+	model     string
+	prompts   []prompt
+	stream    bool
+	echo      bool
+	hasSuffix bool
 
 	n             int
 	bestOf        int
@@ -32,22 +33,22 @@ type completionRequest struct {
 
 	topKGiven bool
 
-	stop          []string
-	stopTokens    []int
-	includeStop   bool
-	ignoreEOS     bool
-	showSpecial   bool
-	addSpecial    bool
-	truncate      *int
-	logprobs      *int
-	promptScores  *int
-	bias          []biasEntry
-	requestID     string
-	tokenIDs      bool
-	tokensAsIDs   bool
-	includeUsage  bool
-	runningUsage  bool
-	streamOptions bool
+	stop             []string
+	stopTokens       []int
+	includeStop      bool
+	ignoreEOS        bool
+	showSpecial      bool
+	addSpecial       bool
+	truncate         *int
+	logprobs         *int
+	promptLogprobs   *int
+	logitBias        []biasEntry
+	requestID        string
+	returnTokenIDs   bool
+	tokensAsIDs      bool
+	includeUsage     bool
+	continuousUsage  bool
+	hasStreamOptions bool
 }
 
 type biasEntry struct {
@@ -55,10 +56,11 @@ type biasEntry struct {
 	amount float64
 }
 
-// readCompletion is pydantic's part: it coerces fields, and what no coercion helps is a schema error.
-func (s *shape) readCompletion(body value) (*completionRequest, *failure) {
+// parseCompletion does pydantic's part: it coerces fields, and returns a schema error for those that cannot be
+// coerced.
+func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure) {
 	if body.kind != objectKind {
-		return nil, s.schemaFailure([]problem{{
+		return nil, s.schemaFailure([]schemaError{{
 			kind: "model_attributes_type", message: "Input should be a valid dictionary or object to extract fields from",
 			input: body.repr(),
 		}})
@@ -67,21 +69,21 @@ func (s *shape) readCompletion(body value) (*completionRequest, *failure) {
 		n: 1, maxTokens: 16, addSpecial: true,
 		sampling: sampling{temperature: 1, topP: 1, repetition: 1},
 	}
-	f := &form{body: body}
+	f := &fieldReader{body: body}
 	s.readPrompt(f, r)
-	readOutput(f, r)
-	readSampling(f, r)
-	readStreaming(f, r)
-	if len(f.problems) > 0 {
-		return nil, s.schemaFailure(f.problems)
+	readOutputFields(f, r)
+	readSamplingFields(f, r)
+	readStreamFields(f, r)
+	if len(f.errs) > 0 {
+		return nil, s.schemaFailure(f.errs)
 	}
-	if failure := s.checkWhole(f, r); failure != nil {
+	if failure := s.checkCombinations(f, r); failure != nil {
 		return nil, failure
 	}
 	return r, nil
 }
 
-func readOutput(f *form, r *completionRequest) {
+func readOutputFields(f *fieldReader, r *completionRequest) {
 	f.integer("n", false, &r.n)
 	f.integer("best_of", true, &r.bestOf)
 	f.integer("max_tokens", true, &r.maxTokens)
@@ -98,19 +100,19 @@ func readOutput(f *form, r *completionRequest) {
 	f.boolean("skip_special_tokens", false, &skip)
 	r.showSpecial = !skip
 	r.logprobs = optionalInt(f, "logprobs")
-	r.promptScores = optionalInt(f, "prompt_logprobs")
-	f.boolean("return_token_ids", true, &r.tokenIDs)
+	r.promptLogprobs = optionalInt(f, "prompt_logprobs")
+	f.boolean("return_token_ids", true, &r.returnTokenIDs)
 	f.boolean("return_tokens_as_token_ids", true, &r.tokensAsIDs)
-	read(f, "request_id", false, asString, &r.requestID)
+	readField(f, "request_id", false, asString, &r.requestID)
 	var ignored string
-	read(f, "user", true, asString, &ignored)
+	readField(f, "user", true, asString, &ignored)
 	if v, present := f.body.member("suffix"); present && v.kind != nullKind {
-		r.suffix = true
-		read(f, "suffix", true, asString, &ignored)
+		r.hasSuffix = true
+		readField(f, "suffix", true, asString, &ignored)
 	}
 }
 
-func optionalInt(f *form, name string) *int {
+func optionalInt(f *fieldReader, name string) *int {
 	var number int
 	if !f.integer(name, true, &number) {
 		return nil
@@ -118,7 +120,7 @@ func optionalInt(f *form, name string) *int {
 	return &number
 }
 
-func readSampling(f *form, r *completionRequest) {
+func readSamplingFields(f *fieldReader, r *completionRequest) {
 	p := &r.sampling
 	f.float("temperature", &p.temperature)
 	f.float("top_p", &p.topP)
@@ -129,7 +131,7 @@ func readSampling(f *form, r *completionRequest) {
 	f.float("repetition_penalty", &p.repetition)
 	f.ints("allowed_token_ids", &p.allowed)
 	var seed int64
-	if read(f, "seed", true, asInt, &seed) && seed != -1 {
+	if readField(f, "seed", true, asInt, &seed) && seed != -1 {
 		p.seed = &seed
 	}
 	v, present := f.body.member("logit_bias")
@@ -137,42 +139,43 @@ func readSampling(f *form, r *completionRequest) {
 		return
 	}
 	if v.kind != objectKind {
-		f.complain(dictType, v, "logit_bias")
+		f.addError(dictType, v, "logit_bias")
 		return
 	}
 	for _, m := range v.members {
 		amount, c := asFloat(m.value)
-		f.complain(c, m.value, "logit_bias", m.name)
-		r.bias = append(r.bias, biasEntry{m.name, min(100, max(-100, amount))})
+		f.addError(c, m.value, "logit_bias", m.name)
+		r.logitBias = append(r.logitBias, biasEntry{m.name, min(100, max(-100, amount))})
 	}
 }
 
-func readStreaming(f *form, r *completionRequest) {
+func readStreamFields(f *fieldReader, r *completionRequest) {
 	f.boolean("stream", true, &r.stream)
 	v, present := f.body.member("stream_options")
 	if !present || v.kind == nullKind {
 		return
 	}
 	if v.kind != objectKind {
-		f.complain(dictType, v, "stream_options")
+		f.addError(dictType, v, "stream_options")
 		return
 	}
-	r.streamOptions = len(v.members) > 0
-	inner := &form{body: v}
+	r.hasStreamOptions = len(v.members) > 0
+	inner := &fieldReader{body: v}
 	inner.boolean("include_usage", true, &r.includeUsage)
-	inner.boolean("continuous_usage_stats", true, &r.runningUsage)
-	for _, p := range inner.problems {
-		p.place = append([]string{"stream_options"}, p.place...)
-		f.problems = append(f.problems, p)
+	inner.boolean("continuous_usage_stats", true, &r.continuousUsage)
+	for _, p := range inner.errs {
+		p.loc = append([]string{"stream_options"}, p.loc...)
+		f.errs = append(f.errs, p)
 	}
 }
 
-// readPrompt tries the branches of the prompt's union in vLLM's order; if none fits, each says why.
-func (s *shape) readPrompt(f *form, r *completionRequest) {
+// readPrompt tries the branches of the prompt's union type in vLLM's order. If none fits, it adds one error per
+// branch.
+func (s *versionSpec) readPrompt(f *fieldReader, r *completionRequest) {
 	if s.modelRequired {
 		f.require("model")
 	}
-	read(f, "model", true, asString, &r.model)
+	readField(f, "model", true, asString, &r.model)
 	v, present := f.body.member("prompt")
 	r.truncate = optionalInt(f, "truncate_prompt_tokens")
 	if !present || v.kind == nullKind {
@@ -185,31 +188,31 @@ func (s *shape) readPrompt(f *form, r *completionRequest) {
 		r.prompts = []prompt{{tokens: tokens}}
 		return
 	}
-	if prompts, ok := s.promptLists(v); ok {
+	if prompts, ok := s.promptList(v); ok {
 		r.prompts = prompts
 		return
 	}
-	f.complain(listType, v, "prompt", "list[int]")
-	f.complain(listType, v, "prompt", "list[list[int]]")
-	f.complain(stringType, v, "prompt", "str")
-	f.complain(listType, v, "prompt", "list[str]")
+	f.addError(listType, v, "prompt", "list[int]")
+	f.addError(listType, v, "prompt", "list[list[int]]")
+	f.addError(stringType, v, "prompt", "str")
+	f.addError(listType, v, "prompt", "list[str]")
 }
 
-func (f *form) require(name string) {
+func (f *fieldReader) require(name string) {
 	if _, present := f.body.member(name); !present {
-		f.complain(complaint{"missing", "Field required"}, f.body, name)
+		f.addError(typeError{"missing", "Field required"}, f.body, name)
 	}
 }
 
-// tokenList reads [1,2]. An empty list is one too, and then a prompt without tokens.
-func (s *shape) tokenList(v value) ([]int, bool) {
+// tokenList parses [1,2]. An empty list is a prompt without tokens.
+func (s *versionSpec) tokenList(v value) ([]int, bool) {
 	if v.kind != listKind {
 		return nil, false
 	}
 	tokens := make([]int, 0, len(v.items))
 	for _, item := range v.items {
 		number, c := asInt(item)
-		if item.kind == stringKind || c.kind != "" || number < 0 && s.refusesNegIDs {
+		if item.kind == stringKind || c.kind != "" || number < 0 && s.rejectsNegativeIDs {
 			return nil, false
 		}
 		tokens = append(tokens, int(number))
@@ -217,8 +220,8 @@ func (s *shape) tokenList(v value) ([]int, bool) {
 	return tokens, true
 }
 
-// promptLists reads [[1],[2]], "text" and ["text","text"].
-func (s *shape) promptLists(v value) ([]prompt, bool) {
+// promptList parses [[1],[2]], "text" and ["text","text"].
+func (s *versionSpec) promptList(v value) ([]prompt, bool) {
 	if v.kind == stringKind {
 		return []prompt{{text: v.text, isText: true}}, true
 	}
@@ -234,7 +237,7 @@ func (s *shape) promptLists(v value) ([]prompt, bool) {
 			prompts = append(prompts, prompt{text: item.text, isText: true})
 			continue
 		}
-		tokens, ok := s.tokenList(value{kind: item.kind, items: loosened(item.items)})
+		tokens, ok := s.tokenList(value{kind: item.kind, items: coerceDigitStrings(item.items)})
 		if !ok {
 			return nil, false
 		}
@@ -243,62 +246,64 @@ func (s *shape) promptLists(v value) ([]prompt, bool) {
 	return prompts, true
 }
 
-// loosened makes numbers of digits in strings: pydantic takes [["1"]] for [[1]], though not ["1"] for [1].
-func loosened(items []value) []value {
-	loose := make([]value, len(items))
+// coerceDigitStrings turns strings of digits into numbers: pydantic accepts [["1"]] for [[1]], but not ["1"] for [1].
+func coerceDigitStrings(items []value) []value {
+	coerced := make([]value, len(items))
 	for i, item := range items {
-		loose[i] = item
+		coerced[i] = item
 		if number, c := asInt(item); item.kind == stringKind && c.kind == "" {
-			loose[i] = value{kind: numberKind, text: strconv.FormatInt(number, 10)}
+			coerced[i] = value{kind: numberKind, text: strconv.FormatInt(number, 10)}
 		}
 	}
-	return loose
+	return coerced
 }
 
-// checkWhole are vLLM's checks of fields against each other.
-func (s *shape) checkWhole(f *form, r *completionRequest) *failure {
-	refuse := func(param, message string) *failure {
-		if s.cleanChecks {
+// checkCombinations makes vLLM's checks of fields against each other.
+func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *failure {
+	reject := func(param, message string) *failure {
+		if s.bypassesPydantic {
 			return badRequest(param, "%s", message)
 		}
-		return s.schemaFailure([]problem{{
+		return s.schemaFailure([]schemaError{{
 			kind: "value_error", message: "Value error, " + message, input: f.body.repr(),
 			context: "{'error': ValueError(" + reprString(message) + ")}",
 		}})
 	}
 	positive := " must be a positive value."
-	if s.minusOneScores {
+	if s.allowsMinusOneLogprobs {
 		positive = " must be a positive value or -1."
 	}
-	negative := func(number *int) bool { return number != nil && *number < 0 && (*number != -1 || !s.minusOneScores) }
+	negative := func(number *int) bool {
+		return number != nil && *number < 0 && (*number != -1 || !s.allowsMinusOneLogprobs)
+	}
 	empty := len(r.prompts) == 0 || len(r.prompts) == 1 && r.prompts[0].isText && r.prompts[0].text == ""
 	switch {
-	case !s.modelRequired && f.lacksPrompts():
+	case !s.modelRequired && f.hasEmptyPromptList():
 		return badRequest("prompt", "You must pass at least one prompt")
 	case !s.modelRequired && empty:
-		return refuse("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
-	case s.shortLists && len(r.prompts) > 1024:
-		return refuse("prompt", fmt.Sprintf("Too many prompts: %d. The maximum is 1024.", len(r.prompts)))
-	case r.streamOptions && !r.stream:
-		return refuse("stream_options", "Stream options can only be defined when `stream=True`.")
-	case negative(r.promptScores):
-		return refuse("prompt_logprobs", "`prompt_logprobs`"+positive)
-	case r.stream && r.promptScores != nil && *r.promptScores != 0:
-		return refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+		return reject("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
+	case s.boundsLists && len(r.prompts) > 1024:
+		return reject("prompt", fmt.Sprintf("Too many prompts: %d. The maximum is 1024.", len(r.prompts)))
+	case r.hasStreamOptions && !r.stream:
+		return reject("stream_options", "Stream options can only be defined when `stream=True`.")
+	case negative(r.promptLogprobs):
+		return reject("prompt_logprobs", "`prompt_logprobs`"+positive)
+	case r.stream && r.promptLogprobs != nil && *r.promptLogprobs != 0:
+		return reject("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
 	case negative(r.logprobs):
-		return refuse("logprobs", "`logprobs`"+positive)
+		return reject("logprobs", "`logprobs`"+positive)
 	}
 	return nil
 }
 
-// lacksPrompts tells [], no prompt, from [[]], one prompt without tokens.
-func (f *form) lacksPrompts() bool {
+// hasEmptyPromptList reports whether the prompt is [], which is no prompt; [[]] is one prompt without tokens.
+func (f *fieldReader) hasEmptyPromptList() bool {
 	v, present := f.body.member("prompt")
 	return present && v.kind == listKind && len(v.items) == 0
 }
 
-// checkSampling are the ranges of SamplingParams, in its order and words.
-func (s *shape) checkSampling(r *completionRequest) *failure {
+// checkSampling makes the range checks of SamplingParams, in its order and words.
+func (s *versionSpec) checkSampling(r *completionRequest) *failure {
 	p := &r.sampling
 	for _, number := range []struct {
 		name  string
@@ -312,52 +317,52 @@ func (s *shape) checkSampling(r *completionRequest) *failure {
 		return failure
 	}
 	least, off := "-1", -1
-	if s.zeroTopK {
+	if s.topKZeroIsOff {
 		least, off = "0", 0
 	}
-	refuse := func(name, rule string, got float64) *failure {
-		return badRequest(name, "%s must be %s, got %s.", name, rule, pythonFloat(got)).of(pythonFloat(got))
+	reject := func(name, rule string, got float64) *failure {
+		return badRequest(name, "%s must be %s, got %s.", name, rule, pythonFloat(got)).withValue(pythonFloat(got))
 	}
 	switch {
 	case p.presence < -2 || p.presence > 2:
-		return refuse("presence_penalty", "in [-2, 2]", p.presence)
+		return reject("presence_penalty", "in [-2, 2]", p.presence)
 	case p.frequency < -2 || p.frequency > 2:
-		return refuse("frequency_penalty", "in [-2, 2]", p.frequency)
+		return reject("frequency_penalty", "in [-2, 2]", p.frequency)
 	case s.repetitionCap && (p.repetition <= 0 || p.repetition > 2):
-		return refuse("repetition_penalty", "in (0, 2]", p.repetition)
+		return reject("repetition_penalty", "in (0, 2]", p.repetition)
 	case p.repetition <= 0:
-		return refuse("repetition_penalty", "greater than zero", p.repetition)
+		return reject("repetition_penalty", "greater than zero", p.repetition)
 	case p.temperature < 0:
-		return refuse("temperature", "non-negative", p.temperature)
+		return reject("temperature", "non-negative", p.temperature)
 	case s.finiteOnly && p.temperature > 2:
-		return refuse("temperature", "in [0, 2]", p.temperature)
+		return reject("temperature", "in [0, 2]", p.temperature)
 	case p.topP <= 0 || p.topP > 1:
-		return refuse("top_p", "in (0, 1]", p.topP)
+		return reject("top_p", "in (0, 1]", p.topP)
 	case p.topK < -1 || p.topK == 0 && off == -1 && r.topKGiven:
-		return badRequest("top_k", "top_k must be %s (disable), or at least 1, got %d.", least, p.topK).of(p.topK)
+		return badRequest("top_k", "top_k must be %s (disable), or at least 1, got %d.", least, p.topK).withValue(p.topK)
 	case p.minP < 0 || p.minP > 1:
-		return refuse("min_p", "in [0, 1]", p.minP)
+		return reject("min_p", "in [0, 1]", p.minP)
 	case r.n > 1 && p.greedy():
-		return badRequest("n", "n must be 1 when using greedy sampling, got %d.", r.n).of(r.n)
+		return badRequest("n", "n must be 1 when using greedy sampling, got %d.", r.n).withValue(r.n)
 	}
 	return nil
 }
 
-func (s *shape) checkCounts(r *completionRequest) *failure {
+func (s *versionSpec) checkCounts(r *completionRequest) *failure {
 	scoresOnly := r.echo && r.maxTokens == 0
 	switch {
 	case r.n < 1:
-		return badRequest("n", "n must be at least 1, got %d.", r.n).of(r.n)
-	case s.boundedN && r.n > 16384:
-		return badRequest("n", "n must be at most 16384, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", r.n).of(r.n)
+		return badRequest("n", "n must be at least 1, got %d.", r.n).withValue(r.n)
+	case s.boundsN && r.n > 16384:
+		return badRequest("n", "n must be at most 16384, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", r.n).withValue(r.n)
 	case r.maxTokens < 1 && !scoresOnly:
-		return badRequest("max_tokens", "max_tokens must be at least 1, got %d.", r.maxTokens).of(r.maxTokens)
+		return badRequest("max_tokens", "max_tokens must be at least 1, got %d.", r.maxTokens).withValue(r.maxTokens)
 	case r.minTokens < 0:
-		return badRequest("min_tokens", "min_tokens must be greater than or equal to 0, got %d.", r.minTokens).of(r.minTokens)
+		return badRequest("min_tokens", "min_tokens must be greater than or equal to 0, got %d.", r.minTokens).withValue(r.minTokens)
 	case r.minTokens > max(1, r.maxTokens):
-		return badRequest("min_tokens", "min_tokens must be less than or equal to max_tokens=%d, got %d.", r.maxTokens, r.minTokens).of(r.minTokens)
-	case s.shortLists && len(r.stop) > 4:
-		return badRequest("stop", "stop must have at most 4 entries, got %d.", len(r.stop)).of(len(r.stop))
+		return badRequest("min_tokens", "min_tokens must be less than or equal to max_tokens=%d, got %d.", r.maxTokens, r.minTokens).withValue(r.minTokens)
+	case s.boundsLists && len(r.stop) > 4:
+		return badRequest("stop", "stop must have at most 4 entries, got %d.", len(r.stop)).withValue(len(r.stop))
 	case s.bestOf == bestOfHonoured && r.bestOf != 0 && r.bestOf < r.n:
 		return badRequest("best_of", "best_of must be greater than or equal to n, got n=%d and best_of=%d.", r.n, r.bestOf)
 	case s.bestOf == bestOfRejected && r.bestOf > 1:
@@ -369,7 +374,7 @@ func (s *shape) checkCounts(r *completionRequest) *failure {
 	return nil
 }
 
-// checkText refuses what the tokenizer cannot take: a lone surrogate, which Python's JSON parser lets through.
+// checkText rejects what the tokenizer cannot encode: a lone surrogate, which Python's JSON parser accepts.
 func checkText(text string) *failure {
 	if utf8.ValidString(text) {
 		return nil

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// A route is a path's methods. A loaded one counts into /load, as vLLM's do.
+// A route is the methods and the handler of a path.
 type route struct {
-	methods []string
-	loaded  bool
-	handle  func(*exchange)
+	methods      []string
+	countsAsLoad bool // in GET /load, which counts running requests
+	handle       func(*exchange)
 }
 
 func (s *Server) buildRoutes() map[string]route {
@@ -22,36 +22,36 @@ func (s *Server) buildRoutes() map[string]route {
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
 		"/ping":           {[]string{http.MethodGet, http.MethodPost}, false, s.health},
-		"/version":        {get, false, s.tellVersion},
+		"/version":        {get, false, s.serveVersion},
 		"/load":           {get, false, s.load},
 		"/tokenize":       {post, true, s.tokenize},
 		"/detokenize":     {post, true, s.detokenize},
-		"/metrics":        {get, false, s.metrics},
+		"/metrics":        {get, false, s.serveMetrics},
 		"/sleep":          {post, false, s.sleep},
 		"/wake_up":        {post, false, s.wakeUp},
 		"/is_sleeping":    {get, false, s.isSleeping},
 	}
 }
 
-// route finds the handler, or answers as FastAPI does where there is none.
+// route calls the path's handler, or responds as FastAPI does if there is none.
 func (s *Server) route(x *exchange) {
 	path := x.r.URL.Path
 	found, ok := s.routes[path]
 	if !ok {
 		if bare := strings.TrimSuffix(path, "/"); s.routes[bare].handle != nil {
 			x.w.Header().Set("Location", "http://"+x.r.Host+bare)
-			x.respond(http.StatusTemporaryRedirect, "", nil)
+			x.writeResponse(http.StatusTemporaryRedirect, "", nil)
 			return
 		}
-		x.refuse(detail(http.StatusNotFound, "Not Found"))
+		x.writeFailure(detailFailure(http.StatusNotFound, "Not Found"))
 		return
 	}
 	if !slices.Contains(found.methods, x.r.Method) {
 		x.w.Header().Set("Allow", strings.Join(found.methods, ", "))
-		x.refuse(detail(http.StatusMethodNotAllowed, "Method Not Allowed"))
+		x.writeFailure(detailFailure(http.StatusMethodNotAllowed, "Method Not Allowed"))
 		return
 	}
-	if found.loaded {
+	if found.countsAsLoad {
 		s.running.Add(1)
 		defer s.running.Add(-1)
 	}
@@ -60,37 +60,37 @@ func (s *Server) route(x *exchange) {
 
 func (s *Server) listModels(x *exchange) {
 	created := time.Now().Unix()
-	to := []byte(`{"object":"list","data":[`)
+	dst := []byte(`{"object":"list","data":[`)
 	for i, name := range s.models {
-		to = appendString(append(comma(to, i), `{"id":`...), name)
-		to = append(to, `,"object":"model","created":`...)
-		to = strconv.AppendInt(to, created, 10)
-		to = appendString(append(to, `,"owned_by":"vllm","root":`...), s.models[0])
-		to = append(to, `,"parent":null,"max_model_len":`...)
-		to = strconv.AppendInt(to, int64(s.limit), 10)
-		to = appendString(append(to, `,"permission":[{"id":`...), "modelperm-"+randomID())
-		to = append(to, `,"object":"model_permission","created":`...)
-		to = strconv.AppendInt(to, created, 10)
-		to = append(to, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,`+
+		dst = appendString(append(appendComma(dst, i), `{"id":`...), name)
+		dst = append(dst, `,"object":"model","created":`...)
+		dst = strconv.AppendInt(dst, created, 10)
+		dst = appendString(append(dst, `,"owned_by":"vllm","root":`...), s.models[0])
+		dst = append(dst, `,"parent":null,"max_model_len":`...)
+		dst = strconv.AppendInt(dst, int64(s.maxModelLen), 10)
+		dst = appendString(append(dst, `,"permission":[{"id":`...), "modelperm-"+randomID())
+		dst = append(dst, `,"object":"model_permission","created":`...)
+		dst = strconv.AppendInt(dst, created, 10)
+		dst = append(dst, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,`+
 			`"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*",`+
 			`"group":null,"is_blocking":false}]}`...)
 	}
-	x.json(append(to, "]}"...))
+	x.writeJSON(append(dst, "]}"...))
 }
 
-// health only knows whether the engine has died: not sleep, load or a hang.
+// health reports only whether the engine has died: not sleep, load or a hang.
 func (s *Server) health(x *exchange) {
 	status := http.StatusOK
 	if s.engine.dead() {
-		status = s.shape.deadHealth
+		status = s.spec.deadHealthStatus
 	}
-	x.respond(status, "", nil)
+	x.writeResponse(status, "", nil)
 }
 
-func (s *Server) tellVersion(x *exchange) { x.json(pair("version", s.version)) }
+func (s *Server) serveVersion(x *exchange) { x.writeJSON(stringObject("version", s.version)) }
 
 func (s *Server) load(x *exchange) {
-	x.json([]byte(`{"server_load":` + strconv.FormatInt(s.running.Load(), 10) + `}`))
+	x.writeJSON([]byte(`{"server_load":` + strconv.FormatInt(s.running.Load(), 10) + `}`))
 }
 
 func (s *Server) sleep(x *exchange) {
@@ -99,89 +99,89 @@ func (s *Server) sleep(x *exchange) {
 		level = 1
 	}
 	s.engine.sleep(level)
-	x.respond(http.StatusOK, "", nil)
+	x.writeResponse(http.StatusOK, "", nil)
 }
 
 func (s *Server) wakeUp(x *exchange) {
 	s.engine.wake()
-	x.respond(http.StatusOK, "", nil)
+	x.writeResponse(http.StatusOK, "", nil)
 }
 
 func (s *Server) isSleeping(x *exchange) {
-	_, sleeping := s.engine.asleep()
-	x.json([]byte(`{"is_sleeping":` + strconv.FormatBool(sleeping) + `}`))
+	_, sleeping := s.engine.sleepState()
+	x.writeJSON([]byte(`{"is_sleeping":` + strconv.FormatBool(sleeping) + `}`))
 }
 
 func decimal(number int) string { return strconv.Itoa(number) }
 
-// tokenize counts a prompt like a completion would: with the begin-of-text token unless told otherwise.
+// tokenize handles POST /tokenize. By default it adds the begin-of-text token, like completions.
 func (s *Server) tokenize(x *exchange) {
 	body, failure := s.readJSON(x)
 	if failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 		return
 	}
-	f := &form{body: body}
+	f := &fieldReader{body: body}
 	var model, text string
 	special, names := true, false
-	read(f, "model", true, asString, &model)
+	readField(f, "model", true, asString, &model)
 	f.boolean("add_special_tokens", false, &special)
 	f.boolean("return_token_strs", true, &names)
-	if !read(f, "prompt", false, asString, &text) && len(f.problems) == 0 {
-		f.complain(complaint{"missing", "Field required"}, body, "prompt")
+	if !readField(f, "prompt", false, asString, &text) && len(f.errs) == 0 {
+		f.addError(typeError{"missing", "Field required"}, body, "prompt")
 	}
-	if !s.fit(x, f, model) {
+	if !s.checkFields(x, f, model) {
 		return
 	}
 	if failure := checkText(text); failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 		return
 	}
 	tokens := s.model.encode(text, special)
-	to := []byte(`{"count":` + decimal(len(tokens)) + `,"max_model_len":` + decimal(s.limit) + `,"tokens":`)
-	to = append(appendInts(to, tokens), `,"token_strs":`...)
+	dst := []byte(`{"count":` + decimal(len(tokens)) + `,"max_model_len":` + decimal(s.maxModelLen) + `,"tokens":`)
+	dst = append(appendInts(dst, tokens), `,"token_strs":`...)
 	if !names {
-		x.json(append(to, "null}"...))
+		x.writeJSON(append(dst, "null}"...))
 		return
 	}
-	to = append(to, '[')
+	dst = append(dst, '[')
 	for i, id := range tokens {
-		to = appendString(comma(to, i), s.model.decode([]int{id}))
+		dst = appendString(appendComma(dst, i), s.model.decode([]int{id}))
 	}
-	x.json(append(to, "]}"...))
+	x.writeJSON(append(dst, "]}"...))
 }
 
 func (s *Server) detokenize(x *exchange) {
 	body, failure := s.readJSON(x)
 	if failure != nil {
-		x.refuse(failure)
+		x.writeFailure(failure)
 		return
 	}
-	f := &form{body: body}
+	f := &fieldReader{body: body}
 	var model string
 	var tokens []int
-	read(f, "model", true, asString, &model)
+	readField(f, "model", true, asString, &model)
 	f.ints("tokens", &tokens)
 	if _, present := body.member("tokens"); !present {
-		f.complain(complaint{"missing", "Field required"}, body, "tokens")
+		f.addError(typeError{"missing", "Field required"}, body, "tokens")
 	}
-	if !s.fit(x, f, model) {
+	if !s.checkFields(x, f, model) {
 		return
 	}
-	if at := s.known(tokens); at >= 0 {
-		x.refuse(badRequest("tokens", "Token id %d is out of vocabulary", tokens[at]))
+	if at := s.firstUnknownToken(tokens); at >= 0 {
+		x.writeFailure(badRequest("tokens", "Token id %d is out of vocabulary", tokens[at]))
 		return
 	}
-	x.json(pair("prompt", s.model.decode(tokens)))
+	x.writeJSON(stringObject("prompt", s.model.decode(tokens)))
 }
 
-// fit refuses a form with problems, and a model that is not served.
-func (s *Server) fit(x *exchange, f *form, model string) bool {
+// checkFields responds with an error and returns false if a field is invalid or the model is not served.
+func (s *Server) checkFields(x *exchange, f *fieldReader, model string) bool {
 	switch {
-	case len(f.problems) > 0:
-		x.refuse(s.shape.schemaFailure(f.problems))
+	case len(f.errs) > 0:
+		x.writeFailure(s.spec.schemaFailure(f.errs))
 	case model != "" && !slices.Contains(s.models, model):
-		x.refuse(s.unknownModel(model))
+		x.writeFailure(s.unknownModel(model))
 	default:
 		return true
 	}

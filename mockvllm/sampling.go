@@ -8,28 +8,28 @@ import (
 )
 
 const (
-	greedyBelow       = 1e-5 // vLLM's own limit under which a temperature counts as zero
-	lowestTemperature = 0.01 // what vLLM raises a smaller one to
+	greedyBelow       = 1e-5 // vLLM treats a lower temperature as zero
+	lowestTemperature = 0.01 // vLLM raises a lower temperature to this
 )
 
-// A sampling holds the parameters of the request that say which token is drawn.
+// A sampling holds the request's sampling parameters.
 type sampling struct {
 	temperature float64
 	topP        float64
-	topK        int // 0 or less: all
+	topK        int // 0 or less means all
 	minP        float64
 	presence    float64
 	frequency   float64
 	repetition  float64
 	bias        map[int]float64
-	allowed     []int // empty: all
+	allowed     []int // empty means all
 	seed        *int64
 }
 
 func (p *sampling) greedy() bool { return p.temperature < greedyBelow }
 
-// plain tells whether the probabilities are left as the model has them, but for the temperature.
-func (p *sampling) plain() bool {
+// keepsLogits reports whether no parameter but the temperature changes the model's probabilities.
+func (p *sampling) keepsLogits() bool {
 	return !p.penalises() && len(p.bias) == 0 && len(p.allowed) == 0
 }
 
@@ -37,34 +37,35 @@ func (p *sampling) penalises() bool {
 	return p.presence != 0 || p.frequency != 0 || p.repetition != 1
 }
 
-// A candidate is a token with its weight, which need not be normalised.
+// A candidate is a token with a weight that need not be normalised.
 type candidate struct {
 	id     int
 	weight float64
 }
 
-// A sampler draws the tokens of one output, in the order of vLLM's V1 engine: allowed tokens, bias, penalties,
-// temperature, min_p, top_k, top_p.
+// A sampler draws the tokens of one output. It applies parameters in the order of vLLM's V1 engine: allowed tokens,
+// bias, penalties, temperature, min_p, top_k, top_p.
 type sampler struct {
 	sampling
 	random   *rand.Rand
 	inPrompt []bool // nil without penalties
-	counts   []int  // of each token in the output so far; nil without penalties
+	counts   []int  // occurrences of each token in the output so far; nil without penalties
 	logits   []float64
-	left     []candidate // scratch space of candidates
+	scratch  []candidate // reused by candidates
 }
 
-// newSampler makes the sampler of the child-th output for a prompt. A seed makes it repeatable; each child has its own.
+// newSampler returns the sampler of a prompt's output number child. With a seed it is reproducible; each child gets a
+// seed of its own.
 func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
-	s := &sampler{sampling: p, logits: make([]float64, vocabulary), left: make([]candidate, 0, vocabulary)}
+	s := &sampler{sampling: p, logits: make([]float64, vocabulary), scratch: make([]candidate, 0, vocabulary)}
 	if s.temperature < lowestTemperature && !s.greedy() {
 		s.temperature = lowestTemperature
 	}
-	low, high := rand.Uint64(), rand.Uint64() //nolint:gosec // chance, not a secret
+	low, high := rand.Uint64(), rand.Uint64() //nolint:gosec // not security-relevant
 	if p.seed != nil {
-		low, high = uint64(*p.seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // a seed's sign carries no meaning
+		low, high = uint64(*p.seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // overflow is harmless
 	}
-	s.random = rand.New(rand.NewPCG(low, high)) //nolint:gosec // a sampler must be repeatable, not secret
+	s.random = rand.New(rand.NewPCG(low, high)) //nolint:gosec // reproducible, not security-relevant
 	if p.penalises() {
 		s.inPrompt = make([]bool, vocabulary)
 		s.counts = make([]int, vocabulary)
@@ -75,27 +76,27 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 	return s
 }
 
-// draw chooses the next token by its probabilities; banned tokens cannot be chosen.
+// draw samples the next token; banned tokens cannot be drawn.
 func (s *sampler) draw(probabilities []float64, banned []int) int {
-	if s.greedy() && s.plain() && len(banned) == 0 {
-		return slices.Index(probabilities, slices.Max(probabilities)) // the logarithms are in the same order
+	if s.greedy() && s.keepsLogits() && len(banned) == 0 {
+		return slices.Index(probabilities, slices.Max(probabilities)) // the logits have the same order
 	}
-	// The logarithms' zero is moved so that likely tokens have positive logits, as in a network: repetition_penalty
-	// divides positive ones and multiplies negative ones.
+	// Shifted so that likely tokens have positive logits, as in a neural network: repetition_penalty divides positive
+	// logits and multiplies negative ones.
 	shift := math.Log(float64(len(probabilities)))
 	for id, p := range probabilities {
 		s.logits[id] = math.Log(p) + shift
 	}
-	s.restrict(banned)
+	s.maskTokens(banned)
 	for id, bias := range s.bias {
 		s.logits[id] += bias
 	}
-	s.penalise()
+	s.applyPenalties()
 	var id int
 	if s.greedy() {
 		id = slices.Index(s.logits, slices.Max(s.logits))
 	} else {
-		id = s.pick(s.candidates())
+		id = s.pickWeighted(s.candidates())
 	}
 	if s.counts != nil {
 		s.counts[id]++
@@ -103,7 +104,7 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 	return id
 }
 
-func (s *sampler) restrict(banned []int) {
+func (s *sampler) maskTokens(banned []int) {
 	if len(s.allowed) > 0 {
 		permitted := make(map[int]float64, len(s.allowed))
 		for _, id := range s.allowed {
@@ -121,8 +122,9 @@ func (s *sampler) restrict(banned []int) {
 	}
 }
 
-// penalise lowers tokens that have appeared: repetition counts the prompt too, the others the output only.
-func (s *sampler) penalise() {
+// applyPenalties lowers tokens that have occurred: repetition_penalty counts the prompt too, the others only the
+// output.
+func (s *sampler) applyPenalties() {
 	if s.counts == nil {
 		return
 	}
@@ -141,34 +143,35 @@ func (s *sampler) penalise() {
 	}
 }
 
-// candidates are the tokens left by temperature, min_p, top_k and top_p.
+// candidates returns the tokens that temperature, min_p, top_k and top_p leave.
 func (s *sampler) candidates() []candidate {
 	top := slices.Max(s.logits)
-	left := s.left[:0]
+	kept := s.scratch[:0]
 	total := 0.0
 	for id, logit := range s.logits {
 		weight := math.Exp((logit - top) / s.temperature)
-		if weight > 0 && weight >= s.minP { // the likeliest weighs 1
-			left = append(left, candidate{id, weight})
+		if weight > 0 && weight >= s.minP { // the most likely token has weight 1
+			kept = append(kept, candidate{id, weight})
 			total += weight
 		}
 	}
-	if s.topK > 0 && s.topK < len(left) {
-		left = likeliest(left, s.topK)
+	if s.topK > 0 && s.topK < len(kept) {
+		kept = mostLikely(kept, s.topK)
 		total = 0
-		for _, c := range left {
+		for _, c := range kept {
 			total += c.weight
 		}
 	}
 	if s.topP < 1 {
-		left = nucleus(left, s.topP, total)
+		kept = nucleus(kept, s.topP, total)
 	}
-	return left
+	return kept
 }
 
-// nucleus keeps the likeliest candidates until their share of the total reaches topP; the one that crosses it stays.
+// nucleus keeps the most likely candidates until their share of the total reaches topP, including the one that crosses
+// it.
 func nucleus(from []candidate, topP, total float64) []candidate {
-	// Tokens below this floor weigh less than 1-topP all together, so they are outside and need no sorting.
+	// All tokens below this floor together weigh less than 1-topP, so they are outside and need no sorting.
 	floor := (1 - topP) * total / float64(len(from))
 	from = slices.DeleteFunc(from, func(c candidate) bool { return c.weight < floor })
 	slices.SortFunc(from, byWeight)
@@ -182,13 +185,13 @@ func nucleus(from []candidate, topP, total float64) []candidate {
 	return from
 }
 
-// byWeight puts the heavier first; equal ones in the order of their ids, so that nothing depends on chance.
+// byWeight orders candidates by descending weight, then by id, so that the order is deterministic.
 func byWeight(a, b candidate) int {
 	return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id))
 }
 
-// likeliest are the k heaviest, heaviest first.
-func likeliest(from []candidate, k int) []candidate {
+// mostLikely returns the k heaviest candidates, heaviest first.
+func mostLikely(from []candidate, k int) []candidate {
 	if k == 0 {
 		return nil
 	}
@@ -208,7 +211,7 @@ func likeliest(from []candidate, k int) []candidate {
 	return top
 }
 
-func (s *sampler) pick(from []candidate) int {
+func (s *sampler) pickWeighted(from []candidate) int {
 	total := 0.0
 	for _, c := range from {
 		total += c.weight
@@ -220,5 +223,5 @@ func (s *sampler) pick(from []candidate) int {
 			return c.id
 		}
 	}
-	return from[len(from)-1].id // rounding
+	return from[len(from)-1].id // reached through rounding errors
 }

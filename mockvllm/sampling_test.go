@@ -18,15 +18,15 @@ func TestSeedRepeatsOutput(t *testing.T) {
 	fields := map[string]any{"prompt": "Once upon a time", "max_tokens": 40, "temperature": 1.2, "seed": 42}
 	first := complete(t, p, fields).Choices[0].Text
 	if second := complete(t, p, fields).Choices[0].Text; first != second {
-		t.Errorf("the same seed gave\n%q and\n%q", first, second)
+		t.Errorf("two requests with one seed gave\n%q and\n%q", first, second)
 	}
 	fields["seed"] = 43
 	if other := complete(t, p, fields).Choices[0].Text; first == other {
-		t.Errorf("another seed gave %q again", other)
+		t.Errorf("another seed gave the same text, %q", other)
 	}
 }
 
-func TestGreedyIsArgmaxOfItsLogprobs(t *testing.T) {
+func TestGreedyPicksTheMostLikelyToken(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	c := complete(t, p, map[string]any{
 		"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 1, "ignore_eos": true,
@@ -34,7 +34,7 @@ func TestGreedyIsArgmaxOfItsLogprobs(t *testing.T) {
 	for i, top := range c.Logprobs.TopLogprobs {
 		token := c.Logprobs.Tokens[i]
 		if len(top) != 1 || top[token] != *c.Logprobs.TokenLogprobs[i] {
-			t.Errorf("token %d is %q, the likeliest is %v", i, token, top)
+			t.Errorf("token %d: got %q, want the most likely, %v", i, token, top)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestProbabilitiesSumToOne(t *testing.T) {
 				sum += math.Exp(token.Logprob)
 			}
 			if position != nil && math.Abs(sum-1) > 1e-4 {
-				t.Errorf("%q, position %d: probabilities of %d tokens sum to %v", prompt, at, len(position), sum)
+				t.Errorf("%q, position %d: probabilities of %d tokens sum to %v, want 1", prompt, at, len(position), sum)
 			}
 		}
 	}
@@ -61,30 +61,30 @@ func TestPromptLogprobsHoldActualTokenAndRank(t *testing.T) {
 		"prompt": "The capital of France is Rome", "max_tokens": 1, "prompt_logprobs": 3, "return_token_ids": true,
 	}).Choices[0]
 	if len(c.PromptLogprobs) != len(c.PromptTokenIDs) || c.PromptLogprobs[0] != nil {
-		t.Fatalf("%d positions for %d tokens, the first %v", len(c.PromptLogprobs), len(c.PromptTokenIDs), c.PromptLogprobs[0])
+		t.Fatalf("got %d positions for %d tokens, the first %v, want one each and null first", len(c.PromptLogprobs), len(c.PromptTokenIDs), c.PromptLogprobs[0])
 	}
 	for at, position := range c.PromptLogprobs[1:] {
 		id := fmt.Sprint(c.PromptTokenIDs[at+1])
 		actual, ok := position[id]
 		if !ok {
-			t.Fatalf("position %d lacks its own token", at+1)
+			t.Fatalf("position %d lacks the prompt's token", at+1)
 		}
 		if wanted := 3 + min(1, max(0, actual.Rank-3)); len(position) != wanted {
 			t.Errorf("position %d has %d entries, want %d", at+1, len(position), wanted)
 		}
 		for other, s := range position {
 			if other != id && (s.Rank < actual.Rank) != (s.Logprob > actual.Logprob) && s.Logprob != actual.Logprob {
-				t.Errorf("position %d: ranks %d and %d do not fit %v and %v", at+1, s.Rank, actual.Rank, s.Logprob, actual.Logprob)
+				t.Errorf("position %d: ranks %d and %d contradict log-probabilities %v and %v", at+1, s.Rank, actual.Rank, s.Logprob, actual.Logprob)
 			}
 		}
 	}
 	last := c.PromptLogprobs[len(c.PromptLogprobs)-1]
 	if got := last[fmt.Sprint(c.PromptTokenIDs[len(c.PromptTokenIDs)-1])]; got.DecodedToken != " Rome" || got.Rank < 2 {
-		t.Errorf("the last token is %+v, want Rome after Paris", got)
+		t.Errorf("last token: got %+v, want Rome, ranked below Paris", got)
 	}
 }
 
-func TestChildrenDiffer(t *testing.T) {
+func TestOutputsOfOneRequestDiffer(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	both := complete(t, p, map[string]any{
 		"prompt": []string{"Once upon a time", "Hello"}, "n": 3, "max_tokens": 30, "seed": 7, "temperature": 1.2,
@@ -92,16 +92,16 @@ func TestChildrenDiffer(t *testing.T) {
 	texts := make(map[string]bool)
 	for index, c := range both.Choices {
 		if c.Index != index {
-			t.Errorf("choice %d has index %d", index, c.Index)
+			t.Errorf("choice %d: got index %d", index, c.Index)
 		}
 		texts[c.Text] = true
 	}
 	if len(both.Choices) != 6 || len(texts) < 5 {
-		t.Errorf("%d choices with %d texts", len(both.Choices), len(texts))
+		t.Errorf("got %d choices with %d texts, want 6 with at least 5", len(both.Choices), len(texts))
 	}
 	single := complete(t, p, map[string]any{"prompt": "Once upon a time", "max_tokens": 30, "seed": 8, "temperature": 1.2})
 	if single.Choices[0].Text != both.Choices[1].Text {
-		t.Error("child 1 of seed 7 is not child 0 of seed 8")
+		t.Error("output 1 of seed 7 differs from output 0 of seed 8")
 	}
 }
 
@@ -111,12 +111,12 @@ func TestTopKOneIsGreedy(t *testing.T) {
 	greedy := complete(t, p, fields).Choices[0].Text
 	fields["temperature"], fields["top_k"] = 1.5, 1
 	if got := complete(t, p, fields).Choices[0].Text; got != greedy {
-		t.Errorf("top_k 1 gave %q, greedy %q", got, greedy)
+		t.Errorf("top_k 1: got %q, want the greedy %q", got, greedy)
 	}
 }
 
-// allowed are the tokens that the draws of many seeds show first.
-func allowed(t *testing.T, p *mockvllm.Process, fields map[string]any) []int {
+// drawnTokens returns the distinct first tokens of 300 outputs.
+func drawnTokens(t *testing.T, p *mockvllm.Process, fields map[string]any) []int {
 	t.Helper()
 	all := map[string]any{"prompt": "The", "max_tokens": 1, "n": 300, "seed": 1, "return_token_ids": true}
 	maps.Copy(all, fields)
@@ -128,7 +128,7 @@ func allowed(t *testing.T, p *mockvllm.Process, fields map[string]any) []int {
 	return slices.Compact(ids)
 }
 
-func TestParametersRestrictTheSet(t *testing.T) {
+func TestParametersRestrictCandidates(t *testing.T) {
 	p := start(t, mockvllm.Options{MaxLogprobs: -1})
 	c := complete(t, p, map[string]any{
 		"prompt": "The", "max_tokens": 1, "logprobs": 1200, "temperature": 0, "return_tokens_as_token_ids": true,
@@ -151,9 +151,9 @@ func TestParametersRestrictTheSet(t *testing.T) {
 		}
 		return a - b
 	})
-	all := allowed(t, p, nil)
+	all := drawnTokens(t, p, nil)
 	if len(all) < 20 {
-		t.Fatalf("without limits only %d tokens appear", len(all))
+		t.Fatalf("without limits %d tokens are drawn, want at least 20", len(all))
 	}
 	for name, test := range map[string]struct {
 		fields map[string]any
@@ -170,13 +170,13 @@ func TestParametersRestrictTheSet(t *testing.T) {
 		}},
 		"allowed_token_ids": {map[string]any{"allowed_token_ids": []int{65, 66}}, func(id int) bool { return id == 65 || id == 66 }},
 	} {
-		ids := allowed(t, p, test.fields)
+		ids := drawnTokens(t, p, test.fields)
 		if len(ids) < 2 || len(ids) >= len(all) {
-			t.Errorf("%s left %d tokens of %d", name, len(ids), len(all))
+			t.Errorf("%s: %d tokens are drawn, want at least 2 and fewer than %d", name, len(ids), len(all))
 		}
 		for _, id := range ids {
 			if !test.within(id) {
-				t.Errorf("%s let token %d through", name, id)
+				t.Errorf("%s: token %d is drawn, want it excluded", name, id)
 			}
 		}
 	}
@@ -186,18 +186,18 @@ func TestLogitBiasForcesAndBans(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	forced := complete(t, p, map[string]any{"logit_bias": map[string]any{"33": 100}, "max_tokens": 5, "seed": 1})
 	if got := forced.Choices[0].Text; got != "!!!!!" {
-		t.Errorf("bias 100 on ! gave %q", got)
+		t.Errorf("bias 100 on \"!\": got %q, want !!!!!", got)
 	}
 	free := complete(t, p, map[string]any{"temperature": 0, "max_tokens": 1, "return_token_ids": true}).Choices[0]
 	banned := complete(t, p, map[string]any{
 		"temperature": 0, "max_tokens": 1, "logit_bias": map[string]any{fmt.Sprint(free.TokenIDs[0]): -100},
 	}).Choices[0]
 	if free.Text != " Paris" || banned.Text == free.Text {
-		t.Errorf("free %q, banned %q", free.Text, banned.Text)
+		t.Errorf("got %q without bias and %q with the token banned, want \" Paris\" and another", free.Text, banned.Text)
 	}
 }
 
-func TestPenaltiesLowerRepeats(t *testing.T) {
+func TestPenaltiesReduceRepetition(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	repeats := func(name string, amount float64) int {
 		total := 0
@@ -214,24 +214,24 @@ func TestPenaltiesLowerRepeats(t *testing.T) {
 	free := repeats("presence_penalty", 0)
 	for name, amount := range map[string]float64{"presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 1.9} {
 		if got := repeats(name, amount); float64(got) > 0.9*float64(free) {
-			t.Errorf("%s %v: %d repeats, %d without", name, amount, got, free)
+			t.Errorf("%s %v: got %d repeats, want at most 0.9 of the %d without it", name, amount, got, free)
 		}
 		if name != "repetition_penalty" && repeats(name, -amount) <= free {
-			t.Errorf("%s %v does not raise repeats", name, -amount)
+			t.Errorf("%s %v: want more repeats than the %d without it", name, -amount, free)
 		}
 	}
 }
 
-func TestMinTokensHoldsTheEndBack(t *testing.T) {
+func TestMinTokensDelaysTheEnd(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	fields := map[string]any{"temperature": 0, "max_tokens": 60}
 	short := complete(t, p, fields)
 	if *short.Choices[0].FinishReason != "stop" {
-		t.Fatalf("finished by %s", *short.Choices[0].FinishReason)
+		t.Fatalf("finish_reason: got %s, want stop", *short.Choices[0].FinishReason)
 	}
 	fields["min_tokens"] = 60
 	if got := complete(t, p, fields).Usage.Completion; got != 60 {
-		t.Errorf("%d tokens in spite of min_tokens 60", got)
+		t.Errorf("min_tokens 60: got %d tokens", got)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestUsageCountsPromptsOnce(t *testing.T) {
 		"prompt": [][]int{{72, 105}, {72}}, "n": 2, "max_tokens": 3, "ignore_eos": true,
 	})
 	if diff := cmp.Diff(&usage{Prompt: 3, Completion: 12, Total: 15}, c.Usage); diff != "" {
-		t.Error(diff)
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -250,9 +250,9 @@ func TestEOSFinishesWithStop(t *testing.T) {
 	c := complete(t, p, map[string]any{"temperature": 0, "max_tokens": 60, "return_token_ids": true, "logprobs": 0})
 	choice := c.Choices[0]
 	if *choice.FinishReason != "stop" || choice.StopReason != nil || strings.Contains(choice.Text, "<|") {
-		t.Errorf("finish %s, stop_reason %v, text %q", *choice.FinishReason, choice.StopReason, choice.Text)
+		t.Errorf("got finish_reason %s, stop_reason %v, text %q, want stop, null and no special token", *choice.FinishReason, choice.StopReason, choice.Text)
 	}
 	if c.Usage.Completion != len(choice.TokenIDs) || len(choice.Logprobs.Tokens) != len(choice.TokenIDs) {
-		t.Errorf("%d tokens counted, %d listed, %d scored", c.Usage.Completion, len(choice.TokenIDs), len(choice.Logprobs.Tokens))
+		t.Errorf("usage counts %d tokens, token_ids has %d, logprobs %d, want them equal", c.Usage.Completion, len(choice.TokenIDs), len(choice.Logprobs.Tokens))
 	}
 }

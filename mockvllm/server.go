@@ -1,13 +1,14 @@
-// Package mockvllm is a look-alike of vLLM's OpenAI server for completions, to develop and test against without a GPU.
+// Package mockvllm is an HTTP server that imitates vLLM's OpenAI API for completions, for development and tests
+// without a GPU.
 //
-// It promises vLLM's wire format: status codes, headers, key orders, error texts and their timing, of the version that
-// Options.Version names. Behind it stands a real, if tiny, language model, so that temperature, top_k, top_p, min_p,
-// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs do what they say and can be asserted. What
-// goes wrong with a real server goes wrong here on demand (Fault).
+// It promises the wire format of the vLLM version in Options.Version: status codes, headers, key order, error texts
+// and when they appear. A small real language model generates the text, so that temperature, top_k, top_p, min_p,
+// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it. A
+// Fault simulates a failure of a real server.
 //
-// It leaves out chat, embeddings, LoRA, structured output, beam search, prompt_embeds, bodies in UTF-16 and everything
-// about GPUs; fields of those are ignored. Its judgement of a request is as lax as vLLM's, and it shares no code with
-// the gateway, so that the two cannot agree on a mistake.
+// It leaves out chat, embeddings, LoRA, structured output, beam search, prompt_embeds, UTF-16 bodies and everything
+// about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
+// gateway, so that the two cannot have the same bug.
 package mockvllm
 
 import (
@@ -20,49 +21,49 @@ import (
 	"time"
 )
 
-// Options say what the server pretends to be. The zero value is the newest vLLM with a model named "mock-model".
+// Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
 type Options struct {
-	Models      []string      // served names; the first is what answers carry in "model"
-	MaxModelLen int           // tokens; 0: 8192
-	MaxLogprobs int           // 0: 20, -1: the whole vocabulary
+	Models      []string      // served names; responses carry the first as "model"
+	MaxModelLen int           // context length in tokens; 0 means 8192
+	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
 	TokenDelay  time.Duration // between two tokens of an output
-	FirstDelay  time.Duration // before the first
-	APIKey      string        // guards the paths under /v1, as in vLLM
-	Version     string        // the vLLM version whose wire format is spoken; empty: the newest known
-	Instant     bool          // no model: a constant answer as fast as possible, to measure proxies; nothing is recorded
+	FirstDelay  time.Duration // before the first token
+	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
+	Version     string        // the vLLM version to imitate; empty means the newest known
+	Instant     bool          // constant responses without the model, to measure proxies; completions are not recorded
 }
 
-// errClosed ends the requests that are still running at Close.
+// errClosed is the cancel cause of requests that still run at Close.
 var errClosed = errors.New("server closed")
 
-// A Server is one pretended vLLM. It is an http.Handler: serve it by httptest, or by Start for uvicorn's timeouts and
-// a port that faults can take down.
+// A Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
+// timeouts and a port that faults can close.
 type Server struct {
 	options      Options
 	models       []string
 	version      string
-	limit        int
+	maxModelLen  int
 	maxLogprobs  int
-	shape        *shape
+	spec         *versionSpec
 	model        *languageModel
 	longestPiece int
 	routes       map[string]route
-	instant      *instantAnswer
+	instant      *instantResponse
 
 	faults   *faultList
 	engine   *engine
 	recorder *recorder
-	meter    *meter
+	metrics  *engineMetrics
 	running  atomic.Int64
 
 	mu       sync.Mutex
 	closed   bool
 	inflight map[*exchange]context.CancelCauseFunc
-	ids      map[string]bool // of running requests, where the version refuses a second of the same
+	ids      map[string]bool // ids of running requests, for versions that reject duplicates
 	handlers sync.WaitGroup
 }
 
-// New makes a server. Nothing runs until requests come.
+// New returns a server. It starts no goroutine.
 func New(o Options) *Server {
 	if len(o.Models) == 0 {
 		o.Models = []string{"mock-model"}
@@ -76,23 +77,23 @@ func New(o Options) *Server {
 	if o.Version == "" {
 		o.Version = newestVersion
 	}
-	version := shapeOf(parseRelease(o.Version))
+	version := specOf(parseRelease(o.Version))
 	s := &Server{
-		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), limit: o.MaxModelLen,
-		maxLogprobs: o.MaxLogprobs, shape: &version, model: sharedModel(),
-		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), meter: newMeter(),
+		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
+		maxLogprobs: o.MaxLogprobs, spec: &version, model: sharedModel(),
+		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), metrics: newEngineMetrics(),
 		inflight: make(map[*exchange]context.CancelCauseFunc), ids: make(map[string]bool),
 	}
 	s.longestPiece = s.model.longestPiece()
 	s.routes = s.buildRoutes()
 	if o.Instant {
-		s.instant = newInstantAnswer(s.models[0], s.limit)
+		s.instant = newInstantResponse(s.models[0], s.maxModelLen)
 	}
 	return s
 }
 
-// Close ends the requests that are still running and waits for them. Connections are not the server's, so close what
-// serves it afterwards, not before: an http.Server would wait for a request that hangs.
+// Close ends the running requests and waits for their handlers. It does not close connections: close the http.Server
+// afterwards, not before, since http.Server would wait for requests that hang.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -103,27 +104,27 @@ func (s *Server) Close() {
 	s.handlers.Wait()
 }
 
-// InjectFault lets something go wrong. It panics where POST /mock/fault would refuse: that is a mistake in the test.
+// InjectFault adds a fault. It panics if POST /mock/fault would reject it, since that is a mistake in the test.
 func (s *Server) InjectFault(f Fault) {
-	if err := f.check(); err != nil {
+	if err := f.validate(); err != nil {
 		panic("mockvllm: " + err.Error())
 	}
 	s.faults.add(f)
 }
 
-// ClearFaults drops all faults, frees the requests that hang and revives a dead engine.
+// ClearFaults removes all faults, resumes hanging requests and revives a dead engine.
 func (s *Server) ClearFaults() {
 	s.engine.revive()
 	s.faults.clear()
 }
 
-// Requests are the last requests received, oldest first; those to /mock are not among them.
+// Requests returns the last requests received, oldest first, without those to /mock.
 func (s *Server) Requests() []Recorded { return s.recorder.list() }
 
-// Running is the number of requests inside the handlers of /v1/completions, /tokenize and /detokenize.
+// Running returns the number of requests inside the handlers of /v1/completions, /tokenize and /detokenize.
 func (s *Server) Running() int { return int(s.running.Load()) }
 
-// ServeHTTP answers one request as vLLM would.
+// ServeHTTP responds to one request as vLLM would.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "uvicorn")
 	if strings.HasPrefix(r.URL.Path, "/mock/") {
@@ -131,15 +132,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{server: s, w: w, arrived: time.Now()}
-	if s.engine.exited() || s.faults.take(r.URL.Path, true) != nil {
-		x.reset()
+	if s.engine.exited() || s.faults.consume(r.URL.Path, true) != nil {
+		x.resetConn()
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	x.r = r.WithContext(ctx)
 	if !s.begin(x, cancel) {
-		x.reset()
+		x.resetConn()
 		return
 	}
 	defer s.end(x)
@@ -150,7 +151,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(x)
 }
 
-// begin counts the request in, unless the server is closed.
+// begin registers a running request. It returns false if the server is closed.
 func (s *Server) begin(x *exchange, cancel context.CancelCauseFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,32 +170,32 @@ func (s *Server) end(x *exchange) {
 	s.handlers.Done()
 }
 
-// serve reads, records and answers a request, fault or no fault.
+// serve reads and records a request, applies a fault if one matches, and calls the route's handler.
 func (s *Server) serve(x *exchange) {
 	if err := x.readBody(); err != nil {
-		x.hangUp()
+		x.closeConn()
 		return
 	}
 	defer s.recorder.begin(x)()
 	if !s.authorised(x.r) {
-		x.refuse(stringError(http.StatusUnauthorized, "Unauthorized"))
+		x.writeFailure(stringFailure(http.StatusUnauthorized, "Unauthorized"))
 		return
 	}
-	x.cleared = s.faults.untilCleared() // before the fault is taken, or a clear between the two would go unseen
-	if x.fault = s.faults.take(x.r.URL.Path, false); x.fault != nil && s.strike(x) {
+	x.faultsCleared = s.faults.clearedSignal() // before consume, so that a clear between the two is not missed
+	if x.fault = s.faults.consume(x.r.URL.Path, false); x.fault != nil && s.applyFault(x) {
 		return
 	}
 	s.route(x)
 }
 
-// authorised checks the key, on the paths that vLLM guards.
+// authorised checks the API key on the paths that vLLM protects.
 func (s *Server) authorised(r *http.Request) bool {
 	if s.options.APIKey == "" || !strings.HasPrefix(r.URL.Path, "/v1") {
 		return true
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if s.shape.anyCaseBearer {
+	if s.spec.anyCaseBearer {
 		scheme = strings.ToLower(scheme)
 	}
-	return key == s.options.APIKey && (scheme == "Bearer" || scheme == "bearer" && s.shape.anyCaseBearer)
+	return key == s.options.APIKey && (scheme == "Bearer" || scheme == "bearer" && s.spec.anyCaseBearer)
 }

@@ -7,241 +7,242 @@ import (
 	"slices"
 )
 
-// errStruck ends a stream that a fault has ended.
-var errStruck = errors.New("fault struck")
+// errEndedByFault is returned when a fault has ended the stream.
+var errEndedByFault = errors.New("stream ended by a fault")
 
-// eventStream is the Content-Type of every stream.
-const eventStream = "text/event-stream; charset=utf-8"
+// eventStreamType is the Content-Type of every stream.
+const eventStreamType = "text/event-stream; charset=utf-8"
 
-// doneEvent ends every stream, after an error too.
+// doneEvent ends every stream, also after an error.
 const doneEvent = "data: [DONE]\n\n"
 
-// An outlet writes the events of one stream, each in a chunk of its own, and lets the fault strike between them.
-type outlet struct {
-	exchange *exchange
-	events   int
-	tokens   int
-	bytes    int
-	struck   bool
-	held     []byte // burst: what goes out at the end
+// An eventWriter writes the events of one stream, each in an HTTP chunk of its own, and applies faults between them.
+type eventWriter struct {
+	exchange     *exchange
+	events       int
+	tokens       int
+	bytes        int
+	faultApplied bool
+	buffered     []byte // burst: written at the end
 }
 
-// begin sends the headers: vLLM does before it has a first token, or knows whether there will be one.
-func (x *exchange) begin() *outlet {
-	x.w.Header().Set("Content-Type", eventStream)
+// startStream sends the headers. vLLM sends them before the engine has a first token or has accepted the request.
+func (x *exchange) startStream() *eventWriter {
+	x.w.Header().Set("Content-Type", eventStreamType)
 	x.w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(x.w).Flush() // a client that has left is noticed at the first event
-	return &outlet{exchange: x}
+	_ = http.NewResponseController(x.w).Flush() // a disconnect is noticed at the first event
+	return &eventWriter{exchange: x}
 }
 
-// send writes one event that holds so many tokens.
-func (o *outlet) send(event []byte, tokens int) error {
-	if o.due() {
-		o.struck = true
-		replaced, err := o.strike(event)
+// send writes one event that holds the given number of tokens.
+func (w *eventWriter) send(event []byte, tokens int) error {
+	if w.faultDue() {
+		w.faultApplied = true
+		replaced, err := w.applyFault(event)
 		if err != nil {
 			return err
 		}
 		event = replaced
 	}
-	o.events++
-	o.tokens += tokens
-	return o.write(event)
+	w.events++
+	w.tokens += tokens
+	return w.write(event)
 }
 
-// due tells whether the fault strikes before the next event.
-func (o *outlet) due() bool {
-	f := o.exchange.fault
-	if f == nil || o.struck || f.AfterBytes > 0 || f.Kind == faultNoFinish && !f.midway() {
+// faultDue reports whether the fault applies before the next event.
+func (w *eventWriter) faultDue() bool {
+	f := w.exchange.fault
+	if f == nil || w.faultApplied || f.AfterBytes > 0 || f.Kind == faultNoFinish && !f.isMidStream() {
 		return false
 	}
-	return o.events >= f.AfterEvents && o.tokens >= f.AfterTokens
+	return w.events >= f.AfterEvents && w.tokens >= f.AfterTokens
 }
 
-// strike does what the fault does to a stream. The event goes on, perhaps changed, unless there is an error.
-func (o *outlet) strike(event []byte) ([]byte, error) {
-	x := o.exchange
+// applyFault applies the fault to the stream. It returns the event to write, perhaps changed, or an error if the
+// stream has ended.
+func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
+	x := w.exchange
 	f, s := x.fault, x.server
 	switch f.Kind {
 	case faultResetMid:
-		x.reset()
+		x.resetConn()
 	case faultCut:
-		o.cut()
+		w.truncate()
 	case faultErrorEvent:
-		o.fail(s.eventFailure(f))
+		w.sendFailure(s.errorEventFailure(f))
 	case faultEngineDead:
-		s.engine.die(f)
-		o.fail(s.shape.deathWithin())
+		s.engine.kill(f)
+		w.sendFailure(s.spec.engineDeathInStream())
 	case faultOOM:
-		o.fail(s.shape.outOfMemoryWithin())
+		w.sendFailure(s.spec.outOfMemoryInStream())
 	case faultNoFinish:
-		o.done()
+		w.finish()
 	case faultGarbage:
-		_ = o.write([]byte(cmp.Or(f.Body, "\x00\xff<html>neither JSON nor an event</html>\n\n"))) // it ends here anyway
+		_ = w.write([]byte(cmp.Or(f.Body, "\x00\xff<html>neither JSON nor an event</html>\n\n"))) // the stream ends here anyway
 	case faultBigEvent:
-		return f.inflate(event), nil
+		return f.padText(event), nil
 	case faultHang:
 		return event, s.hang(x)
 	default:
 		return event, nil
 	}
-	return nil, errStruck
+	return nil, errEndedByFault
 }
 
-// write sends bytes at once, or as the fault wants them.
-func (o *outlet) write(data []byte) error {
-	x := o.exchange
+// write writes at once, or as the fault says.
+func (w *eventWriter) write(data []byte) error {
+	x := w.exchange
 	switch {
-	case x.striking(faultBurst):
-		o.held = append(o.held, data...)
+	case x.hasFault(faultBurst):
+		w.buffered = append(w.buffered, data...)
 		return nil
-	case x.striking(faultSlow):
-		return x.drip(data)
-	case x.fault != nil && x.fault.AfterBytes > 0 && o.bytes+len(data) >= x.fault.AfterBytes:
-		return o.breakOff(data[:x.fault.AfterBytes-o.bytes])
+	case x.hasFault(faultSlow):
+		return x.writeSlowly(data)
+	case x.fault != nil && x.fault.AfterBytes > 0 && w.bytes+len(data) >= x.fault.AfterBytes:
+		return w.writePartial(data[:x.fault.AfterBytes-w.bytes])
 	}
-	o.bytes += len(data)
+	w.bytes += len(data)
 	if _, err := x.w.Write(data); err != nil {
 		return err
 	}
 	return http.NewResponseController(x.w).Flush()
 }
 
-// breakOff ends the stream within an event.
-func (o *outlet) breakOff(data []byte) error {
-	x := o.exchange
-	_, _ = x.w.Write(data)                      // it breaks here anyway
-	_ = http.NewResponseController(x.w).Flush() // idem
+// writePartial ends the stream within an event.
+func (w *eventWriter) writePartial(data []byte) error {
+	x := w.exchange
+	_, _ = x.w.Write(data)                      // the stream breaks here anyway
+	_ = http.NewResponseController(x.w).Flush() // as above
 	if x.fault.Kind == faultResetMid {
-		x.reset()
+		x.resetConn()
 	} else {
-		o.cut()
+		w.truncate()
 	}
-	return errStruck
+	return errEndedByFault
 }
 
-// cut ends the connection in good order, the chunked body properly ended or not.
-func (o *outlet) cut() {
-	if !o.exchange.fault.Clean { // otherwise the handler's return ends the body
-		o.exchange.hangUp()
+// truncate ends the connection with an orderly close. A clean fault also ends the chunked body properly.
+func (w *eventWriter) truncate() {
+	if !w.exchange.fault.Clean { // if clean, the handler's return ends the body
+		w.exchange.closeConn()
 	}
 }
 
-// fail ends the stream with an error event and [DONE]; versions that do neither just end it.
-func (o *outlet) fail(f *failure) {
-	if f.cut {
-		o.exchange.hangUp()
+// sendFailure ends the stream with an error event and [DONE], or by closing the connection in versions that do so.
+func (w *eventWriter) sendFailure(f *failure) {
+	if f.closesConn {
+		w.exchange.closeConn()
 		return
 	}
-	event := o.exchange.server.shape.errorEvent(f)
-	if o.exchange.striking(faultErrorEvent) && o.exchange.fault.Body != "" {
-		event = []byte("data: " + o.exchange.fault.Body + "\n\n")
+	event := w.exchange.server.spec.errorEvent(f)
+	if w.exchange.hasFault(faultErrorEvent) && w.exchange.fault.Body != "" {
+		event = []byte("data: " + w.exchange.fault.Body + "\n\n")
 	}
-	_ = o.write(event) // the stream is over, whether or not the client hears it
-	o.done()
+	_ = w.write(event) // the stream is over even if the client disconnected
+	w.finish()
 }
 
-// done ends the stream as complete.
-func (o *outlet) done() {
-	if o.exchange.striking(faultNoDone) {
-		o.cut()
+// finish ends the stream with [DONE].
+func (w *eventWriter) finish() {
+	if w.exchange.hasFault(faultNoDone) {
+		w.truncate()
 		return
 	}
-	_ = o.write([]byte(doneEvent)) // the stream is over, whether or not the client hears it
-	if len(o.held) > 0 {
-		_, _ = o.exchange.w.Write(o.held) // idem
+	_ = w.write([]byte(doneEvent)) // the stream is over even if the client disconnected
+	if len(w.buffered) > 0 {
+		_, _ = w.exchange.w.Write(w.buffered) // as above
 	}
 }
 
-// stream answers with one event for each token of each output.
-func (s *Server) stream(x *exchange, j *job) {
-	o := x.begin()
-	if failure := s.checkEngine(j); failure != nil {
-		o.fail(failure)
+// completeStream responds with one event per token of each output.
+func (s *Server) completeStream(x *exchange, j *job) {
+	w := x.startStream()
+	if failure := s.checkInEngine(j); failure != nil {
+		w.sendFailure(failure)
 		return
 	}
-	g, w := newGeneration(s.model, j), s.writer(j)
-	err := s.run(x, g, func() error { return s.sendStep(o, g, w) })
+	g, e := newGeneration(s.model, j), s.encoder(j)
+	err := s.run(x, g, func() error { return s.sendStep(w, g, e) })
 	switch {
-	case errors.Is(err, errStruck):
+	case errors.Is(err, errEndedByFault):
 		return
 	case errors.Is(err, errEngineDied):
-		o.fail(s.shape.deathWithin())
+		w.sendFailure(s.spec.engineDeathInStream())
 		return
 	case err != nil:
-		x.hangUp()
+		x.closeConn()
 		return
 	}
-	s.meter.finish(g)
-	if j.request.includeUsage && o.write(w.usageChunk(g)) != nil {
-		x.hangUp()
+	s.metrics.finish(g)
+	if j.request.includeUsage && w.write(e.usageEvent(g)) != nil {
+		x.closeConn()
 		return
 	}
-	o.done()
+	w.finish()
 }
 
-// sendStep sends what the outputs gained in the engine's last step.
-func (s *Server) sendStep(o *outlet, g *generation, w *writer) error {
+// sendStep sends what each output gained in the engine's last step.
+func (s *Server) sendStep(w *eventWriter, g *generation, e *responseEncoder) error {
 	r := g.job.request
 	if r.maxTokensNull {
-		o.fail(s.shape.within("")) // an assertion without a message
-		return errStruck
+		w.sendFailure(s.spec.streamFailure("")) // a failed assertion without a message
+		return errEndedByFault
 	}
 	size := 1
-	if o.exchange.striking(faultMerge) {
-		size = cmp.Or(o.exchange.fault.Tokens, defaultMerge)
+	if w.exchange.hasFault(faultMerge) {
+		size = cmp.Or(w.exchange.fault.Tokens, defaultMergeTokens)
 	}
-	for _, q := range g.sequences {
-		gained := len(q.output()) - q.sentTokens
-		if q.sentLast || !q.finished() && gained < size {
+	for _, seq := range g.sequences {
+		gained := len(seq.output()) - seq.sentTokens
+		if seq.sentFinish || !seq.finished() && gained < size {
 			continue
 		}
-		q.sentLast, q.mute = q.finished(), o.exchange.striking(faultNoFinish)
-		if err := o.send(w.chunk(g, q, s.shape.fingerprint && !r.includeUsage), gained); err != nil {
+		seq.sentFinish, seq.hideFinish = seq.finished(), w.exchange.hasFault(faultNoFinish)
+		if err := w.send(e.event(g, seq, s.spec.fingerprint && !r.includeUsage), gained); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// streamWhole is V0's answer to best_of in a stream: the whole answer in one event.
-func (s *Server) streamWhole(x *exchange, j *job) {
-	o := x.begin()
-	if failure := s.checkEngine(j); failure != nil {
-		o.fail(failure)
+// completeBestOfStream is the V0 response to best_of in a stream: the whole response in one event.
+func (s *Server) completeBestOfStream(x *exchange, j *job) {
+	w := x.startStream()
+	if failure := s.checkInEngine(j); failure != nil {
+		w.sendFailure(failure)
 		return
 	}
 	g := newGeneration(s.model, j)
 	switch err := s.run(x, g, func() error { return nil }); {
 	case errors.Is(err, errEngineDied):
-		o.fail(s.shape.deathWithin())
+		w.sendFailure(s.spec.engineDeathInStream())
 		return
 	case err != nil:
-		x.hangUp()
+		x.closeConn()
 		return
 	}
-	s.meter.finish(g)
-	event := slices.Concat([]byte("data: "), s.writer(j).completion(g), []byte("\n\n"))
-	if o.send(event, g.generated) == nil {
-		o.done()
+	s.metrics.finish(g)
+	event := slices.Concat([]byte("data: "), s.encoder(j).completion(g), []byte("\n\n"))
+	if w.send(event, g.generated) == nil {
+		w.finish()
 	}
 }
 
-// eventFailure is the error of an error_event.
-func (*Server) eventFailure(f *Fault) *failure {
+// errorEventFailure is the error of an error_event fault.
+func (*Server) errorEventFailure(f *Fault) *failure {
 	return &failure{
-		status:  cmp.Or(f.Status, http.StatusInternalServerError),
-		kind:    internalServerError,
-		message: cmp.Or(f.Message, "Internal server error"),
+		status:    cmp.Or(f.Status, http.StatusInternalServerError),
+		errorType: internalServerError,
+		message:   cmp.Or(f.Message, "Internal server error"),
 	}
 }
 
-// outOfMemoryWithin is a stream under which the GPU ran out of memory. Only the V0 engine's loop quotes the cause;
-// from V1 on this stands for a server in front of vLLM, or in its place, that does.
-func (s *shape) outOfMemoryWithin() *failure {
+// outOfMemoryInStream is the error of a stream when the GPU's memory is exhausted. Of the engines only V0 quotes the
+// cause; for V1 this stands for a server in front of vLLM, or in its place, that does.
+func (s *versionSpec) outOfMemoryInStream() *failure {
 	if s.v0 {
-		return s.within("Engine loop is not running. Inspect the stacktrace to find the original error: " +
+		return s.streamFailure("Engine loop is not running. Inspect the stacktrace to find the original error: " +
 			"OutOfMemoryError('" + cudaOutOfMemory + "')")
 	}
-	return s.within(cudaOutOfMemory)
+	return s.streamFailure(cudaOutOfMemory)
 }

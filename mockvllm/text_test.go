@@ -12,7 +12,7 @@ import (
 	"basegate/mockvllm"
 )
 
-func TestStopCutsText(t *testing.T) {
+func TestStopStringTruncatesText(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	fields := map[string]any{"prompt": "Question:", "temperature": 0, "max_tokens": 60}
 	whole := complete(t, p, fields).Choices[0].Text
@@ -24,29 +24,29 @@ func TestStopCutsText(t *testing.T) {
 		fields["stop"] = []string{"never said", stop}
 		c := complete(t, p, fields).Choices[0]
 		if c.Text != before || *c.FinishReason != "stop" || c.StopReason != stop {
-			t.Errorf("stop %q gave %q, %s, %v", stop, c.Text, *c.FinishReason, c.StopReason)
+			t.Errorf("stop %q: got %q, %s, %v, want %q", stop, c.Text, *c.FinishReason, c.StopReason, before)
 		}
 		fields["include_stop_str_in_output"] = true
 		if c := complete(t, p, fields).Choices[0]; c.Text != before+stop {
-			t.Errorf("stop %q included gave %q", stop, c.Text)
+			t.Errorf("stop %q, included: got %q, want %q", stop, c.Text, before+stop)
 		}
 		delete(fields, "include_stop_str_in_output")
 		events, _ := stream(t, p, fields)
-		if got := streamedText(chunks(t, events))[0]; got != before {
-			t.Errorf("stop %q across chunks gave %q", stop, got)
+		if got := streamedText(decodeEvents(t, events))[0]; got != before {
+			t.Errorf("stop %q, streamed: got %q, want %q", stop, got, before)
 		}
 	}
 }
 
-func TestStopTokenIsNamed(t *testing.T) {
+func TestStopTokenIsReportedAsStopReason(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	c := complete(t, p, map[string]any{"logit_bias": map[string]any{"33": 100}, "stop_token_ids": []int{33}}).Choices[0]
 	if c.Text != "" || c.StopReason != 33.0 || *c.FinishReason != "stop" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want no text and stop_reason 33", c)
 	}
 }
 
-func TestStreamSaysWhatThePlainAnswerSays(t *testing.T) {
+func TestStreamedTextEqualsPlainText(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	for _, fields := range []map[string]any{
 		{"prompt": "Good morning", "max_tokens": 60, "seed": 3},
@@ -57,9 +57,9 @@ func TestStreamSaysWhatThePlainAnswerSays(t *testing.T) {
 		plain := complete(t, p, fields)
 		events, err := stream(t, p, fields)
 		if err != nil || events[len(events)-1] != "[DONE]" {
-			t.Fatalf("%v, ended by %q", err, events[len(events)-1])
+			t.Fatalf("got error %v and last event %q, want [DONE]", err, events[len(events)-1])
 		}
-		texts := streamedText(chunks(t, events))
+		texts := streamedText(decodeEvents(t, events))
 		for _, c := range plain.Choices {
 			if texts[c.Index] != c.Text {
 				t.Errorf("choice %d: streamed %q, plain %q", c.Index, texts[c.Index], c.Text)
@@ -72,21 +72,21 @@ func TestPartialCharactersAreHeldBack(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	events, _ := stream(t, p, map[string]any{"prompt": "从前有一座", "max_tokens": 30, "temperature": 0})
 	empty := 0
-	for _, chunk := range chunks(t, events) {
-		text := chunk.Choices[0].Text
+	for _, event := range decodeEvents(t, events) {
+		text := event.Choices[0].Text
 		if text == "" {
 			empty++
 		}
 		if strings.ContainsRune(text, utf8.RuneError) {
-			t.Errorf("a piece of a character got out: %q", text)
+			t.Errorf("an event has a partial character: %q", text)
 		}
 	}
 	if empty == 0 {
-		t.Error("no event was empty, so no character was spread over tokens")
+		t.Error("no event is empty, so no character was spread over tokens")
 	}
 }
 
-func TestEchoPrepends(t *testing.T) {
+func TestEchoPrependsThePrompt(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	fields := map[string]any{"temperature": 0, "max_tokens": 3}
 	bare := complete(t, p, fields)
@@ -94,25 +94,25 @@ func TestEchoPrepends(t *testing.T) {
 	echoed := complete(t, p, fields)
 	c := echoed.Choices[0]
 	if want := "The capital of France is" + bare.Choices[0].Text; c.Text != want {
-		t.Errorf("echo gave %q, want %q", c.Text, want)
+		t.Errorf("echo: got %q, want %q", c.Text, want)
 	}
 	if len(c.Logprobs.Tokens) != echoed.Usage.Total || c.Logprobs.TokenLogprobs[0] != nil || c.Logprobs.TopLogprobs[0] != nil {
 		t.Errorf("logprobs cover %d of %d tokens", len(c.Logprobs.Tokens), echoed.Usage.Total)
 	}
 	if c.PromptLogprobs == nil {
-		t.Error("echo with logprobs implies prompt_logprobs")
+		t.Error("prompt_logprobs is null, want it implied by echo with logprobs")
 	}
 	if diff := cmp.Diff(bare.Usage, echoed.Usage); diff != "" {
-		t.Error(diff)
+		t.Errorf("usage (-want +got):\n%s", diff)
 	}
 }
 
-func TestEchoAloneScoresThePrompt(t *testing.T) {
+func TestEchoWithoutTokensScoresThePrompt(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	c := complete(t, p, map[string]any{"echo": true, "logprobs": 1, "max_tokens": 0})
 	if got := c.Choices[0]; got.Text != "The capital of France is" || *got.FinishReason != "length" ||
 		len(got.Logprobs.Tokens) != c.Usage.Prompt || c.Usage.Completion != 1 {
-		t.Errorf("%+v %+v", got, c.Usage)
+		t.Errorf("got %+v with usage %+v, want the scored prompt alone", got, c.Usage)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestTokenIDsAreDecodedForEcho(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	c := complete(t, p, map[string]any{"prompt": []int{72, 105}, "echo": true, "max_tokens": 1, "temperature": 0})
 	if !strings.HasPrefix(c.Choices[0].Text, "Hi") || c.Usage.Prompt != 2 {
-		t.Errorf("%+v %+v", c.Choices[0], c.Usage)
+		t.Errorf("got %+v with usage %+v, want text that begins with Hi and 2 prompt tokens", c.Choices[0], c.Usage)
 	}
 }
 
@@ -136,12 +136,12 @@ func TestTextOffsetsPointAtTokens(t *testing.T) {
 			continue
 		}
 		if got := string(text[at:min(len(text), at+utf8.RuneCountInString(token))]); got != token {
-			t.Errorf("token %d is %q, its offset %d points at %q", i, token, at, got)
+			t.Errorf("token %d is %q, but its offset %d points at %q", i, token, at, got)
 		}
 	}
 }
 
-// tokens asks /tokenize.
+// tokens returns the token ids that /tokenize lists.
 func tokens(t *testing.T, p *mockvllm.Process, text string, special bool) []int {
 	t.Helper()
 	request, err := json.Marshal(map[string]any{"prompt": text, "add_special_tokens": special})
@@ -155,7 +155,7 @@ func tokens(t *testing.T, p *mockvllm.Process, text string, special bool) []int 
 		Tokens []int `json:"tokens"`
 	}
 	if err := json.Unmarshal([]byte(a.body), &got); err != nil || got.Count != len(got.Tokens) || got.Limit != 8192 {
-		t.Fatalf("%v: %s", err, a.body)
+		t.Fatalf("got %s, error %v", a.body, err)
 	}
 	return got.Tokens
 }
@@ -169,7 +169,7 @@ func TestTokenizeCountsLikeCompletions(t *testing.T) {
 		}
 	}
 	if got := len(tokens(t, p, "The capital of France is", true)); got != 6 {
-		t.Errorf("the documentation's example has %d tokens, want 6", got)
+		t.Errorf("the documented example: got %d tokens, want 6", got)
 	}
 }
 
@@ -186,7 +186,7 @@ func FuzzTokenizerRoundTrip(f *testing.F) {
 		text = strings.ToValidUTF8(text, "?")
 		ids := tokens(t, p, text, true)
 		if len(ids) > len(text)+1 {
-			t.Errorf("%d tokens for %d bytes", len(ids), len(text))
+			t.Errorf("got %d tokens for %d bytes, want at most one more than bytes", len(ids), len(text))
 		}
 		request, err := json.Marshal(map[string]any{"tokens": ids[1:]})
 		if err != nil {
@@ -197,7 +197,7 @@ func FuzzTokenizerRoundTrip(f *testing.F) {
 			t.Fatal(err)
 		}
 		if back.Prompt != text {
-			t.Errorf("%q came back as %q", text, back.Prompt)
+			t.Errorf("/detokenize: got %q, want %q", back.Prompt, text)
 		}
 	})
 }

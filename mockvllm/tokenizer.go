@@ -9,41 +9,41 @@ import (
 	"unicode/utf8"
 )
 
-// The special tokens' texts are Llama 3's. Like there, a prompt that spells one out gets the control token.
+// The special tokens are Llama 3's. As there, a prompt that contains their text gets the control token.
 const (
 	beginOfText = "<|begin_of_text|>"
 	endOfText   = "<|end_of_text|>"
 )
 
-// The learned part of the vocabulary: whole words that the corpus repeats, and fragments to build other words from.
+// The learned vocabulary consists of whole words that the corpus repeats, and of fragments for all other words.
 const (
 	learnedWords     = 1000
 	learnedFragments = 400
-	rarestWord       = 2 // a word seen less often is spelled in fragments
+	minWordCount     = 2 // rarer words are encoded as fragments
 	longestFragment  = 5
 )
 
-// A tokenizer turns text into token ids and back without loss. Ids 0 to 255 are the bytes, so any text has an
-// encoding, and none has more tokens than bytes. After them come pieces learned from the corpus and the two special
-// tokens. A piece never spans a word boundary, so a prompt that ends with a word encodes like the same words within
-// a longer text.
+// A tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
+// encoded and has no more tokens than bytes. Then follow pieces learned from the corpus and the two special tokens. A
+// piece never spans a word boundary, so a prompt that ends with a word has the same tokens as those words within a
+// longer text.
 type tokenizer struct {
-	pieces []string
-	ids    map[string]int
-	reach  []uint8 // for two bytes, big endian: the length of the longest piece that begins with them
-	bos    int
-	eos    int
+	pieces      []string
+	ids         map[string]int
+	maxPieceLen []uint8 // by first two bytes, big-endian: length of the longest piece
+	bos         int
+	eos         int
 }
 
 func newTokenizer(documents []string) *tokenizer {
-	t := &tokenizer{ids: make(map[string]int), reach: make([]uint8, 1<<16)}
+	t := &tokenizer{ids: make(map[string]int), maxPieceLen: make([]uint8, 1<<16)}
 	for b := range 256 {
 		t.add(string([]byte{byte(b)}))
 	}
-	for _, piece := range learn(documents) {
+	for _, piece := range learnPieces(documents) {
 		t.add(piece)
 		start := int(piece[0])<<8 | int(piece[1])
-		t.reach[start] = max(t.reach[start], uint8(len(piece))) //nolint:gosec // countWords keeps pieces under 32 bytes
+		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // countWords keeps pieces under 32 bytes
 	}
 	t.bos = t.add(beginOfText)
 	t.eos = t.add(endOfText)
@@ -57,12 +57,12 @@ func (t *tokenizer) add(piece string) int {
 	return id
 }
 
-// size is the number of tokens in the vocabulary.
+// size returns the number of tokens in the vocabulary.
 func (t *tokenizer) size() int { return len(t.pieces) }
 
 func (t *tokenizer) special(id int) bool { return id == t.bos || id == t.eos }
 
-// longestPiece is what vLLM's check before tokenisation multiplies the context by.
+// longestPiece returns the length of the longest token in characters, a factor of vLLM's check before tokenisation.
 func (t *tokenizer) longestPiece() int {
 	longest := 0
 	for _, piece := range t.pieces {
@@ -71,7 +71,7 @@ func (t *tokenizer) longestPiece() int {
 	return longest
 }
 
-// encode takes the longest piece at each place. withBOS adds the begin-of-text token, as for a text prompt.
+// encode matches the longest piece at each position. withBOS prepends begin-of-text, as for a text prompt.
 func (t *tokenizer) encode(text string, withBOS bool) []int {
 	tokens := make([]int, 0, len(text)/3+2)
 	if withBOS {
@@ -95,8 +95,8 @@ func (t *tokenizer) match(text string) int {
 	if text[0] == '<' && strings.HasPrefix(text, endOfText) {
 		return t.eos
 	}
-	reach := int(t.reach[int(text[0])<<8|int(text[1])])
-	for length := min(reach, len(text)); length >= 2; length-- {
+	maxLen := int(t.maxPieceLen[int(text[0])<<8|int(text[1])])
+	for length := min(maxLen, len(text)); length >= 2; length-- {
 		if id, ok := t.ids[text[:length]]; ok {
 			return id
 		}
@@ -104,7 +104,7 @@ func (t *tokenizer) match(text string) int {
 	return int(text[0])
 }
 
-// decode is the text of the tokens, special ones too, bytes that are no UTF-8 replaced.
+// decode returns the text of the tokens, including special ones, with invalid UTF-8 replaced.
 func (t *tokenizer) decode(tokens []int) string {
 	var raw []byte
 	for _, id := range tokens {
@@ -117,8 +117,8 @@ func (t *tokenizer) decode(tokens []int) string {
 	return text
 }
 
-// replaceInvalid reads UTF-8 as Python does, one U+FFFD for each longest broken sequence. What could still become a
-// character once more bytes come is not text yet but the rest.
+// replaceInvalid decodes UTF-8 as Python does, with one U+FFFD per maximal invalid sequence. It returns as rest the
+// incomplete character at the end.
 func replaceInvalid(raw []byte) (text string, rest []byte) {
 	if utf8.Valid(raw) {
 		return string(raw), nil
@@ -130,7 +130,7 @@ func replaceInvalid(raw []byte) (text string, rest []byte) {
 			if !utf8.FullRune(raw) {
 				return out.String(), raw
 			}
-			size = brokenLength(raw)
+			size = invalidLength(raw)
 		}
 		out.WriteRune(r)
 		raw = raw[size:]
@@ -138,8 +138,9 @@ func replaceInvalid(raw []byte) (text string, rest []byte) {
 	return out.String(), nil
 }
 
-// brokenLength is how many bytes at the start began a character that never became one.
-func brokenLength(raw []byte) int {
+// invalidLength returns the length of the invalid sequence at the start: the bytes of a character that is never
+// completed.
+func invalidLength(raw []byte) int {
 	for length := min(3, len(raw)-1); length > 1; length-- {
 		if !utf8.FullRune(raw[:length]) {
 			return length
@@ -148,8 +149,8 @@ func brokenLength(raw []byte) int {
 	return 1
 }
 
-// A decoder turns tokens into text as they come. A character whose bytes are spread over tokens appears with the
-// last of them; one that the output never completes does not appear at all, as in vLLM.
+// A decoder decodes tokens incrementally. A character whose bytes are spread over tokens appears with the last of
+// them; a character that the output never completes does not appear, as in vLLM.
 type decoder struct {
 	tokenizer   *tokenizer
 	skipSpecial bool
@@ -166,13 +167,13 @@ func (d *decoder) next(id int) string {
 	return text
 }
 
-// learn finds the pieces that spell the documents in few tokens. Equal documents give equal pieces in equal order.
-func learn(documents []string) []string {
+// learnPieces finds the pieces that encode the documents in few tokens. It is deterministic.
+func learnPieces(documents []string) []string {
 	words := make(map[string]int)
 	for _, document := range documents {
 		countWords(document, words)
 	}
-	pieces := best(words, rarestWord, learnedWords)
+	pieces := mostSaving(words, minWordCount, learnedWords)
 	fragments := make(map[string]int)
 	for word, count := range words {
 		for start := range len(word) {
@@ -184,19 +185,20 @@ func learn(documents []string) []string {
 	for _, piece := range pieces {
 		delete(fragments, piece)
 	}
-	return append(pieces, best(fragments, rarestWord, learnedFragments)...)
+	return append(pieces, mostSaving(fragments, minWordCount, learnedFragments)...)
 }
 
-// best are the strings that save most bytes, at most limit of them.
-func best(counts map[string]int, rarest, limit int) []string {
+// mostSaving returns the strings that save the most bytes, at most limit of them.
+func mostSaving(counts map[string]int, minCount, limit int) []string {
 	pieces := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b]*(len(b)-1), counts[a]*(len(a)-1)), cmp.Compare(a, b))
 	})
-	pieces = slices.DeleteFunc(pieces, func(piece string) bool { return len(piece) < 2 || counts[piece] < rarest })
+	pieces = slices.DeleteFunc(pieces, func(piece string) bool { return len(piece) < 2 || counts[piece] < minCount })
 	return pieces[:min(limit, len(pieces))]
 }
 
-// countWords counts words with the space before them, numbers of up to three digits, runs of marks and of blanks.
+// countWords counts words with the space before them, numbers of up to three digits, and runs of punctuation and of
+// spaces.
 func countWords(text string, counts map[string]int) {
 	for len(text) > 0 {
 		length := wordLength(text)
@@ -211,14 +213,14 @@ func wordLength(text string) int {
 	first, size := utf8.DecodeRuneInString(text)
 	start := 0
 	if first == ' ' && len(text) > 1 {
-		if next, _ := utf8.DecodeRuneInString(text[1:]); class(next) == letter {
+		if next, _ := utf8.DecodeRuneInString(text[1:]); classOf(next) == letter {
 			start, first, size = 1, next, utf8.RuneLen(next)
 		}
 	}
-	kind, end, count := class(first), start+size, 1
+	kind, end, count := classOf(first), start+size, 1
 	for end < len(text) && (kind != digit || count < 3) {
 		next, width := utf8.DecodeRuneInString(text[end:])
-		if class(next) != kind {
+		if classOf(next) != kind {
 			break
 		}
 		end += width
@@ -233,11 +235,11 @@ const (
 	letter runeClass = iota
 	digit
 	newline
-	blank
-	mark
+	space
+	punctuation
 )
 
-func class(r rune) runeClass {
+func classOf(r rune) runeClass {
 	switch {
 	case unicode.IsLetter(r):
 		return letter
@@ -246,8 +248,8 @@ func class(r rune) runeClass {
 	case r == '\n':
 		return newline
 	case r == ' ':
-		return blank
+		return space
 	default:
-		return mark
+		return punctuation
 	}
 }

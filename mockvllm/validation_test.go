@@ -8,8 +8,8 @@ import (
 	"basegate/mockvllm"
 )
 
-// TestLaxnessIsPydantics sends what a strict reader refuses and vLLM takes.
-func TestLaxnessIsPydantics(t *testing.T) {
+// TestValidationIsAsLaxAsPydantic sends bodies that a strict parser rejects and vLLM accepts.
+func TestValidationIsAsLaxAsPydantic(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	for _, body := range []string{
 		`{"prompt":"x","max_tokens":"16"}`,
@@ -30,12 +30,12 @@ func TestLaxnessIsPydantics(t *testing.T) {
 		`{"prompt":"x","top_k":-1,"seed":-1}`,
 	} {
 		if a := send(t, p, http.MethodPost, completions, body); a.status != 200 {
-			t.Errorf("%s: %d %s", body, a.status, a.body)
+			t.Errorf("%s: got %d %s, want 200", body, a.status, a.body)
 		}
 	}
 }
 
-func TestRefusalsAreVLLMs(t *testing.T) {
+func TestInvalidRequestsGetVLLMsErrors(t *testing.T) {
 	p := start(t, mockvllm.Options{MaxModelLen: 64})
 	for body, want := range map[string]string{
 		``:                                                       `'loc': ('body',), 'msg': 'Field required', 'input': None`,
@@ -83,12 +83,12 @@ func TestRefusalsAreVLLMs(t *testing.T) {
 	} {
 		a := send(t, p, http.MethodPost, completions, body)
 		if a.status != 400 || !strings.Contains(a.body, want) {
-			t.Errorf("%.100s: %d %s", body, a.status, a.body)
+			t.Errorf("%.100s: got %d %s, want 400 with %s", body, a.status, a.body, want)
 		}
 	}
 }
 
-func TestChecksOfTheEngineComeInsideTheStream(t *testing.T) {
+func TestEngineChecksFailInsideTheStream(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	for _, body := range []string{
 		`{"prompt":"x","stream":true,"logprobs":21}`,
@@ -99,7 +99,7 @@ func TestChecksOfTheEngineComeInsideTheStream(t *testing.T) {
 		a := send(t, p, http.MethodPost, completions, body)
 		if a.status != 200 || !strings.HasPrefix(a.body, `data: {"error": {"message": `) ||
 			!strings.HasSuffix(a.body, `"code": 400}}`+"\n\ndata: [DONE]\n\n") {
-			t.Errorf("%s: %d %s", body, a.status, a.body)
+			t.Errorf("%s: got %d %s, want 200 with an error event of code 400 and [DONE]", body, a.status, a.body)
 		}
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// newestVersion is spoken unless Options.Version says otherwise.
+// newestVersion is the version imitated by default.
 const newestVersion = "0.27.0"
 
-// A release is vLLM's version number as it compares: 0.10.1 is {0, 10, 1}.
+// A release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
 type release [3]int
 
-// parseRelease reads what it can of a version; "0.6.6.post1" is 0.6.6, and nonsense is the newest.
+// parseRelease parses as much of a version as it can: "0.6.6.post1" is 0.6.6, and text without a number is the newest.
 func parseRelease(version string) release {
 	var r release
 	for i, part := range strings.SplitN(strings.TrimPrefix(version, "v"), ".", 4) {
@@ -36,8 +36,7 @@ func (r release) before(other release) bool {
 	return false
 }
 
-// What an old version does differently is data: each kind of difference is one type here, each version one row in
-// the table below.
+// The differences between versions are data: each kind of difference is a type here, each version a row of specs.
 type (
 	errorShape      int
 	bestOfRule      int
@@ -54,9 +53,9 @@ const (
 )
 
 const (
-	bestOfHonoured bestOfRule = iota // V0 draws best_of outputs and returns the n likeliest
-	bestOfRejected                   // V1 says that it cannot
-	bestOfIgnored                    // the field is gone, unknown fields pass
+	bestOfHonoured bestOfRule = iota // V0 generates best_of outputs and returns the n most likely
+	bestOfRejected                   // V1 rejects it
+	bestOfIgnored                    // the field is gone, and unknown fields are ignored
 )
 
 const (
@@ -68,13 +67,13 @@ const (
 const (
 	deathEmpty          deathPlain = iota // 500 without a body
 	deathInternal                         // 500, type "Internal Server Error"
-	deathUnderOK                          // 200 with an error inside
+	deathAsOK                             // 200 with an error inside
 	deathInternalServer                   // 500, type "InternalServerError"
 )
 
 const (
-	streamCut        deathStream = iota // the connection ends, without [DONE]
-	streamBadRequest                    // an event that calls it the client's error 400
+	streamCut        deathStream = iota // closes the connection without [DONE]
+	streamBadRequest                    // an event with code 400, as if the client were at fault
 	streamInternal                      // an event with code 500
 )
 
@@ -85,114 +84,114 @@ const (
 )
 
 const (
-	nullFillsContext nullMaxTokens = iota // generates to the end, then fails an assertion: 500 in plain text
-	nullUnderOK                           // the same, reported under 200
+	nullFillsContext nullMaxTokens = iota // generates everything, then fails an assertion: 500 as plain text
+	nullAsOK                              // the same, reported with status 200
 	nullInternal                          // the same, reported as JSON 500
-	nullIsDefault                         // 16
+	nullIsDefault                         // means 16
 )
 
-// A shape is how one version of vLLM writes and judges.
-type shape struct {
+// A versionSpec describes the wire format and the validation of one vLLM version.
+type versionSpec struct {
 	since release
 
-	errors          errorShape
-	validationType  string // the type of a schema error
-	contentType     contentTypeRule
-	repeatsProblems bool // schema errors are listed twice in the message
-	cleanChecks     bool // checks of the request as a whole skip pydantic's wrapping
-	namesParams     bool // errors carry param, and " (parameter=…, value=…)" in the message
-	modelRequired   bool
+	errors              errorShape
+	validationType      string // "type" of a schema error
+	contentType         contentTypeRule
+	repeatsSchemaErrors bool // the message lists schema errors twice
+	bypassesPydantic    bool // checks across fields are not wrapped as pydantic errors
+	namesParams         bool // errors carry param, and " (parameter=…, value=…)" in the message
+	modelRequired       bool
 
-	context       contextRule
-	death         deathPlain
-	deathInStream deathStream
-	deadHealth    int  // the status of /health after the engine's death
-	errorsUnderOK bool // what the engine refuses comes with status 200
-	v0            bool // the V0 engine's texts
+	context          contextRule
+	deathPlain       deathPlain
+	deathStream      deathStream
+	deadHealthStatus int  // status of /health when the engine is dead
+	engineErrorsAsOK bool // errors of the engine have status 200
+	v0               bool // the V0 engine's texts
 
-	bestOf         bestOfRule
-	nullMaxTokens  nullMaxTokens
-	zeroTopK       bool // top_k 0 means off; before, it is refused
-	finiteOnly     bool // NaN and temperatures over 2 are refused
-	repetitionCap  bool // repetition_penalty is at most 2
-	shortLists     bool // at most 4 stop strings and 1024 prompts
-	boundedN       bool // n is at most 16384
-	minusOneScores bool // logprobs -1 asks for the whole vocabulary
-	refusesNegIDs  bool // a negative token id is a schema error
-	uniqueIDs      bool // a second request of the same id at a time is refused
-	anyCaseBearer  bool
+	bestOf                 bestOfRule
+	nullMaxTokens          nullMaxTokens
+	topKZeroIsOff          bool // top_k 0 means off; older versions reject it
+	finiteOnly             bool // rejects NaN and temperatures over 2
+	repetitionCap          bool // repetition_penalty is at most 2
+	boundsLists            bool // at most 4 stop strings and 1024 prompts
+	boundsN                bool // n is at most 16384
+	allowsMinusOneLogprobs bool // logprobs -1 asks for the whole vocabulary
+	rejectsNegativeIDs     bool // a negative token id is a schema error
+	rejectsDuplicateIDs    bool // rejects a request whose id another running request has
+	anyCaseBearer          bool
 
-	usageNull       bool // "usage":null in every chunk
-	fingerprint     bool
-	transferParams  bool // service_tier, system_fingerprint, kv_transfer_params in the answer
-	ecParams        bool // ec_transfer_params and metrics as well
-	tokenIDs        bool // token_ids and prompt_token_ids in choices
-	routedExperts   bool
-	usageCompletion bool // completion_tokens_details in usage
-	echoOffsets     bool // text_offset goes on after an echoed prompt in later chunks
-	cacheGauge      string
-	tokenLatency    string
+	nullUsageInEvents bool // "usage":null in every event
+	fingerprint       bool
+	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the response
+	ecParams          bool // ec_transfer_params and metrics as well
+	tokenIDs          bool // token_ids and prompt_token_ids in choices
+	routedExperts     bool
+	usageCompletion   bool // completion_tokens_details in usage
+	echoOffsets       bool // later events count text_offset from the echoed prompt
+	cacheGauge        string
+	tokenLatency      string
 }
 
-// shapes has a row for every version with which the wire changed, oldest first. Each row starts as a copy of the one
-// before it. The facts and their dates are those of vLLM's history; a version between two rows speaks as the older.
-var shapes = buildShapes(
-	func(s *shape) {
-		*s = shape{ //nolint:gosec // a metric named per token, no token
+// specs has a row for each version that changed the wire format, oldest first. Each row starts as a copy of the
+// previous one. The facts and dates are from vLLM's history; a version between two rows has the older row's format.
+var specs = buildSpecs(
+	func(s *versionSpec) {
+		*s = versionSpec{ //nolint:gosec // a metric name, not a credential
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
-			death: deathEmpty, deathInStream: streamCut, deadHealth: 500, v0: true, bestOf: bestOfHonoured,
-			repetitionCap: true, uniqueIDs: true, usageNull: true,
+			deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
+			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true,
 			cacheGauge: "vllm:gpu_cache_usage_perc", tokenLatency: "vllm:time_per_output_token_seconds",
 		}
 	},
-	func(s *shape) {
-		s.since, s.contentType, s.deathInStream = release{0, 7, 0}, unsupportedType, streamBadRequest
+	func(s *versionSpec) {
+		s.since, s.contentType, s.deathStream = release{0, 7, 0}, unsupportedType, streamBadRequest
 	},
-	func(s *shape) {
+	func(s *versionSpec) {
 		s.since, s.bestOf, s.modelRequired = release{0, 8, 0}, bestOfRejected, false
-		s.v0, s.deadHealth = false, 200
+		s.v0, s.deadHealthStatus = false, 200
 	},
-	func(s *shape) { s.since, s.repetitionCap = release{0, 8, 4}, false },
-	func(s *shape) {
+	func(s *versionSpec) { s.since, s.repetitionCap = release{0, 8, 4}, false },
+	func(s *versionSpec) {
 		s.since, s.contentType, s.validationType = release{0, 9, 0}, badRequestType, "Bad Request"
-		s.death, s.repeatsProblems, s.zeroTopK = deathInternal, true, true
+		s.deathPlain, s.repeatsSchemaErrors, s.topKZeroIsOff = deathInternal, true, true
 	},
-	func(s *shape) { s.since, s.deadHealth = release{0, 9, 2}, 500 },
-	func(s *shape) {
+	func(s *versionSpec) { s.since, s.deadHealthStatus = release{0, 9, 2}, 500 },
+	func(s *versionSpec) {
 		s.since, s.transferParams, s.cacheGauge = release{0, 10, 0}, true, "vllm:kv_cache_usage_perc"
 	},
-	func(s *shape) {
+	func(s *versionSpec) {
 		s.since, s.errors, s.context, s.tokenIDs = release{0, 10, 1}, nestedErrors, contextTooLarge, true
 	},
-	func(s *shape) {
-		s.since, s.deadHealth, s.tokenLatency = release{0, 11, 0}, 503, "vllm:inter_token_latency_seconds"
+	func(s *versionSpec) {
+		s.since, s.deadHealthStatus, s.tokenLatency = release{0, 11, 0}, 503, "vllm:inter_token_latency_seconds"
 	},
-	func(s *shape) {
+	func(s *versionSpec) {
 		s.since, s.bestOf, s.anyCaseBearer = release{0, 12, 0}, bestOfIgnored, true
 	},
-	func(s *shape) {
-		s.since, s.death, s.deathInStream = release{0, 14, 0}, deathUnderOK, streamInternal
-		s.errorsUnderOK, s.namesParams, s.uniqueIDs = true, true, false
-		s.nullMaxTokens = nullUnderOK
+	func(s *versionSpec) {
+		s.since, s.deathPlain, s.deathStream = release{0, 14, 0}, deathAsOK, streamInternal
+		s.engineErrorsAsOK, s.namesParams, s.rejectsDuplicateIDs = true, true, false
+		s.nullMaxTokens = nullAsOK
 	},
-	func(s *shape) {
-		s.since, s.death, s.errorsUnderOK = release{0, 16, 0}, deathInternalServer, false
-		s.refusesNegIDs, s.nullMaxTokens = true, nullInternal
+	func(s *versionSpec) {
+		s.since, s.deathPlain, s.engineErrorsAsOK = release{0, 16, 0}, deathInternalServer, false
+		s.rejectsNegativeIDs, s.nullMaxTokens = true, nullInternal
 	},
-	func(s *shape) { s.since, s.context = release{0, 17, 0}, contextOutputTokens },
-	func(s *shape) { s.since, s.boundedN = release{0, 19, 0}, true },
-	func(s *shape) { s.since, s.usageNull, s.fingerprint = release{0, 20, 0}, false, true },
-	func(s *shape) { s.since, s.nullMaxTokens, s.finiteOnly = release{0, 24, 0}, nullIsDefault, true },
-	func(s *shape) {
-		s.since, s.repeatsProblems, s.cleanChecks = release{0, 27, 0}, false, true
-		s.shortLists, s.ecParams, s.routedExperts, s.usageCompletion = true, true, true, true
-		s.minusOneScores = true
+	func(s *versionSpec) { s.since, s.context = release{0, 17, 0}, contextOutputTokens },
+	func(s *versionSpec) { s.since, s.boundsN = release{0, 19, 0}, true },
+	func(s *versionSpec) { s.since, s.nullUsageInEvents, s.fingerprint = release{0, 20, 0}, false, true },
+	func(s *versionSpec) { s.since, s.nullMaxTokens, s.finiteOnly = release{0, 24, 0}, nullIsDefault, true },
+	func(s *versionSpec) {
+		s.since, s.repeatsSchemaErrors, s.bypassesPydantic = release{0, 27, 0}, false, true
+		s.boundsLists, s.ecParams, s.routedExperts, s.usageCompletion = true, true, true, true
+		s.allowsMinusOneLogprobs = true
 	},
 )
 
-// buildShapes makes the rows by applying each change to a copy of the row before.
-func buildShapes(changes ...func(*shape)) []shape {
-	rows := make([]shape, len(changes))
+// buildSpecs builds the rows by applying each change to a copy of the previous row.
+func buildSpecs(changes ...func(*versionSpec)) []versionSpec {
+	rows := make([]versionSpec, len(changes))
 	for i, change := range changes {
 		if i > 0 {
 			rows[i] = rows[i-1]
@@ -202,10 +201,10 @@ func buildShapes(changes ...func(*shape)) []shape {
 	return rows
 }
 
-// shapeOf is the row that a version speaks by; one older than the first row speaks as that.
-func shapeOf(version release) shape {
-	found := shapes[0]
-	for _, row := range shapes {
+// specOf returns the row of a version. Versions older than the first row have the first row's format.
+func specOf(version release) versionSpec {
+	found := specs[0]
+	for _, row := range specs {
 		if !version.before(row.since) {
 			found = row
 		}

@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 var versions = []string{"0.6.6", "0.7.3", "0.8.5", "0.9.2", "0.10.0", "0.10.1", "0.12.0", "0.14.0", "0.17.0", "0.19.1", "0.23.0", "0.24.0", "0.27.0"}
 
-// conversation is what every version is asked.
-var conversation = []struct {
+// goldenRequests are sent to every version; the responses are its golden file.
+var goldenRequests = []struct {
 	name, path, body string
 }{
 	{"plain", completions, `{"model":"mock-model","prompt":"The capital of France is","max_tokens":2,"temperature":0,"logprobs":1}`},
@@ -52,21 +52,21 @@ var conversation = []struct {
 	{"dead engine", completions, `{"model":"mock-model","prompt":"x"}`},
 }
 
-// changing are the parts of an answer that no two answers share.
-var changing = regexp.MustCompile(`"created":\d+`)
+// timestamps matches the part of a response that differs between runs.
+var timestamps = regexp.MustCompile(`"created":\d+`)
 
-func TestVersionsSpeakAsTheyDid(t *testing.T) {
+func TestResponsesOfEachVersionMatchGoldenFiles(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			p := start(t, mockvllm.Options{Version: version, MaxModelLen: 64})
 			var got strings.Builder
-			for _, turn := range conversation {
-				if turn.name == "engine death in a stream" {
+			for _, request := range goldenRequests {
+				if request.name == "engine death in a stream" {
 					p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterEvents: 1})
 				}
-				a := send(t, p, http.MethodPost, turn.path, turn.body)
-				fmt.Fprintf(&got, "== %s: %.200s\n%d %s\n%s\n", turn.name, turn.body, a.status, a.header.Get("Content-Type"),
-					changing.ReplaceAllString(a.body, `"created":0`))
+				a := send(t, p, http.MethodPost, request.path, request.body)
+				fmt.Fprintf(&got, "== %s: %.200s\n%d %s\n%s\n", request.name, request.body, a.status, a.header.Get("Content-Type"),
+					timestamps.ReplaceAllString(a.body, `"created":0`))
 			}
 			compareGolden(t, version+".golden", got.String())
 		})
@@ -87,11 +87,11 @@ func compareGolden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Error(diff)
+		t.Errorf("%s (-want +got):\n%s", name, diff)
 	}
 }
 
-func TestMediaTypeIsJudgedByVersion(t *testing.T) {
+func TestMediaTypeCheckDependsOnVersion(t *testing.T) {
 	for version, want := range map[string]int{"0.6.6": 200, "0.8.5": 415, "0.27.0": 400} {
 		p := start(t, mockvllm.Options{Version: version})
 		response, err := client().Post(p.URL()+completions, "text/plain", strings.NewReader(body(t, nil)))
@@ -100,30 +100,30 @@ func TestMediaTypeIsJudgedByVersion(t *testing.T) {
 		}
 		response.Body.Close()
 		if response.StatusCode != want {
-			t.Errorf("%s: %d, want %d", version, response.StatusCode, want)
+			t.Errorf("%s: got %d, want %d", version, response.StatusCode, want)
 		}
 	}
 }
 
-func TestSecondRequestOfAnIDIsRefusedByOldVersions(t *testing.T) {
+func TestOldVersionsRejectDuplicateRequestIDs(t *testing.T) {
 	for version, want := range map[string]int{"0.8.5": 400, "0.27.0": 200} {
 		p := start(t, mockvllm.Options{Version: version})
 		send(t, p, http.MethodPost, "/sleep", "")
-		first := make(chan answer)
+		first := make(chan result)
 		go func() { first <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
-		poll.Until(t, "the first", func() bool { return p.Running() == 1 })
-		second := make(chan answer)
+		poll.Until(t, "the first request to run", func() bool { return p.Running() == 1 })
+		second := make(chan result)
 		go func() { second <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
 		if want == 200 {
-			poll.Until(t, "the second", func() bool { return p.Running() == 2 })
+			poll.Until(t, "the second request to run", func() bool { return p.Running() == 2 })
 			send(t, p, http.MethodPost, "/wake_up", "")
 		}
 		if a := <-second; a.status != want {
-			t.Errorf("%s: %d %s", version, a.status, a.body)
+			t.Errorf("%s: second request got %d %s, want %d", version, a.status, a.body, want)
 		}
 		send(t, p, http.MethodPost, "/wake_up", "")
 		if a := <-first; a.status != 200 {
-			t.Errorf("%s: %d %s", version, a.status, a.body)
+			t.Errorf("%s: first request got %d %s, want 200", version, a.status, a.body)
 		}
 	}
 }

@@ -21,12 +21,12 @@ const (
 	objectKind
 )
 
-// A value is JSON as Python reads it: numbers keep their literal (NaN and Infinity are among them), a lone surrogate
-// is kept in a form that is no valid UTF-8, and of members with one name the last counts.
+// A value is a JSON value as Python's json.loads reads it: numbers keep their literal, among them NaN and Infinity; a
+// lone surrogate is kept as invalid UTF-8; of members with the same name the last counts.
 type value struct {
 	kind    kind
-	truth   bool
-	text    string // a string's content or a number's literal
+	boolean bool
+	text    string // content of a string or literal of a number
 	items   []value
 	members []member
 }
@@ -45,62 +45,62 @@ func (v value) member(name string) (value, bool) {
 	return value{}, false
 }
 
-// deepest is where the parser gives up; CPython's own limit is near 1000.
-const deepest = 900
+// maxDepth limits nesting. CPython's own limit is near 1000.
+const maxDepth = 900
 
-// A syntaxError is CPython's JSONDecodeError: its words, and the place in characters.
+// A syntaxError is CPython's JSONDecodeError: its message, and the position in characters.
 type syntaxError struct {
-	message string
-	place   int
+	message  string
+	position int
 }
 
-func (e *syntaxError) Error() string { return fmt.Sprintf("%s: char %d", e.message, e.place) }
+func (e *syntaxError) Error() string { return fmt.Sprintf("%s: char %d", e.message, e.position) }
 
-// parsePython reads one JSON document like json.loads.
-func parsePython(text string) (value, error) {
+// parsePythonJSON parses one JSON document like json.loads.
+func parsePythonJSON(text string) (value, error) {
 	p := &parser{text: text}
-	p.blank()
+	p.skipSpace()
 	v, err := p.value(0)
 	if err != nil {
 		return value{}, err
 	}
-	p.blank()
-	if p.at < len(text) {
-		return value{}, p.fail("Extra data", p.at)
+	p.skipSpace()
+	if p.pos < len(text) {
+		return value{}, p.fail("Extra data", p.pos)
 	}
 	return v, nil
 }
 
 type parser struct {
 	text string
-	at   int
+	pos  int
 }
 
-func (p *parser) fail(message string, at int) error {
-	return &syntaxError{message, utf8.RuneCountInString(p.text[:min(at, len(p.text))])}
+func (p *parser) fail(message string, pos int) error {
+	return &syntaxError{message, utf8.RuneCountInString(p.text[:min(pos, len(p.text))])}
 }
 
-func (p *parser) blank() {
-	for p.at < len(p.text) && strings.IndexByte(" \t\n\r", p.text[p.at]) >= 0 {
-		p.at++
+func (p *parser) skipSpace() {
+	for p.pos < len(p.text) && strings.IndexByte(" \t\n\r", p.text[p.pos]) >= 0 {
+		p.pos++
 	}
 }
 
 func (p *parser) peek() byte {
-	if p.at < len(p.text) {
-		return p.text[p.at]
+	if p.pos < len(p.text) {
+		return p.text[p.pos]
 	}
 	return 0
 }
 
-var pythonWords = map[string]value{
-	"null": {}, "true": {kind: boolKind, truth: true}, "false": {kind: boolKind},
+var pythonLiterals = map[string]value{
+	"null": {}, "true": {kind: boolKind, boolean: true}, "false": {kind: boolKind},
 	"NaN": {kind: numberKind, text: "NaN"}, "Infinity": {kind: numberKind, text: "Infinity"},
 	"-Infinity": {kind: numberKind, text: "-Infinity"},
 }
 
 func (p *parser) value(depth int) (value, error) {
-	if depth > deepest {
+	if depth > maxDepth {
 		return value{}, fmt.Errorf("maximum recursion depth exceeded while decoding a JSON array")
 	}
 	switch p.peek() {
@@ -112,25 +112,25 @@ func (p *parser) value(depth int) (value, error) {
 		text, err := p.string()
 		return value{kind: stringKind, text: text}, err
 	}
-	for word, v := range pythonWords {
-		if strings.HasPrefix(p.text[p.at:], word) {
-			p.at += len(word)
+	for word, v := range pythonLiterals {
+		if strings.HasPrefix(p.text[p.pos:], word) {
+			p.pos += len(word)
 			return v, nil
 		}
 	}
-	if literal := numberLiteral(p.text[p.at:]); literal != "" {
-		p.at += len(literal)
+	if literal := numberLiteral(p.text[p.pos:]); literal != "" {
+		p.pos += len(literal)
 		return value{kind: numberKind, text: literal}, nil
 	}
-	return value{}, p.fail("Expecting value", p.at)
+	return value{}, p.fail("Expecting value", p.pos)
 }
 
 func (p *parser) list(depth int) (value, error) {
 	v := value{kind: listKind}
-	p.at++
-	p.blank()
+	p.pos++
+	p.skipSpace()
 	if p.peek() == ']' {
-		p.at++
+		p.pos++
 		return v, nil
 	}
 	for {
@@ -139,27 +139,27 @@ func (p *parser) list(depth int) (value, error) {
 			return value{}, err
 		}
 		v.items = append(v.items, item)
-		p.blank()
+		p.skipSpace()
 		switch p.peek() {
 		case ',':
-			p.at++
-			p.blank()
+			p.pos++
+			p.skipSpace()
 		case ']':
-			p.at++
+			p.pos++
 			return v, nil
 		default:
-			return value{}, p.fail("Expecting ',' delimiter", p.at)
+			return value{}, p.fail("Expecting ',' delimiter", p.pos)
 		}
 	}
 }
 
 func (p *parser) object(depth int) (value, error) {
 	v := value{kind: objectKind}
-	places := make(map[string]int)
-	p.at++
-	p.blank()
+	indexes := make(map[string]int)
+	p.pos++
+	p.skipSpace()
 	if p.peek() == '}' {
-		p.at++
+		p.pos++
 		return v, nil
 	}
 	for {
@@ -167,174 +167,174 @@ func (p *parser) object(depth int) (value, error) {
 		if err != nil {
 			return value{}, err
 		}
-		if place, repeated := places[m.name]; repeated {
-			v.members[place] = m
+		if index, repeated := indexes[m.name]; repeated {
+			v.members[index] = m
 		} else {
-			places[m.name] = len(v.members)
+			indexes[m.name] = len(v.members)
 			v.members = append(v.members, m)
 		}
-		p.blank()
+		p.skipSpace()
 		switch p.peek() {
 		case ',':
-			p.at++
-			p.blank()
+			p.pos++
+			p.skipSpace()
 		case '}':
-			p.at++
+			p.pos++
 			return v, nil
 		default:
-			return value{}, p.fail("Expecting ',' delimiter", p.at)
+			return value{}, p.fail("Expecting ',' delimiter", p.pos)
 		}
 	}
 }
 
 func (p *parser) pair(depth int) (member, error) {
 	if p.peek() != '"' {
-		return member{}, p.fail("Expecting property name enclosed in double quotes", p.at)
+		return member{}, p.fail("Expecting property name enclosed in double quotes", p.pos)
 	}
 	name, err := p.string()
 	if err != nil {
 		return member{}, err
 	}
-	p.blank()
+	p.skipSpace()
 	if p.peek() != ':' {
-		return member{}, p.fail("Expecting ':' delimiter", p.at)
+		return member{}, p.fail("Expecting ':' delimiter", p.pos)
 	}
-	p.at++
-	p.blank()
+	p.pos++
+	p.skipSpace()
 	v, err := p.value(depth + 1)
 	return member{name, v}, err
 }
 
 func (p *parser) string() (string, error) {
-	begin := p.at
-	p.at++
+	start := p.pos
+	p.pos++
 	var out strings.Builder
-	for p.at < len(p.text) {
-		run := strings.IndexFunc(p.text[p.at:], func(r rune) bool { return r == '"' || r == '\\' || r < 0x20 })
+	for p.pos < len(p.text) {
+		run := strings.IndexFunc(p.text[p.pos:], func(r rune) bool { return r == '"' || r == '\\' || r < 0x20 })
 		if run < 0 {
 			break
 		}
-		out.WriteString(p.text[p.at : p.at+run])
-		p.at += run
-		switch p.text[p.at] {
+		out.WriteString(p.text[p.pos : p.pos+run])
+		p.pos += run
+		switch p.text[p.pos] {
 		case '"':
-			p.at++
+			p.pos++
 			return out.String(), nil
 		case '\\':
-			if err := p.escape(&out, begin); err != nil {
+			if err := p.escape(&out, start); err != nil {
 				return "", err
 			}
 		default:
-			return "", p.fail("Invalid control character at", p.at)
+			return "", p.fail("Invalid control character at", p.pos)
 		}
 	}
-	return "", p.fail("Unterminated string starting at", begin)
+	return "", p.fail("Unterminated string starting at", start)
 }
 
 var shortEscapes = map[byte]byte{
 	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
 }
 
-func (p *parser) escape(out *strings.Builder, begin int) error {
-	p.at++
-	if p.at >= len(p.text) {
-		return p.fail("Unterminated string starting at", begin)
+func (p *parser) escape(out *strings.Builder, start int) error {
+	p.pos++
+	if p.pos >= len(p.text) {
+		return p.fail("Unterminated string starting at", start)
 	}
-	if plain, ok := shortEscapes[p.text[p.at]]; ok {
+	if plain, ok := shortEscapes[p.text[p.pos]]; ok {
 		out.WriteByte(plain)
-		p.at++
+		p.pos++
 		return nil
 	}
-	if p.text[p.at] != 'u' {
-		return p.fail(`Invalid \escape`, p.at-1)
+	if p.text[p.pos] != 'u' {
+		return p.fail(`Invalid \escape`, p.pos-1)
 	}
-	unit, ok := p.unit(p.at + 1)
+	unit, ok := p.hexUnit(p.pos + 1)
 	if !ok {
-		return p.fail(`Invalid \uXXXX escape`, p.at+1)
+		return p.fail(`Invalid \uXXXX escape`, p.pos+1)
 	}
-	p.at += 5
+	p.pos += 5
 	if !utf16.IsSurrogate(unit) {
 		out.WriteRune(unit)
 		return nil
 	}
-	if strings.HasPrefix(p.text[p.at:], `\u`) {
-		if low, ok := p.unit(p.at + 2); ok && utf16.DecodeRune(unit, low) != unicode.ReplacementChar {
+	if strings.HasPrefix(p.text[p.pos:], `\u`) {
+		if low, ok := p.hexUnit(p.pos + 2); ok && utf16.DecodeRune(unit, low) != unicode.ReplacementChar {
 			out.WriteRune(utf16.DecodeRune(unit, low))
-			p.at += 6
+			p.pos += 6
 			return nil
 		}
 	}
-	// A surrogate's three bytes as UTF-8 would have them: Python carries it on, and only the tokenizer refuses it.
+	// The surrogate's bytes as a generalised UTF-8 (WTF-8): Python keeps it, and only the tokenizer rejects it.
 	out.Write([]byte{0xe0 | byte(unit>>12), 0x80 | byte(unit>>6&0x3f), 0x80 | byte(unit&0x3f)}) //nolint:gosec // masked
 	return nil
 }
 
-func (p *parser) unit(at int) (rune, bool) {
-	if at+4 > len(p.text) {
+func (p *parser) hexUnit(pos int) (rune, bool) {
+	if pos+4 > len(p.text) {
 		return 0, false
 	}
-	number, err := strconv.ParseUint(p.text[at:at+4], 16, 16)
+	number, err := strconv.ParseUint(p.text[pos:pos+4], 16, 16)
 	return rune(number), err == nil
 }
 
-// numberLiteral is the JSON number at the start of a text, or nothing.
+// numberLiteral returns the JSON number at the start of the text, or "".
 func numberLiteral(text string) string {
-	at := 0
+	pos := 0
 	digits := func() int {
-		start := at
-		for at < len(text) && text[at] >= '0' && text[at] <= '9' {
-			at++
+		start := pos
+		for pos < len(text) && text[pos] >= '0' && text[pos] <= '9' {
+			pos++
 		}
-		return at - start
+		return pos - start
 	}
 	if strings.HasPrefix(text, "-") {
-		at++
+		pos++
 	}
-	if strings.HasPrefix(text[at:], "0") {
-		at++
+	if strings.HasPrefix(text[pos:], "0") {
+		pos++
 	} else if digits() == 0 {
 		return ""
 	}
-	end := at
-	if strings.HasPrefix(text[at:], ".") {
-		at++
+	end := pos
+	if strings.HasPrefix(text[pos:], ".") {
+		pos++
 		if digits() == 0 {
 			return text[:end]
 		}
-		end = at
+		end = pos
 	}
-	if at < len(text) && (text[at] == 'e' || text[at] == 'E') {
-		at++
-		if at < len(text) && (text[at] == '+' || text[at] == '-') {
-			at++
+	if pos < len(text) && (text[pos] == 'e' || text[pos] == 'E') {
+		pos++
+		if pos < len(text) && (text[pos] == '+' || text[pos] == '-') {
+			pos++
 		}
 		if digits() > 0 {
-			end = at
+			end = pos
 		}
 	}
 	return text[:end]
 }
 
-// integral tells whether a number's literal is a Python int.
-func (v value) integral() bool {
+// isInt reports whether the value is a number whose literal is a Python int.
+func (v value) isInt() bool {
 	return v.kind == numberKind && !strings.ContainsAny(v.text, ".eENI")
 }
 
-// repr is the value as Python prints it, which is how vLLM quotes a request in its errors.
+// repr formats the value as Python prints it, which is how vLLM quotes requests in its errors.
 func (v value) repr() string {
 	switch v.kind {
 	case nullKind:
 		return "None"
 	case boolKind:
-		if v.truth {
+		if v.boolean {
 			return "True"
 		}
 		return "False"
 	case numberKind:
-		if v.integral() {
+		if v.isInt() {
 			return v.text
 		}
-		number, _ := strconv.ParseFloat(v.text, 64) // out of range is an infinity, as in Python
+		number, _ := strconv.ParseFloat(v.text, 64) // out of range yields an infinity, as in Python
 		return pythonFloat(number)
 	case stringKind:
 		return reprString(v.text)

@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc/PID/stat, the same on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
+// clockTick is the unit of CPU time in /proc/PID/stat, the same on every Linux that Go supports.
+const clockTick = 10 * time.Millisecond
 
-var errStat = errors.New("not as proc(5) says")
+var errStat = errors.New("not in the format of proc(5)")
 
-// stat is what /proc/PID/stat tells of a process.
+// stat holds the fields of /proc/PID/stat in use.
 type stat struct {
 	parent int
-	cpu    time.Duration // of user and system
+	cpu    time.Duration // user and system
 }
 
-// parseStat reads the text. Its second field is the program's name in brackets, which may hold spaces and brackets.
+// parseStat parses /proc/PID/stat. The second field is the program's name in parentheses, which may contain spaces and
+// parentheses.
 func parseStat(text string) (s stat, err error) {
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const parent, user, system = 1, 11, 12
@@ -36,16 +37,16 @@ func parseStat(text string) (s stat, err error) {
 		if err != nil {
 			return s, fmt.Errorf("%w: %w", errStat, err)
 		}
-		s.cpu += time.Duration(ticks) * tick
+		s.cpu += time.Duration(ticks) * clockTick
 	}
 	return s, nil
 }
 
-// family is the process and all that it has started, by their ids. Those that end while it looks are not among them.
-func (p *process) family() (map[int]stat, error) {
+// processTree returns the process and its descendants by id. Processes that exit meanwhile are left out.
+func (p *process) processTree() (map[int]stat, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("list processes (Linux alone tells them): %w", err)
+		return nil, fmt.Errorf("list processes (needs Linux): %w", err)
 	}
 	all := map[int]stat{}
 	for _, entry := range entries {
@@ -55,7 +56,7 @@ func (p *process) family() (map[int]stat, error) {
 		}
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id))
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		if all[id], err = parseStat(string(text)); err != nil {
 			return nil, fmt.Errorf("read CPU time of %d: %w", id, err)
@@ -63,12 +64,12 @@ func (p *process) family() (map[int]stat, error) {
 	}
 	members := descendants(all, p.command.Process.Pid)
 	if len(members) == 0 {
-		return nil, fmt.Errorf("%s has ended: %w", p.name, os.ErrProcessDone)
+		return nil, fmt.Errorf("%s has exited: %w", p.name, os.ErrProcessDone)
 	}
 	return members, nil
 }
 
-// descendants are those of all that root has started, and those that they have, with root itself.
+// descendants returns root and all its direct and indirect children.
 func descendants(all map[int]stat, root int) map[int]stat {
 	members := map[int]stat{}
 	for id, s := range all {
@@ -83,9 +84,9 @@ func descendants(all map[int]stat, root int) map[int]stat {
 	return members
 }
 
-// cpu is the processor time that the process and its workers have used.
+// cpu returns the CPU time that the process and its descendants have used.
 func (p *process) cpu() (time.Duration, error) {
-	members, err := p.family()
+	members, err := p.processTree()
 	total := time.Duration(0)
 	for _, s := range members {
 		total += s.cpu
@@ -93,16 +94,17 @@ func (p *process) cpu() (time.Duration, error) {
 	return total, err
 }
 
-// resident is the memory of the process and its workers, in bytes. Pages that they share count for each.
-func (p *process) resident() (int64, error) {
-	members, err := p.family()
+// residentMemory returns the resident memory of the process and its descendants, in bytes. Shared pages count for
+// each.
+func (p *process) residentMemory() (int64, error) {
+	members, err := p.processTree()
 	if err != nil {
 		return 0, err
 	}
 	total := int64(0)
 	for id := range members {
 		path := fmt.Sprintf("/proc/%d/statm", id)
-		text, err := os.ReadFile(path) //nolint:gosec // of a child
+		text, err := os.ReadFile(path) //nolint:gosec // of a child process
 		if err != nil {
 			return 0, fmt.Errorf("read memory: %w", err)
 		}

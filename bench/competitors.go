@@ -8,11 +8,12 @@ import (
 	"runtime"
 )
 
-// Both proxies get what the Go ones have: as many threads or workers as Go takes processors, connections to the
-// upstream that are kept, no log, and every event passed on at once. Neither closes a connection after so many requests.
+// Both proxies are configured like the Go ones: as many threads or workers as Go uses processors, kept connections to
+// the upstream, no log, each event flushed at once, and no limit on requests per connection.
 
-// nginxText wants workers, connections of a worker, a folder, the user, the upstream and the address to listen on.
-// Without folders of its own nginx opens those of its package, which belong to root.
+// nginxText is nginx's configuration. Its arguments: workers, connections per worker, a directory, the user directive,
+// the upstream and the listen address. Without these temporary paths nginx opens those of its package, which belong to
+// root.
 const nginxText = `daemon off;
 worker_processes %[1]d;
 pid %[3]s/nginx.pid;
@@ -48,8 +49,9 @@ http {
 }
 `
 
-// startNginx runs nginx in the foreground. Its workers would give up root's rights, and with them the stage's folder.
-func (s *stage) startNginx(ctx context.Context) (target, error) {
+// startNginx runs nginx in the foreground. As root it needs a user directive: otherwise its workers drop root's rights
+// and cannot access the testbed's directory.
+func (b *testbed) startNginx(ctx context.Context) (target, error) {
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, err
@@ -58,16 +60,16 @@ func (s *stage) startNginx(ctx context.Context) (target, error) {
 	if os.Geteuid() == 0 {
 		user = "user root root;"
 	}
-	path := filepath.Join(s.dir, "nginx.conf")
-	text := fmt.Sprintf(nginxText, runtime.GOMAXPROCS(0), s.programs.descriptors, s.dir, user, s.upstream, address)
+	path := filepath.Join(b.dir, "nginx.conf")
+	text := fmt.Sprintf(nginxText, runtime.GOMAXPROCS(0), b.programs.descriptors, b.dir, user, b.upstream, address)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, fmt.Errorf("write configuration: %w", err)
 	}
-	return s.start(ctx, nginx, address, "/health", s.programs.rivals[nginx].path, "-p", s.dir, "-c", path)
+	return b.start(ctx, nginx, address, "/health", b.programs.competitors[nginx].path, "-p", b.dir, "-c", path)
 }
 
-// haproxyText wants connections, threads, the address to listen on and the upstream. HAProxy takes two descriptors a
-// connection and some of its own.
+// haproxyText is HAProxy's configuration. Its arguments: connections, threads, the listen address and the upstream.
+// HAProxy uses two descriptors per connection and some more.
 const haproxyText = `global
   maxconn %d
   nbthread %d
@@ -85,15 +87,15 @@ backend vllm
   server vllm %s
 `
 
-func (s *stage) startHAProxy(ctx context.Context) (target, error) {
+func (b *testbed) startHAProxy(ctx context.Context) (target, error) {
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, err
 	}
-	path := filepath.Join(s.dir, "haproxy.cfg")
-	text := fmt.Sprintf(haproxyText, streamsWithin(s.programs.descriptors), runtime.GOMAXPROCS(0), address, s.upstream)
+	path := filepath.Join(b.dir, "haproxy.cfg")
+	text := fmt.Sprintf(haproxyText, maxStreams(b.programs.descriptors), runtime.GOMAXPROCS(0), address, b.upstream)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, fmt.Errorf("write configuration: %w", err)
 	}
-	return s.start(ctx, haproxy, address, "/health", s.programs.rivals[haproxy].path, "-db", "-f", path)
+	return b.start(ctx, haproxy, address, "/health", b.programs.competitors[haproxy].path, "-db", "-f", path)
 }

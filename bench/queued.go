@@ -13,56 +13,57 @@ import (
 	"time"
 )
 
-// waiters is how many requests wait for the one slot of their key, and waitersFor how long they may take to come.
+// queuedRequests is how many requests queue for the one slot of their key; queueTimeout limits the wait until all are
+// queued.
 const (
-	waiters    = 10_000
-	waitersFor = 30 * time.Second
+	queuedRequests = 10_000
+	queueTimeout   = 30 * time.Second
 )
 
-// waiting is what connections cost a gateway of their own, and what requests cost besides that wait on them. Bytes of
-// resident memory.
-type waiting struct {
+// queuedMemory is the resident memory that the gateway uses for idle connections, and for the requests that queue on
+// them in addition, in bytes.
+type queuedMemory struct {
 	connections, requests int64
 }
 
-func (w waiting) String() string {
-	return fmt.Sprintf("%d requests of 1 KB that wait: %.0f MB of memory, on connections that take %.0f MB idle",
-		waiters, float64(w.requests)/1e6, float64(w.connections)/1e6)
+func (m queuedMemory) String() string {
+	return fmt.Sprintf("%d queued requests of 1 KB: %.0f MB of memory, on connections that take %.0f MB idle",
+		queuedRequests, float64(m.requests)/1e6, float64(m.connections)/1e6)
 }
 
-var errNotWaiting = errors.New("not all of them wait")
+var errNotQueued = errors.New("not all requests are queued")
 
-// measureWaiting has so many requests wait behind one that a backend never answers.
-func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
+// measureQueued queues requests behind one that the backend never responds to.
+func measureQueued(ctx context.Context, p programs) (m *queuedMemory, err error) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			io.Copy(io.Discard, r.Body) //nolint:errcheck // only then does net/http notice a client that leaves
+			io.Copy(io.Discard, r.Body) //nolint:errcheck // net/http notices a client disconnect only after the body is read
 			<-r.Context().Done()
 		}
 	}))
 	defer backend.Close()
-	s, err := newStage(p)
+	b, err := newTestbed(p)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	s.upstream = backend.Listener.Addr().String()
-	g, admin, err := s.startGateway(ctx, 1)
+	defer func() { err = errors.Join(err, b.close()) }()
+	b.upstream = backend.Listener.Addr().String()
+	g, admin, err := b.startGateway(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
-	before, err := g.process.resident()
+	before, err := g.process.residentMemory()
 	if err != nil {
 		return nil, err
 	}
-	connections := make([]net.Conn, waiters)
+	connections := make([]net.Conn, queuedRequests)
 	for i := range connections {
-		if connections[i], err = used(ctx, g.address); err != nil {
+		if connections[i], err = usedConn(ctx, g.address); err != nil {
 			return nil, err
 		}
-		defer connections[i].Close() // all of them at the end
+		defer connections[i].Close() // all of them when the function returns
 	}
-	idle, err := g.process.resident()
+	idle, err := g.process.residentMemory()
 	if err != nil {
 		return nil, err
 	}
@@ -72,18 +73,18 @@ func measureWaiting(ctx context.Context, p programs) (w *waiting, err error) {
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
-	if err := awaitMetric(ctx, admin+"/metrics", "basegate_admission_waiting_requests "+strconv.Itoa(waiters-1)); err != nil {
+	if err := awaitMetric(ctx, admin+"/metrics", "basegate_admission_waiting_requests "+strconv.Itoa(queuedRequests-1)); err != nil {
 		return nil, err
 	}
-	after, err := g.process.resident()
+	after, err := g.process.residentMemory()
 	if err != nil {
 		return nil, err
 	}
-	return &waiting{idle - before, after - idle}, nil
+	return &queuedMemory{idle - before, after - idle}, nil
 }
 
-// used is a connection that has served a request.
-func used(ctx context.Context, address string) (net.Conn, error) {
+// usedConn returns a connection that has served a request.
+func usedConn(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -97,11 +98,11 @@ func used(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// awaitMetric waits for a line of the metrics.
+// awaitMetric waits until the metrics contain the line.
 func awaitMetric(ctx context.Context, url, line string) error {
-	ctx, cancel := context.WithTimeout(ctx, waitersFor)
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
-	client := &http.Client{Timeout: waitersFor}
+	client := &http.Client{Timeout: queueTimeout}
 	defer client.CloseIdleConnections()
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()
@@ -122,7 +123,7 @@ func awaitMetric(ctx context.Context, url, line string) error {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: no %q", errNotWaiting, line)
+			return fmt.Errorf("%w: no %q", errNotQueued, line)
 		}
 	}
 }

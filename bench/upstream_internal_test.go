@@ -1,0 +1,57 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/mockvllm"
+)
+
+// post sends a completion and returns its body and Content-Type.
+func post(t *testing.T, c *http.Client, url, body string) (text, contentType string) {
+	t.Helper()
+	resp, err := c.Post(url+completionsPath, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content), resp.Header.Get("Content-Type")
+}
+
+// The mock serves the client that closes its connections, through net/http.
+func TestReplayedResponsesEqualTheMocks(t *testing.T) {
+	mock := mockvllm.New(mockvllm.Options{Instant: true})
+	defer mock.Close()
+	server := httptest.NewServer(newReplayer(mock))
+	defer server.Close()
+	closing := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	keeping := &http.Client{Transport: &http.Transport{}}
+	defer keeping.CloseIdleConnections()
+	for _, body := range []string{
+		`{"prompt":"x","max_tokens":3}`,
+		`{"prompt":"x","max_tokens":100,"stream":true}`,
+		`{"prompt":"x"}`,
+		`{"prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
+		`{"prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
+	} {
+		want, wantType := post(t, closing, server.URL, body)
+		got, gotType := post(t, keeping, server.URL, body)
+		if diff := cmp.Diff(want, got); diff != "" || gotType != wantType {
+			t.Errorf("%s: got Content-Type %q, want %q, body (-want +got):\n%s", body, gotType, wantType, diff)
+		}
+	}
+	resp, err := keeping.Get(server.URL + "/health") // the hijacked connection closes, and the client retries on another
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+}
