@@ -44,19 +44,27 @@ func wireTargets(t *testing.T) []wireTarget {
 	}
 }
 
-// exchange sends each text as one write on one connection, waits for a response after each but the last, and returns the
-// statuses of all responses, as readStatuses does.
-func (w *wireTarget) exchange(t *testing.T, texts ...string) string {
+// dial connects to the listener.
+func (w *wireTarget) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", w.address, waitTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(waitTimeout))
 	if w.tls != nil {
-		conn = tls.Client(conn, &tls.Config{RootCAs: w.tls.RootCAs, ServerName: "127.0.0.1"})
+		return tls.Client(conn, &tls.Config{RootCAs: w.tls.RootCAs, ServerName: "127.0.0.1"})
 	}
+	return conn
+}
+
+// exchange sends each text as one write on one connection, waits for a response after each but the last, and returns the
+// statuses of all responses, as readStatuses does.
+func (w *wireTarget) exchange(t *testing.T, texts ...string) string {
+	t.Helper()
+	conn := w.dial(t)
+	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	for _, text := range texts[:len(texts)-1] {
 		io.WriteString(conn, text)
@@ -137,6 +145,40 @@ func TestMalformedHeadsAreRefused(t *testing.T) {
 						check("after a completion", "400 closed", post, raw)
 						check("after a completion and a GET", "400 closed", post, get, raw)
 						check("behind a completion", "200 400 closed", post+raw)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A client that has sent chunks of a wrong form learns why its connection is closed, even if it is still sending.
+func TestMalformedChunksAreAnswered(t *testing.T) {
+	for _, target := range wireTargets(t) {
+		if !target.post {
+			continue
+		}
+		t.Run(target.name, func(t *testing.T) {
+			api := string((&hostileLoad{gateway: target.gateway}).rawPost(chunked, ""))
+			form := "POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\n" + chunked + "Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+			json := "POST /console/api/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n" + chunked + "Content-Type: application/json\r\n\r\n"
+			conn := target.dial(t)
+			io.WriteString(conn, api+"2\r\n{}}\r\n0\r\n\r\n")
+			if got, err := io.ReadAll(conn); err != nil || !strings.Contains(string(got), `"code":"bad_json"`) || !strings.Contains(string(got), "chunked") {
+				t.Errorf("got %q, error %v, want code bad_json and a message about chunks", got, err)
+			}
+			for name, body := range map[string]string{
+				"no length":        "{}\r\n",
+				"a wrong length":   "2\r\n{}}\r\n0\r\n\r\n",
+				"bare LF":          "2\n{}\n0\n\n",
+				"after many bytes": fmt.Sprintf("%x\r\n%s\r\nx\r\n%[2]s", 1<<20, strings.Repeat(" ", 1<<20)),
+			} {
+				for request, want := range map[string]string{api: "400 closed", form: "400 closed", json: "401 closed"} {
+					if name == "after many bytes" && request == form {
+						want = "413 closed"
+					}
+					if got := target.exchange(t, request+body+smuggled); got != want {
+						t.Errorf("%s, %s: got %q, want %q", name, strings.SplitN(request, "\r\n", 2)[0], got, want)
 					}
 				}
 			}

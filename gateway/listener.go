@@ -66,7 +66,7 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 	protocols.SetUnencryptedHTTP2(true)
 	errorLog, _ := zap.NewStdLogAt(log.Named("http"), zap.DebugLevel) // the only error is an unknown level
 	return &http.Server{
-		Handler:           strict.Handler(handler),
+		Handler:           strict.NewHandler(handler),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       5 * time.Minute, // between two requests of a connection
 		MaxHeaderBytes:    64 << 10,

@@ -2,8 +2,8 @@
 // that end with a bare LF, and folded lines (obs-fold), which RFC 9112 lets a server accept and net/http does.
 //
 // A Conn follows the framing of a connection's requests, so it checks every head, and leaves all other rules to
-// net/http. It does not decode chunks: a connection must end with a request that has a Transfer-Encoding, which Handler
-// ensures. HTTP/2 passes unchecked.
+// net/http. It does not decode chunks: a connection must end with a request that has a Transfer-Encoding, which
+// NewHandler ensures. HTTP/2 passes unchecked.
 package strict
 
 import (
@@ -72,17 +72,4 @@ func (c *Conn) CloseWrite() error {
 		return half.CloseWrite() //nolint:wrapcheck // net's own
 	}
 	return http.ErrNotSupported
-}
-
-// Handler closes the connection after a request whose body length is ambiguous, so that no second request can hide in
-// the body. The server must have DisableGeneralOptionsHandler set, or Handler would not see OPTIONS *.
-func Handler(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0) {
-			// net/http silently ignores a Content-Length beside chunked encoding, and chunked encoding in HTTP/1.0. A
-			// proxy in front may have used the other length: RFC 9112 6.1 requires to close the connection.
-			w.Header().Set("Connection", "close")
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -3,6 +3,7 @@ package strict_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -161,16 +162,20 @@ type pieceReader struct {
 
 func (r *pieceReader) Read(p []byte) (int, error) { return r.source.Read(p[:min(len(p), r.size)]) }
 
-// serve serves the handler on a connection in memory, and returns what the server sends in response to text.
-func serve(t *testing.T, handler http.HandlerFunc, text string) string {
+// serve serves the handler on a connection in memory, and returns what the server sends in response to text. The client
+// ends its side after the text, or waits if open is set.
+func serve(t *testing.T, handler http.HandlerFunc, text string, open bool) string {
 	t.Helper()
 	accepted, client := net.Pipe()
+	received := readConn{accepted, strings.NewReader(text)}
+	if open {
+		received.Reader = io.MultiReader(received.Reader, accepted)
+	}
 	listener := &singleListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
-	listener.conns <- accepted
-	server := &http.Server{Handler: strict.Handler(handler), DisableGeneralOptionsHandler: true}
+	listener.conns <- received
+	server := &http.Server{Handler: strict.NewHandler(handler), DisableGeneralOptionsHandler: true}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(strict.NewListener(listener)) }()
-	go io.WriteString(client, text)
 	got, err := io.ReadAll(client)
 	if err != nil {
 		t.Errorf("read response: %v", err)
@@ -210,7 +215,7 @@ func TestRefusalDoesNotCancelTheRequestBefore(t *testing.T) {
 			if string(body) != "hello" || err != nil || r.Context().Err() != nil {
 				t.Errorf("got body %q, error %v, context %v, want hello and no errors", body, err, r.Context().Err())
 			}
-		}, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\nHost: a\r\n\r\n"+strings.Repeat("x", 10_000))
+		}, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\nHost: a\r\n\r\n"+strings.Repeat("x", 10_000), true)
 		if !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") || strings.Count(got, "HTTP/1.1") != 2 || !strings.Contains(got, "HTTP/1.1 400 ") {
 			t.Errorf("got %q, want status 200, then 400", got)
 		}
@@ -230,9 +235,34 @@ func TestRequestOfAmbiguousLengthIsTheLastOfItsConnection(t *testing.T) {
 			if r.URL.Path == "/hidden" {
 				t.Errorf("%q: the hidden request was served", request)
 			}
-		}, request)
+		}, request, true)
 		if strings.Count(got, "HTTP/1.") != 1 || !strings.Contains(got, "Connection: close\r\n") {
 			t.Errorf("%q: got %q, want one response with Connection: close", request, got)
+		}
+	}
+}
+
+func TestMalformedChunksAreRecognizable(t *testing.T) {
+	head := "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for body, want := range map[string]error{
+		"hello\r\n":                          strict.ErrChunks,
+		"5\r\nhello":                         io.ErrUnexpectedEOF,
+		"5\r\nhello\r\n":                     io.ErrUnexpectedEOF,
+		"5\r\nhello\r\n0\r\n\r\n":            nil,
+		"5\r\nhello\r\n0\r\nX: y\r\n\r\n":    nil,
+		"5\r\nhelloX\r\n0\r\n\r\n":           strict.ErrChunks,
+		"5\nhello\r\n0\r\n\r\n":              strict.ErrChunks,
+		"5\r\nhello\r\nx\r\n":                strict.ErrChunks,
+		"5\r\nhello\r\n-1\r\n":               strict.ErrChunks,
+		"fffffffffffffffff\r\n":              strict.ErrChunks,
+		strings.Repeat("f", 5000):            strict.ErrChunks,
+		"5\r\nhello\r\n0\r\nX y\r\n\r\n":     strict.ErrChunks,
+		"5\r\nhello\r\n0\r\nX: \x00\r\n\r\n": strict.ErrChunks,
+	} {
+		var got error
+		serve(t, func(_ http.ResponseWriter, r *http.Request) { _, got = io.ReadAll(r.Body) }, head+body, false)
+		if !errors.Is(got, want) {
+			t.Errorf("%q: got error %v, want %v", body, got, want)
 		}
 	}
 }
