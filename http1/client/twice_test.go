@@ -48,17 +48,19 @@ func (c *twiceConn) encode(text string) []byte {
 // deliveries are the times at which the second of two responses arrives. A delivery returns what it still has to send.
 var deliveries = map[string]func(c *twiceConn, first, second string) (rest []byte){
 	"in the same record": func(c *twiceConn, first, second string) []byte {
-		io.WriteString(c, first+second)
+		c.socket.Write(c.encode(first + second))
 		return nil
 	},
 	"in the same segment": func(c *twiceConn, first, second string) []byte {
 		c.socket.Write(append(c.encode(first), c.encode(second)...))
 		return nil
 	},
-	"in pieces": func(c *twiceConn, first, second string) []byte {
-		for i := 0; i < len(first+second); i += 100 {
-			io.WriteString(c, (first + second)[i:min(i+100, len(first+second))])
+	"behind pieces": func(c *twiceConn, first, second string) []byte {
+		for len(first) > 100 {
+			io.WriteString(c, first[:100])
+			first = first[100:]
 		}
+		c.socket.Write(c.encode(first + second))
 		return nil
 	},
 	"in the pool": func(c *twiceConn, first, second string) []byte {
@@ -69,18 +71,18 @@ var deliveries = map[string]func(c *twiceConn, first, second string) (rest []byt
 		return nil
 	},
 	"half of it in the same segment": func(c *twiceConn, first, second string) []byte {
-		encoded := c.encode(second)
-		c.socket.Write(append(c.encode(first), encoded[:len(encoded)/2]...))
+		before, encoded := c.encode(first), c.encode(second)
+		c.socket.Write(append(before, encoded[:len(encoded)/2]...))
 		return encoded[len(encoded)/2:]
 	},
 	"one byte of it in the same segment": func(c *twiceConn, first, second string) []byte {
-		encoded := c.encode(second)
-		c.socket.Write(append(c.encode(first), encoded[0]))
+		before, encoded := c.encode(first), c.encode(second)
+		c.socket.Write(append(before, encoded[0]))
 		return encoded[1:]
 	},
 	"half of it in the pool": func(c *twiceConn, first, second string) []byte {
-		encoded := c.encode(second)
 		io.WriteString(c, first)
+		encoded := c.encode(second)
 		<-c.pooled
 		c.socket.Write(encoded[:len(encoded)/2])
 		c.resume <- struct{}{}
