@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "http1/strict", "internal/poll", "internal/ssetest"},
+	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ssetest"},
 	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
 	{"identity", "admission", "budget", "fleet"},
 	{"report"},
