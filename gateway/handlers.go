@@ -37,7 +37,7 @@ func (g *Gateway) adminHandler() http.Handler {
 	e.GET("/debug/pprof/symbol", echo.WrapHandler(http.HandlerFunc(pprof.Symbol)))
 	e.GET("/debug/pprof/trace", echo.WrapHandler(http.HandlerFunc(pprof.Trace)))
 	e.GET("/debug/pprof/*", echo.WrapHandler(http.HandlerFunc(pprof.Index)))
-	return e
+	return requireAdminHost(g.config.Server, e)
 }
 
 // newEcho returns an echo that renders every error as the API does.
