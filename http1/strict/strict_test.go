@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -264,5 +265,31 @@ func TestMalformedChunksAreRecognizable(t *testing.T) {
 		if !errors.Is(got, want) {
 			t.Errorf("%q: got error %v, want %v", body, got, want)
 		}
+	}
+}
+
+// repeatedReader reads the same request again and again.
+type repeatedReader string
+
+func (r repeatedReader) Read(p []byte) (int, error) { return copy(p, r), nil }
+
+func BenchmarkConn(b *testing.B) {
+	for name, body := range map[string]int{"small body": 200, "large body": 3500} {
+		b.Run(name, func(b *testing.B) {
+			request := "POST /v1/completions HTTP/1.1\r\nHost: gateway:8080\r\nAuthorization: Bearer acs-bm-0123456789012345678901234567890123456789012\r\n" +
+				"User-Agent: OpenAI/Python 1.99.1\r\nAccept: application/json\r\nContent-Type: application/json\r\nAccept-Encoding: gzip, deflate\r\n" +
+				"X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-OS: Linux\r\nX-Stainless-Arch: x64\r\n" +
+				"X-Stainless-Runtime: CPython\r\nX-Stainless-Runtime-Version: 3.12.3\r\nX-Stainless-Async: async:asyncio\r\n" +
+				fmt.Sprintf("Content-Length: %d\r\n\r\n", body) + strings.Repeat("x", body)
+			c := strict.NewConn(readConn{Reader: repeatedReader(request)})
+			buffer := make([]byte, len(request))
+			b.SetBytes(int64(len(request)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if n, err := c.Read(buffer); n != len(request) || err != nil || buffer[0] != 'P' {
+					b.Fatalf("got %d bytes, error %v", n, err)
+				}
+			}
+		})
 	}
 }
