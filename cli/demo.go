@@ -79,7 +79,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 		return err
 	}
 	log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
-	defer writer.Close(logFlushTimeout) //nolint:errcheck // there is no reader who could be told
+	defer writer.Close(logFlushTimeout)
 	g, err := gateway.New(cmd.Context(), cfg, log, writer)
 	if err != nil {
 		return err

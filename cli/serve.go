@@ -149,6 +149,6 @@ func endLog(writer *logwriter.Writer, err error) error {
 		fmt.Fprintln(writer, "basegate:", err)
 		err = &printedError{err}
 	}
-	writer.Close(logFlushTimeout) //nolint:errcheck // there is no reader who could be told
+	writer.Close(logFlushTimeout) // an error means that nothing reads stderr, where it would be reported
 	return err
 }

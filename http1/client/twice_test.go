@@ -130,15 +130,19 @@ func inChunks(body string) string {
 // doubleResponses are what a backend sends for a request, as a response and what comes behind it. The body of the
 // response is that of the request.
 var doubleResponses = map[string]func(body string) (first, second string){
-	"with a length":             func(body string) (string, string) { return withLength(body), withLength("again " + body) },
-	"in chunks":                 func(body string) (string, string) { return inChunks(body), inChunks("again " + body) },
-	"a longer body":             func(body string) (string, string) { return withLength(body), "again " + withLength(body) },
-	"a trailer too many":        func(body string) (string, string) { return inChunks(body), "X: y\r\n\r\n" },
-	"an interim response":       func(body string) (string, string) { return withLength(body), "HTTP/1.1 103 Early Hints\r\n\r\n" },
-	"behind an interim one":     func(body string) (string, string) { return "HTTP/1.1 100 Continue\r\n\r\n" + withLength(body), withLength("again " + body) },
-	"a line break":              func(body string) (string, string) { return withLength(body), "\r\n" },
-	"another length":            func(body string) (string, string) { return withLength(body), withLength("") },
-	"an error behind a success": func(body string) (string, string) { return inChunks(body), "HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nagain" },
+	"with a length":       func(body string) (string, string) { return withLength(body), withLength("again " + body) },
+	"in chunks":           func(body string) (string, string) { return inChunks(body), inChunks("again " + body) },
+	"a longer body":       func(body string) (string, string) { return withLength(body), "again " + withLength(body) },
+	"a trailer too many":  func(body string) (string, string) { return inChunks(body), "X: y\r\n\r\n" },
+	"an interim response": func(body string) (string, string) { return withLength(body), "HTTP/1.1 103 Early Hints\r\n\r\n" },
+	"behind an interim one": func(body string) (string, string) {
+		return "HTTP/1.1 100 Continue\r\n\r\n" + withLength(body), withLength("again " + body)
+	},
+	"a line break":   func(body string) (string, string) { return withLength(body), "\r\n" },
+	"another length": func(body string) (string, string) { return withLength(body), withLength("") },
+	"an error behind a success": func(body string) (string, string) {
+		return inChunks(body), "HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nagain"
+	},
 }
 
 // What a backend sends behind a response must never be taken for the response to the next request, which may be another

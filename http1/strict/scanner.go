@@ -45,16 +45,16 @@ const (
 // scan checks the next bytes of the connection and returns how many of them come before the first refused one.
 func (s *scanner) scan(b []byte) (valid int) {
 	for valid < len(b) {
-		switch {
-		case s.state == unchecked:
+		switch s.state {
+		case unchecked:
 			return len(b)
-		case s.state == inBody:
+		case inBody:
 			n := min(s.length, int64(len(b)-valid))
 			valid += int(n)
 			if s.length -= n; s.length == 0 {
 				s.state = headStart
 			}
-		default:
+		case headStart, inRequestLine, lineStart, inName, inLength, inValue, lineEnd, headEnd:
 			valid += s.skip(b[valid:])
 			if valid == len(b) || !s.next(b[valid]) {
 				return valid
