@@ -24,6 +24,7 @@ import (
 	"basegate/docs"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/prompts"
 )
 
 // Settings are the part of the configuration that a reload may change.
@@ -41,7 +42,8 @@ type Deps struct {
 	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
-	DB        *database.DB      // stores feedback and saved prompts
+	DB        *database.DB // stores feedback
+	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
 	Log       *zap.Logger
 	Warm      Warmer // nil if models cannot be started from the console
@@ -58,6 +60,7 @@ type Console struct {
 	ledger      *budget.Ledger
 	fleet       *fleet.Fleet
 	db          *database.DB
+	prompts     *prompts.Store
 	warm        Warmer
 	completer   Completer
 	tokenTexts  tokenTexts
@@ -75,7 +78,7 @@ type Console struct {
 func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
-		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, warm: d.Warm, completer: d.Completer, log: d.Log,
+		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 	}

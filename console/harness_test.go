@@ -25,6 +25,7 @@ import (
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/prompts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,6 +43,7 @@ type site struct {
 	accounts *identity.Accounts
 	sessions *identity.Sessions
 	auditLog *identity.AuditLog
+	prompts  *prompts.Store
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 }
@@ -60,6 +62,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
+	s.prompts = prompts.New(db, zap.NewNop(), prompts.Settings{MaxBytesPerAccount: 100 << 20})
 	must(t, s.keys.Start(t.Context()))
 	t.Cleanup(s.keys.Close)
 	must(t, s.ledger.Start(t.Context()))
@@ -76,7 +79,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+		Ledger: s.ledger, Fleet: s.fleet, DB: db, Prompts: s.prompts, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{},
 	}
 	for _, c := range change {

@@ -12,6 +12,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/prompts"
 	"basegate/proxy"
 )
 
@@ -36,6 +37,10 @@ func proxySettings(c *config.Config) proxy.Settings {
 		Attempts:          c.Upstream.Attempts,
 		ClientAddress:     clientAddress(c.Server.TrustedProxies),
 	}
+}
+
+func promptSettings(c *config.Config) prompts.Settings {
+	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
 }
 
 func consoleSettings(c *config.Config) console.Settings {
