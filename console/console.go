@@ -1,7 +1,7 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
-// from another origin, and stores nothing in the browser but the session cookie and the choice of a light or dark
-// theme.
+// from another origin, and stores nothing in the browser but the session cookie, the cookie by which accounts know the
+// browser, and the choice of a light or dark theme.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
@@ -24,6 +24,7 @@ import (
 	"basegate/docs"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/internal/ratelimit"
 	"basegate/prompts"
 )
 
@@ -32,6 +33,7 @@ type Settings struct {
 	PublicURL       *url.URL                   // of the gateway, for browsers and clients
 	ClientAddress   func(*http.Request) string // returns the address of a request's client
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
+	AccessRequests  bool                       // users without an account can request one
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Warm.
@@ -67,7 +69,7 @@ type Console struct {
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
-	formLimiter formLimiter // for clients that are not signed in
+	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
 	tutorial    []docs.Page
@@ -81,6 +83,7 @@ func New(s Settings, d Deps) *Console {
 		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
+		formLimiter: ratelimit.New(anonymousForms),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)

@@ -75,7 +75,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	}}, fleetSettings, http.DefaultTransport, nil, zap.NewNop())
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
-		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
+		ClientAddress: func(*http.Request) string { return "192.0.2.1" }, AccessRequests: true,
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
@@ -175,6 +175,21 @@ func (b *browser) send(method, path string, form url.Values, header ...string) r
 	body, err := io.ReadAll(resp.Body)
 	must(b.t, err)
 	return response{resp.StatusCode, resp.Header, string(body)}
+}
+
+// addressFromHeader lets tests choose the client's address.
+func addressFromHeader(s *console.Settings, _ *console.Deps) {
+	s.ClientAddress = func(r *http.Request) string { return r.Header.Get("Client-Address") }
+}
+
+// postFrom is post from an address. See addressFromHeader.
+func (b *browser) postFrom(address, path string, fields ...string) response {
+	b.t.Helper()
+	form := map[string][]string{}
+	for i := 0; i < len(fields); i += 2 {
+		form[fields[i]] = []string{fields[i+1]}
+	}
+	return b.send(http.MethodPost, path, form, "Client-Address", address)
 }
 
 // sendJSON sends a JSON body, as the workbench's scripts do.

@@ -75,7 +75,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
+	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
@@ -177,6 +177,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
