@@ -64,14 +64,14 @@ func (s *Sessions) SetPassword(ctx context.Context, email, password string) erro
 }
 
 // ChangePassword sets the password of an account, whose user is signed in, if c.Password is its present one. It ends all
-// sessions of the account and returns the tokens of a new one. Failures count for the network and for such changes, not
-// for sign-ins to the account, so strangers who fail to sign in do not delay it. The error may be ErrBadCredentials, a
-// *TooManyAttemptsError or ErrBadPassword.
+// sessions of the account and returns the tokens of a new one. Failures count for such changes of the account, neither
+// for its sign-ins nor for the network, so strangers who fail to sign in do not delay it. The error may be
+// ErrBadCredentials, a *TooManyAttemptsError or ErrBadPassword.
 func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next string) (SignedIn, error) {
 	if err := checkPassword(next, c.Email); err != nil {
 		return SignedIn{}, err
 	}
-	l, err := s.checkCredentials(ctx, c, "change "+strings.ToLower(c.Email))
+	l, err := s.checkCredentials(ctx, c, "", "change "+strings.ToLower(c.Email))
 	if err != nil {
 		return SignedIn{}, err
 	}

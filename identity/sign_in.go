@@ -40,8 +40,9 @@ type SignedIn struct {
 // SignIn creates a session if the password is the account's.
 //
 // Failed sign-ins delay the network that they come from, and the account: see slowdownSettings. Strangers who know an
-// account's address can so delay its sign-ins, but not those from a browser that the account knows, which has a count of
-// its own. An unknown address is treated like a wrong password, also in the time that it takes.
+// account's address, or share a network with its user, can so delay its sign-ins, but not those from a browser that the
+// account knows: only failures from that browser count for it. An unknown address is treated like a wrong password, also
+// in the time that it takes.
 //
 // The error may be ErrBadCredentials, a *TooManyAttemptsError, or, only if the password is right, ErrAccountPending or
 // ErrAccountDisabled.
@@ -49,15 +50,15 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	if len(c.Email) > maxEmail {
 		return SignedIn{}, ErrBadCredentials
 	}
-	subject := accountSubject(c.Email)
+	network, subject := ratelimit.Network(c.Address), accountSubject(c.Email)
 	known, err := s.knowsBrowser(ctx, c)
 	if err != nil {
 		return SignedIn{}, err
 	}
 	if known {
-		subject = "browser " + string(hashToken(c.Browser))
+		network, subject = "", "browser "+string(hashToken(c.Browser))
 	}
-	l, err := s.checkCredentials(ctx, c, subject)
+	l, err := s.checkCredentials(ctx, c, network, subject)
 	if err != nil {
 		return SignedIn{}, err
 	}
@@ -90,12 +91,13 @@ func (s *Sessions) knowsBrowser(ctx context.Context, c Credentials) (bool, error
 	return selectKnownBrowser(ctx, s.db.Read(), c.Email, c.Browser)
 }
 
-// checkCredentials returns the account if the password is its password. Failures count for the network and for the
-// subject. The error may be ErrBadCredentials or a *TooManyAttemptsError.
-func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, subject string) (login, error) {
-	network := ratelimit.Network(c.Address)
-	if err := s.networks.begin(network); err != nil {
-		return login{}, err
+// checkCredentials returns the account if the password is its password. Failures count for the subject, and for the
+// network unless that is empty. The error may be ErrBadCredentials or a *TooManyAttemptsError.
+func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network, subject string) (login, error) {
+	if network != "" {
+		if err := s.networks.begin(network); err != nil {
+			return login{}, err
+		}
 	}
 	if err := s.accounts.begin(subject); err != nil {
 		return login{}, err

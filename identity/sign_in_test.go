@@ -146,6 +146,8 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startStoreWithPassword(t)
+		known, err := s.Sessions.SignIn(t.Context(), identity.Credentials{Email: ada, Password: password, Address: "2001:db8:0:ff::2"})
+		must(t, err)
 		try := func(email, address string) error {
 			_, err := s.Sessions.SignIn(t.Context(), identity.Credentials{Email: email, Password: password, Address: address})
 			return err
@@ -159,6 +161,12 @@ func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
 			t.Errorf("an attempt from the same /56: got error %v, want a TooManyAttemptsError", err)
 		}
 		must(t, try(ada, "2001:db8:0:100::1"))
+		c := identity.Credentials{Email: ada, Password: password, Address: "2001:db8:0:ff::2", Browser: known.Browser}
+		_, err = s.Sessions.SignIn(t.Context(), c)
+		must(t, err) // a known browser is not delayed by others of its network
+		_, err = s.Sessions.ChangePassword(t.Context(), c, password+"!")
+		must(t, err)
+		must(t, s.Sessions.SetPassword(t.Context(), ada, password))
 		wait(time.Second)
 		must(t, try(ada, "2001:db8:0:ff::2"))
 	})
