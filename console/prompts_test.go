@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -26,6 +27,26 @@ func TestNoTransactionOfASaveIsLarge(t *testing.T) {
 	wantSmallTransactions(t, "update", s.path)
 	wantStatus(t, "delete", b.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
 	wantSmallTransactions(t, "delete", s.path)
+}
+
+// Saves of several users at the same time do not share a transaction either.
+func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
+	s := newSite(t)
+	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 100_000) + `"}]}}`
+	var saves sync.WaitGroup
+	for i := range 8 {
+		email := fmt.Sprintf("%d@example.org", i)
+		s.account(email, false)
+		b := s.signIn(email)
+		saves.Go(func() {
+			body := `{"name":"n","model":"llama-8b","document":` + document + `}`
+			if got := b.sendJSON(http.MethodPost, "/console/api/prompts", body); got.status != http.StatusCreated {
+				t.Errorf("save: got status %d, want 201: %s", got.status, got.body)
+			}
+		})
+	}
+	saves.Wait()
+	wantSmallTransactions(t, "concurrent saves", s.path)
 }
 
 // wantSmallTransactions fails the test if a transaction in the write-ahead log of a database is larger than a chunk and

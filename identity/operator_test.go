@@ -170,7 +170,7 @@ func TestChangeByTheOperatorOfOneCapLeavesTheOthersToTheHolder(t *testing.T) {
 }
 
 // The operator can set a limit to the value that the holder has chosen: from then on it is the operator's.
-func TestOperatorTakesOverALimitOfTheHolder(t *testing.T) {
+func TestOperatorClaimsALimitOfTheHolder(t *testing.T) {
 	s := startStoreWithAda(t)
 	key := createOwnKey(t, s)
 	own := holder(t, s)

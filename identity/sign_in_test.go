@@ -25,8 +25,8 @@ func isTooMany(err error) bool {
 	return ok
 }
 
-// hammer tries wrong passwords for an account from many networks until it is delayed.
-func hammer(t *testing.T, s *identity.Store, email string) {
+// failSignIns tries wrong passwords for an account from many networks until it is delayed.
+func failSignIns(t *testing.T, s *identity.Store, email string) {
 	t.Helper()
 	for i := range 6 {
 		c := identity.Credentials{Email: email, Password: "wrong", Address: fmt.Sprintf("198.51.%d.1", i)}
@@ -52,7 +52,7 @@ func TestSignInFromAKnownBrowserIsNotDelayedByStrangers(t *testing.T) {
 		c := identity.Credentials{Email: ada, Password: password, Address: address}
 		tokens, err := s.Sessions.SignIn(ctx, c)
 		must(t, err)
-		hammer(t, s, strings.ToUpper(ada))
+		failSignIns(t, s, strings.ToUpper(ada))
 		if _, err := s.Sessions.SignIn(ctx, c); !isTooMany(err) {
 			t.Errorf("the right password from an unknown browser: got error %v, want a TooManyAttemptsError", err)
 		}
@@ -94,7 +94,7 @@ func TestBrowserIsKnownToItsAccountOnlyUntilThePasswordChanges(t *testing.T) {
 	}
 	known, err := signIn("", password)
 	must(t, err)
-	hammer(t, s, ada)
+	failSignIns(t, s, ada)
 	if _, err := signIn(eves.Browser, password); !isTooMany(err) {
 		t.Errorf("a browser that another account knows: got error %v, want a TooManyAttemptsError", err)
 	}
@@ -133,7 +133,7 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 	if n != identity.MaxKnownBrowsers {
 		t.Errorf("got %d known browsers, want %d", n, identity.MaxKnownBrowsers)
 	}
-	hammer(t, s, ada)
+	failSignIns(t, s, ada)
 	c := identity.Credentials{Email: ada, Password: password, Address: address, Browser: first.Browser}
 	if _, err := s.Sessions.SignIn(ctx, c); !isTooMany(err) {
 		t.Errorf("the least recently used browser: got error %v, want a TooManyAttemptsError", err)
@@ -293,7 +293,7 @@ func TestNoSessionSurvivesTheDisablingOfItsAccount(t *testing.T) {
 
 func TestStrangersDoNotDelayAPasswordChange(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithPassword(t)
-	hammer(t, s, ada)
+	failSignIns(t, s, ada)
 	_, err := s.Sessions.ChangePassword(ctx, identity.Credentials{Email: ada, Password: password, Address: address}, password+"!")
 	must(t, err)
 }

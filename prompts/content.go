@@ -53,7 +53,7 @@ func (s *Store) write(ctx context.Context, apply func(context.Context, database.
 	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(applyCtx, tx) })
 }
 
-// writeContent stores the chunks of a content, each in a transaction of its own, and calls publish in that of the last.
+// writeContent stores the chunks of a content, each in a separate transaction, and calls publish in that of the last.
 // Until then the content counts as left over, so that it is deleted if the save is interrupted.
 func (s *Store) writeContent(ctx context.Context, c content, publish func(context.Context, database.Tx) error) (err error) {
 	chunks := slices.Collect(slices.Chunk(c.data, chunkBytes))
@@ -104,8 +104,8 @@ func (s *Store) removeDiscarded(ctx context.Context, old stored) {
 	}
 }
 
-// remove deletes a content that is left over, one chunk in a transaction. If that fails, the cleaner tries again. It goes
-// on if ctx ends, since a user who deletes a prompt and closes the browser wants it gone.
+// remove deletes a content that is left over, one chunk in a transaction. If that fails, the cleaner tries again. It
+// continues if ctx ends, since a user who deletes a prompt and closes the browser wants it gone.
 func (s *Store) remove(ctx context.Context, contentID string) {
 	if err := s.removeChunks(context.WithoutCancel(ctx), contentID); err != nil {
 		s.logFailedRemoval(err)

@@ -159,7 +159,7 @@ func insertLeftoverChunk(ctx context.Context, tx database.Tx, contentID string, 
 
 // readChunks passes the chunks of a content to read, from the chunk with the number first, until it returns false. read
 // must not keep the bytes.
-func readChunks(ctx context.Context, q querier, contentID string, first int64, read func([]byte) (goOn bool)) error {
+func readChunks(ctx context.Context, q querier, contentID string, first int64, read func([]byte) (more bool)) error {
 	const text = `SELECT data FROM prompt_chunks WHERE content_id = $1 AND n >= $2 ORDER BY n`
 	rows, err := q.QueryContext(ctx, text, contentID, first)
 	if err != nil {

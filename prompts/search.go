@@ -47,7 +47,7 @@ func contains(ctx context.Context, q querier, p listed, words []string) (bool, e
 	}
 	m := newMatcher(words)
 	skip := int(p.documentBytes % chunkBytes) // the text begins in the chunk in which the document ends
-	err := readChunks(ctx, q, p.contentID, p.documentBytes/chunkBytes, func(chunk []byte) (goOn bool) {
+	err := readChunks(ctx, q, p.contentID, p.documentBytes/chunkBytes, func(chunk []byte) (more bool) {
 		m.add(chunk[min(skip, len(chunk)):])
 		skip = 0
 		return len(m.missing) > 0
