@@ -110,7 +110,7 @@ func TestTokenizeAndDetokenizeUseTheModelsTokenizer(t *testing.T) {
 		`{"model":"llama-8b","prompt":3}`:   "not understood",
 		`{"model":"llama-8b","words":"x"}`:  "words",
 		`{"model":`:                         "JSON",
-		`{"model":"llama-8b"} {}`:           "goes on behind its end",
+		`{"model":"llama-8b"} {}`:           "data after the JSON value",
 	} {
 		got := b.sendJSON(http.MethodPost, "/console/api/tokenize", body)
 		if got.status < 400 || got.status >= 500 || !strings.Contains(got.body, part) {
