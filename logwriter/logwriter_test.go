@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// reader is where the log goes. Its Write blocks while stalled is open, and then does what answer says.
+// reader is where the log goes. Its Write blocks while stalled is open, and then does what answer does.
 type reader struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -75,7 +75,7 @@ func TestCloseWritesEveryLineInOrder(t *testing.T) {
 	}
 }
 
-func TestStalledReaderBlocksNobodyAndTheRestIsWritten(t *testing.T) {
+func TestStalledReaderBlocksNoWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReader()
 		w := logwriter.New(r)

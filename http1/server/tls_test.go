@@ -89,7 +89,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 	}
 }
 
-func TestClientWithoutTLSIsToldSo(t *testing.T) {
+func TestPlainHTTPOverTLSGetsAnExplanation(t *testing.T) {
 	address, _ := serveTLS(t, &http.Server{Handler: http.HandlerFunc(echo)})
 	c := dial(t, address)
 	c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -28,7 +28,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// twiceConn is a backend's connection, on which it answers a request twice.
+// twiceConn is a backend's connection, on which it sends two responses to each request.
 type twiceConn struct {
 	net.Conn           // with TLS, if the test uses it
 	socket   *heldConn // below TLS
@@ -90,7 +90,7 @@ var deliveries = map[string]func(c *twiceConn, first, second string) (rest []byt
 	},
 }
 
-// serve answers the requests of a connection twice. If a part of the second response is left, the backend sends it as
+// serve sends two responses to each request of a connection. If a part of the second response is left, the backend sends it as
 // soon as the client uses the connection again.
 func (c *twiceConn) serve(response func(body string) (first, second string), deliver func(c *twiceConn, first, second string) []byte) {
 	c.reader = bufio.NewReader(c)
