@@ -83,64 +83,68 @@ func TestSignInFromAKnownBrowserIsNotDelayedByStrangers(t *testing.T) {
 }
 
 func TestBrowserIsKnownToItsAccountOnlyUntilThePasswordChanges(t *testing.T) {
-	ctx, s := t.Context(), startStoreWithPassword(t)
-	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: "eve@example.org"})
-	must(t, err)
-	must(t, s.Sessions.SetPassword(ctx, "eve@example.org", password))
-	eves, err := s.Sessions.SignIn(ctx, identity.Credentials{Email: "eve@example.org", Password: password, Address: address})
-	must(t, err)
-	signIn := func(browser, password string) (identity.SignedIn, error) {
-		return s.Sessions.SignIn(ctx, identity.Credentials{Email: ada, Password: password, Address: address, Browser: browser})
-	}
-	known, err := signIn("", password)
-	must(t, err)
-	failSignIns(t, s, ada)
-	if _, err := signIn(eves.Browser, password); !isTooMany(err) {
-		t.Errorf("a browser that another account knows: got error %v, want a TooManyAttemptsError", err)
-	}
-	known, err = signIn(known.Browser, password)
-	must(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, s := t.Context(), startStoreWithPassword(t)
+		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: "eve@example.org"})
+		must(t, err)
+		must(t, s.Sessions.SetPassword(ctx, "eve@example.org", password))
+		eves, err := s.Sessions.SignIn(ctx, identity.Credentials{Email: "eve@example.org", Password: password, Address: address})
+		must(t, err)
+		signIn := func(browser, password string) (identity.SignedIn, error) {
+			return s.Sessions.SignIn(ctx, identity.Credentials{Email: ada, Password: password, Address: address, Browser: browser})
+		}
+		known, err := signIn("", password)
+		must(t, err)
+		failSignIns(t, s, ada)
+		if _, err := signIn(eves.Browser, password); !isTooMany(err) {
+			t.Errorf("a browser that another account knows: got error %v, want a TooManyAttemptsError", err)
+		}
+		known, err = signIn(known.Browser, password)
+		must(t, err)
 
-	changed, err := s.Sessions.ChangePassword(ctx, identity.Credentials{Email: ada, Password: password, Address: address}, password+"!")
-	must(t, err)
-	if _, err := signIn(known.Browser, password+"!"); !isTooMany(err) {
-		t.Errorf("a browser known before the password was changed: got error %v, want a TooManyAttemptsError", err)
-	}
-	changed, err = signIn(changed.Browser, password+"!")
-	must(t, err)
-	must(t, s.Sessions.SignOutEverywhere(ctx, ada))
-	if _, err := signIn(changed.Browser, password+"!"); !isTooMany(err) {
-		t.Errorf("a browser known before signing out everywhere: got error %v, want a TooManyAttemptsError", err)
-	}
+		changed, err := s.Sessions.ChangePassword(ctx, identity.Credentials{Email: ada, Password: password, Address: address}, password+"!")
+		must(t, err)
+		if _, err := signIn(known.Browser, password+"!"); !isTooMany(err) {
+			t.Errorf("a browser known before the password was changed: got error %v, want a TooManyAttemptsError", err)
+		}
+		changed, err = signIn(changed.Browser, password+"!")
+		must(t, err)
+		must(t, s.Sessions.SignOutEverywhere(ctx, ada))
+		if _, err := signIn(changed.Browser, password+"!"); !isTooMany(err) {
+			t.Errorf("a browser known before signing out everywhere: got error %v, want a TooManyAttemptsError", err)
+		}
+	})
 }
 
 func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
-	ctx, db := t.Context(), openDatabase(t, newPath(t))
-	s := newStore(db)
-	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
-	must(t, err)
-	must(t, s.Sessions.SetPassword(ctx, ada, password))
-	var first, last identity.SignedIn
-	for i := range identity.MaxKnownBrowsers + 1 {
-		last, err = s.Sessions.SignIn(ctx, identity.Credentials{Email: ada, Password: password, Address: address})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), openDatabase(t, newPath(t))
+		s := newStore(db)
+		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
 		must(t, err)
-		if i == 0 {
-			first = last
+		must(t, s.Sessions.SetPassword(ctx, ada, password))
+		var first, last identity.SignedIn
+		for i := range identity.MaxKnownBrowsers + 1 {
+			last, err = s.Sessions.SignIn(ctx, identity.Credentials{Email: ada, Password: password, Address: address})
+			must(t, err)
+			if i == 0 {
+				first = last
+			}
 		}
-	}
-	var n int
-	must(t, db.Read().QueryRow("SELECT count(*) FROM known_browsers").Scan(&n))
-	if n != identity.MaxKnownBrowsers {
-		t.Errorf("got %d known browsers, want %d", n, identity.MaxKnownBrowsers)
-	}
-	failSignIns(t, s, ada)
-	c := identity.Credentials{Email: ada, Password: password, Address: address, Browser: first.Browser}
-	if _, err := s.Sessions.SignIn(ctx, c); !isTooMany(err) {
-		t.Errorf("the least recently used browser: got error %v, want a TooManyAttemptsError", err)
-	}
-	c.Browser = last.Browser
-	_, err = s.Sessions.SignIn(ctx, c)
-	must(t, err)
+		var n int
+		must(t, db.Read().QueryRow("SELECT count(*) FROM known_browsers").Scan(&n))
+		if n != identity.MaxKnownBrowsers {
+			t.Errorf("got %d known browsers, want %d", n, identity.MaxKnownBrowsers)
+		}
+		failSignIns(t, s, ada)
+		c := identity.Credentials{Email: ada, Password: password, Address: address, Browser: first.Browser}
+		if _, err := s.Sessions.SignIn(ctx, c); !isTooMany(err) {
+			t.Errorf("the least recently used browser: got error %v, want a TooManyAttemptsError", err)
+		}
+		c.Browser = last.Browser
+		_, err = s.Sessions.SignIn(ctx, c)
+		must(t, err)
+	})
 }
 
 func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
