@@ -30,20 +30,21 @@ import (
 
 // Gateway is one running gateway.
 type Gateway struct {
-	config   *config.Config
-	log      *zap.Logger
-	registry *prometheus.Registry
-	db       *database.DB
-	keys     *identity.Keys
-	queue    *admission.Queue
-	ledger   *budget.Ledger
-	fleet    *fleet.Fleet
-	proxy    *proxy.Server
-	prompts  *prompts.Store
-	console  *console.Console
-	public   *listener
-	admin    *listener
-	abort    context.CancelCauseFunc // cancels every request in flight
+	config    *config.Config
+	log       *zap.Logger
+	logWriter LogWriter
+	registry  *prometheus.Registry
+	db        *database.DB
+	keys      *identity.Keys
+	queue     *admission.Queue
+	ledger    *budget.Ledger
+	fleet     *fleet.Fleet
+	proxy     *proxy.Server
+	prompts   *prompts.Store
+	console   *console.Console
+	public    *listener
+	admin     *listener
+	abort     context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -54,18 +55,26 @@ type cleanup struct {
 	run  func(context.Context) error
 }
 
+// LogWriter is the state of what writes the log. Package logwriter implements it.
+type LogWriter interface {
+	Failing() bool   // lines are being lost
+	Dropped() uint64 // lines lost so far
+}
+
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
+// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened. The
+// gateway reports the state of the log's writer.
+func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
+	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
-	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		droppedLines(writer))
 	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -96,7 +105,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	g.admin = newListener("admin", cfg.Server.AdminListen, strictServer{admin})
 	return g, nil
 }
 
