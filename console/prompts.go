@@ -224,9 +224,25 @@ func (c *Console) findPrompts(ctx context.Context, account string, words []strin
 		fmt.Fprintf(&text, ` AND words LIKE $%d ESCAPE '\'`, len(args))
 	}
 	fmt.Fprintf(&text, " ORDER BY updated_at DESC, id LIMIT %d", maxPromptsReturned+1)
-	rows, err := c.db.Read().QueryContext(ctx, text.String(), args...)
+	prompts := []prompt{}
+	// An account may have gigabytes of them.
+	err := c.db.Report(ctx, account, promptsWait, func(ctx context.Context, from database.Reader) (err error) {
+		prompts, err = selectPrompts(ctx, from, text.String(), args)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list prompts: %w", err)
+	}
+	return prompts, nil
+}
+
+// promptsWait is how long a search waits for other long reads.
+const promptsWait = 2 * time.Second
+
+func selectPrompts(ctx context.Context, from database.Reader, text string, args []any) ([]prompt, error) {
+	rows, err := from.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
 	}
 	defer rows.Close()
 	prompts := []prompt{}

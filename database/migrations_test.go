@@ -64,9 +64,6 @@ func TestMigrationAddsCapsToAnOlderDatabase(t *testing.T) {
 			}
 		}
 	}
-	must(t, db.WriteGrouped(t.Context(), execute(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
-		workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
-		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
 }
 
 func TestMigrationDerivesTheLastUseOfKeysFromRequests(t *testing.T) {

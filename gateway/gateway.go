@@ -25,6 +25,7 @@ import (
 	"basegate/http1/client"
 	"basegate/identity"
 	"basegate/proxy"
+	"basegate/usage"
 )
 
 // Gateway is one running gateway.
@@ -32,10 +33,12 @@ type Gateway struct {
 	config   *config.Config
 	log      *zap.Logger
 	registry *prometheus.Registry
+	lock     *database.Lock
 	db       *database.DB
 	keys     *identity.Keys
 	queue    *admission.Queue
 	ledger   *budget.Ledger
+	usage    *usage.Store
 	fleet    *fleet.Fleet
 	proxy    *proxy.Server
 	console  *console.Console
@@ -55,7 +58,8 @@ type cleanup struct {
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened.
+// New locks and opens the database and builds all components. It starts nothing. If it fails, it closes what it has
+// opened. If another gateway has the database, it fails before it changes anything.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
 	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
 	defer func() {
@@ -64,6 +68,11 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		}
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
+	if err != nil {
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
 	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -76,6 +85,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
+	g.usage = usage.New(g.db, log.Named("usage"))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
@@ -85,7 +95,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	})
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
@@ -112,6 +122,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
+	g.usage.Start(ctx)
+	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
@@ -121,6 +133,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 			return err
 		}
 		g.onStop(l.name+" listener", l.stop)
+	}
+	if err := g.lock.SetAddress(g.Addr().String()); err != nil {
+		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
 	return nil
