@@ -102,12 +102,17 @@ func newBatch() *batch {
 
 // add adds a request n times; n is 1 or -1.
 func (b *batch) add(e *ended, n int64) {
-	for _, l := range []*level{hours, days} {
-		find(b, b.series, e.series, l, e.time).add(e, n)
-	}
+	b.addSeries(e, n)
 	tag := tagKey{e.series.account, e.series.key, e.tag}
 	for _, l := range []*level{tagDays, tagMonths} {
 		find(b, b.tags, tag, l, e.time).add(e, n)
+	}
+}
+
+// addSeries is add for the rollups of series only.
+func (b *batch) addSeries(e *ended, n int64) {
+	for _, l := range []*level{hours, days} {
+		find(b, b.series, e.series, l, e.time).add(e, n)
 	}
 }
 
