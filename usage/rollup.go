@@ -17,7 +17,7 @@ const (
 	// A write of rollups delays the settlements that are queued behind it, so the number of rows is adapted to make it
 	// take this long, and longer while there are many rows to add, because each write costs an fsync.
 	targetWrite  = 2 * time.Millisecond
-	targetBuild  = 25 * time.Millisecond
+	targetBuild  = 100 * time.Millisecond
 	minBatchRows = 50
 	maxBatchRows = 5000
 
