@@ -159,7 +159,11 @@ type position struct {
 func selectRequests(ctx context.Context, from database.Reader, f *Filter, last int64, after *position, limit int) ([]Row, position, error) {
 	var s statement
 	s.addParam(`SELECT `+requestColumns+` FROM requests WHERE seq <= `, last)
-	s.addRowFilter(f)
+	within := *f
+	if after != nil { // SQLite seeks by the bound of the time, not by the comparison of two columns
+		within.Until = time.UnixMicro(after.time + 1)
+	}
+	s.addRowFilter(&within)
 	if after != nil {
 		s.addParam(` AND (time, seq) < (`, after.time)
 		s.addParam(`, `, after.seq)
