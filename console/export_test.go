@@ -35,3 +35,9 @@ func (l *FormLimiter) Allow(address string) (retryIn time.Duration) { return l.l
 
 // Len returns the number of addresses with a bucket.
 func (l *FormLimiter) Len() int { return len(l.limiter.buckets) }
+
+// SetPatience sets how long the client of a download may read nothing.
+func (c *Console) SetPatience(d time.Duration) { c.patience = d }
+
+// MaxDownloads is the limit of the downloads of an account at the same time.
+const MaxDownloads = maxDownloads
