@@ -92,7 +92,7 @@ func (e *environment) fillLedger(rows int) {
 func (g *gateway) waitForRollups() {
 	g.t.Helper()
 	db := g.openLedger()
-	poll.Within(g.t, 5*time.Minute, "the rollups are built", func() bool {
+	poll.Within(g.t, 15*time.Minute, "the rollups are built", func() bool {
 		var left int
 		err := db.QueryRowContext(g.t.Context(), `SELECT count(*) FROM requests WHERE seq > (SELECT seq FROM usage_watermark)`).Scan(&left)
 		return err == nil && left == 0

@@ -17,8 +17,9 @@ const (
 	// A write of rollups delays the settlements that are queued behind it, so the number of rows is adapted to make it
 	// take this long, and longer while there are many rows to add, because each write costs an fsync.
 	targetWrite  = 2 * time.Millisecond
-	targetBuild  = 100 * time.Millisecond
 	minBatchRows = 50
+	targetBuild  = 100 * time.Millisecond
+	minBuildRows = 500
 	maxBatchRows = 5000
 
 	// The progress of a long build is logged.
@@ -127,15 +128,15 @@ func (s *Store) addBatch(ctx context.Context, from database.Reader) (left int64,
 
 // adapt sets the size of the next batch by how long the last one took to write, and by how many rows are left.
 func (r *rollups) adapt(rows int, took time.Duration, left int64) {
-	target := targetWrite
+	target, least := targetWrite, minBatchRows
 	if left > maxBatchRows {
-		target = targetBuild
+		target, least = targetBuild, minBuildRows
 	}
 	switch {
 	case took > target:
-		r.rows = max(minBatchRows, rows*3/4)
+		r.rows = max(least, rows*3/4)
 	case took < target/2 && rows == r.rows:
-		r.rows = min(maxBatchRows, rows*5/4)
+		r.rows = min(maxBatchRows, max(least, rows*5/4))
 	}
 }
 
