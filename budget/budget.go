@@ -69,7 +69,8 @@ type Ledger struct {
 	log      *zap.Logger
 	settings Settings
 	metrics  *metrics
-	submit   submitFunc // nil before Start
+	submit   submitFunc                                                       // nil before Start
+	enqueue  func(func(context.Context, database.Tx) error) *database.Pending // a write of several statements; nil before Start
 	clock    func() time.Time
 
 	mu       sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
@@ -118,6 +119,9 @@ func (l *Ledger) Start(ctx context.Context) error {
 			return l.db.EnqueueStatement(write)
 		}
 		return l.db.SubmitStatement(write)
+	}
+	l.enqueue = func(apply func(context.Context, database.Tx) error) *database.Pending {
+		return l.db.Enqueue(func(tx database.Tx) error { return apply(endless, tx) })
 	}
 	l.closed = false
 	l.mu.Unlock()

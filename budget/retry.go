@@ -25,7 +25,7 @@ type pendingSettlement struct {
 // writeSettlement submits an attempt to write the settlement. If wait is true, the caller goes on to wait for it.
 func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 	if s.attempted {
-		s.write = l.db.Enqueue(func(tx database.Tx) error { return s.rewrite(context.Background(), tx) })
+		s.write = l.enqueue(s.rewrite)
 		return
 	}
 	s.attempted = true

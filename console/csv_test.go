@@ -41,7 +41,7 @@ func (b *browser) startDownload() (status int, rest *bufio.Reader) {
 	conn, err := net.Dial("tcp", address.Host)
 	must(b.t, err)
 	b.t.Cleanup(func() { conn.Close() })
-	must(b.t, conn.(*net.TCPConn).SetReadBuffer(4096)) //nolint:errcheck // a TCP connection
+	must(b.t, conn.(*net.TCPConn).SetReadBuffer(4096))
 	var cookies []string
 	for _, c := range b.client.Jar.Cookies(address) {
 		cookies = append(cookies, c.Name+"="+c.Value)

@@ -30,7 +30,7 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	}
 	conn := &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c} //nolint:errcheck // the type that this driver opens
 	if c.setup != "" {
-		if _, err := conn.SQLiteConn.Exec(c.setup, nil); err != nil {
+		if _, err := conn.Exec(c.setup, nil); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}

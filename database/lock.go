@@ -164,11 +164,9 @@ const maxHolder = 4 << 10
 
 // readHolder reads the description of the lock's holder. It is empty if the holder is just writing it.
 func readHolder(file *os.File) (h Holder) {
-	text, err := io.ReadAll(io.NewSectionReader(file, 0, maxHolder))
-	if err == nil {
-		err = json.Unmarshal(text, &h)
-	}
-	if err != nil {
+	text := make([]byte, maxHolder)
+	n, err := file.ReadAt(text, 0)
+	if err != nil && !errors.Is(err, io.EOF) || json.Unmarshal(text[:n], &h) != nil {
 		return Holder{}
 	}
 	return h

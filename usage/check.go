@@ -56,7 +56,7 @@ func (s *Store) Check(ctx context.Context, report func(Difference)) error {
 func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 	found := map[int64]bool{}
 	add := func(text string, start func(int64) int64) error {
-		rows, err := s.db.Read().QueryContext(ctx, text)
+		rows, err := s.db.Read().QueryContext(ctx, text) //nolint:sqlclosecheck // each closes it
 		if err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func (c *checker) compareLevel(ctx context.Context, b *batch, l *level, day segm
 			expected = &rollup{}
 		}
 		delete(b.series[k], p)
-		detail := stored.counts.difference(expected.counts)
+		detail := stored.difference(expected.counts)
 		if err := stored.latency.mergeEncoded(encoded); err != nil {
 			detail = "its latencies cannot be read"
 		} else if detail == "" && string(stored.latency.encode()) != string(expected.latency.encode()) {

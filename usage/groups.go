@@ -244,7 +244,7 @@ func (g *groupSum) targets(r *Row) []any {
 
 // scan adds the groups that a query returns, with encoded latencies if there are any.
 func (g *groupSum) scan(ctx context.Context, from database.Reader, q *statement, latency bool) error {
-	found, err := q.query(ctx, from)
+	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (g *groupSum) scan(ctx context.Context, from database.Reader, q *statement,
 
 // scanLatencies adds the rows that a query returns.
 func (g *groupSum) scanLatencies(ctx context.Context, from database.Reader, q *statement) error {
-	found, err := q.query(ctx, from)
+	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 	if err != nil {
 		return err
 	}

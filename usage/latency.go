@@ -83,16 +83,6 @@ func (h *Histogram) add(bucket int, n int64) {
 	}
 }
 
-func (h *Histogram) merge(other *Histogram) {
-	if len(h.buckets) == 0 {
-		h.buckets = slices.Clone(other.buckets)
-		return
-	}
-	for _, b := range other.buckets {
-		h.add(b.bucket, b.n)
-	}
-}
-
 // Latency has the durations of the requests that succeeded.
 type Latency struct {
 	Queue      Histogram // waiting for a slot and for reservations
@@ -109,13 +99,6 @@ func (l *Latency) record(queue, firstToken, total, n int64) {
 		l.FirstToken.add(bucketOf(firstToken), n)
 	}
 	l.Total.add(bucketOf(total), n)
-}
-
-func (l *Latency) merge(other *Latency) {
-	theirs := other.all()
-	for i, h := range l.all() {
-		h.merge(theirs[i])
-	}
 }
 
 // encode returns the form in which rollups store latencies: for each histogram the number of buckets and, for each
@@ -155,7 +138,7 @@ func (l *Latency) mergeEncoded(text []byte) error {
 				return errLatency
 			}
 			text = text[first+second:]
-			if bucket += int(distance); bucket > maxBucket { //nolint:gosec // at most maxBucket
+			if bucket += int(distance); bucket > maxBucket {
 				return errLatency
 			}
 			h.add(bucket, n)
