@@ -210,6 +210,7 @@ func everything(t *testing.T) *config.Config {
 		Log:      config.Log{Level: "debug", Format: "console"},
 		Console: config.Console{
 			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
+			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",

@@ -29,7 +29,7 @@ func (p *problem) Error() string { return p.text }
 var (
 	errNotFound = &problem{
 		http.StatusNotFound, "There is no such page",
-		"The address is wrong, or what was here is gone.",
+		"The address is wrong, or the page no longer exists.",
 	}
 	errSignedOut = &problem{
 		http.StatusUnauthorized, "Nobody is signed in",
@@ -41,7 +41,7 @@ var (
 	}
 	errTooLarge = &problem{
 		http.StatusRequestEntityTooLarge, "This is too long",
-		"The form holds more than is taken at once. Nothing was changed.",
+		"The form is larger than the limit. Nothing was changed.",
 	}
 	errNoDatabase = &problem{
 		http.StatusServiceUnavailable, "The database does not answer",

@@ -74,7 +74,7 @@ func (r *request) readJSON(into any) error {
 	case err != nil:
 		return invalidJSON(err)
 	}
-	return invalid("What was sent goes on behind its end.")
+	return invalid("The body has data after the JSON value.")
 }
 
 // invalidJSON converts an error of the decoder to a problem. An error of the body's limit stays as it is.

@@ -24,6 +24,7 @@ import (
 	"basegate/fleet"
 	"basegate/http1/client"
 	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
 	"basegate/usage"
 )
@@ -41,6 +42,7 @@ type Gateway struct {
 	usage    *usage.Store
 	fleet    *fleet.Fleet
 	proxy    *proxy.Server
+	prompts  *prompts.Store
 	console  *console.Console
 	public   *listener
 	admin    *listener
@@ -82,7 +84,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
+	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
@@ -93,9 +95,11 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
+	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
@@ -128,6 +132,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("start fleet: %w", err)
 	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
+	g.prompts.Start(ctx)
+	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
 			return err
@@ -187,6 +193,8 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.keys.Reload(g.identitySettings(cfg))
+	g.prompts.Reload(promptSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
 	g.config = cfg

@@ -12,6 +12,8 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
 )
 
@@ -38,11 +40,20 @@ func proxySettings(c *config.Config) proxy.Settings {
 	}
 }
 
+func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
+	return identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+}
+
+func promptSettings(c *config.Config) prompts.Settings {
+	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
+}
+
 func consoleSettings(c *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
+		AccessRequests:  c.Console.AccessRequests,
 	}
 }
 
