@@ -145,6 +145,7 @@ func newComparison(t *testing.T, seed uint64) *comparison {
 	c.ledger.SetClock(func() time.Time { return c.now })
 	must(t, c.ledger.Start(t.Context()))
 	t.Cleanup(c.ledger.Close)
+	c.ledger.HoldMonths(c.now, 60)
 	must(t, db.Close()) // only the counters are compared; they do not depend on the rows
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

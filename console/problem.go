@@ -51,6 +51,14 @@ var (
 		http.StatusServiceUnavailable, "The database does not answer",
 		"Nothing was changed. Try again in a moment.",
 	}
+	errBusy = &problem{
+		http.StatusServiceUnavailable, "Too much is being read at once",
+		"Other pages or downloads of your account or of others are being made. Try again in a few seconds.",
+	}
+	errTooSlow = &problem{
+		http.StatusServiceUnavailable, "This takes too long",
+		"There is too much to read for one page. Try again later, or choose less.",
+	}
 	errInternal = &problem{
 		http.StatusInternalServerError, "Something went wrong",
 		"This is the gateway's fault and has been logged. Try again, and send feedback if it stays so.",
@@ -122,6 +130,11 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	case errors.Is(err, database.ErrUnavailable):
 		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errNoDatabase
+	case errors.Is(err, database.ErrReportsBusy):
+		return errBusy
+	case errors.Is(err, database.ErrReportTooLong):
+		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
+		return errTooSlow
 	case errors.Is(err, context.Canceled): // the client has disconnected
 		return errInternal
 	}
@@ -129,9 +142,19 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	return errInternal
 }
 
+// retryAfter is when to try again what is not available, in seconds.
+const retryAfter = "5"
+
+func (p *problem) setHeaders(header http.Header) {
+	if p.status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", retryAfter)
+	}
+}
+
 // sendErrorPage responds to a browser with an error.
 func (c *Console) sendErrorPage(r *request, err error) {
 	p := c.problemOf(r, err)
+	p.setHeaders(r.Response().Header())
 	data := map[string]string{"Title": p.title, "Text": p.text}
 	if err := c.renderStatus(r, p.status, "problem", p.title, data); err != nil {
 		c.log.Debug("send page", zap.Error(err))
@@ -149,6 +172,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 		return
 	}
 	p := c.problemOf(r, err)
+	p.setHeaders(header)
 	code := strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_")
 	object := map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}
 	err = r.sendJSON(p.status, map[string]any{"error": object})

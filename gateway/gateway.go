@@ -26,6 +26,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/usage"
 )
 
 // Gateway is one running gateway.
@@ -34,10 +35,12 @@ type Gateway struct {
 	log       *zap.Logger
 	logWriter LogWriter
 	registry  *prometheus.Registry
+	lock      *database.Lock
 	db        *database.DB
 	keys      *identity.Keys
 	queue     *admission.Queue
 	ledger    *budget.Ledger
+	usage     *usage.Store
 	fleet     *fleet.Fleet
 	proxy     *proxy.Server
 	prompts   *prompts.Store
@@ -64,8 +67,9 @@ type LogWriter interface {
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened. The
-// gateway reports the state of the log's writer.
+// New locks and opens the database and builds all components. It starts nothing. If it fails, it closes what it has
+// opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
+// log's writer.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
 	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
@@ -75,6 +79,11 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		droppedLines(writer))
+	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
+	if err != nil {
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
 	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -87,6 +96,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
+	g.usage = usage.New(g.db, log.Named("usage"))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
@@ -97,7 +107,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
@@ -125,6 +136,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
+	g.usage.Start(ctx)
+	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
@@ -136,6 +149,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 			return err
 		}
 		g.onStop(l.name+" listener", l.stop)
+	}
+	if err := g.lock.SetAddress(g.Addr().String()); err != nil {
+		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
 	return nil

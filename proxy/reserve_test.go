@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"basegate/admission"
-	"basegate/budget"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // withCaps returns a change of a key that changes its caps.
@@ -88,7 +88,7 @@ func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
 		{21, 1, 429, ""},
 	} {
 		used := int64(0)
-		all, err := h.ledger.Usage(t.Context(), budget.Filter{}, budget.ByModel)
+		all, err := h.usage.List(t.Context(), usage.Filter{}, usage.ByModel)
 		if err != nil {
 			t.Fatal(err)
 		}
