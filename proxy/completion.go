@@ -15,7 +15,7 @@ func (s *Server) completion(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if x.request, err = validate.Completion(body, s.maxLogprobs); err != nil {
+	if x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs}); err != nil {
 		return err
 	}
 	if x.model, err = s.findModel(x.request.Model); err != nil {
