@@ -7,7 +7,7 @@ import "sync"
 const WaitingCost = 15 << 10
 
 // shareOfFree is how many times the memory that is still free the requests of one key may hold. A key alone can thus hold
-// three quarters of all memory, and of two keys each three sevenths: something is always left for the next key.
+// three quarters of the memory, and of two keys each three sevenths: something is always left for the next key.
 const shareOfFree = 3
 
 // keptForRunning is the part of all memory, as a divisor, that only running requests may use: otherwise the bodies of
@@ -80,7 +80,10 @@ func (m *memory) fits(k *keyMemory, bytes int64, running bool) bool {
 		return false
 	}
 	free -= bytes
-	if !running && free < m.limit/keptForRunning {
+	if !running {
+		free -= m.limit / keptForRunning
+	}
+	if free < 0 {
 		return false
 	}
 	held := bytes

@@ -58,12 +58,12 @@ func TestMemoryIsLimitedOverAllKeys(t *testing.T) {
 func TestRunningRequestsMayUseWhatWaitingOnesLeave(t *testing.T) {
 	q := admission.New(admission.Settings{MaxBufferedBytes: 1000})
 	var waiting []*admission.Allocation
-	for key := range 10 {
+	for key := range 9 {
 		a := newAllocation(q, strconv.Itoa(key))
 		grow(t, a, 75)
 		waiting = append(waiting, a)
 	}
-	wantFull(t, waiting[0], 1)
+	wantFull(t, waiting[0], 76)
 	running := waiting[3]
 	running.SetRunning()
 	grow(t, running, 100)
@@ -99,6 +99,18 @@ func TestKeyLeavesMemoryForOthers(t *testing.T) {
 	if got := fill("a"); got != 0 {
 		t.Errorf("the first key got another %d bytes, want none", got)
 	}
+}
+
+// A key whose requests all wait leaves memory for the waiting requests of others.
+func TestWaitingRequestsOfAKeyLeaveMemoryForThoseOfOthers(t *testing.T) {
+	q := admission.New(admission.Settings{MaxBufferedBytes: 16_000})
+	a, b := newAllocation(q, "a"), newAllocation(q, "b")
+	grow(t, a, 9_000)
+	wantFull(t, a, 10)
+	grow(t, b, 2_000)
+	a.Release()
+	b.Release()
+	wantStats(t, q, admission.Stats{Refused: 1})
 }
 
 func TestKeysThatWantEverythingGetEqualShares(t *testing.T) {
@@ -144,13 +156,13 @@ func TestReleasedMemoryIsReturnedOnce(t *testing.T) {
 	uncounted.Shrink(1)
 	uncounted.Release()
 	wantStats(t, q, admission.Stats{})
-	grow(t, b, 750) // and it can be used again
+	grow(t, b, 560) // and it can be used again
 	b.Release()
 }
 
 func TestWaitingRequestCountsItsRealCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := admission.New(admission.Settings{MaxBufferedBytes: 4 * admission.WaitingCost})
+		q := admission.New(admission.Settings{MaxBufferedBytes: 6 * admission.WaitingCost})
 		running := acquire(t, q, "a", 1)
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1}) // its slot was free
 		w := startWaiters(t, q, "a", 1, 3)

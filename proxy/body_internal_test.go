@@ -53,7 +53,7 @@ func FuzzBody(f *testing.F) {
 			case queue.Stats().BufferedBytes != 0:
 				t.Errorf("%s: %d bytes are still counted", name, queue.Stats().BufferedBytes)
 			case errors.Is(err, admission.ErrFull):
-				if needed := int64(3*len(want)+2*initialBuffer) + admission.WaitingCost; needed < int64(memory)*3/4 && !mustFail {
+				if needed := int64(3*len(want)+2*initialBuffer) + admission.WaitingCost; needed < int64(memory)/2 && !mustFail {
 					t.Errorf("%s: a body of %d bytes did not fit %d bytes of memory", name, len(want), memory)
 				}
 			case err != nil && !mustFail:
