@@ -92,8 +92,9 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	files := maxDescriptors()
+	g.public = newListener("public", cfg.Server.Listen, files-files/publicReserve, newPublicServer(baseContext, cfg.Server, public))
+	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
 	return g, nil
 }
 

@@ -38,7 +38,7 @@ func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 	if s := h.queue.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
 		t.Errorf("got %+v, want nothing buffered and 2 requests refused", s)
 	}
-	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100<<10)+`"}`)); got.status != http.StatusOK {
+	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 30<<10)+`"}`)); got.status != http.StatusOK {
 		t.Errorf("a body that fits: got %d %s", got.status, got.body)
 	}
 }
