@@ -148,14 +148,26 @@ func TestMemoryStaysNearItsLimitUnderAttack(t *testing.T) {
 	}
 }
 
-// post sends a completion request and returns the status.
+// post sends a completion request over a new connection and returns the status.
 func (g *gateway) post(secret, body string) int {
 	g.t.Helper()
-	req, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.url+"/v1/completions", strings.NewReader(body))
-	must(g.t, err)
+	return g.send(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodPost, "/v1/completions", secret, body)
+}
+
+// send sends a request and returns the status, or 0 if no response comes.
+func (g *gateway) send(c *http.Client, method, path, secret, body string) int {
+	g.t.Helper()
+	req, err := http.NewRequestWithContext(g.t.Context(), method, g.url+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Error(err)
+		return 0
+	}
 	req.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := http.DefaultClient.Do(req)
-	must(g.t, err)
+	resp, err := c.Do(req)
+	if err != nil {
+		g.t.Error(err)
+		return 0
+	}
 	defer resp.Body.Close()
 	io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
@@ -176,8 +188,14 @@ func TestConnectionsLeaveFileDescriptorsForRequests(t *testing.T) {
 	limitOpenFiles(t, 200)
 	g := newEnvironment(t, settings{}, greedyBackend(t)).serve()
 	const request = `{"model":"m","prompt":"legitimate"}`
-	if got := g.post(g.secret, request); got != http.StatusOK { // its connection stays open
-		t.Fatalf("before the flood: got %d", got)
+	var clients []*http.Client // whose connections are open; none to the backend is
+	for range 20 {
+		c := &http.Client{Transport: new(http.Transport)}
+		t.Cleanup(c.CloseIdleConnections)
+		if got := g.send(c, http.MethodGet, "/v1/models", g.secret, ""); got != http.StatusOK {
+			t.Fatalf("before the flood: got %d", got)
+		}
+		clients = append(clients, c)
 	}
 	var flood []net.Conn
 	closeAll := func() {
@@ -197,11 +215,15 @@ func TestConnectionsLeaveFileDescriptorsForRequests(t *testing.T) {
 		must(t, err)
 		return len(files) >= 100
 	})
-	for range 20 {
-		if got := g.post(g.secret, request); got != http.StatusOK {
-			t.Fatalf("during the flood: got %d, want 200", got)
-		}
+	var all sync.WaitGroup
+	for _, c := range clients {
+		all.Go(func() {
+			if got := g.send(c, http.MethodPost, "/v1/completions", g.secret, request); got != http.StatusOK {
+				t.Errorf("during the flood: got %d, want 200", got)
+			}
+		})
 	}
+	all.Wait()
 	resp, err := http.Get(g.admin + "/readyz")
 	must(t, err)
 	resp.Body.Close()
@@ -209,7 +231,6 @@ func TestConnectionsLeaveFileDescriptorsForRequests(t *testing.T) {
 		t.Errorf("/readyz during the flood: got %d, want 200", resp.StatusCode)
 	}
 	closeAll()
-	http.DefaultClient.CloseIdleConnections()
 	if got := g.post(g.secret, request); got != http.StatusOK {
 		t.Errorf("a new connection after the flood: got %d, want 200", got)
 	}
