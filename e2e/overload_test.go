@@ -37,7 +37,7 @@ func greedyBackend(t *testing.T) string {
 			io.WriteString(w, `{"choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
 		case strings.Contains(string(body), `"stream":true`):
 			w.Header().Set("Content-Type", "text/event-stream")
-			for i := 9_999_999; i > 0 && r.Context().Err() == nil; i -= 7 {
+			for i := 4_000_000; i > 0 && r.Context().Err() == nil; i -= 7 {
 				fmt.Fprintf(w, `data: {"choices":[{"index":%d,"text":"a","finish_reason":null}]}`+"\n\n", i)
 			}
 		default:
@@ -65,7 +65,7 @@ func hostileBodies() map[string]string {
 		"names of members":    names.String() + "}",
 		"members of a field":  `{"model":"m","prompt":"a","logit_bias":` + strings.TrimPrefix(names.String(), `{"model":"m","prompt":"a",`) + "}}",
 		"a plain response":    `{"model":"m","prompt":"a"}`,
-		"choices of a stream": `{"model":"m","prompt":"a","n":10000000,"stream":true}`,
+		"choices of a stream": `{"model":"m","n":16,"stream":true,"prompt":[` + strings.Repeat(`"a",`, 1<<18-100) + `"a"]}`,
 		"texts to be counted": `{"model":"m","prompt":[` + strings.Repeat(`"a",`, 1<<20) + `"a"]}`,
 		"a text to count":     `{"model":"m","prompt":"` + strings.Repeat("a ", 5<<20) + `"}`,
 		"token ids":           `{"model":"m","prompt":[[` + strings.Repeat("1,", 5<<20) + `1]]}`,
@@ -73,13 +73,15 @@ func hostileBodies() map[string]string {
 	}
 }
 
-// One key sends everything that takes memory at once. The gateway stays near GOMEMLIMIT, and serves another key.
+// Clients send everything that takes memory at once. The gateway stays near GOMEMLIMIT, and serves another key.
 func TestMemoryStaysNearItsLimitUnderAttack(t *testing.T) {
 	const limit = 512 << 20
 	useBinaryWithoutRaceDetector(t)
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(limit))
 	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 1000}"}, greedyBackend(t))
-	other := env.createKey("other")
+	other, uploads := env.createKey("other"), env.createKey("uploads")
+	large, small := env.createKey("large bodies"), env.createKey("small bodies")
+	keys := map[bool]string{true: large, false: small}
 	g := env.serve()
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,14 +92,14 @@ func TestMemoryStaysNearItsLimitUnderAttack(t *testing.T) {
 	statuses := map[string]map[int]int{}
 	var mu sync.Mutex
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	send := func(name string, body io.Reader, length int) {
+	send := func(name, secret string, body io.Reader, length int) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/completions", body)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		req.ContentLength = int64(length)
-		req.Header.Set("Authorization", "Bearer "+g.secret)
+		req.Header.Set("Authorization", "Bearer "+secret)
 		status := 0
 		if resp, err := client.Do(req); err == nil {
 			status = resp.StatusCode
@@ -121,18 +123,19 @@ func TestMemoryStaysNearItsLimitUnderAttack(t *testing.T) {
 			}
 			go func() {
 				defer all.Done()
-				send(name, strings.NewReader(body), len(body))
+				send(name, keys[len(body)>>20 > 0], strings.NewReader(body), len(body))
 				if counted {
 					attacks.Done()
 				}
 			}()
 		}
 	}
+	unfinished := make([]byte, 9<<20)
 	for range 100 { // uploads that do not end
 		body, writer := io.Pipe()
-		defer writer.Close()
-		all.Go(func() { send("unfinished upload", body, 10<<20) })
-		all.Go(func() { writer.Write(make([]byte, 9<<20)) })
+		context.AfterFunc(ctx, func() { body.Close() })
+		all.Go(func() { send("unfinished upload", uploads, body, 10<<20) })
+		all.Go(func() { writer.Write(unfinished) })
 	}
 	attacks.Wait()
 	served := g.post(other, `{"model":"m","prompt":"legitimate `+strings.Repeat("x", 100)+`"}`)
