@@ -91,5 +91,5 @@ func maxDescriptors() int {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return int(^uint32(0) >> 1)
 	}
-	return int(min(limit.Cur, uint64(^uint32(0)>>1))) //nolint:gosec // it fits after min
+	return int(min(limit.Cur, uint64(^uint32(0)>>1)))
 }

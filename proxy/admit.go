@@ -80,7 +80,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 }
 
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.
-func (s *Server) awaitModel(x *exchange) error {
+func (x *exchange) awaitModel() error {
 	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		if full := x.memory.Grow(admission.WaitingCost); full != nil {

@@ -25,7 +25,7 @@ const (
 )
 
 // readBody reads the whole body into memory, decompressed, within the size limit.
-func (s *Server) readBody(x *exchange) ([]byte, error) {
+func (x *exchange) readBody() ([]byte, error) {
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
 		return nil, apierr.BodyTooLarge(limit)

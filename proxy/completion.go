@@ -10,7 +10,7 @@ func (s *Server) completion(x *exchange) error {
 	}
 	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
 	defer x.memory.Release()
-	body, err := s.readBody(x)
+	body, err := x.readBody()
 	if err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (s *Server) completion(x *exchange) error {
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := s.awaitModel(x); err != nil {
+	if err := x.awaitModel(); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {

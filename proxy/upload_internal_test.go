@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -63,7 +64,7 @@ func TestUploadHasALeastRate(t *testing.T) {
 				for buffer := make([]byte, minUpload); err == nil; {
 					_, err = u.Read(buffer)
 				}
-				if err == io.EOF {
+				if errors.Is(err, io.EOF) {
 					err = nil
 				}
 				if failed := err != nil; failed != c.fails {
