@@ -11,6 +11,7 @@ import (
 
 	"basegate/admission"
 	apierr "basegate/errors"
+	"basegate/http1/strict"
 )
 
 const (
@@ -121,13 +122,16 @@ func (u *upload) setDeadline(deadline time.Time) {
 	u.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow uploads
 }
 
-// readErr returns the error for the client: its gzip is invalid, it was too slow, or it disconnected while sending.
+// readErr returns the error for the client: its gzip or its chunks are invalid, it was too slow, or it disconnected
+// while sending.
 func (u *upload) readErr() error {
 	switch {
 	case u.failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
 	case errors.Is(u.failed, os.ErrDeadlineExceeded):
 		return apierr.MalformedJSON(0, "the body came too slowly: it did not arrive within two minutes, or fewer than 64 KiB of it in ten seconds")
+	case errors.Is(u.failed, strict.ErrChunks):
+		return apierr.MalformedJSON(0, "the body's chunked encoding is malformed")
 	default:
 		return errClientGone
 	}
