@@ -204,7 +204,7 @@ func everything(t *testing.T) *config.Config {
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
 		Limits:   config.Limits{ConcurrencyPerKey: 12},
-		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10},
+		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
 		Log:      config.Log{Level: "debug", Format: "console"},

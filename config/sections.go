@@ -48,6 +48,7 @@ func (u *Upstream) fields() []field {
 		key("first_byte_timeout", duration(&u.FirstByteTimeout, minPositive)),
 		key("idle_timeout", duration(&u.IdleTimeout, minPositive)),
 		key("attempts", integer(&u.Attempts, 1, 10)),
+		key("max_answer_bytes", size(&u.MaxAnswerBytes)),
 	}
 }
 

@@ -115,9 +115,10 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
+	files := maxDescriptors()
+	g.public = newListener("public", cfg.Server.Listen, files-files/publicReserve, newPublicServer(baseContext, cfg.Server, public))
 	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
-	g.admin = newListener("admin", cfg.Server.AdminListen, strictServer{admin})
+	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
 	return g, nil
 }
 

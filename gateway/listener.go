@@ -19,12 +19,13 @@ import (
 
 // listener is one HTTP server on one address.
 type listener struct {
-	name    string
-	address string
-	server  httpServer
-	socket  net.Listener
-	failed  chan error    // receives the error of a server that ends without stop
-	ended   chan struct{} // closed when serve returns
+	name     string
+	address  string
+	maxFiles int
+	server   httpServer
+	socket   net.Listener
+	failed   chan error    // receives the error of a server that ends without stop
+	ended    chan struct{} // closed when serve returns
 }
 
 // httpServer is the server of net/http, or the HTTP/1.1 fast path in front of it.
@@ -91,8 +92,9 @@ func newPublicServer(baseContext context.Context, c config.Server, standard *htt
 	}
 }
 
-func newListener(name, address string, s httpServer) *listener {
-	return &listener{name: name, address: address, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
+// newListener returns a listener that accepts connections while fewer than maxFiles file descriptors are open.
+func newListener(name, address string, maxFiles int, s httpServer) *listener {
+	return &listener{name: name, address: address, maxFiles: maxFiles, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
 }
 
 func (l *listener) start(ctx context.Context) error {
@@ -100,7 +102,7 @@ func (l *listener) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s (%s): %w", l.address, l.name, err)
 	}
-	l.socket = socket
+	l.socket = newReservingListener(socket, l.maxFiles)
 	go l.serve()
 	return nil
 }

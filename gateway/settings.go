@@ -33,6 +33,7 @@ func fleetSettings(c *config.Config) fleet.Settings {
 func proxySettings(c *config.Config) proxy.Settings {
 	return proxy.Settings{
 		MaxBodyBytes:      c.Server.MaxBodyBytes,
+		MaxAnswerBytes:    c.Upstream.MaxAnswerBytes,
 		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
@@ -58,9 +59,10 @@ func consoleSettings(c *config.Config) console.Settings {
 	}
 }
 
-// queueSettings limits the bodies of waiting requests to a quarter of GOMEMLIMIT, if one is set.
+// queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
+// counted, and for the garbage collector.
 func queueSettings(c *config.Config) admission.Settings {
-	const fraction = 4
+	const fraction = 2
 	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
 }
 

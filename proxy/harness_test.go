@@ -76,7 +76,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	t.Helper()
 	o := harnessOptions{
 		settings: proxy.Settings{
-			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
+			MaxBodyBytes: 1 << 20, MaxAnswerBytes: 64 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
 			ConcurrencyPerKey: 1000,
 			ClientAddress:     echo.ExtractIPDirect(),
 		},

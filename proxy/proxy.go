@@ -27,6 +27,7 @@ import (
 // Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
+	MaxAnswerBytes    int64                      // of a plain response, and of one event of a stream
 	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration              // between two events of a stream
 	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
