@@ -35,6 +35,7 @@ type Config struct {
 type Server struct {
 	Listen            string   // host:port of the API and the console
 	AdminListen       string   // host:port of health, metrics and profiles
+	AdminHosts        []string // names by which clients address AdminListen, besides those that need no listing
 	PublicURL         *url.URL // the gateway's address for clients and browsers, without a trailing slash
 	TLS               TLS
 	MaxBodyBytes      int64 // limit on one request body

@@ -28,6 +28,7 @@ func (s *Server) fields() []field {
 	return []field{
 		key("listen", address(&s.Listen)),
 		key("admin_listen", address(&s.AdminListen)),
+		key("admin_hosts", list(&s.AdminHosts, hostName)),
 		key("public_url", serverURL(&s.PublicURL)),
 		key("tls", func(v value) {
 			v.section(key("cert", optionalPath(&s.TLS.Cert)), key("key", optionalPath(&s.TLS.Key)))

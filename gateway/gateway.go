@@ -31,22 +31,23 @@ import (
 
 // Gateway is one running gateway.
 type Gateway struct {
-	config   *config.Config
-	log      *zap.Logger
-	registry *prometheus.Registry
-	lock     *database.Lock
-	db       *database.DB
-	keys     *identity.Keys
-	queue    *admission.Queue
-	ledger   *budget.Ledger
-	usage    *usage.Store
-	fleet    *fleet.Fleet
-	proxy    *proxy.Server
-	prompts  *prompts.Store
-	console  *console.Console
-	public   *listener
-	admin    *listener
-	abort    context.CancelCauseFunc // cancels every request in flight
+	config    *config.Config
+	log       *zap.Logger
+	logWriter LogWriter
+	registry  *prometheus.Registry
+	lock      *database.Lock
+	db        *database.DB
+	keys      *identity.Keys
+	queue     *admission.Queue
+	ledger    *budget.Ledger
+	usage     *usage.Store
+	fleet     *fleet.Fleet
+	proxy     *proxy.Server
+	prompts   *prompts.Store
+	console   *console.Console
+	public    *listener
+	admin     *listener
+	abort     context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -57,19 +58,27 @@ type cleanup struct {
 	run  func(context.Context) error
 }
 
+// LogWriter is the state of what writes the log. Package logwriter implements it.
+type LogWriter interface {
+	Failing() bool   // lines are being lost
+	Dropped() uint64 // lines lost so far
+}
+
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
 // New locks and opens the database and builds all components. It starts nothing. If it fails, it closes what it has
-// opened. If another gateway has the database, it fails before it changes anything.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
+// opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
+// log's writer.
+func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
+	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
-	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		droppedLines(writer))
 	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
@@ -107,7 +116,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	g.admin = newListener("admin", cfg.Server.AdminListen, strictServer{admin})
 	return g, nil
 }
 
