@@ -3,6 +3,7 @@ package budget_test
 import (
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,11 +13,17 @@ import (
 	"basegate/database"
 )
 
+// testClock is a clock that a test sets while a ledger reads it.
+type testClock struct{ unixNano atomic.Int64 }
+
+func (c *testClock) set(to time.Time) { c.unixNano.Store(to.UnixNano()) }
+func (c *testClock) now() time.Time   { return time.Unix(0, c.unixNano.Load()).UTC() }
+
 // clockSite is a ledger whose clock a test sets, and which it restarts.
 type clockSite struct {
 	t     *testing.T
 	path  string
-	now   time.Time
+	clock testClock
 	db    *database.DB
 	l     *budget.Ledger
 	payer budget.Payer // with a cap of 100 tokens a day
@@ -24,7 +31,8 @@ type clockSite struct {
 
 func newClockSite(t *testing.T) *clockSite {
 	t.Helper()
-	c := &clockSite{t: t, path: newPath(t), now: parseTime(t, "2026-11-22T12:00:00Z")}
+	c := &clockSite{t: t, path: newPath(t)}
+	c.clock.set(parseTime(t, "2026-11-22T12:00:00Z"))
 	c.payer = payerWithCap(budget.Key, budget.Day, budget.Total, 100)
 	c.start()
 	t.Cleanup(c.stop)
@@ -35,7 +43,7 @@ func (c *clockSite) start() {
 	c.t.Helper()
 	c.db = openDatabase(c.t, c.path)
 	c.l = budget.New(c.db, zap.NewNop(), budget.Settings{})
-	c.l.SetClock(func() time.Time { return c.now })
+	c.l.SetClock(c.clock.now)
 	must(c.t, c.l.Start(c.t.Context()))
 }
 
@@ -59,11 +67,11 @@ func (c *clockSite) do(step string) {
 		must(c.t, err)
 		must(c.t, c.l.LoadMonth(c.t.Context()))
 		if h, _ := c.l.Headroom(c.payer); h.Remaining != left {
-			c.t.Errorf("%d tokens of the day remain at %s, want %d", h.Remaining, c.now.Format(time.RFC3339), left)
+			c.t.Errorf("%d tokens of the day remain at %s, want %d", h.Remaining, c.clock.now().Format(time.RFC3339), left)
 		}
 		settle(c.t, reserve(c.t, c.l, c.payer, demand(tokens-1, 1)), tokens-1, 1)
 	default:
-		c.now = parseTime(c.t, step)
+		c.clock.set(parseTime(c.t, step))
 	}
 }
 
