@@ -142,13 +142,21 @@ func (g *generation) step() bool {
 	return unfinished
 }
 
-// bannedTokens returns the tokens that would end the output before min_tokens.
+// bannedTokens returns the tokens that would end the output before min_tokens, or complete a bad word.
 func (g *generation) bannedTokens(seq *sequence) []int {
 	r := g.job.request
-	if len(seq.output()) >= r.minTokens {
-		return nil
+	var banned []int
+	output := seq.output()
+	if len(output) < r.minTokens {
+		banned = append([]int{g.model.eos}, r.stopTokens...)
 	}
-	return append([]int{g.model.eos}, r.stopTokens...)
+	for _, word := range r.sampling.banned {
+		head := len(word) - 1
+		if head <= len(output) && slices.Equal(output[len(output)-head:], word[:head]) {
+			banned = append(banned, word[head])
+		}
+	}
+	return banned
 }
 
 // abort finishes all unfinished outputs.

@@ -36,6 +36,9 @@ type Options struct {
 // errClosed is the cancel cause of requests that still run at Close.
 var errClosed = errors.New("server closed")
 
+// errKilled is the cancel cause of requests that run when a killed fault ends the process.
+var errKilled = errors.New("process killed")
+
 // A Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
 // timeouts and a port that faults can close.
 type Server struct {
@@ -97,11 +100,25 @@ func New(o Options) *Server {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
-	for _, cancel := range s.inflight {
-		cancel(errClosed)
-	}
 	s.mu.Unlock()
+	s.cancelRequests(errClosed)
 	s.handlers.Wait()
+}
+
+func (s *Server) cancelRequests(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.inflight {
+		cancel(cause)
+	}
+}
+
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
+func (s *Server) endProcess(f *Fault) {
+	s.engine.exit(f, f.Kind == faultSigterm)
+	if f.Kind == faultKilled {
+		s.cancelRequests(errKilled)
+	}
 }
 
 // InjectFault adds a fault. It panics if POST /mock/fault would reject it, since that is a mistake in the test.
@@ -127,6 +144,9 @@ func (s *Server) Running() int { return int(s.running.Load()) }
 // ServeHTTP responds to one request as vLLM would.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "uvicorn")
+	if s.spec.varyOrigin {
+		w.Header().Set("Vary", "Origin")
+	}
 	if strings.HasPrefix(r.URL.Path, "/mock/") {
 		s.serveControl(w, r)
 		return
