@@ -20,6 +20,11 @@ func (s *Server) checkInEngine(j *job) *failure {
 	if failure := s.checkTokenFields(r); failure != nil {
 		return failure.fromEngine()
 	}
+	if c := r.constraint(); c != nil {
+		if failure := c.check(); failure != nil {
+			return failure.fromEngine()
+		}
+	}
 	if failure := s.echoFailure(r); failure != nil {
 		return failure.fromEngine()
 	}

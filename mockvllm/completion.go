@@ -25,7 +25,8 @@ func (s *Server) complete(x *exchange) {
 		return
 	}
 	if s.spec.rejectsDuplicateIDs {
-		j.duplicate = !s.claimID(j.id)
+		j.hasID = s.claimID(j.id)
+		j.duplicate = !j.hasID
 		defer s.releaseID(j)
 	}
 	s.metrics.begin(j)
@@ -51,11 +52,13 @@ func (s *Server) claimID(id string) bool {
 	return true
 }
 
+// releaseID ends the claim on a request's id, if it has one.
 func (s *Server) releaseID(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !j.duplicate {
+	if j.hasID {
 		delete(s.ids, j.id)
+		j.hasID = false
 	}
 }
 
@@ -162,6 +165,7 @@ func (s *Server) applyPlainFault(x *exchange) bool {
 // run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with
 // the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
+	defer s.releaseID(g.job) // before the response's end, so that the client can use the id again at once
 	ctx := x.r.Context()
 	if err := s.engine.awaitWake(ctx); err != nil {
 		return err

@@ -191,7 +191,7 @@ func (f *Fault) validate() error {
 	case min(f.AfterTokens, f.AfterEvents, f.AfterBytes, f.Slice, f.Bytes, f.Tokens) < 0:
 		return errors.New("after_tokens, after_events, after_bytes, slice, bytes and tokens must not be negative")
 	}
-	return nil
+	return validateVersion(f.Version)
 }
 
 // isMidStream reports whether the fault lets a response begin first.

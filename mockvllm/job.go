@@ -25,6 +25,7 @@ type job struct {
 	maxLen            int  // in tokens, prompt and output together
 	topLogprobs       int  // number of most likely tokens listed per output token, or noLogprobs
 	topPromptLogprobs int  // the same per prompt token
+	hasID             bool // holds the claim on its id, in versions that reject duplicates
 	duplicate         bool // another running request has the same id
 }
 

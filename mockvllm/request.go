@@ -51,6 +51,12 @@ type completionRequest struct {
 	includeUsage     bool
 	continuousUsage  bool
 	hasStreamOptions bool
+
+	constraints     []constraint // of response_format and structured_outputs
+	guided          []constraint // of guided_json and its like
+	structuredGiven bool
+	lacksJSONSchema bool
+	emptyCacheSalt  bool
 }
 
 // maxStopStrings is the limit of versions that have one.
@@ -79,6 +85,8 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 	s.readOutputFields(f, r)
 	readSamplingFields(f, r)
 	readStreamFields(f, r)
+	s.readConstraints(f, r)
+	s.readCacheSalt(f, r)
 	if len(f.errs) > 0 {
 		return nil, s.schemaFailure(f.errs)
 	}
@@ -120,6 +128,26 @@ func (s *versionSpec) readOutputFields(f *fieldReader, r *completionRequest) {
 	if v, present := f.body.member("suffix"); present && v.kind != nullKind {
 		r.hasSuffix = true
 		readField(f, "suffix", true, asString, &ignored)
+	}
+}
+
+// maxCacheSalt is the limit of versions that have one, in characters.
+const maxCacheSalt = 1024
+
+// readCacheSalt reads cache_salt. It has no other effect: the mock has no prefix cache.
+func (s *versionSpec) readCacheSalt(f *fieldReader, r *completionRequest) {
+	var salt string
+	if !s.cacheSalt || !readField(f, "cache_salt", true, asString, &salt) {
+		return
+	}
+	r.emptyCacheSalt = salt == ""
+	if s.scrubsSchemaErrors && utf8.RuneCountInString(salt) > maxCacheSalt {
+		v, _ := f.body.member("cache_salt")
+		f.errs = append(f.errs, schemaError{
+			kind: "string_too_long", loc: []string{"cache_salt"}, input: v,
+			message: fmt.Sprintf("String should have at most %d characters", maxCacheSalt),
+			context: fmt.Sprintf("{'max_length': %d}", maxCacheSalt),
+		})
 	}
 }
 
@@ -353,6 +381,12 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 	}
 	negative := func(number *int) bool {
 		return number != nil && *number < 0 && (*number != -1 || !s.allowsMinusOneLogprobs)
+	}
+	if param, message := r.constraintProblem(); message != "" {
+		return reject(param, message)
+	}
+	if r.emptyCacheSalt {
+		return reject("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
 	}
 	empty := len(r.prompts) == 0 || len(r.prompts) == 1 && r.prompts[0].isText && r.prompts[0].text == ""
 	switch {

@@ -21,18 +21,6 @@ import (
 	"time"
 )
 
-// Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
-type Options struct {
-	Models      []string      // served names; responses carry the first as "model"
-	MaxModelLen int           // context length in tokens; 0 means 8192
-	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
-	TokenDelay  time.Duration // between two tokens of an output
-	FirstDelay  time.Duration // before the first token
-	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
-	Version     string        // the vLLM version to imitate; empty means the newest known
-	Instant     bool          // constant responses without the model, to measure proxies; completions are not recorded
-}
-
 // errClosed is the cancel cause of requests that still run at Close.
 var errClosed = errors.New("server closed")
 
