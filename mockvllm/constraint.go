@@ -174,7 +174,8 @@ func (c *constraint) generate(random *rand.Rand) (string, error) {
 	case constraintChoice:
 		return c.choices[random.IntN(len(c.choices))], nil
 	case constraintRegex:
-		text, err := generateRegex(c.text, random)
+		steps := 0
+		text, err := generateRegex(c.text, random, &steps)
 		if err != nil {
 			return "", constraintError("Failed to transform regex into a grammar: " + err.Error())
 		}
@@ -202,31 +203,45 @@ func (c *constraint) generate(random *rand.Rand) (string, error) {
 // maxRepeats limits how often an unbounded repetition repeats, so that outputs stay short.
 const maxRepeats = 4
 
-// generateRegex returns a text that the whole pattern matches.
-func generateRegex(pattern string, random *rand.Rand) (string, error) {
+// maxSteps limits the work on one text, since nested repetitions and alternatives multiply. A text that needs more is
+// longer than any context.
+const maxSteps = 1 << 16
+
+// generateRegex returns a text that the whole pattern matches. It adds its work to steps.
+func generateRegex(pattern string, random *rand.Rand, steps *int) (string, error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		return "", err
 	}
-	var out strings.Builder
-	writeMatch(&out, parsed, random)
-	return out.String(), nil
+	w := &regexWriter{random: random, steps: steps}
+	w.write(parsed)
+	return w.out.String(), nil
 }
 
-func writeMatch(out *strings.Builder, re *syntax.Regexp, random *rand.Rand) {
+// A regexWriter builds a text that a pattern matches.
+type regexWriter struct {
+	out    strings.Builder
+	random *rand.Rand
+	steps  *int
+}
+
+func (w *regexWriter) write(re *syntax.Regexp) {
+	if *w.steps++; *w.steps > maxSteps {
+		return
+	}
 	least, most := 1, 1
 	switch re.Op { //nolint:exhaustive // the other operators are groups and sequences, or match no text
 	case syntax.OpLiteral:
-		out.WriteString(string(re.Rune))
+		w.out.WriteString(string(re.Rune))
 		return
 	case syntax.OpCharClass:
-		out.WriteRune(pickRune(re.Rune, random))
+		w.out.WriteRune(pickRune(re.Rune, w.random))
 		return
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		out.WriteByte("abcdefghijklmnopqrstuvwxyz"[random.IntN(26)])
+		w.out.WriteByte("abcdefghijklmnopqrstuvwxyz"[w.random.IntN(26)])
 		return
 	case syntax.OpAlternate:
-		writeMatch(out, re.Sub[random.IntN(len(re.Sub))], random)
+		w.write(re.Sub[w.random.IntN(len(re.Sub))])
 		return
 	case syntax.OpStar:
 		least, most = 0, maxRepeats
@@ -239,9 +254,9 @@ func writeMatch(out *strings.Builder, re *syntax.Regexp, random *rand.Rand) {
 			most = least + maxRepeats
 		}
 	}
-	for range least + random.IntN(most-least+1) {
+	for range least + w.random.IntN(most-least+1) {
 		for _, sub := range re.Sub {
-			writeMatch(out, sub, random)
+			w.write(sub)
 		}
 	}
 }

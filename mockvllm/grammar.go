@@ -140,16 +140,24 @@ func (p *grammarParser) term(token string) (grammarTerm, error) {
 
 // generate returns a text that the grammar derives.
 func (g *grammar) generate(random *rand.Rand) (string, error) {
-	var out strings.Builder
-	err := g.write(&out, g.rules[g.start], random, 0)
-	return out.String(), err
+	w := &grammarWriter{rules: g.rules, random: random}
+	err := w.write(g.rules[g.start], 0)
+	return w.out.String(), err
 }
 
-func (g *grammar) write(out *strings.Builder, node grammarNode, random *rand.Rand, depth int) error {
-	if depth > 2*maxGrammarDepth {
+// A grammarWriter builds a text that a grammar derives.
+type grammarWriter struct {
+	rules  map[string]grammarNode
+	random *rand.Rand
+	out    strings.Builder
+	steps  int
+}
+
+func (w *grammarWriter) write(node grammarNode, depth int) error {
+	if w.steps++; depth > 2*maxGrammarDepth || w.steps > maxSteps {
 		return constraintError("Invalid grammar specification: the recursion does not end")
 	}
-	chosen := node.alternatives[random.IntN(len(node.alternatives))]
+	chosen := node.alternatives[w.random.IntN(len(node.alternatives))]
 	if depth > maxGrammarDepth {
 		for _, other := range node.alternatives {
 			if weight(other) < weight(chosen) {
@@ -158,8 +166,8 @@ func (g *grammar) write(out *strings.Builder, node grammarNode, random *rand.Ran
 		}
 	}
 	for _, term := range chosen {
-		for range term.repeats(random, depth) {
-			if err := g.writeTerm(out, term, random, depth+1); err != nil {
+		for range w.repeats(term, depth) {
+			if err := w.writeTerm(term, depth+1); err != nil {
 				return err
 			}
 		}
@@ -179,7 +187,8 @@ func weight(sequence []grammarTerm) int {
 	return total
 }
 
-func (t grammarTerm) repeats(random *rand.Rand, depth int) int {
+// repeats returns how often a term occurs: beyond maxGrammarDepth as rarely as possible.
+func (w *grammarWriter) repeats(t grammarTerm, depth int) int {
 	least, most := 1, 1
 	switch t.suffix {
 	case '?':
@@ -192,24 +201,24 @@ func (t grammarTerm) repeats(random *rand.Rand, depth int) int {
 	if depth > maxGrammarDepth {
 		return least
 	}
-	return least + random.IntN(most-least+1)
+	return least + w.random.IntN(most-least+1)
 }
 
-func (g *grammar) writeTerm(out *strings.Builder, t grammarTerm, random *rand.Rand, depth int) error {
+func (w *grammarWriter) writeTerm(t grammarTerm, depth int) error {
 	switch {
 	case t.group != nil:
-		return g.write(out, *t.group, random, depth)
+		return w.write(*t.group, depth)
 	case t.rule != "":
-		node, ok := g.rules[t.rule]
+		node, ok := w.rules[t.rule]
 		if !ok {
 			return constraintError("Invalid grammar specification: rule " + t.rule + " is not defined")
 		}
-		return g.write(out, node, random, depth)
+		return w.write(node, depth)
 	case t.pattern != "":
-		text, err := generateRegex(t.pattern, random)
-		out.WriteString(text)
+		text, err := generateRegex(t.pattern, w.random, &w.steps)
+		w.out.WriteString(text)
 		return err
 	}
-	out.WriteString(t.literal)
+	w.out.WriteString(t.literal)
 	return nil
 }

@@ -30,10 +30,11 @@ type jsonGenerator struct {
 	root   value
 	random *rand.Rand
 	out    []byte
+	steps  int
 }
 
 func (g *jsonGenerator) write(schema value, depth int) error {
-	if depth > maxSchemaDepth {
+	if g.steps++; depth > maxSchemaDepth || g.steps > maxSteps {
 		return errSchemaDepth
 	}
 	if len(g.out) > maxGeneratedJSON {
@@ -240,7 +241,7 @@ var stringWords = []string{"river", "stone", "bridge", "Paris", "winter", "seven
 
 func (g *jsonGenerator) writeString(schema value) error {
 	if pattern, ok := schema.member("pattern"); ok {
-		text, err := generateRegex(pattern.text, g.random)
+		text, err := generateRegex(pattern.text, g.random, &g.steps)
 		g.out = appendString(g.out, text)
 		return err
 	}

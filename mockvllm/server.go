@@ -3,11 +3,11 @@
 //
 // It promises the wire format of the vLLM version in Options.Version: status codes, headers, key order, error texts
 // and when they appear. A small real language model generates the text, so that temperature, top_k, top_p, min_p,
-// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it. A
-// Fault simulates a failure of a real server.
+// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
+// Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
-// It leaves out chat, embeddings, LoRA, structured output, beam search, prompt_embeds, UTF-16 bodies and everything
-// about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
+// It leaves out chat, embeddings, LoRA, beam search, prompt_embeds, UTF-16 bodies and everything about GPUs, and
+// ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
 // gateway, so that the two cannot have the same bug.
 package mockvllm
 
