@@ -198,7 +198,8 @@ func (s *versionSpec) streamFailure(message string) *failure {
 }
 
 // contextMessages are vLLM's messages for a request that is too long, oldest first. A context_length fault selects one
-// by number, counted from 1; the last four are those of versions that clamp. {N} is the context length, {P} the prompt's tokens, {C} the completion's, {T} their sum.
+// by number, counted from 1; the last four are those of versions that clamp. {N} is the context length, {P} the
+// prompt's tokens, {C} the completion's, {T} their sum; {K} is the prompt's characters, {M} their limit for {Q} tokens.
 var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",

@@ -58,7 +58,7 @@ const (
 	faultOOM             = "oom"            // CUDA out of memory
 	faultEngineDead      = "engine_dead"    // this request and all later ones fail
 	faultSigterm         = "sigterm"        // the server ends: running requests are aborted, then connections refused
-	faultKilled          = "killed"         // the process dies: connections are cut, then refused
+	faultKilled          = "killed"         // the process dies: responses are cut off, then connections refused
 	faultRefuse          = "refuse"         // reset before anything is read
 	faultHang            = "hang"           // no response, or a stream that stops
 	faultReset           = "reset"          // reset before the response's first byte

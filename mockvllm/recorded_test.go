@@ -30,8 +30,8 @@ type recording struct {
 	response                        []byte
 }
 
-// recordedFaults are the faults that cause the recorded failures, by the recording's name. The recordings with
-// after-in-name follow the failure.
+// recordedFaults are the faults that cause the recorded failures, by the recording's name. A recording whose name ends
+// with "after" is the response to a second request, after the failure of the first.
 var recordedFaults = map[string]mockvllm.Fault{
 	"enginedead-midstream":     {Kind: "engine_dead", AfterEvents: 6},
 	"enginedead-plain":         {Kind: "engine_dead"},
