@@ -21,9 +21,9 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "internal/poll", "internal/ssetest"},
+	{"errors", "config", "docs", "quota", "mockvllm", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "database", "http1/client", "http1/server"},
-	{"identity", "admission", "budget", "fleet"},
+	{"identity", "prompts", "admission", "budget", "fleet"},
 	{"report"},
 	{"proxy", "console"},
 	{"gateway"},

@@ -63,7 +63,7 @@ type row struct {
 	advice string // to the client; for classes without a response it contains %s for the model's id
 }
 
-// table is the only place that decides what follows an attempt.
+// table defines what each class of failure leads to. Only proxy's forward reads the retry column.
 var table = [classCount]row{
 	Success:         {name: "success"},
 	ClientError:     {name: "client_error", code: apierr.InvalidRequest},

@@ -45,7 +45,7 @@ type Outcome struct {
 	Total      time.Duration
 
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
-	// a different response. If nil, this outcome stands.
+	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome
 }
 

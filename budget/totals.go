@@ -36,29 +36,6 @@ func (l *Ledger) totals(all map[string]*owner, id string) WindowTotals {
 	return WindowTotals{}
 }
 
-// Exhausted returns the cap of which all tokens are used, or nil if every cap has tokens left. Reservations do not
-// count.
-func (l *Ledger) Exhausted(p Payer) *Exceeded {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
-	var exhausted *capCheck
-	caps := b.capChecks(&p)
-	for i := range caps.all() {
-		c := &caps.list[i]
-		if c.remaining() <= 0 && (exhausted == nil || c.namedBefore(*exhausted)) {
-			exhausted = c
-		}
-	}
-	if exhausted == nil {
-		return nil
-	}
-	return exhausted.exceeded(b.date)
-}
-
 // Headroom returns the headroom of the total cap with the fewest tokens left, by the caps currently configured. It
 // returns false if no total cap is set or the key may not be used.
 func (l *Ledger) Headroom(p Payer) (h Headroom, ok bool) {

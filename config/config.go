@@ -35,6 +35,7 @@ type Config struct {
 type Server struct {
 	Listen            string   // host:port of the API and the console
 	AdminListen       string   // host:port of health, metrics and profiles
+	AdminHosts        []string // names by which clients address AdminListen, besides those that need no listing
 	PublicURL         *url.URL // the gateway's address for clients and browsers, without a trailing slash
 	TLS               TLS
 	MaxBodyBytes      int64 // limit on one request body
@@ -91,6 +92,13 @@ type Log struct {
 // Console holds the settings of the web pages.
 type Console struct {
 	FeedbackWebhook *url.URL // receives all feedback; nil: feedback is not sent
+	AccessRequests  bool     // users without an account can request one
+	SavedPrompts    SavedPrompts
+}
+
+// SavedPrompts holds the limits of prompts that are saved in the workbench.
+type SavedPrompts struct {
+	MaxBytesPerAccount int64
 }
 
 // Model is one model with the backends that serve it.
@@ -155,6 +163,7 @@ func Default() *Config {
 		Breaker: Breaker{ConsecutiveFailures: 5, OpenFor: 30 * time.Second, HalfOpenRequests: 1},
 		Probe:   Probe{Interval: 5 * time.Second, Timeout: 2 * time.Second},
 		Log:     Log{Level: "info", Format: "json"},
+		Console: Console{AccessRequests: true, SavedPrompts: SavedPrompts{MaxBytesPerAccount: 100 << 20}},
 	}
 }
 

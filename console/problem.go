@@ -29,7 +29,7 @@ func (p *problem) Error() string { return p.text }
 var (
 	errNotFound = &problem{
 		http.StatusNotFound, "There is no such page",
-		"The address is wrong, or what was here is gone.",
+		"The address is wrong, or the page no longer exists.",
 	}
 	errSignedOut = &problem{
 		http.StatusUnauthorized, "Nobody is signed in",
@@ -41,7 +41,11 @@ var (
 	}
 	errTooLarge = &problem{
 		http.StatusRequestEntityTooLarge, "This is too long",
-		"The form holds more than is taken at once. Nothing was changed.",
+		"The form is larger than the limit. Nothing was changed.",
+	}
+	errUnreadable = &problem{
+		http.StatusBadRequest, "This cannot be read",
+		"What was sent arrived incomplete or malformed. Nothing was changed.",
 	}
 	errNoDatabase = &problem{
 		http.StatusServiceUnavailable, "The database does not answer",
@@ -58,6 +62,14 @@ func (*Console) notFound(*request) error { return errNotFound }
 // invalid returns the problem of a form field or a value that is not accepted.
 func invalid(text string) *problem {
 	return &problem{http.StatusUnprocessableEntity, "This cannot be taken over", text}
+}
+
+// unreadable returns the error for a body that cannot be read. An error of the body's limit stays as it is.
+func unreadable(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge
+	}
+	return errUnreadable
 }
 
 // renderError is middleware that makes the console's request from echo's context, and responds with the error that the

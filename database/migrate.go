@@ -47,7 +47,8 @@ func migrateOnce(ctx context.Context, writer *sql.DB) error {
 		return fmt.Errorf("find migrations: %w", err)
 	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, writer, files,
-		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
+		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true),
+		goose.WithAllowOutofOrder(true)) // branches may merge in another order than that of their migrations
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}

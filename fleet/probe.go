@@ -142,7 +142,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
-		return Response{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	b.Authorize(req.Header)
 	if body != nil {
@@ -150,7 +150,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
-		return Response{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody)) //nolint:forbidigo // bounded

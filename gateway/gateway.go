@@ -24,24 +24,27 @@ import (
 	"basegate/fleet"
 	"basegate/http1/client"
 	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
 )
 
 // Gateway is one running gateway.
 type Gateway struct {
-	config   *config.Config
-	log      *zap.Logger
-	registry *prometheus.Registry
-	db       *database.DB
-	keys     *identity.Keys
-	queue    *admission.Queue
-	ledger   *budget.Ledger
-	fleet    *fleet.Fleet
-	proxy    *proxy.Server
-	console  *console.Console
-	public   *listener
-	admin    *listener
-	abort    context.CancelCauseFunc // cancels every request in flight
+	config    *config.Config
+	log       *zap.Logger
+	logWriter LogWriter
+	registry  *prometheus.Registry
+	db        *database.DB
+	keys      *identity.Keys
+	queue     *admission.Queue
+	ledger    *budget.Ledger
+	fleet     *fleet.Fleet
+	proxy     *proxy.Server
+	prompts   *prompts.Store
+	console   *console.Console
+	public    *listener
+	admin     *listener
+	abort     context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -52,18 +55,26 @@ type cleanup struct {
 	run  func(context.Context) error
 }
 
+// LogWriter is the state of what writes the log. Package logwriter implements it.
+type LogWriter interface {
+	Failing() bool   // lines are being lost
+	Dropped() uint64 // lines lost so far
+}
+
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
+// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened. The
+// gateway reports the state of the log's writer.
+func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
+	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
-	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		droppedLines(writer))
 	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -73,7 +84,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
+	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
@@ -83,9 +94,10 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
+	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
@@ -93,7 +105,8 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	g.admin = newListener("admin", cfg.Server.AdminListen, strictServer{admin})
 	return g, nil
 }
 
@@ -116,6 +129,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("start fleet: %w", err)
 	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
+	g.prompts.Start(ctx)
+	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
 			return err
@@ -172,6 +187,8 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.keys.Reload(g.identitySettings(cfg))
+	g.prompts.Reload(promptSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
 	g.config = cfg

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -12,6 +13,8 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
 )
 
@@ -38,11 +41,20 @@ func proxySettings(c *config.Config) proxy.Settings {
 	}
 }
 
+func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
+	return identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+}
+
+func promptSettings(c *config.Config) prompts.Settings {
+	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
+}
+
 func consoleSettings(c *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
+		AccessRequests:  c.Console.AccessRequests,
 	}
 }
 
@@ -76,6 +88,7 @@ func needsRestart(old, next *config.Config) []string {
 	}{
 		{"server.listen", old.Server.Listen != next.Server.Listen},
 		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
+		{"server.admin_hosts", !slices.Equal(old.Server.AdminHosts, next.Server.AdminHosts)},
 		{"server.tls", old.Server.TLS != next.Server.TLS},
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},

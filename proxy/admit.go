@@ -126,10 +126,7 @@ const reauthenticateAfter = time.Second
 
 // Concurrency returns how many requests of a key may run at a time.
 func (s *Server) Concurrency(i *identity.Principal) int {
-	if i.Concurrency > 0 {
-		return i.Concurrency
-	}
-	return s.settings.Load().ConcurrencyPerKey
+	return i.MaxRunning(s.settings.Load().ConcurrencyPerKey)
 }
 
 // bufferFullRetry is when a client should retry that was refused because too much is buffered.

@@ -11,6 +11,7 @@ import (
 
 	"basegate/admission"
 	apierr "basegate/errors"
+	"basegate/http1/strict"
 )
 
 const (
@@ -141,13 +142,16 @@ func (b *trackedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readErr returns the error for the client: its gzip is invalid, it was too slow, or it disconnected while sending.
+// readErr returns the error for the client: its gzip or its chunks are invalid, it was too slow, or it disconnected
+// while sending.
 func (b *trackedBody) readErr() error {
 	switch {
 	case b.failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
 	case errors.Is(b.failed, os.ErrDeadlineExceeded):
 		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
+	case errors.Is(b.failed, strict.ErrChunks):
+		return apierr.MalformedJSON(0, "the body's chunked encoding is malformed")
 	default:
 		return errClientGone
 	}

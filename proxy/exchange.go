@@ -157,7 +157,7 @@ func (s *Server) recoverPanic(x *exchange, handler func() error) (err error) {
 	return handler()
 }
 
-var errPanic = errors.New("panic, see the log line of its own")
+var errPanic = errors.New("the handler panicked; the log line \"panic\" of this request_id has the frames")
 
 // frames returns the functions and lines of a panic, without arguments.
 func frames() []string {

@@ -170,7 +170,7 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 const reuseGrace = 100 * time.Millisecond
 
 // breakStream ends a stream that failed after its first event: it reports a second outcome to the breaker and returns the
-// error that becomes the error event.
+// error, which fail (respond.go) sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
 	outcome := p.stream.failure
 	if outcome.Class == breaker.ClientGone {
