@@ -21,10 +21,16 @@ func newMock() *cobra.Command {
 		Use:   "mockvllm",
 		Short: "Run a mock of vLLM with a tiny language model",
 		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error { // an error here is one of the arguments
 			if len(o.Models) == 0 {
 				o.Models = []string{defaultMockModel}
 			}
+			if o.MaxModelLen < 1 {
+				return fmt.Errorf("--max-model-len must be at least 1, got %d", o.MaxModelLen)
+			}
+			return o.Validate()
+		},
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			process, err := mockvllm.Start(ctx, listen, o)
@@ -43,7 +49,7 @@ func newMock() *cobra.Command {
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
 	f.StringArrayVar(&o.Models, "model", nil,
 		"a model name to serve; may be repeated; responses carry the first (default "+defaultMockModel+")")
-	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "the context in tokens; 0: 8192")
+	f.IntVar(&o.MaxModelLen, "max-model-len", 8192, "the context in tokens")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")

@@ -13,14 +13,27 @@ type schemaError struct {
 	kind    string
 	loc     []string // path below "body"
 	message string
-	input   string // Python repr of the offending value
+	input   value  // the offending value
 	context string // Python repr of pydantic's ctx; empty for most errors
 }
 
 // repr formats the error as Python prints pydantic's error dict.
-func (p schemaError) repr() string {
+func (s *versionSpec) repr(p schemaError) string {
+	text := fmt.Sprintf("{'type': %s, 'loc': %s, 'msg': %s, 'input': %s",
+		reprString(p.kind), s.reprLocation(p.loc), reprString(p.message), s.reprInput(p.input))
+	if p.context != "" {
+		text += ", 'ctx': " + p.context
+	}
+	return text + "}"
+}
+
+// reprLocation formats the path of an error: a tuple, or since 0.32 a dotted path.
+func (s *versionSpec) reprLocation(path []string) string {
+	if s.scrubsSchemaErrors {
+		return reprString(dottedLocation(path))
+	}
 	loc := []string{"'body'"}
-	for _, step := range p.loc {
+	for _, step := range path {
 		if _, err := strconv.Atoi(step); err != nil {
 			step = reprString(step) // a field name, not a list index
 		}
@@ -30,12 +43,31 @@ func (p schemaError) repr() string {
 	if len(loc) == 1 {
 		location += ","
 	}
-	text := fmt.Sprintf("{'type': %s, 'loc': (%s), 'msg': %s, 'input': %s",
-		reprString(p.kind), location, reprString(p.message), p.input)
-	if p.context != "" {
-		text += ", 'ctx': " + p.context
+	return "(" + location + ")"
+}
+
+// dottedLocation joins a path without the names of union branches.
+func dottedLocation(path []string) string {
+	loc := []string{"body"}
+	for i, step := range path {
+		if branch := i == 1 && (step == "str" || strings.HasPrefix(step, "list[")); !branch {
+			loc = append(loc, step)
+		}
 	}
-	return text + "}"
+	return strings.Join(loc, ".")
+}
+
+// reprInput formats the offending value. Since 0.32 only a string is quoted in full, and a container by its size.
+func (s *versionSpec) reprInput(v value) string {
+	switch {
+	case !s.scrubsSchemaErrors || v.kind == stringKind:
+		return v.repr()
+	case v.kind == listKind:
+		return fmt.Sprintf("'<list of %d items>'", len(v.items))
+	case v.kind == objectKind:
+		return fmt.Sprintf("'<dict of %d items>'", len(v.members))
+	}
+	return reprString(v.repr())
 }
 
 // schemaFailure formats validation errors as the version does: old versions print the list, newer ones a headline and
@@ -43,7 +75,7 @@ func (p schemaError) repr() string {
 func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	reprs := make([]string, len(problems))
 	for i, p := range problems {
-		reprs[i] = p.repr()
+		reprs[i] = s.repr(p)
 	}
 	list := "[" + strings.Join(reprs, ", ") + "]"
 	message := list
@@ -52,12 +84,18 @@ func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 		if len(problems) == 1 {
 			plural = ""
 		}
-		message = fmt.Sprintf("%d validation error%s:\n  %s\n", len(problems), plural, strings.Join(reprs, "\n  "))
+		message = fmt.Sprintf("%d validation error%s:\n  %s", len(problems), plural, strings.Join(reprs, "\n  "))
+		if !s.scrubsSchemaErrors {
+			message += "\n"
+		}
 		if s.repeatsSchemaErrors {
 			message += " " + list
 		}
 	}
 	param := strings.Join(append([]string{"body"}, problems[0].loc...), ".")
+	if s.scrubsSchemaErrors {
+		param = dottedLocation(problems[0].loc)
+	}
 	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message, param: param}
 }
 
@@ -183,8 +221,16 @@ type fieldReader struct {
 // addError adds an error at the path loc, unless c is zero.
 func (f *fieldReader) addError(c typeError, input value, loc ...string) {
 	if c.kind != "" {
-		f.errs = append(f.errs, schemaError{kind: c.kind, loc: loc, message: c.message, input: input.repr()})
+		f.errs = append(f.errs, schemaError{kind: c.kind, loc: loc, message: c.message, input: input})
 	}
+}
+
+// addBound adds an error about a number below its lower bound.
+func (f *fieldReader) addBound(least int, input value, loc ...string) {
+	f.errs = append(f.errs, schemaError{
+		kind: "greater_than_equal", loc: loc, input: input, context: fmt.Sprintf("{'ge': %d}", least),
+		message: fmt.Sprintf("Input should be greater than or equal to %d", least),
+	})
 }
 
 // readField parses the named field into dst. It returns false, and leaves dst alone, if the field is absent, invalid,
@@ -251,5 +297,22 @@ func (f *fieldReader) strings(name string, dst *[]string) {
 	default:
 		f.addError(stringType, v, name, "str")
 		f.addError(listType, v, name, "list[str]")
+	}
+}
+
+// stringList reads a list of strings.
+func (f *fieldReader) stringList(name string, dst *[]string) {
+	v, present := f.body.member(name)
+	if !present || v.kind == nullKind {
+		return
+	}
+	if v.kind != listKind {
+		f.addError(listType, v, name)
+		return
+	}
+	for i, item := range v.items {
+		text, c := asString(item)
+		f.addError(c, item, name, decimal(i))
+		*dst = append(*dst, text)
 	}
 }

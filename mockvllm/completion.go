@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -24,7 +25,8 @@ func (s *Server) complete(x *exchange) {
 		return
 	}
 	if s.spec.rejectsDuplicateIDs {
-		j.duplicate = !s.claimID(j.id)
+		j.hasID = s.claimID(j.id)
+		j.duplicate = !j.hasID
 		defer s.releaseID(j)
 	}
 	s.metrics.begin(j)
@@ -50,11 +52,13 @@ func (s *Server) claimID(id string) bool {
 	return true
 }
 
+// releaseID ends the claim on a request's id, if it has one.
 func (s *Server) releaseID(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !j.duplicate {
+	if j.hasID {
 		delete(s.ids, j.id)
+		j.hasID = false
 	}
 }
 
@@ -75,12 +79,12 @@ func (s *Server) readJSON(x *exchange) (value, *failure) {
 		case unsupportedType:
 			return value{}, detailFailure(http.StatusUnsupportedMediaType, unsupported)
 		case badRequestType:
-			return value{}, &failure{status: http.StatusBadRequest, errorType: s.spec.validationType, message: unsupported}
+			return value{}, s.spec.mediaTypeFailure(unsupported)
 		case anyContentType:
 		}
 	}
 	if len(x.body) == 0 {
-		return value{}, s.spec.schemaFailure([]schemaError{{kind: "missing", message: "Field required", input: "None"}})
+		return value{}, s.spec.schemaFailure([]schemaError{{kind: "missing", message: "Field required"}})
 	}
 	body := bytes.TrimPrefix(x.body, []byte("\ufeff"))
 	if !utf8.Valid(body) {
@@ -89,7 +93,7 @@ func (s *Server) readJSON(x *exchange) (value, *failure) {
 	parsed, err := parsePythonJSON(string(body))
 	if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
 		return value{}, s.spec.schemaFailure([]schemaError{{
-			kind: "json_invalid", loc: []string{decimal(syntax.position)}, message: "JSON decode error", input: "{}",
+			kind: "json_invalid", loc: []string{decimal(syntax.position)}, message: "JSON decode error", input: value{kind: objectKind},
 			context: "{'error': " + reprString(syntax.message) + "}",
 		}})
 	}
@@ -97,6 +101,13 @@ func (s *Server) readJSON(x *exchange) (value, *failure) {
 		return value{}, detailFailure(http.StatusBadRequest, "There was an error parsing the body")
 	}
 	return parsed, nil
+}
+
+func (s *versionSpec) mediaTypeFailure(message string) *failure {
+	if s.scrubsSchemaErrors {
+		message = "1 validation error:\n  " + message
+	}
+	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message}
 }
 
 // completePlain responds once all outputs are generated.
@@ -143,7 +154,7 @@ func (s *Server) applyPlainFault(x *exchange) bool {
 		early := *x.fault
 		early.InStream, early.AfterEvents, early.AfterTokens = false, 0, 0
 		x.writeFailure(s.engineFailure(&early))
-	case x.hasFault(faultErrorEvent):
+	case x.hasFault(faultErrorEvent) || x.hasFault(faultKeyError):
 		x.writeFailure(s.errorEventFailure(x.fault))
 	default:
 		return false
@@ -154,6 +165,7 @@ func (s *Server) applyPlainFault(x *exchange) bool {
 // run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with
 // the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
+	defer s.releaseID(g.job) // before the response's end, so that the client can use the id again at once
 	ctx := x.r.Context()
 	if err := s.engine.awaitWake(ctx); err != nil {
 		return err
@@ -166,6 +178,12 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		return err
 	}
 	for steps := 0; ; steps++ {
+		if x.endsProcess() && !g.job.request.stream && steps == x.fault.AfterTokens {
+			s.endProcess(x.fault)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		abort := s.engine.abortCount() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens
 		unfinished := false
 		if abort {

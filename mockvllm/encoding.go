@@ -98,3 +98,12 @@ func appendInts(dst []byte, values []int) []byte {
 	}
 	return append(dst, ']')
 }
+
+// pythonStrings formats strings as Python prints a list.
+func pythonStrings(values []string) string {
+	reprs := make([]string, len(values))
+	for i, text := range values {
+		reprs[i] = reprString(text)
+	}
+	return "[" + strings.Join(reprs, ", ") + "]"
+}

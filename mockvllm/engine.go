@@ -10,7 +10,8 @@ import (
 type engine struct {
 	mu           sync.Mutex
 	diedAt       time.Time     // zero while alive
-	exitAfter    time.Duration // from death to process exit; 0 keeps the process
+	exitAfter    time.Duration // from death to process exit; 0 keeps the process, unless exits
+	exits        bool          // the process exits at once, and its requests do not report a dead engine
 	restartAfter time.Duration // from exit to a new process; 0 means no restart
 	changed      chan struct{} // receives after death and revival
 	sleepLevel   int           // 0 while awake
@@ -30,11 +31,23 @@ func (e *engine) kill(f *Fault) {
 	}
 }
 
-// revive undoes kill.
+// exit ends the process at once and schedules the restart of the fault. With abort, running requests end with what
+// they have at their next token.
+func (e *engine) exit(f *Fault, abort bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if abort {
+		e.aborts++
+	}
+	e.diedAt, e.exitAfter, e.restartAfter, e.exits = time.Now(), 0, f.RestartAfter, true
+	e.notifyChange()
+}
+
+// revive undoes kill and exit.
 func (e *engine) revive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.diedAt = time.Time{}
+	e.diedAt, e.exits = time.Time{}, false
 	e.notifyChange()
 }
 
@@ -49,7 +62,7 @@ func (e *engine) dead() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.exitStateLocked()
-	return !e.diedAt.IsZero()
+	return !e.diedAt.IsZero() && !e.exits
 }
 
 // exited reports whether the process has exited, so that connections are refused.
@@ -69,7 +82,7 @@ func (e *engine) exitState() (bool, time.Duration) {
 // exitStateLocked derives the state from the times of death, exit and restart. e.mu must be held.
 func (e *engine) exitStateLocked() (down bool, remaining time.Duration) {
 	const untilChange = -1
-	if e.diedAt.IsZero() || e.exitAfter == 0 {
+	if e.diedAt.IsZero() || e.exitAfter == 0 && !e.exits {
 		return false, untilChange
 	}
 	since := time.Since(e.diedAt)
@@ -81,7 +94,7 @@ func (e *engine) exitStateLocked() (down bool, remaining time.Duration) {
 	case since < e.exitAfter+e.restartAfter:
 		return true, e.exitAfter + e.restartAfter - since
 	}
-	e.diedAt = time.Time{}
+	e.diedAt, e.exits = time.Time{}, false
 	return false, untilChange
 }
 

@@ -17,7 +17,8 @@ const (
 // engineDeadV1 is the constant text of the V1 engine, engineDeadV0 that of the V0 engine.
 const (
 	engineDeadV1 = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-	engineDeadV0 = "Background loop has errored already."
+	engineDeadV0 = "Engine loop is not running. Inspect the stacktrace to find the original error: " +
+		"RuntimeError('Engine process (pid 4711) died.')."
 )
 
 // A failure is an error response. It has vLLM's usual shape unless raw is set.
@@ -27,6 +28,7 @@ type failure struct {
 	message   string
 	param     string // "param"; empty means null
 	value     string // the offending value, which some versions append to the message
+	invalid   bool   // a VLLMValidationError, whose message ends with its parameter and value
 	code      int    // "code"; 0 means the status
 
 	raw         *string // the whole body, instead of the usual shape
@@ -38,10 +40,16 @@ type failure struct {
 
 func (f *failure) Error() string { return f.message }
 
-func badRequest(param, format string, arguments ...any) *failure {
-	return &failure{
-		status: http.StatusBadRequest, errorType: badRequestError, message: fmt.Sprintf(format, arguments...), param: param,
-	}
+// badRequest is an error without a parameter.
+func badRequest(format string, arguments ...any) *failure {
+	return &failure{status: http.StatusBadRequest, errorType: badRequestError, message: fmt.Sprintf(format, arguments...)}
+}
+
+// invalidParam is an error about a parameter. Newer versions append its name to the message.
+func invalidParam(param, format string, arguments ...any) *failure {
+	f := badRequest(format, arguments...)
+	f.param, f.invalid = param, true
+	return f
 }
 
 // withValue sets the offending value, which newer versions append to the message.
@@ -82,8 +90,11 @@ func stringObject(key, text string) []byte {
 
 // fullMessage returns the message as the version words it.
 func (s *versionSpec) fullMessage(f *failure) string {
-	if !s.namesParams || f.param == "" || f.value == "" {
+	if !s.namesParams || !f.invalid {
 		return f.message
+	}
+	if f.value == "" {
+		return fmt.Sprintf("%s (parameter=%s)", f.message, f.param)
 	}
 	return fmt.Sprintf("%s (parameter=%s, value=%s)", f.message, f.param, f.value)
 }
@@ -178,7 +189,7 @@ func (s *versionSpec) engineDeathInStream() *failure {
 func (s *versionSpec) streamFailure(message string) *failure {
 	switch s.deathStream {
 	case streamBadRequest:
-		return badRequest("", "%s", message)
+		return badRequest("%s", message)
 	case streamCut:
 		return &failure{message: message, closesConn: true}
 	case streamInternal:
@@ -187,7 +198,8 @@ func (s *versionSpec) streamFailure(message string) *failure {
 }
 
 // contextMessages are vLLM's messages for a request that is too long, oldest first. A context_length fault selects one
-// by number, counted from 1. {N} is the context length, {P} the prompt's tokens, {C} the completion's, {T} their sum.
+// by number, counted from 1; the last four are those of versions that clamp. {N} is the context length, {P} the
+// prompt's tokens, {C} the completion's, {T} their sum; {K} is the prompt's characters, {M} their limit for {Q} tokens.
 var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",
@@ -201,6 +213,10 @@ var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {C} output tokens and your prompt contains {K} characters (more than {M} characters, which is the upper bound for {Q} input tokens). Please reduce the length of the input prompt or the number of requested output tokens.",
 	"max_tokens={C} cannot be greater than max_model_len=max_total_tokens={N}. Please request fewer output tokens.",
 	"Input length ({P}) exceeds model's maximum context length ({N}).",
+	"max_tokens={C} cannot be greater than max_model_len={N}. Please request fewer output tokens.",
+	"This model's maximum context length is {N} tokens. However, your prompt contains {P} input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
+	"This model's maximum context length is {N} tokens. However, your prompt contains at least {P} input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
+	"This model's maximum context length is {N} tokens. However, your prompt contains {K} characters (more than {M} characters, which is the upper bound for {Q} input tokens). Please reduce the length of the input prompt.",
 }
 
 // Numbers of contextMessages.
@@ -217,6 +233,10 @@ const (
 	wordingCharacters
 	wordingMaxTokens
 	wordingFallback
+	wordingMaxTokensClamped
+	wordingPromptOver
+	wordingPromptOverAtLeast
+	wordingPromptCharacters
 )
 
 // contextCounts holds the numbers that a context message mentions.

@@ -41,6 +41,9 @@ func (x *exchange) readBody() error {
 // hasFault reports whether a fault of this kind applies to the exchange.
 func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
+// endsProcess reports whether the exchange has a fault that ends the server's process.
+func (x *exchange) endsProcess() bool { return x.hasFault(faultSigterm) || x.hasFault(faultKilled) }
+
 // writeFailure writes an error response. Nothing may have been written before.
 func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"

@@ -114,9 +114,13 @@ func (s *Server) contextFailure(f *Fault) *failure {
 		}
 		number = map[contextRule]int{
 			contextRequested: wordingRequested, contextTooLarge: wordingTooLarge, contextOutputTokens: wordingOutput,
+			contextClamped: wordingPromptOver,
 		}[spec.context]
 	}
-	failure := badRequest("input_tokens", "%s", cmp.Or(f.Message, contextMessage(number, m))).withValue(m.prompt)
+	if number >= wordingMaxTokensClamped {
+		m.prompt++ // these versions reject only a prompt that is longer than the context
+	}
+	failure := invalidParam("input_tokens", "%s", cmp.Or(f.Message, contextMessage(number, m))).withValue(m.prompt)
 	failure.status = cmp.Or(f.Status, failure.status)
 	return failure
 }

@@ -39,7 +39,7 @@ type Fault struct {
 	Wording      int           // context_length: number of the historic wording, from 1; 0 means the version's
 	Version      string        // context_length: the version whose wording is used
 	ExitAfter    time.Duration // engine_dead: time until connections are refused; 0 keeps the dead server responding
-	RestartAfter time.Duration // engine_dead: time from exit to restart; 0 means that only a clear restarts it
+	RestartAfter time.Duration // engine_dead, sigterm, killed: time from exit to restart; 0 means that only a clear restarts it
 	Clean        bool          // cut, no_done: the chunked body ends properly
 }
 
@@ -57,6 +57,8 @@ const (
 	faultOverloaded      = "overloaded"     // 503 engine busy
 	faultOOM             = "oom"            // CUDA out of memory
 	faultEngineDead      = "engine_dead"    // this request and all later ones fail
+	faultSigterm         = "sigterm"        // the server ends: running requests are aborted, then connections refused
+	faultKilled          = "killed"         // the process dies: responses are cut off, then connections refused
 	faultRefuse          = "refuse"         // reset before anything is read
 	faultHang            = "hang"           // no response, or a stream that stops
 	faultReset           = "reset"          // reset before the response's first byte
@@ -64,6 +66,7 @@ const (
 	faultCut             = "cut"            // orderly close within the response
 	faultAbort           = "abort"          // finish_reason abort under 200
 	faultErrorEvent      = "error_event"    // an error event, then [DONE]
+	faultKeyError        = "key_error"      // an error event whose message is a token id
 	faultNoFinish        = "no_finish"      // [DONE] without a finish_reason
 	faultNoDone          = "no_done"        // finished, but no [DONE]
 	faultSlow            = "slow"           // small delayed writes
@@ -82,8 +85,8 @@ const (
 func FaultKinds() []string {
 	return []string{
 		faultError, faultNested, faultFlat, faultString, faultDetail, faultEmpty, faultText, faultOKError,
-		faultContext, faultOverloaded, faultOOM, faultEngineDead, faultRefuse, faultHang, faultReset, faultResetMid,
-		faultCut, faultAbort, faultErrorEvent, faultNoFinish, faultNoDone, faultSlow, faultGarbage, faultBigEvent,
+		faultContext, faultOverloaded, faultOOM, faultEngineDead, faultSigterm, faultKilled, faultRefuse, faultHang, faultReset,
+		faultResetMid, faultCut, faultAbort, faultErrorEvent, faultKeyError, faultNoFinish, faultNoDone, faultSlow, faultGarbage, faultBigEvent,
 		faultMerge, faultBurst,
 	}
 }
@@ -188,7 +191,7 @@ func (f *Fault) validate() error {
 	case min(f.AfterTokens, f.AfterEvents, f.AfterBytes, f.Slice, f.Bytes, f.Tokens) < 0:
 		return errors.New("after_tokens, after_events, after_bytes, slice, bytes and tokens must not be negative")
 	}
-	return nil
+	return validateVersion(f.Version)
 }
 
 // isMidStream reports whether the fault lets a response begin first.

@@ -34,7 +34,7 @@ func TestEachFaultKindHasItsResponse(t *testing.T) {
 		{`{"kind":"text"}`, 500, "Internal Server Error"},
 		{`{"kind":"ok_error"}`, 200, `{"error":{"message":"` + defaultMessage},
 		{`{"kind":"nested","status":502,"message":"mine"}`, 502, `"message":"mine"`},
-		{`{"kind":"context_length"}`, 400, "However, you requested 16 output tokens"},
+		{`{"kind":"context_length"}`, 400, "your prompt contains 8193 input tokens, which exceeds this limit"},
 		{`{"kind":"context_length","version":"0.6.6"}`, 400, "in the messages, 16 in the completion)"},
 		{`{"kind":"context_length","wording":12}`, 400, "Input length (8192) exceeds model's maximum context length (8192)."},
 		{`{"kind":"overloaded"}`, 503, "The engine is currently busy"},
@@ -43,6 +43,7 @@ func TestEachFaultKindHasItsResponse(t *testing.T) {
 		{`{"kind":"garbage"}`, 200, "neither JSON nor"},
 		{`{"kind":"abort"}`, 200, `"text":"","logprobs":null,"finish_reason":"abort"`},
 		{`{"kind":"no_finish"}`, 200, `"finish_reason":null`},
+		{`{"kind":"key_error"}`, 500, `{"error":{"message":"0","type":"InternalServerError","param":null,"code":500}}`},
 		{`{"kind":"error_event"}`, 500, `"message":"Internal server error"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
@@ -266,10 +267,11 @@ func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 		health       int
 	}{
 		"0.6.6":  {500, "", "", 500},
-		"0.8.5":  {500, "", `{"error": {"object": "error", "message": "EngineCore encountered`, 200},
+		"0.8.4":  {500, "", `{"error": {"object": "error", "message": "EngineCore encountered`, 200},
+		"0.8.5":  {500, "", `{"error": {"object": "error", "message": "Engine loop is not running.`, 500},
 		"0.9.2":  {500, `"type":"Internal Server Error"`, `"type": "BadRequestError", "param": null, "code": 400`, 500},
 		"0.14.0": {200, `"code":500}}`, `"type": "InternalServerError", "param": null, "code": 500`, 503},
-		"0.27.0": {500, `"type":"InternalServerError"`, `"code": 500`, 503},
+		"0.32.0": {500, `"type":"InternalServerError"`, `"code": 500`, 503},
 	} {
 		p := start(t, mockvllm.Options{Version: version})
 		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
@@ -287,18 +289,57 @@ func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 	}
 }
 
+// TestProcessEndAbortsOrCutsAllRequests covers requests that run without the fault, and the restart.
+func TestProcessEndAbortsOrCutsAllRequests(t *testing.T) {
+	for kind, finish := range map[string]string{"sigterm": `"finish_reason":"abort"`, "killed": ""} {
+		p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+		other := make(chan result)
+		go func() {
+			other <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
+		}()
+		poll.Until(t, "the request to run", func() bool { return p.Running() == 1 })
+		p.InjectFault(mockvllm.Fault{Kind: kind, AfterTokens: 2, RestartAfter: 50 * time.Millisecond})
+		ended := trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"ignore_eos": true}))
+		for name, a := range map[string]result{"other": <-other, "own": ended} {
+			if finish == "" && a.err == nil || !strings.Contains(a.body, finish) {
+				t.Errorf("%s: %s request got %d %s, error %v, want %q", kind, name, a.status, a.body, a.err, finish)
+			}
+		}
+		poll.Until(t, "the server to be back", func() bool {
+			return trySend(t, p, http.MethodPost, completions, body(t, nil)).status == 200
+		})
+		if p.Requests()[0].ClientDisconnected() {
+			t.Errorf("%s: the process's end is recorded as a client disconnect", kind)
+		}
+	}
+}
+
+func TestProcessEndRefusesConnectionsUntilCleared(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	p.InjectFault(mockvllm.Fault{Kind: "sigterm"})
+	if a := send(t, p, http.MethodPost, completions, body(t, nil)); !strings.Contains(a.body, "abort") {
+		t.Errorf("got %s, want an aborted completion", a.body)
+	}
+	poll.Until(t, "connections to be refused", func() bool {
+		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
+	})
+	p.ClearFaults()
+	poll.Until(t, "the server to be back", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
+}
+
 func TestInvalidFaultsAreRejected(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	for body, want := range map[string]string{
-		`{"kind":"oops"}`:                        `kind must be one of error, nested,`,
-		`{"kind":"oom","tims":1}`:                `unknown field \"tims\"`,
-		`{"kind":"slow","delay":"1"}`:            `delay must be a duration like \"250ms\", got \"1\"`,
-		`{"kind":"oom","times":-2}`:              `times must be -1`,
-		`{"kind":"oom","path":"health"}`:         `path must begin with /`,
-		`{"kind":"error","status":99}`:           `status must be between 200 and 599, got 99`,
-		`{"kind":"context_length","wording":99}`: `wording must be between 1 and 12`,
-		`{"kind":"slow","slice":-1}`:             `must not be negative`,
-		`[]`:                                     `cannot unmarshal array`,
+		`{"kind":"oops"}`:                         `kind must be one of error, nested,`,
+		`{"kind":"oom","tims":1}`:                 `unknown field \"tims\"`,
+		`{"kind":"slow","delay":"1"}`:             `delay must be a duration like \"250ms\", got \"1\"`,
+		`{"kind":"oom","times":-2}`:               `times must be -1`,
+		`{"kind":"oom","path":"health"}`:          `path must begin with /`,
+		`{"kind":"error","status":99}`:            `status must be between 200 and 599, got 99`,
+		`{"kind":"context_length","wording":99}`:  `wording must be between 1 and 16`,
+		`{"kind":"slow","slice":-1}`:              `must not be negative`,
+		`{"kind":"context_length","version":"9"}`: `unknown vLLM version`,
+		`[]`: `cannot unmarshal array`,
 	} {
 		a := send(t, p, http.MethodPost, "/mock/fault", body)
 		if a.status != 400 || !strings.Contains(a.body, want) {

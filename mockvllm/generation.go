@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -38,6 +39,7 @@ type sequence struct {
 	decoder    decoder
 	text       string
 	logprob    float64 // sum over the output's tokens
+	script     []int   // tokens that a constraint prescribes, the last one end-of-text; nil without one
 	finish     string
 	stopText   *string // the stop string that ended the output
 	stopID     *int    // the stop token that ended the output
@@ -68,16 +70,44 @@ func newGeneration(m *languageModel, j *job) *generation {
 	g := &generation{model: m, job: j, probabilities: make([]float64, m.size())}
 	for number, tokens := range j.tokens {
 		for child := range j.outputsPerPrompt {
-			g.sequences = append(g.sequences, &sequence{
+			seq := &sequence{
 				index: number*j.outputsPerPrompt + child, job: j, prompt: number,
 				history:   append(make([]int, 0, len(tokens)+min(j.maxTokens, 4096)), tokens...),
 				promptLen: len(tokens),
 				sampler:   newSampler(j.request.sampling, tokens, child, m.size()),
 				decoder:   decoder{tokenizer: m.tokenizer, skipSpecial: !j.request.showSpecial},
-			})
+			}
+			seq.script = g.scriptFor(seq, child)
+			g.sequences = append(g.sequences, seq)
 		}
 	}
 	return g
+}
+
+// scriptFor returns the tokens that the request's constraint prescribes for an output, or nil without one.
+func (g *generation) scriptFor(seq *sequence, child int) []int {
+	c := g.job.request.constraint()
+	if c == nil {
+		return nil
+	}
+	random := seq.sampler.random
+	if seq.sampler.greedy() {
+		random = rand.New(rand.NewPCG(0, uint64(child))) //nolint:gosec // reproducible, not security-relevant
+	}
+	text, err := c.generate(random)
+	if err != nil {
+		// A random walk through a recursive schema or grammar may not end, while the one of the check before did.
+		text, _ = c.generate(rand.New(rand.NewPCG(0, 0))) //nolint:gosec // as above
+	}
+	return append(g.model.encode(text, false), g.model.eos)
+}
+
+// draw returns the next token of an output.
+func (g *generation) draw(seq *sequence) int {
+	if seq.script != nil {
+		return seq.script[min(len(seq.output()), len(seq.script)-1)]
+	}
+	return seq.sampler.draw(g.probabilities, g.bannedTokens(seq))
 }
 
 // scorePrompts computes the log-probability of every prompt token if the request asks for them.
@@ -129,7 +159,7 @@ func (g *generation) step() bool {
 			continue
 		}
 		g.model.predict(seq.history, g.probabilities)
-		id := seq.sampler.draw(g.probabilities, g.bannedTokens(seq))
+		id := g.draw(seq)
 		seq.logprob += math.Log(g.probabilities[id])
 		if g.job.topLogprobs != noLogprobs {
 			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.job.topLogprobs))
@@ -142,13 +172,21 @@ func (g *generation) step() bool {
 	return unfinished
 }
 
-// bannedTokens returns the tokens that would end the output before min_tokens.
+// bannedTokens returns the tokens that would end the output before min_tokens, or complete a bad word.
 func (g *generation) bannedTokens(seq *sequence) []int {
 	r := g.job.request
-	if len(seq.output()) >= r.minTokens {
-		return nil
+	var banned []int
+	output := seq.output()
+	if len(output) < r.minTokens {
+		banned = append([]int{g.model.eos}, r.stopTokens...)
 	}
-	return append([]int{g.model.eos}, r.stopTokens...)
+	for _, word := range r.sampling.banned {
+		head := len(word) - 1
+		if head <= len(output) && slices.Equal(output[len(output)-head:], word[:head]) {
+			banned = append(banned, word[head])
+		}
+	}
+	return banned
 }
 
 // abort finishes all unfinished outputs.

@@ -5,9 +5,8 @@ import (
 	"encoding/hex"
 	"net/http"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // noLogprobs means that no log-probabilities are requested; 0 requests the token's own.
@@ -26,6 +25,7 @@ type job struct {
 	maxLen            int  // in tokens, prompt and output together
 	topLogprobs       int  // number of most likely tokens listed per output token, or noLogprobs
 	topPromptLogprobs int  // the same per prompt token
+	hasID             bool // holds the claim on its id, in versions that reject duplicates
 	duplicate         bool // another running request has the same id
 }
 
@@ -38,14 +38,17 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 		return nil, s.spec.deadEngineFailure()
 	}
 	if r.hasSuffix {
-		return nil, badRequest("suffix", "suffix is not currently supported")
+		return nil, s.spec.suffixFailure()
 	}
 	j := &job{
-		request: r, id: requestID(header, r), created: time.Now().Unix(), model: s.models[0],
+		request: r, id: s.spec.requestID(header, r), created: time.Now().Unix(), model: s.models[0],
 		outputsPerPrompt: r.n, maxTokens: r.maxTokens, maxLen: s.maxModelLen, topLogprobs: noLogprobs, topPromptLogprobs: noLogprobs,
 	}
 	if r.maxTokensNull && s.spec.nullMaxTokens == nullIsDefault {
 		r.maxTokensNull = false
+	}
+	if failure := s.checkMaxTokens(r); failure != nil {
+		return nil, failure
 	}
 	for _, p := range r.prompts {
 		if failure := s.addPrompt(j, p); failure != nil {
@@ -59,115 +62,47 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 	return j, nil
 }
 
-func requestID(header http.Header, r *completionRequest) string {
+func (s *versionSpec) requestID(header http.Header, r *completionRequest) string {
 	if id := header.Get("X-Request-Id"); id != "" {
 		return "cmpl-" + id
 	}
 	if r.requestID != "" {
 		return "cmpl-" + r.requestID
 	}
-	return "cmpl-" + randomID()
+	return "cmpl-" + s.randomID()
 }
 
-func randomID() string {
+// randomID returns a random id of the version's length.
+func (s *versionSpec) randomID() string {
 	var id [16]byte
 	rand.Read(id[:])
+	if s.shortIDs {
+		return hex.EncodeToString(id[:8])
+	}
 	return hex.EncodeToString(id[:])
 }
 
-func (*Server) unknownModel(model string) *failure {
-	return &failure{
-		status: http.StatusNotFound, errorType: notFoundError, message: "The model `" + model + "` does not exist.", param: "model",
+func (s *Server) unknownModel(model string) *failure {
+	message := "The model `" + model + "` does not exist."
+	if s.spec.listsAliases {
+		message += " Valid aliases: " + strings.Join(s.models, ", ") + "."
 	}
+	return &failure{status: http.StatusNotFound, errorType: notFoundError, message: message, param: "model"}
+}
+
+func (s *versionSpec) suffixFailure() *failure {
+	f := badRequest("suffix is not currently supported")
+	if s.suffixWithFIM {
+		f.message = "suffix is only supported for models with FIM completion rendering"
+	}
+	f.param = "suffix"
+	return f
 }
 
 // serves reports whether the server serves the model. An empty name is the default model, unless the version requires
 // one.
 func (s *Server) serves(model string) bool {
 	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model)
-}
-
-// addPrompt tokenises a prompt and checks it against the context length.
-func (s *Server) addPrompt(j *job, p prompt) *failure {
-	r := j.request
-	tokens, text := p.tokens, ""
-	if p.isText {
-		if failure := checkText(p.text); failure != nil {
-			return failure
-		}
-		if failure := s.checkCharacters(r, p.text); failure != nil {
-			return failure
-		}
-		tokens, text = s.model.encode(p.text, r.addSpecial), p.text
-	}
-	if r.truncate != nil {
-		keep := *r.truncate
-		if keep < 0 {
-			keep = s.maxModelLen - r.maxTokens
-		}
-		tokens = tokens[max(0, len(tokens)-max(keep, 0)):]
-	}
-	if failure := s.checkContext(r, len(tokens), p.isText); failure != nil {
-		return failure
-	}
-	if !p.isText && s.firstUnknownToken(tokens) < 0 {
-		text = s.model.decode(tokens)
-	}
-	j.tokens = append(j.tokens, tokens)
-	j.texts = append(j.texts, text)
-	return nil
-}
-
-// firstUnknownToken returns the index of the first token outside the vocabulary, or -1.
-func (s *Server) firstUnknownToken(tokens []int) int {
-	return slices.IndexFunc(tokens, func(id int) bool { return id < 0 || id >= s.model.size() })
-}
-
-// checkCharacters is vLLM's check before tokenisation: it rejects a text that no tokenisation could fit into the
-// context.
-func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
-	if s.spec.context != contextOutputTokens || r.truncate != nil || r.maxTokensNull {
-		return nil
-	}
-	room := s.maxModelLen - r.maxTokens
-	m := contextCounts{
-		limit: s.maxModelLen, completion: r.maxTokens, characters: utf8.RuneCountInString(text),
-		maxCharacters: room * s.longestPiece, maxPrompt: room,
-	}
-	if room <= 0 || m.characters <= m.maxCharacters {
-		return nil
-	}
-	return badRequest("input_text", "%s", contextMessage(wordingCharacters, m)).withValue(m.characters)
-}
-
-// checkContext rejects a prompt that leaves no room for the requested output, in the version's words.
-func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
-	m := contextCounts{limit: s.maxModelLen, prompt: count, completion: r.maxTokens}
-	over := count+r.maxTokens > s.maxModelLen
-	if r.maxTokensNull {
-		over = count >= s.maxModelLen
-		m.completion = 1
-	}
-	switch {
-	case s.spec.context == contextTooLarge && count >= s.maxModelLen:
-		return badRequest("input_tokens", "%s", contextMessage(wordingInput, m)).withValue(count)
-	case !over:
-		return nil
-	case s.spec.context == contextRequested && r.maxTokensNull:
-		return badRequest("", "%s", contextMessage(wordingMessages, m))
-	case s.spec.context == contextRequested:
-		return badRequest("", "%s", contextMessage(wordingRequested, m))
-	case s.spec.context == contextTooLarge:
-		return badRequest("max_tokens", "%s", contextMessage(wordingTooLarge, m)).withValue(r.maxTokens)
-	case r.maxTokens > s.maxModelLen:
-		return badRequest("max_tokens", "%s", contextMessage(wordingMaxTokens, m)).withValue(r.maxTokens)
-	case isText:
-		// vLLM stops tokenising at one token over the limit, so the prompt's true length is unknown.
-		m.prompt = s.maxModelLen - m.completion + 1
-		return badRequest("input_tokens", "%s", contextMessage(wordingAtLeast, m)).withValue(m.prompt)
-	default:
-		return badRequest("input_tokens", "%s", contextMessage(wordingOutput, m)).withValue(count)
-	}
 }
 
 // resolve computes the job's fields that depend on several request fields.
@@ -196,73 +131,4 @@ func (s *Server) resolve(j *job) {
 	if r.echo && r.promptLogprobs == nil {
 		j.topPromptLogprobs = j.topLogprobs
 	}
-}
-
-// checkInEngine makes the checks that vLLM makes only inside the engine. In a stream they follow the 200.
-func (s *Server) checkInEngine(j *job) *failure {
-	r := j.request
-	if j.duplicate {
-		return badRequest("", "Request id %s already running.", j.id).fromEngine()
-	}
-	if failure := s.checkLogprobLimits(j); failure != nil {
-		return failure.fromEngine()
-	}
-	if failure := s.parseLogitBias(r); failure != nil {
-		return failure.fromEngine()
-	}
-	if at := s.firstUnknownToken(r.sampling.allowed); at >= 0 {
-		return badRequest("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id!").fromEngine()
-	}
-	for _, tokens := range j.tokens {
-		m := contextCounts{limit: s.maxModelLen, prompt: len(tokens)}
-		at := s.firstUnknownToken(tokens)
-		switch {
-		case len(tokens) == 0:
-			return badRequest("prompt", "The decoder prompt cannot be empty").fromEngine()
-		case at >= 0:
-			return badRequest("prompt", "Token id %d is out of vocabulary", tokens[at]).fromEngine()
-		case len(tokens) > s.maxModelLen:
-			return badRequest("prompt", "%s", contextMessage(wordingDecoder, m)).fromEngine()
-		case len(tokens) == s.maxModelLen:
-			return badRequest("prompt", "%s", contextMessage(wordingDecoderFull, m)).fromEngine()
-		}
-	}
-	return nil
-}
-
-func (s *Server) checkLogprobLimits(j *job) *failure {
-	if s.maxLogprobs == -1 {
-		return nil
-	}
-	for _, requested := range []struct {
-		name, what string
-		top        int
-	}{{"logprobs", "sample", j.topLogprobs}, {"prompt_logprobs", "prompt", j.topPromptLogprobs}} {
-		if requested.top <= s.maxLogprobs {
-			continue
-		}
-		if s.spec.v0 {
-			return badRequest(requested.name, "Cannot request more than %d logprobs.", s.maxLogprobs)
-		}
-		return badRequest(requested.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
-			requested.what, requested.top, s.maxLogprobs).withValue(requested.top)
-	}
-	return nil
-}
-
-// parseLogitBias parses logit_bias, whose keys are token ids as strings.
-func (s *Server) parseLogitBias(r *completionRequest) *failure {
-	r.sampling.bias = make(map[int]float64, len(r.logitBias))
-	for _, entry := range r.logitBias {
-		id, err := strconv.Atoi(entry.key)
-		if err != nil {
-			return badRequest("logit_bias", "invalid literal for int() with base 10: %s", reprString(entry.key))
-		}
-		if id < 0 || id >= s.model.size() {
-			return badRequest("logit_bias",
-				"token_id(s) [%d] in logit_bias contain out-of-vocab token ids. Vocabulary size: %d", id, s.model.size())
-		}
-		r.sampling.bias[id] = entry.amount
-	}
-	return nil
 }

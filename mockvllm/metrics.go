@@ -136,12 +136,18 @@ func (s *Server) serveMetrics(x *exchange) {
 	p.histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", &m.firstToken)
 	p.histogram(s.spec.tokenLatency, "Histogram of inter-token latency in seconds.", &m.perToken)
 	p.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &m.endToEnd)
+	if !s.spec.v0 {
+		p.sleepState(level)
+	}
+	x.writeResponse(200, "text/plain; version=0.0.4; charset=utf-8", []byte(p.text.String()))
+}
+
+func (p *metricsPage) sleepState(level int) {
 	p.head("vllm:engine_sleep_state", "gauge", "Engine sleep state; awake = 0 means engine is sleeping.")
 	states := []string{"awake", "weights_offloaded", "discard_all"}
 	for i, state := range states {
 		p.sample("vllm:engine_sleep_state", fmt.Sprintf("sleep_state=%q", state), gaugeValue(i == min(level, 2)))
 	}
-	x.writeResponse(200, "text/plain; version=0.0.4; charset=utf-8", []byte(p.text.String()))
 }
 
 func gaugeValue(is bool) float64 {

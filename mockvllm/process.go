@@ -27,6 +27,9 @@ type Process struct {
 
 // Start listens on an address, such as 127.0.0.1:0, and serves until Close. The end of ctx does not stop it.
 func Start(ctx context.Context, listen string, o Options) (*Process, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)

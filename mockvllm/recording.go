@@ -66,7 +66,7 @@ func (c *recorder) begin(x *exchange) (end func()) {
 	ctx := x.r.Context()
 	stop := context.AfterFunc(ctx, func() {
 		defer close(noted)
-		if context.Cause(ctx) == errClosed { //nolint:errorlint // the cause is never wrapped
+		if cause := context.Cause(ctx); cause == errClosed || cause == errKilled { //nolint:errorlint // never wrapped
 			return
 		}
 		c.mark(&record.Disconnected)

@@ -2,7 +2,6 @@ package mockvllm
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -31,10 +30,12 @@ type completionRequest struct {
 	minTokens     int
 	sampling      sampling
 
-	topKGiven bool
+	topKGiven    bool
+	allowedGiven bool
 
 	stop             []string
 	stopTokens       []int
+	badWords         []string
 	includeStop      bool
 	ignoreEOS        bool
 	showSpecial      bool
@@ -49,7 +50,16 @@ type completionRequest struct {
 	includeUsage     bool
 	continuousUsage  bool
 	hasStreamOptions bool
+
+	constraints     []constraint // of response_format and structured_outputs
+	guided          []constraint // of guided_json and its like
+	structuredGiven bool
+	lacksJSONSchema bool
+	emptyCacheSalt  bool
 }
+
+// maxStopStrings is the limit of versions that have one.
+const maxStopStrings = 4
 
 type biasEntry struct {
 	key    string
@@ -62,7 +72,7 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 	if body.kind != objectKind {
 		return nil, s.schemaFailure([]schemaError{{
 			kind: "model_attributes_type", message: "Input should be a valid dictionary or object to extract fields from",
-			input: body.repr(),
+			input: body,
 		}})
 	}
 	r := &completionRequest{
@@ -71,9 +81,11 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 	}
 	f := &fieldReader{body: body}
 	s.readPrompt(f, r)
-	readOutputFields(f, r)
+	s.readOutputFields(f, r)
 	readSamplingFields(f, r)
 	readStreamFields(f, r)
+	s.readConstraints(f, r)
+	s.readCacheSalt(f, r)
 	if len(f.errs) > 0 {
 		return nil, s.schemaFailure(f.errs)
 	}
@@ -83,7 +95,7 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 	return r, nil
 }
 
-func readOutputFields(f *fieldReader, r *completionRequest) {
+func (s *versionSpec) readOutputFields(f *fieldReader, r *completionRequest) {
 	f.integer("n", false, &r.n)
 	f.integer("best_of", true, &r.bestOf)
 	f.integer("max_tokens", true, &r.maxTokens)
@@ -92,10 +104,16 @@ func readOutputFields(f *fieldReader, r *completionRequest) {
 	}
 	f.integer("min_tokens", false, &r.minTokens)
 	f.boolean("echo", true, &r.echo)
-	f.strings("stop", &r.stop)
+	s.readStop(f, r)
 	f.ints("stop_token_ids", &r.stopTokens)
 	f.boolean("include_stop_str_in_output", false, &r.includeStop)
 	f.boolean("ignore_eos", false, &r.ignoreEOS)
+	f.boolean("add_special_tokens", false, &r.addSpecial)
+	spaces := true // without effect: the tokenizer puts no space between special tokens
+	f.boolean("spaces_between_special_tokens", false, &spaces)
+	if s.badWords {
+		f.stringList("bad_words", &r.badWords)
+	}
 	skip := true
 	f.boolean("skip_special_tokens", false, &skip)
 	r.showSpecial = !skip
@@ -110,6 +128,41 @@ func readOutputFields(f *fieldReader, r *completionRequest) {
 		r.hasSuffix = true
 		readField(f, "suffix", true, asString, &ignored)
 	}
+}
+
+// maxCacheSalt is the limit of versions that have one, in characters.
+const maxCacheSalt = 1024
+
+// readCacheSalt reads cache_salt. It has no other effect: the mock has no prefix cache.
+func (s *versionSpec) readCacheSalt(f *fieldReader, r *completionRequest) {
+	var salt string
+	if !s.cacheSalt || !readField(f, "cache_salt", true, asString, &salt) {
+		return
+	}
+	r.emptyCacheSalt = salt == ""
+	if s.scrubsSchemaErrors && utf8.RuneCountInString(salt) > maxCacheSalt {
+		v, _ := f.body.member("cache_salt")
+		f.errs = append(f.errs, schemaError{
+			kind: "string_too_long", loc: []string{"cache_salt"}, input: v,
+			message: fmt.Sprintf("String should have at most %d characters", maxCacheSalt),
+			context: fmt.Sprintf("{'max_length': %d}", maxCacheSalt),
+		})
+	}
+}
+
+// readStop reads stop, whose length newer versions limit in the schema.
+func (s *versionSpec) readStop(f *fieldReader, r *completionRequest) {
+	f.strings("stop", &r.stop)
+	if !s.boundsLists || len(r.stop) <= maxStopStrings {
+		return
+	}
+	v, _ := f.body.member("stop")
+	f.addError(stringType, v, "stop", "str")
+	f.errs = append(f.errs, schemaError{
+		kind: "too_long", loc: []string{"stop", "list[str]"}, input: v,
+		message: fmt.Sprintf("List should have at most %d items after validation, not %d", maxStopStrings, len(r.stop)),
+		context: fmt.Sprintf("{'field_type': 'List', 'max_length': %d, 'actual_length': %d}", maxStopStrings, len(r.stop)),
+	})
 }
 
 func optionalInt(f *fieldReader, name string) *int {
@@ -130,6 +183,8 @@ func readSamplingFields(f *fieldReader, r *completionRequest) {
 	f.float("frequency_penalty", &p.frequency)
 	f.float("repetition_penalty", &p.repetition)
 	f.ints("allowed_token_ids", &p.allowed)
+	allowed, present := f.body.member("allowed_token_ids")
+	r.allowedGiven = present && allowed.kind != nullKind
 	var seed int64
 	if readField(f, "seed", true, asInt, &seed) && seed != -1 {
 		p.seed = &seed
@@ -176,12 +231,13 @@ func (s *versionSpec) readPrompt(f *fieldReader, r *completionRequest) {
 		f.require("model")
 	}
 	readField(f, "model", true, asString, &r.model)
+	s.readTruncation(f, r)
 	v, present := f.body.member("prompt")
-	r.truncate = optionalInt(f, "truncate_prompt_tokens")
-	if !present || v.kind == nullKind {
-		if s.modelRequired {
-			f.require("prompt")
-		}
+	switch {
+	case !present && s.promptRequired:
+		f.require("prompt")
+		return
+	case !present || v.kind == nullKind && !s.promptRequired:
 		return
 	}
 	if tokens, ok := s.tokenList(v); ok {
@@ -192,10 +248,59 @@ func (s *versionSpec) readPrompt(f *fieldReader, r *completionRequest) {
 		r.prompts = prompts
 		return
 	}
-	f.addError(listType, v, "prompt", "list[int]")
-	f.addError(listType, v, "prompt", "list[list[int]]")
+	s.addPromptErrors(f, v)
+}
+
+// addPromptErrors adds the errors of each branch of the prompt's union type.
+func (s *versionSpec) addPromptErrors(f *fieldReader, v value) {
+	const ints, lists, texts = "list[int]", "list[list[int]]", "list[str]"
+	isList := v.kind == listKind
+	if !isList {
+		f.addError(listType, v, "prompt", ints)
+	}
+	s.addIntErrors(f, v, "prompt", ints)
+	if !isList {
+		f.addError(listType, v, "prompt", lists)
+	}
+	for i, item := range v.items {
+		if item.kind != listKind {
+			f.addError(listType, item, "prompt", lists, decimal(i))
+		}
+		s.addIntErrors(f, item, "prompt", lists, decimal(i))
+	}
 	f.addError(stringType, v, "prompt", "str")
-	f.addError(listType, v, "prompt", "list[str]")
+	if !isList {
+		f.addError(listType, v, "prompt", texts)
+	}
+	for i, item := range v.items {
+		_, c := asString(item)
+		f.addError(c, item, "prompt", texts, decimal(i))
+	}
+}
+
+// addIntErrors adds an error for each item of a list that is no token id.
+func (s *versionSpec) addIntErrors(f *fieldReader, list value, loc ...string) {
+	for i, item := range list.items {
+		number, c := asInt(item)
+		at := append(slices.Clone(loc), decimal(i))
+		f.addError(c, item, at...)
+		if c.kind == "" && number < 0 && s.rejectsNegativeIDs {
+			f.addBound(0, item, at...)
+		}
+	}
+}
+
+// readTruncation reads truncate_prompt_tokens, whose lower bound is part of the schema.
+func (s *versionSpec) readTruncation(f *fieldReader, r *completionRequest) {
+	r.truncate = optionalInt(f, "truncate_prompt_tokens")
+	least := 1
+	if s.truncateAll {
+		least = -1
+	}
+	if r.truncate != nil && *r.truncate < least {
+		v, _ := f.body.member("truncate_prompt_tokens")
+		f.addBound(least, v, "truncate_prompt_tokens")
+	}
 }
 
 func (f *fieldReader) require(name string) {
@@ -262,10 +367,10 @@ func coerceDigitStrings(items []value) []value {
 func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *failure {
 	reject := func(param, message string) *failure {
 		if s.bypassesPydantic {
-			return badRequest(param, "%s", message)
+			return invalidParam(param, "%s", message)
 		}
 		return s.schemaFailure([]schemaError{{
-			kind: "value_error", message: "Value error, " + message, input: f.body.repr(),
+			kind: "value_error", message: "Value error, " + message, input: f.body,
 			context: "{'error': ValueError(" + reprString(message) + ")}",
 		}})
 	}
@@ -276,14 +381,21 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 	negative := func(number *int) bool {
 		return number != nil && *number < 0 && (*number != -1 || !s.allowsMinusOneLogprobs)
 	}
+	if param, message := r.constraintProblem(); message != "" {
+		return reject(param, message)
+	}
+	if r.emptyCacheSalt {
+		return reject("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
+	}
 	empty := len(r.prompts) == 0 || len(r.prompts) == 1 && r.prompts[0].isText && r.prompts[0].text == ""
 	switch {
-	case !s.modelRequired && f.hasEmptyPromptList():
-		return badRequest("prompt", "You must pass at least one prompt")
-	case !s.modelRequired && empty:
+	case f.hasEmptyPromptList():
+		return s.noPromptFailure()
+	case !s.promptRequired && empty:
 		return reject("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
 	case s.boundsLists && len(r.prompts) > 1024:
-		return reject("prompt", fmt.Sprintf("Too many prompts: %d. The maximum is 1024.", len(r.prompts)))
+		return reject("prompt", fmt.Sprintf("prompt list length %d exceeds the maximum "+
+			"allowed count of 1024. To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable.", len(r.prompts)))
 	case r.hasStreamOptions && !r.stream:
 		return reject("stream_options", "Stream options can only be defined when `stream=True`.")
 	case negative(r.promptLogprobs):
@@ -300,84 +412,4 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 func (f *fieldReader) hasEmptyPromptList() bool {
 	v, present := f.body.member("prompt")
 	return present && v.kind == listKind && len(v.items) == 0
-}
-
-// checkSampling makes the range checks of SamplingParams, in its order and words.
-func (s *versionSpec) checkSampling(r *completionRequest) *failure {
-	p := &r.sampling
-	for _, number := range []struct {
-		name  string
-		value float64
-	}{{"temperature", p.temperature}, {"top_p", p.topP}, {"min_p", p.minP}, {"repetition_penalty", p.repetition}} {
-		if s.finiteOnly && (math.IsNaN(number.value) || math.IsInf(number.value, 0)) {
-			return badRequest(number.name, "%s must be a finite number, got %s.", number.name, pythonFloat(number.value))
-		}
-	}
-	if failure := s.checkCounts(r); failure != nil {
-		return failure
-	}
-	least, off := "-1", -1
-	if s.topKZeroIsOff {
-		least, off = "0", 0
-	}
-	reject := func(name, rule string, got float64) *failure {
-		return badRequest(name, "%s must be %s, got %s.", name, rule, pythonFloat(got)).withValue(pythonFloat(got))
-	}
-	switch {
-	case p.presence < -2 || p.presence > 2:
-		return reject("presence_penalty", "in [-2, 2]", p.presence)
-	case p.frequency < -2 || p.frequency > 2:
-		return reject("frequency_penalty", "in [-2, 2]", p.frequency)
-	case s.repetitionCap && (p.repetition <= 0 || p.repetition > 2):
-		return reject("repetition_penalty", "in (0, 2]", p.repetition)
-	case p.repetition <= 0:
-		return reject("repetition_penalty", "greater than zero", p.repetition)
-	case p.temperature < 0:
-		return reject("temperature", "non-negative", p.temperature)
-	case s.finiteOnly && p.temperature > 2:
-		return reject("temperature", "in [0, 2]", p.temperature)
-	case p.topP <= 0 || p.topP > 1:
-		return reject("top_p", "in (0, 1]", p.topP)
-	case p.topK < -1 || p.topK == 0 && off == -1 && r.topKGiven:
-		return badRequest("top_k", "top_k must be %s (disable), or at least 1, got %d.", least, p.topK).withValue(p.topK)
-	case p.minP < 0 || p.minP > 1:
-		return reject("min_p", "in [0, 1]", p.minP)
-	case r.n > 1 && p.greedy():
-		return badRequest("n", "n must be 1 when using greedy sampling, got %d.", r.n).withValue(r.n)
-	}
-	return nil
-}
-
-func (s *versionSpec) checkCounts(r *completionRequest) *failure {
-	scoresOnly := r.echo && r.maxTokens == 0
-	switch {
-	case r.n < 1:
-		return badRequest("n", "n must be at least 1, got %d.", r.n).withValue(r.n)
-	case s.boundsN && r.n > 16384:
-		return badRequest("n", "n must be at most 16384, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", r.n).withValue(r.n)
-	case r.maxTokens < 1 && !scoresOnly:
-		return badRequest("max_tokens", "max_tokens must be at least 1, got %d.", r.maxTokens).withValue(r.maxTokens)
-	case r.minTokens < 0:
-		return badRequest("min_tokens", "min_tokens must be greater than or equal to 0, got %d.", r.minTokens).withValue(r.minTokens)
-	case r.minTokens > max(1, r.maxTokens):
-		return badRequest("min_tokens", "min_tokens must be less than or equal to max_tokens=%d, got %d.", r.maxTokens, r.minTokens).withValue(r.minTokens)
-	case s.boundsLists && len(r.stop) > 4:
-		return badRequest("stop", "stop must have at most 4 entries, got %d.", len(r.stop)).withValue(len(r.stop))
-	case s.bestOf == bestOfHonoured && r.bestOf != 0 && r.bestOf < r.n:
-		return badRequest("best_of", "best_of must be greater than or equal to n, got n=%d and best_of=%d.", r.n, r.bestOf)
-	case s.bestOf == bestOfRejected && r.bestOf > 1:
-		return badRequest("best_of", "vLLM V1 does not yet support best_of.")
-	}
-	if slices.Contains(r.stop, "") {
-		return badRequest("stop", "stop cannot contain an empty string.")
-	}
-	return nil
-}
-
-// checkText rejects what the tokenizer cannot encode: a lone surrogate, which Python's JSON parser accepts.
-func checkText(text string) *failure {
-	if utf8.ValidString(text) {
-		return nil
-	}
-	return badRequest("", "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]")
 }

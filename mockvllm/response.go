@@ -288,7 +288,7 @@ func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool
 	if r.echo && first {
 		echo, all := e.withPrompt(g, &sequence{prompt: seq.prompt, text: text, logprobs: scores})
 		if e.spec.echoOffsets || r.maxTokens == 0 {
-			gained = utf8.RuneCountInString(echo)
+			gained = e.width(echo, all)
 		}
 		text, scores = echo, all
 	}
@@ -313,14 +313,30 @@ func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool
 	return append(dst, "}\n\n"...)
 }
 
+// width returns how far an echoed text advances text_offset: by its characters, or by those of its tokens if they are
+// listed, among them begin-of-text.
+func (e *responseEncoder) width(echo string, scores []tokenLogprobs) int {
+	if !e.spec.echoOffsets || e.job.request.logprobs == nil {
+		return utf8.RuneCountInString(echo)
+	}
+	width := 0
+	for _, p := range scores {
+		width += utf8.RuneCountInString(e.tokenText(p.id))
+	}
+	return width
+}
+
 func (e *responseEncoder) appendEventTokenIDs(dst []byte, seq *sequence, first bool) []byte {
 	if !e.spec.tokenIDs {
 		return dst
 	}
 	dst = append(dst, `,"prompt_token_ids":`...)
-	if first {
+	switch {
+	case first && e.job.request.echo:
+		dst = appendInts(dst, e.job.tokens[seq.prompt]) // vLLM does so whether or not the request asks for ids
+	case first:
 		dst = e.appendTokenIDs(dst, e.job.tokens[seq.prompt])
-	} else {
+	default:
 		dst = append(dst, "null"...)
 	}
 	return e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output()[seq.sentTokens:])

@@ -68,7 +68,7 @@ func (s *Server) listModels(x *exchange) {
 		dst = appendString(append(dst, `,"owned_by":"vllm","root":`...), s.models[0])
 		dst = append(dst, `,"parent":null,"max_model_len":`...)
 		dst = strconv.AppendInt(dst, int64(s.maxModelLen), 10)
-		dst = appendString(append(dst, `,"permission":[{"id":`...), "modelperm-"+randomID())
+		dst = appendString(append(dst, `,"permission":[{"id":`...), "modelperm-"+s.spec.randomID())
 		dst = append(dst, `,"object":"model_permission","created":`...)
 		dst = strconv.AppendInt(dst, created, 10)
 		dst = append(dst, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,`+
@@ -139,7 +139,12 @@ func (s *Server) tokenize(x *exchange) {
 	}
 	tokens := s.model.encode(text, special)
 	dst := []byte(`{"count":` + decimal(len(tokens)) + `,"max_model_len":` + decimal(s.maxModelLen) + `,"tokens":`)
-	dst = append(appendInts(dst, tokens), `,"token_strs":`...)
+	dst = appendInts(dst, tokens)
+	if !s.spec.tokenStrings {
+		x.writeJSON(append(dst, '}'))
+		return
+	}
+	dst = append(dst, `,"token_strs":`...)
 	if !names {
 		x.writeJSON(append(dst, "null}"...))
 		return
@@ -169,7 +174,7 @@ func (s *Server) detokenize(x *exchange) {
 		return
 	}
 	if at := s.firstUnknownToken(tokens); at >= 0 {
-		x.writeFailure(badRequest("tokens", "Token id %d is out of vocabulary", tokens[at]))
+		x.writeFailure(badRequest("Token id %d is out of vocabulary", tokens[at]))
 		return
 	}
 	x.writeJSON(stringObject("prompt", s.model.decode(tokens)))

@@ -22,7 +22,8 @@ type sampling struct {
 	frequency   float64
 	repetition  float64
 	bias        map[int]float64
-	allowed     []int // empty means all
+	allowed     []int   // empty means all
+	banned      [][]int // sequences that may not occur in the output
 	seed        *int64
 }
 

@@ -3,11 +3,11 @@
 //
 // It promises the wire format of the vLLM version in Options.Version: status codes, headers, key order, error texts
 // and when they appear. A small real language model generates the text, so that temperature, top_k, top_p, min_p,
-// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it. A
-// Fault simulates a failure of a real server.
+// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
+// Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
-// It leaves out chat, embeddings, LoRA, structured output, beam search, prompt_embeds, UTF-16 bodies and everything
-// about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
+// It leaves out chat, embeddings, LoRA, beam search, prompt_embeds, UTF-16 bodies and everything about GPUs, and
+// ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
 // gateway, so that the two cannot have the same bug.
 package mockvllm
 
@@ -21,20 +21,11 @@ import (
 	"time"
 )
 
-// Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
-type Options struct {
-	Models      []string      // served names; responses carry the first as "model"
-	MaxModelLen int           // context length in tokens; 0 means 8192
-	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
-	TokenDelay  time.Duration // between two tokens of an output
-	FirstDelay  time.Duration // before the first token
-	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
-	Version     string        // the vLLM version to imitate; empty means the newest known
-	Instant     bool          // constant responses without the model, to measure proxies; completions are not recorded
-}
-
 // errClosed is the cancel cause of requests that still run at Close.
 var errClosed = errors.New("server closed")
+
+// errKilled is the cancel cause of requests that run when a killed fault ends the process.
+var errKilled = errors.New("process killed")
 
 // A Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
 // timeouts and a port that faults can close.
@@ -97,11 +88,25 @@ func New(o Options) *Server {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
-	for _, cancel := range s.inflight {
-		cancel(errClosed)
-	}
 	s.mu.Unlock()
+	s.cancelRequests(errClosed)
 	s.handlers.Wait()
+}
+
+func (s *Server) cancelRequests(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.inflight {
+		cancel(cause)
+	}
+}
+
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
+func (s *Server) endProcess(f *Fault) {
+	s.engine.exit(f, f.Kind == faultSigterm)
+	if f.Kind == faultKilled {
+		s.cancelRequests(errKilled)
+	}
 }
 
 // InjectFault adds a fault. It panics if POST /mock/fault would reject it, since that is a mistake in the test.
@@ -127,6 +132,9 @@ func (s *Server) Running() int { return int(s.running.Load()) }
 // ServeHTTP responds to one request as vLLM would.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "uvicorn")
+	if s.spec.varyOrigin {
+		w.Header().Set("Vary", "Origin")
+	}
 	if strings.HasPrefix(r.URL.Path, "/mock/") {
 		s.serveControl(w, r)
 		return

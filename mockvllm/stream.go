@@ -68,7 +68,13 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 		x.resetConn()
 	case faultCut:
 		w.truncate()
-	case faultErrorEvent:
+	case faultSigterm:
+		s.endProcess(f)
+		return event, nil
+	case faultKilled:
+		s.endProcess(f)
+		x.closeConn()
+	case faultErrorEvent, faultKeyError:
 		w.sendFailure(s.errorEventFailure(f))
 	case faultEngineDead:
 		s.engine.kill(f)
@@ -228,8 +234,14 @@ func (s *Server) completeBestOfStream(x *exchange, j *job) {
 	}
 }
 
-// errorEventFailure is the error of an error_event fault.
+// errorEventFailure is the error of an error_event or key_error fault. The latter is a KeyError of vLLM, whose text is
+// the missing key.
 func (*Server) errorEventFailure(f *Fault) *failure {
+	if f.Kind == faultKeyError {
+		return &failure{
+			status: http.StatusInternalServerError, errorType: internalServerError, message: cmp.Or(f.Message, "0"),
+		}
+	}
 	return &failure{
 		status:    cmp.Or(f.Status, http.StatusInternalServerError),
 		errorType: internalServerError,

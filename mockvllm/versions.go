@@ -6,7 +6,7 @@ import (
 )
 
 // newestVersion is the version imitated by default.
-const newestVersion = "0.27.0"
+const newestVersion = "0.32.0"
 
 // A release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
 type release [3]int
@@ -62,6 +62,7 @@ const (
 	contextRequested    contextRule = iota // "However, you requested T tokens (P in the messages, C in the completion)"
 	contextTooLarge                        // "'max_tokens' or 'max_completion_tokens' is too large"
 	contextOutputTokens                    // "However, you requested C output tokens and your prompt contains P input tokens"
+	contextClamped                         // lowers max_tokens silently; rejects only a prompt that fills the context
 )
 
 const (
@@ -100,7 +101,12 @@ type versionSpec struct {
 	repeatsSchemaErrors bool // the message lists schema errors twice
 	bypassesPydantic    bool // checks across fields are not wrapped as pydantic errors
 	namesParams         bool // errors carry param, and " (parameter=…, value=…)" in the message
+	scrubsSchemaErrors  bool // schema errors quote containers by size only, and their loc is a dotted path
 	modelRequired       bool
+	promptRequired      bool // without prompt_embeds, prompt is required but may be empty
+	listsAliases        bool // the error about an unknown model lists the served names
+	suffixWithFIM       bool // the error about suffix mentions models for fill-in-the-middle
+	renderer            bool // "You must pass at least one prompt"; older versions: "please provide at least one prompt"
 
 	context          contextRule
 	deathPlain       deathPlain
@@ -108,6 +114,7 @@ type versionSpec struct {
 	deadHealthStatus int  // status of /health when the engine is dead
 	engineErrorsAsOK bool // errors of the engine have status 200
 	v0               bool // the V0 engine's texts
+	echoFails        bool // echo fails with stream, and with logprobs and n > 1, in the engine
 
 	bestOf                 bestOfRule
 	nullMaxTokens          nullMaxTokens
@@ -121,6 +128,13 @@ type versionSpec struct {
 	rejectsDuplicateIDs    bool // rejects a request whose id another running request has
 	anyCaseBearer          bool
 
+	truncateAll   bool // truncate_prompt_tokens -1 means as many tokens as fit
+	cacheSalt     bool
+	badWords      bool
+	guided        bool // guided_json, guided_regex, guided_choice, guided_grammar
+	structured    bool // structured_outputs, and json_schema in response_format
+	checksStopIDs bool // rejects stop_token_ids outside the vocabulary
+
 	nullUsageInEvents bool // "usage":null in every event
 	fingerprint       bool
 	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the response
@@ -128,6 +142,9 @@ type versionSpec struct {
 	tokenIDs          bool // token_ids and prompt_token_ids in choices
 	routedExperts     bool
 	usageCompletion   bool // completion_tokens_details in usage
+	tokenStrings      bool // token_strs in the response to /tokenize
+	shortIDs          bool // random ids have 16 characters instead of 32
+	varyOrigin        bool // every response has "Vary: Origin"
 	echoOffsets       bool // later events count text_offset from the echoed prompt
 	cacheGauge        string
 	tokenLatency      string
@@ -139,7 +156,7 @@ var specs = buildSpecs(
 	func(s *versionSpec) {
 		*s = versionSpec{ //nolint:gosec // a metric name, not a credential
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
-			deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
+			promptRequired: true, guided: true, deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
 			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true,
 			cacheGauge: "vllm:gpu_cache_usage_perc", tokenLatency: "vllm:time_per_output_token_seconds",
 		}
@@ -152,27 +169,35 @@ var specs = buildSpecs(
 		s.v0, s.deadHealthStatus = false, 200
 	},
 	func(s *versionSpec) { s.since, s.repetitionCap = release{0, 8, 4}, false },
+	// 0.8 has both engines. 0.8.0 to 0.8.4 imitate V1, and 0.8.5 imitates V0, as recorded from it.
 	func(s *versionSpec) {
+		s.since, s.v0, s.echoFails, s.bestOf, s.deadHealthStatus = release{0, 8, 5}, true, true, bestOfHonoured, 500
+	},
+	func(s *versionSpec) {
+		s.v0, s.echoFails, s.bestOf, s.deadHealthStatus = false, false, bestOfRejected, 200
+		s.promptRequired, s.tokenStrings = false, true
 		s.since, s.contentType, s.validationType = release{0, 9, 0}, badRequestType, "Bad Request"
 		s.deathPlain, s.repeatsSchemaErrors, s.topKZeroIsOff = deathInternal, true, true
 	},
 	func(s *versionSpec) { s.since, s.deadHealthStatus = release{0, 9, 2}, 500 },
 	func(s *versionSpec) {
 		s.since, s.transferParams, s.cacheGauge = release{0, 10, 0}, true, "vllm:kv_cache_usage_perc"
+		s.cacheSalt = true
 	},
 	func(s *versionSpec) {
 		s.since, s.errors, s.context, s.tokenIDs = release{0, 10, 1}, nestedErrors, contextTooLarge, true
 	},
 	func(s *versionSpec) {
 		s.since, s.deadHealthStatus, s.tokenLatency = release{0, 11, 0}, 503, "vllm:inter_token_latency_seconds"
+		s.truncateAll, s.structured = true, true
 	},
 	func(s *versionSpec) {
-		s.since, s.bestOf, s.anyCaseBearer = release{0, 12, 0}, bestOfIgnored, true
+		s.since, s.bestOf, s.anyCaseBearer, s.guided = release{0, 12, 0}, bestOfIgnored, true, false
 	},
 	func(s *versionSpec) {
 		s.since, s.deathPlain, s.deathStream = release{0, 14, 0}, deathAsOK, streamInternal
 		s.engineErrorsAsOK, s.namesParams, s.rejectsDuplicateIDs = true, true, false
-		s.nullMaxTokens = nullAsOK
+		s.nullMaxTokens, s.renderer = nullAsOK, true
 	},
 	func(s *versionSpec) {
 		s.since, s.deathPlain, s.engineErrorsAsOK = release{0, 16, 0}, deathInternalServer, false
@@ -182,10 +207,16 @@ var specs = buildSpecs(
 	func(s *versionSpec) { s.since, s.boundsN = release{0, 19, 0}, true },
 	func(s *versionSpec) { s.since, s.nullUsageInEvents, s.fingerprint = release{0, 20, 0}, false, true },
 	func(s *versionSpec) { s.since, s.nullMaxTokens, s.finiteOnly = release{0, 24, 0}, nullIsDefault, true },
+	func(s *versionSpec) { s.since, s.badWords = release{0, 25, 0}, true },
 	func(s *versionSpec) {
 		s.since, s.repeatsSchemaErrors, s.bypassesPydantic = release{0, 27, 0}, false, true
 		s.boundsLists, s.ecParams, s.routedExperts, s.usageCompletion = true, true, true, true
 		s.allowsMinusOneLogprobs = true
+	},
+	// 0.32.0 as recorded from it. Some of these changes may be older.
+	func(s *versionSpec) {
+		s.since, s.context, s.scrubsSchemaErrors, s.listsAliases = release{0, 32, 0}, contextClamped, true, true
+		s.suffixWithFIM, s.checksStopIDs, s.shortIDs, s.varyOrigin, s.echoOffsets = true, true, true, true, true
 	},
 )
 

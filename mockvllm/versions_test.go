@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
-var versions = []string{"0.6.6", "0.7.3", "0.8.5", "0.9.2", "0.10.0", "0.10.1", "0.12.0", "0.14.0", "0.17.0", "0.19.1", "0.23.0", "0.24.0", "0.27.0"}
+var versions = []string{"0.6.6", "0.7.3", "0.8.4", "0.8.5", "0.9.2", "0.10.0", "0.10.1", "0.12.0", "0.14.0", "0.17.0", "0.19.1", "0.23.0", "0.24.0", "0.27.0", "0.32.0"}
 
 // goldenRequests are sent to every version; the responses are its golden file.
 var goldenRequests = []struct {
@@ -34,8 +34,8 @@ var goldenRequests = []struct {
 	{"max_tokens null", completions, `{"model":"mock-model","prompt":"The capital of France is","temperature":0,"max_tokens":null}`},
 	{"max_tokens null in a stream", completions, `{"model":"mock-model","prompt":"The capital of France is","temperature":0,"max_tokens":null,"stream":true,"stop":"P"}`},
 	{"unknown model", completions, `{"model":"nobody","prompt":"x"}`},
-	{"too long", completions, `{"model":"mock-model","prompt":[1,2,3],"max_tokens":100}`},
-	{"too long text", completions, `{"model":"mock-model","prompt":"a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3","max_tokens":50}`},
+	{"too long", completions, `{"model":"mock-model","prompt":[1,2,3],"temperature":0,"max_tokens":100}`},
+	{"too long text", completions, `{"model":"mock-model","prompt":"a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3","temperature":0,"max_tokens":50}`},
 	{"far too long text", completions, `{"model":"mock-model","prompt":"` + strings.Repeat("a", 1000) + `","max_tokens":50}`},
 	{"max_tokens over the context", completions, `{"model":"mock-model","prompt":"x","max_tokens":65}`},
 	{"wrong type", completions, `{"model":"mock-model","prompt":"x","temperature":"hot"}`},
@@ -92,7 +92,7 @@ func compareGolden(t *testing.T, name, got string) {
 }
 
 func TestMediaTypeCheckDependsOnVersion(t *testing.T) {
-	for version, want := range map[string]int{"0.6.6": 200, "0.8.5": 415, "0.27.0": 400} {
+	for version, want := range map[string]int{"0.6.6": 200, "0.8.5": 415, "0.32.0": 400} {
 		p := start(t, mockvllm.Options{Version: version})
 		response, err := client().Post(p.URL()+completions, "text/plain", strings.NewReader(body(t, nil)))
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // versions contains one version of vLLM for each form of its responses.
-var versions = []string{"0.6.6", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0"}
+var versions = []string{"0.6.6", "0.8.4", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0", "0.32.0"}
 
 // startMock starts a mock of a version of vLLM, and a harness in front of it whose breaker never stays open.
 func startMock(t *testing.T, version string) (*harness, *mockvllm.Process) {
@@ -42,7 +42,7 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 		{"an abort", mockvllm.Fault{Kind: "abort"}, "upstream_server_error"},
 		{"too long", mockvllm.Fault{Kind: "context_length"}, "vllm_context_length"},
 	}
-	for wording := 1; wording <= 12; wording++ {
+	for wording := 1; wording <= 16; wording++ {
 		failures = append(failures, failure{fmt.Sprint("too long, wording ", wording), mockvllm.Fault{Kind: "context_length", Wording: wording}, "vllm_context_length"})
 	}
 	for _, version := range versions {
@@ -121,7 +121,11 @@ func TestEveryVersionCompletesPlainAndStreamed(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			h, _ := startMock(t, version)
-			if got := h.complete(`{"model":"m","prompt":["a","b"],"n":2,"max_tokens":4,"echo":true,"logprobs":2}`); got.status != http.StatusOK || strings.Count(got.body, `"index":`) != 4 {
+			echo := "true"
+			if version == "0.8.5" { // its V0 engine fails at echo with logprobs and n
+				echo = "false"
+			}
+			if got := h.complete(`{"model":"m","prompt":["a","b"],"n":2,"max_tokens":4,"echo":` + echo + `,"logprobs":2}`); got.status != http.StatusOK || strings.Count(got.body, `"index":`) != 4 {
 				t.Errorf("plain: got %d %s", got.status, got.body)
 			}
 			for body, withUsage := range map[string]bool{streamRequest: false, streamRequestWithUsage: true} {

@@ -1,0 +1,46 @@
+package mockvllm
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"regexp"
+	"testing"
+)
+
+// FuzzConstraints checks that no constraint, however odd, crashes or occupies the mock, and that regex and json conform.
+func FuzzConstraints(f *testing.F) {
+	for _, text := range []string{
+		`[a-z]{2,}|\d?`, `((((a*)*)*)*)*`, `(((((()*)*)*)*)*)*`, `^\bx$`, `[^\x00-\x{10FFFF}]`,
+		"root ::= \"a\" root | (\"b\"* [c-e]+)*", "start: A | B\nA: /x+/i\nB: 'y\\''", `root ::= ((((("a"*)*)*)*)*)*`,
+		`{"type":"object","properties":{"a":{"type":["string","null"]}},"required":["a","b"]}`,
+		`{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{"type":"array","minItems":1e9,"items":{"type":"string","minLength":1e9}}`,
+		`{"type":"number","minimum":1.5,"maximum":1.7}`, `{"type":"integer","multipleOf":0}`,
+		`{"allOf":[{"properties":{"a":{"enum":[1]}}},{"required":["a"]}]}`, `{"$ref":"#/a~1b"}`, `{"type":"string","pattern":"("}`,
+	} {
+		f.Add(text, uint64(1))
+	}
+	f.Fuzz(func(t *testing.T, text string, seed uint64) {
+		for _, kind := range []string{constraintRegex, constraintGrammar, constraintJSON} {
+			c := constraint{kind: kind, text: text}
+			got, err := c.generate(rand.New(rand.NewPCG(seed, 0)))
+			if err == nil && kind == constraintJSON && len(got) < maxGeneratedJSON && !json.Valid([]byte(got)) {
+				t.Errorf("%q: generated %q, which is not JSON", text, got)
+			}
+		}
+	})
+}
+
+func TestGeneratedTextMatchesItsPattern(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, pattern := range []string{
+		`[a-f]+`, `(ab|c)?d{2,4}`, `\d{3}-\d{4}`, `[^a]x*`, `.(?:y|z)+`, `\p{Greek}{2}`, `(?i)yes`, `a{3,}`, `^start$`,
+	} {
+		whole := regexp.MustCompile(`^(?:` + pattern + `)$`)
+		for range 50 {
+			steps := 0
+			if text, err := generateRegex(pattern, random, &steps); err != nil || !whole.MatchString(text) {
+				t.Errorf("%s: generated %q, error %v", pattern, text, err)
+			}
+		}
+	}
+}

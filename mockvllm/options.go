@@ -1,0 +1,62 @@
+package mockvllm
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
+type Options struct {
+	Models      []string      // served names; responses carry the first as "model"
+	MaxModelLen int           // context length in tokens; 0 means 8192
+	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
+	TokenDelay  time.Duration // between two tokens of an output
+	FirstDelay  time.Duration // before the first token
+	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
+	Version     string        // the vLLM version to imitate; empty means the newest known
+	Instant     bool          // constant responses without the model, to measure proxies; completions are not recorded
+}
+
+// versionPattern matches a version as vLLM names them, such as 0.6.6.post1.
+var versionPattern = regexp.MustCompile(`^v?\d+\.\d+(\.\d+)?(\.?(post|rc|dev)\d+)?$`)
+
+// Validate returns an error that names the invalid option, if any.
+func (o Options) Validate() error {
+	seen := make(map[string]bool)
+	for _, name := range o.Models {
+		if name == "" {
+			return errors.New("a model name must not be empty")
+		}
+		if seen[name] {
+			return fmt.Errorf("the model name %q is given twice", name)
+		}
+		seen[name] = true
+	}
+	switch {
+	case o.MaxModelLen < 0:
+		return fmt.Errorf("the context length must be at least 1, got %d", o.MaxModelLen)
+	case o.MaxLogprobs < -1:
+		return fmt.Errorf("the limit of logprobs must be -1 or more, got %d", o.MaxLogprobs)
+	case o.TokenDelay < 0:
+		return fmt.Errorf("the delay between tokens must not be negative, got %v", o.TokenDelay)
+	case o.FirstDelay < 0:
+		return fmt.Errorf("the delay of the first token must not be negative, got %v", o.FirstDelay)
+	}
+	return validateVersion(o.Version)
+}
+
+// validateVersion rejects a version whose wire format is unknown. Patch releases of the newest are like it.
+func validateVersion(version string) error {
+	if version == "" {
+		return nil
+	}
+	newest := parseRelease(newestVersion)
+	r := parseRelease(version)
+	if !versionPattern.MatchString(version) || r.before(specs[0].since) || slices.Compare(r[:2], newest[:2]) > 0 {
+		return fmt.Errorf("unknown vLLM version %q: known are 0.6.0 to %s", version, newestVersion)
+	}
+	return nil
+}
