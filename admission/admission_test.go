@@ -420,7 +420,7 @@ func TestAcquireAndReleaseAllocateOnlyTheSlot(t *testing.T) {
 
 func TestCollectorExportsTheTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := admission.New(admission.Settings{MaxBufferedBytes: 2 * admission.WaitingCost})
+		q := admission.New(admission.Settings{MaxBufferedBytes: 3 * admission.WaitingCost})
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(admission.NewCollector(q))
 		first := acquire(t, q, "a", 1)

@@ -6,6 +6,14 @@ import "sync"
 // what is known about it.
 const WaitingCost = 15 << 10
 
+// Every key may hold a small part of the memory whatever the other keys hold, so that small requests are served while
+// large ones fill the memory: the part of a key and the memory kept for these parts, as divisors of all memory. With
+// 256 MiB these are 512 KiB for each of 64 keys.
+const (
+	guaranteedToKey = 512
+	keptForKeys     = 8
+)
+
 // shareOfFree is how many times the memory that is still free the requests of one key may hold. A key alone can thus hold
 // three quarters of the memory, and of two keys each three sevenths: something is always left for the next key.
 const shareOfFree = 3
@@ -80,17 +88,18 @@ func (m *memory) fits(k *keyMemory, bytes int64, running bool) bool {
 		return false
 	}
 	free -= bytes
-	if !running {
-		free -= m.limit / keptForRunning
-	}
-	if free < 0 {
-		return false
-	}
 	held := bytes
 	if k != nil {
 		held += k.bytes
 	}
-	return held/shareOfFree <= free
+	if held <= m.limit/guaranteedToKey {
+		return true
+	}
+	free -= m.limit / keptForKeys
+	if !running {
+		free -= m.limit / keptForRunning
+	}
+	return free >= 0 && held/shareOfFree <= free
 }
 
 // Shrink returns some of the bytes.

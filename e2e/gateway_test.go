@@ -82,10 +82,16 @@ func (e *environment) run(args ...string) string {
 	return stdout
 }
 
-// createKey creates a key and returns its secret.
+// createKey creates a key of the environment's account and returns its secret.
 func (e *environment) createKey(name string) string {
 	e.t.Helper()
-	return strings.TrimSpace(e.run("key", "create", "--account", e.email, "--name", name))
+	return e.createKeyOf(e.email, name)
+}
+
+// createKeyOf creates a key of an account and returns its secret.
+func (e *environment) createKeyOf(email, name string) string {
+	e.t.Helper()
+	return strings.TrimSpace(e.run("key", "create", "--account", email, "--name", name))
 }
 
 // usageRows returns the ledger's rows as `basegate usage` lists them.

@@ -16,6 +16,9 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if isHonestClient() {
+		os.Exit(runHonestClient())
+	}
 	os.Exit(withBinary(m.Run))
 }
 

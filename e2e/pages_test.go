@@ -99,10 +99,16 @@ func (g *gateway) waitForRollups() {
 	})
 }
 
-// signIn sets the password of the environment's account with an invitation, and returns a browser with its session.
+// signIn returns a browser with a session of the environment's account.
 func (g *gateway) signIn() *http.Client {
 	g.t.Helper()
-	invitation, err := url.Parse(strings.TrimSpace(g.run("account", "invite", g.email)))
+	return g.signInAs(g.email)
+}
+
+// signInAs sets the password of an account with an invitation, and returns a browser with its session.
+func (g *gateway) signInAs(email string) *http.Client {
+	g.t.Helper()
+	invitation, err := url.Parse(strings.TrimSpace(g.run("account", "invite", email)))
 	must(g.t, err)
 	jar, err := cookiejar.New(nil)
 	must(g.t, err)

@@ -144,7 +144,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 	backend := newBlockingBackend()
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
-	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 2 * admission.WaitingCost }, startBackend(t, backend.ServeHTTP))
+	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 3 * admission.WaitingCost }, startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(29) }))
 	first := h.completeAsync(t.Context(), body)
 	<-backend.arrived
