@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"time"
 
@@ -48,8 +49,21 @@ func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
+// largeBody is the size, in bytes, from which bodies are parsed a few at a time: parsing takes milliseconds for each
+// megabyte, which small requests would otherwise wait for.
+const largeBody = 256 << 10
+
+// maxLargeParses limits the large bodies that are parsed at once, to half of the processors.
+func maxLargeParses() int64 { return max(1, int64(runtime.GOMAXPROCS(0)/2)) }
+
 // parse parses and validates the body.
 func (s *Server) parse(x *exchange, body []byte) (err error) {
+	if len(body) >= largeBody {
+		if err := s.largeParses.Acquire(x.r.Context(), 1); err != nil {
+			return x.cancelErr()
+		}
+		defer s.largeParses.Release(1)
+	}
 	x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs, Memory: &x.memory})
 	if errors.Is(err, admission.ErrFull) {
 		return bufferFull(err)

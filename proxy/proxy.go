@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"basegate/admission"
 	"basegate/budget"
@@ -45,6 +46,9 @@ type Server struct {
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
+
+	largeParses *semaphore.Weighted // held while a large body is parsed
+
 	started   time.Time
 	draining  atomic.Bool
 	inFlight  atomic.Int64
@@ -66,7 +70,8 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log,
-		metrics: newMetrics(d.Registry), started: time.Now(), idle: make(chan struct{}, 1),
+		metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()),
+		started: time.Now(), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server
