@@ -45,7 +45,6 @@ func attackDuration(t *testing.T) (d time.Duration, requireTimes bool) {
 type hostileUser struct {
 	*hostileLoad
 	t       *testing.T
-	ctx     context.Context // ends with the load
 	secret  string
 	browser *http.Client
 
@@ -106,8 +105,8 @@ func (u *hostileUser) complete(ctx context.Context, body string) {
 }
 
 // page loads a page of the console, or sends it a form or JSON.
-func (u *hostileUser) page(method, path, contentType, body string) {
-	u.do(u.ctx, method, path, strings.NewReader(body), int64(len(body)), func(r *http.Request) {
+func (u *hostileUser) page(ctx context.Context, method, path, contentType, body string) {
+	u.do(ctx, method, path, strings.NewReader(body), int64(len(body)), func(r *http.Request) {
 		r.Header.Set("Origin", u.url)
 		if contentType != "" {
 			r.Header.Set("Content-Type", contentType)
@@ -139,54 +138,54 @@ func (u *hostileUser) unread(path string) {
 	}
 }
 
-// attacks are what the hostile users do, each with an account of its own.
-func attacks(bodies map[string]string) map[string]func(u *hostileUser) {
+// attacks are what the hostile users do until ctx ends, each with an account of its own.
+func attacks(bodies map[string]string) map[string]func(ctx context.Context, u *hostileUser) {
 	const form = "application/x-www-form-urlencoded"
 	toGreedy := func(name string) string { return strings.Replace(bodies[name], `"model":"m"`, `"model":"g"`, 1) }
-	return map[string]func(u *hostileUser){
-		"downloads that are not read": func(u *hostileUser) {
+	return map[string]func(ctx context.Context, u *hostileUser){
+		"downloads that are not read": func(_ context.Context, u *hostileUser) {
 			u.repeat(8, heavyPause, func() { u.unread("/usage/csv?by=request") })
 		},
-		"pages of usage": func(u *hostileUser) {
-			u.repeat(60, heavyPause/2, func() { u.page(http.MethodGet, "/usage", "", "") })
+		"pages of usage": func(ctx context.Context, u *hostileUser) {
+			u.repeat(60, heavyPause/2, func() { u.page(ctx, http.MethodGet, "/usage", "", "") })
 		},
-		"names of members": func(u *hostileUser) {
+		"names of members": func(ctx context.Context, u *hostileUser) {
 			body := bodies["names of members"]
-			u.repeat(8, heavyPause, func() { u.complete(u.ctx, body) })
+			u.repeat(8, heavyPause, func() { u.complete(ctx, body) })
 		},
-		"prompts that are counted for nobody": func(u *hostileUser) {
+		"prompts that are counted for nobody": func(ctx context.Context, u *hostileUser) {
 			body := toGreedy("texts to be counted")
 			u.repeat(4, heavyPause, func() {
-				ctx, cancel := context.WithTimeout(u.ctx, time.Second)
+				ctx, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
 				u.complete(ctx, body)
 			})
 		},
-		"unfinished uploads": func(u *hostileUser) {
+		"unfinished uploads": func(ctx context.Context, u *hostileUser) {
 			part := make([]byte, 9<<20)
 			u.repeat(50, heavyPause, func() {
 				body, writer := io.Pipe()
-				defer context.AfterFunc(u.ctx, func() { body.Close() })()
+				defer context.AfterFunc(ctx, func() { body.Close() })()
 				u.goroutines.Go(func() { writer.Write(part) })
-				u.do(u.ctx, http.MethodPost, "/v1/completions", body, 10<<20, nil)
+				u.do(ctx, http.MethodPost, "/v1/completions", body, 10<<20, nil)
 			})
 		},
-		"large responses": func(u *hostileUser) {
+		"large responses": func(ctx context.Context, u *hostileUser) {
 			body := toGreedy("a plain response")
-			u.repeat(8, heavyPause, func() { u.complete(u.ctx, body) })
+			u.repeat(8, heavyPause, func() { u.complete(ctx, body) })
 		},
-		"streams of large indexes": func(u *hostileUser) {
+		"streams of large indexes": func(ctx context.Context, u *hostileUser) {
 			body := toGreedy("choices of a stream")
-			u.repeat(4, heavyPause, func() { u.complete(u.ctx, body) })
+			u.repeat(4, heavyPause, func() { u.complete(ctx, body) })
 		},
-		"saved prompts": func(u *hostileUser) {
+		"saved prompts": func(ctx context.Context, u *hostileUser) {
 			body := `{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 4<<20-1000) + `"}}`
-			u.repeat(4, heavyPause, func() { u.page(http.MethodPost, "/console/api/prompts", "application/json", body) })
+			u.repeat(4, heavyPause, func() { u.page(ctx, http.MethodPost, "/console/api/prompts", "application/json", body) })
 		},
-		"sign-ins and guessed keys": func(u *hostileUser) {
+		"sign-ins and guessed keys": func(ctx context.Context, u *hostileUser) {
 			u.repeat(2, 5*attackInterval, func() {
-				u.page(http.MethodPost, "/sign-in", form, "email=user3%40example.org&password=a+wrong+password")
-				u.page(http.MethodPost, "/request-access", form, "email=x%40example.org&name=X&purpose=P")
+				u.page(ctx, http.MethodPost, "/sign-in", form, "email=user3%40example.org&password=a+wrong+password")
+				u.page(ctx, http.MethodPost, "/request-access", form, "email=x%40example.org&name=X&purpose=P")
 			})
 			guess := "acs-bm-" + strings.Repeat("A", 43)
 			u.repeat(4, 5*attackInterval, func() {
@@ -196,7 +195,7 @@ func attacks(bodies map[string]string) map[string]func(u *hostileUser) {
 				}
 			})
 		},
-		"connections": func(u *hostileUser) {
+		"connections": func(_ context.Context, u *hostileUser) {
 			u.slowHeaders(u.t, 300)
 			u.slowBodies(u.t, 40)
 			u.rapidReset(u.t)
@@ -233,14 +232,14 @@ func TestTenHostileUsersAtOnce(t *testing.T) {
 		own := *g
 		own.secret = env.createKeyOf(email, name)
 		load := &hostileLoad{gateway: &own, backend: quick, done: done, address: strings.TrimPrefix(g.url, "http://")}
-		users[name] = &hostileUser{hostileLoad: load, t: t, ctx: ctx, secret: own.secret, browser: g.signInAs(email), responses: map[int]int{}}
+		users[name] = &hostileUser{hostileLoad: load, t: t, secret: own.secret, browser: g.signInAs(email), responses: map[int]int{}}
 		all = append(all, users[name])
 	}
 	t.Logf("before the attack: %v", startHonestClient(t, g.url, honest, time.Second)())
 
 	log := g.watchLog(ctx)
 	for name, u := range users {
-		list[name](u)
+		list[name](ctx, u)
 	}
 	wait := startHonestClient(t, g.url, honest, duration)
 	slowest := g.revoke(t, revoked)

@@ -49,10 +49,10 @@ type Server struct {
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
-	started   time.Time
-	draining  atomic.Bool
-	inFlight  atomic.Int64
-	idle      chan struct{} // receives a value when the last request in flight ends while draining
+	started  time.Time
+	draining atomic.Bool
+	inFlight atomic.Int64
+	idle     chan struct{} // receives a value when the last request in flight ends while draining
 }
 
 // Deps are the parts that a Server calls. All are required.
