@@ -35,6 +35,7 @@ func proxySettings(c *config.Config) proxy.Settings {
 		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
+		CORSOrigins:       c.Server.CORSOrigins,
 		Attempts:          c.Upstream.Attempts,
 		ClientAddress:     clientAddress(c.Server.TrustedProxies),
 	}

@@ -18,7 +18,7 @@ func (s *Server) completion(x *exchange) error {
 	if x.request, err = validate.Completion(body, s.maxLogprobs); err != nil {
 		return err
 	}
-	if x.model, err = s.findModel(x.request.Model); err != nil {
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
 	}
 	if err := s.awaitModel(x, int64(len(body))); err != nil {

@@ -30,6 +30,7 @@ type Settings struct {
 	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration              // between two events of a stream
 	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
+	CORSOrigins       []string                   // whose scripts may read responses
 	Attempts          int                        // per request, before the first byte is sent to the client
 	ClientAddress     func(*http.Request) string // returns the client's IP address
 }
@@ -44,10 +45,13 @@ type Server struct {
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
-	started   time.Time
-	draining  atomic.Bool
-	inFlight  atomic.Int64
-	idle      chan struct{} // receives a value when the last request in flight ends while draining
+	usage     UsageReader
+
+	usageReads chan struct{} // a semaphore of maxUsageReads
+
+	draining atomic.Bool
+	inFlight atomic.Int64
+	idle     chan struct{} // receives a value when the last request in flight ends while draining
 }
 
 // Deps are the parts that a Server calls. All are required.
@@ -58,14 +62,15 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
+	Usage     UsageReader // of GET /v1/usage
 	Log       *zap.Logger
 }
 
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log,
-		metrics: newMetrics(d.Registry), started: time.Now(), idle: make(chan struct{}, 1),
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, usageReads: make(chan struct{}, maxUsageReads),
+		metrics: newMetrics(d.Registry), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server
