@@ -52,12 +52,13 @@ func (m *Model) check(v value) {
 		}
 		first[b.Name] = i
 	}
-	if len(m.WarmWindows) > 0 && !m.canBeWarmed() {
+	if len(m.WarmWindows) > 0 && !m.Managed() {
 		v.child("warm_windows").warnf("no backend of this model has launch or sleep, so nothing can be kept warm")
 	}
 }
 
-func (m *Model) canBeWarmed() bool {
+// Managed reports whether the gateway can start, stop or wake a backend of the model.
+func (m *Model) Managed() bool {
 	for _, b := range m.Backends {
 		if b.Launch != nil || b.Sleep != nil {
 			return true
