@@ -176,7 +176,7 @@ func newKeyJSON(k identity.Key) keyJSON {
 			optionalTime(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
 		},
 	}
-	if k.ReplacedUntil.After(time.Now()) {
+	if k.ReplacedSecretWorks() {
 		object.ReplacedSecretUntil = &k.ReplacedUntil
 	}
 	return object

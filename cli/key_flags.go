@@ -62,7 +62,7 @@ func (f *modelsFlag) Set(text string) error {
 func (f *modelsFlag) String() string { return strings.Join(f.ids, ",") }
 
 // Type implements pflag.Value; help shows it in place of the value.
-func (*modelsFlag) Type() string { return "ID,…" }
+func (*modelsFlag) Type() string { return "ID,..." }
 
 // list returns the models of the flag by their short ids. They must be in the configuration.
 func (f *modelsFlag) list(cfg *config.Config) (identity.ModelList, error) {

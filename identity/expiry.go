@@ -38,6 +38,11 @@ func normalizeTime(at time.Time) time.Time {
 // Expired reports whether the key has expired.
 func (k Key) Expired() bool { return hasPassed(k.ExpiresAt) }
 
+// ReplacedSecretWorks reports whether a secret that Rotate has replaced still works.
+func (k Key) ReplacedSecretWorks() bool {
+	return !k.ReplacedUntil.IsZero() && !hasPassed(k.ReplacedUntil)
+}
+
 // hasPassed reports whether a time is not in the future. The zero time never passes.
 func hasPassed(at time.Time) bool { return !at.IsZero() && !at.After(time.Now()) }
 
