@@ -30,6 +30,7 @@ type catchUps struct {
 
 	reading sync.Mutex // held during a read and the pause before it
 	next    time.Time  // when the next read may begin; guarded by reading
+	reads   int        // so far; guarded by reading
 
 	refusedMu sync.Mutex
 	refused   map[secretHash]struct{} // secrets that the database does not know; see isRefused
@@ -96,6 +97,7 @@ func (k *Keys) lead(ctx context.Context, c *catchUp) {
 	k.unknown.mu.Unlock()
 
 	began := time.Now()
+	k.unknown.reads++
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), catchUpTimeout)
 	defer cancel()
 	if err := k.refresh(ctx); err != nil {
