@@ -72,8 +72,8 @@ type keyObject struct {
 	Name        string         `json:"name"`
 	Prefix      string         `json:"prefix"`
 	Account     string         `json:"account"`
-	Models      []string       `json:"models,format:emitnull"` // null: every model
-	ExpiresAt   *time.Time     `json:"expires_at"`             // null: never
+	Models      *[]string      `json:"models"`     // null: every model
+	ExpiresAt   *time.Time     `json:"expires_at"` // null: never
 	Concurrency keyConcurrency `json:"concurrency"`
 	Caps        []keyCap       `json:"caps"`
 }
@@ -104,7 +104,10 @@ func (s *Server) showKey(x *exchange) error {
 	i := &x.caller.identity
 	o := keyObject{
 		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email,
-		Models: i.Models.IDs(), Caps: []keyCap{},
+		Caps: []keyCap{},
+	}
+	if ids := i.Models.IDs(); ids != nil {
+		o.Models = &ids
 	}
 	if !i.ExpiresAt.IsZero() {
 		o.ExpiresAt = &i.ExpiresAt
