@@ -21,7 +21,7 @@ func (l *Ledger) AccountTotals(id string) WindowTotals { return l.totals(l.accou
 func (l *Ledger) totals(all map[string]*owner, id string) WindowTotals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	today, _ := l.now()
+	today := dateOf(l.clock())
 	found := all[id]
 	if found == nil {
 		return WindowTotals{}

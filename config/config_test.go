@@ -196,7 +196,7 @@ func everything(t *testing.T) *config.Config {
 	}
 	return &config.Config{
 		Server: config.Server{
-			Listen: ":8443", AdminListen: "[::1]:0",
+			Listen: ":8443", AdminListen: "[::1]:0", AdminHosts: []string{"gateway.example.org", "metrics"},
 			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org", Path: "/base"},
 			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
 			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second,
@@ -205,7 +205,7 @@ func everything(t *testing.T) *config.Config {
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
 		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour},
-		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10},
+		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
 		Log:      config.Log{Level: "debug", Format: "console"},
@@ -248,9 +248,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Diagnostic{
-			warning(44, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(47, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(58, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(45, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(48, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(59, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

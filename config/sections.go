@@ -32,6 +32,7 @@ func (s *Server) fields() []field {
 	return []field{
 		key("listen", address(&s.Listen)),
 		key("admin_listen", address(&s.AdminListen)),
+		key("admin_hosts", list(&s.AdminHosts, hostName)),
 		key("public_url", serverURL(&s.PublicURL)),
 		key("tls", func(v value) {
 			v.section(key("cert", optionalPath(&s.TLS.Cert)), key("key", optionalPath(&s.TLS.Key)))
@@ -52,6 +53,7 @@ func (u *Upstream) fields() []field {
 		key("first_byte_timeout", duration(&u.FirstByteTimeout, minPositive)),
 		key("idle_timeout", duration(&u.IdleTimeout, minPositive)),
 		key("attempts", integer(&u.Attempts, 1, 10)),
+		key("max_answer_bytes", size(&u.MaxAnswerBytes)),
 	}
 }
 

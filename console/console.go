@@ -26,6 +26,7 @@ import (
 	"basegate/identity"
 	"basegate/internal/ratelimit"
 	"basegate/prompts"
+	"basegate/usage"
 )
 
 // Settings are the part of the configuration that a reload may change.
@@ -44,6 +45,7 @@ type Deps struct {
 	Sessions  *identity.Sessions
 	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
+	Usage     *usage.Store
 	Fleet     *fleet.Fleet
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
@@ -61,6 +63,9 @@ type Console struct {
 	sessions    *identity.Sessions
 	auditLog    *identity.AuditLog
 	ledger      *budget.Ledger
+	usages      *usage.Store
+	downloads   downloads
+	patience    time.Duration // with the clients of downloads
 	fleet       *fleet.Fleet
 	db          *database.DB
 	prompts     *prompts.Store
@@ -81,7 +86,8 @@ type Console struct {
 func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
-		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
+		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
+		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

@@ -19,3 +19,9 @@ func Routes() []string {
 func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
 	return forecastText(month{begin}, used, limit, now)
 }
+
+// SetPatience sets how long the client of a download may read nothing.
+func (c *Console) SetPatience(d time.Duration) { c.patience = d }
+
+// MaxDownloads is the limit of the downloads of an account at the same time.
+const MaxDownloads = maxDownloads

@@ -26,6 +26,7 @@ import (
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/prompts"
+	"basegate/usage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,7 +80,8 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Fleet: s.fleet, DB: db, Prompts: s.prompts, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, DB: db, Prompts: s.prompts,
+		Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{},
 	}
 	for _, c := range change {

@@ -111,6 +111,7 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		c.refuseCrossOrigin,
 		requireWholeSegments,
 		requireAccess(r.access),
+		parseForm,
 	}
 }
 
@@ -126,6 +127,18 @@ func limitBody(limit int64) echo.MiddlewareFunc {
 			ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
 			return next(ec)
 		}
+	}
+}
+
+// parseForm is middleware that refuses a form that cannot be read to its end, whose fields would otherwise be empty.
+func parseForm(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		if ec.Request().Method == http.MethodPost {
+			if err := ec.Request().ParseForm(); err != nil {
+				return unreadable(err)
+			}
+		}
+		return next(ec)
 	}
 }
 

@@ -4,29 +4,29 @@ import (
 	"context"
 	"time"
 
-	"basegate/budget"
 	"basegate/proxy"
+	"basegate/usage"
 )
 
 // keyUsage reads the ledger for GET /v1/usage.
-type keyUsage struct{ ledger *budget.Ledger }
+type keyUsage struct{ store *usage.Store }
 
 // KeyUsage implements proxy.UsageReader.
 func (u keyUsage) KeyUsage(ctx context.Context, q proxy.UsageQuery) ([]proxy.UsageRow, error) {
-	filter := budget.Filter{Since: q.Since, Until: q.Until, Account: q.Account, Key: q.Key, Limit: q.Limit}
-	rows, err := u.ledger.Usage(ctx, filter, budget.Grouping(q.By))
+	filter := usage.Filter{Reader: q.Key, Since: q.Since, Until: q.Until, Account: q.Account, Key: q.Key, Limit: q.Limit}
+	rows, err := u.store.List(ctx, filter, usage.Grouping(q.By))
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the proxy
 	}
-	usage := make([]proxy.UsageRow, len(rows))
+	sums := make([]proxy.UsageRow, len(rows))
 	for i, r := range rows {
-		usage[i] = proxy.UsageRow{
+		sums[i] = proxy.UsageRow{
 			Model: r.Model, User: r.User, Workload: r.Workload,
 			Requests: r.Requests, PromptTokens: r.PromptTokens, CompletionTokens: r.CompletionTokens,
 		}
-		if q.By == string(budget.ByDay) {
-			usage[i].Day = r.Time.UTC().Format(time.DateOnly)
+		if q.By == string(usage.ByDay) {
+			sums[i].Day = r.Time.UTC().Format(time.DateOnly)
 		}
 	}
-	return usage, nil
+	return sums, nil
 }

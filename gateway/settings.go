@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -32,6 +33,7 @@ func fleetSettings(c *config.Config) fleet.Settings {
 func proxySettings(c *config.Config) proxy.Settings {
 	return proxy.Settings{
 		MaxBodyBytes:      c.Server.MaxBodyBytes,
+		MaxAnswerBytes:    c.Upstream.MaxAnswerBytes,
 		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
@@ -59,9 +61,10 @@ func consoleSettings(c *config.Config) console.Settings {
 	}
 }
 
-// queueSettings limits the bodies of waiting requests to a quarter of GOMEMLIMIT, if one is set.
+// queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
+// counted, and for the garbage collector.
 func queueSettings(c *config.Config) admission.Settings {
-	const fraction = 4
+	const fraction = 2
 	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
 }
 
@@ -89,6 +92,7 @@ func needsRestart(old, next *config.Config) []string {
 	}{
 		{"server.listen", old.Server.Listen != next.Server.Listen},
 		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
+		{"server.admin_hosts", !slices.Equal(old.Server.AdminHosts, next.Server.AdminHosts)},
 		{"server.tls", old.Server.TLS != next.Server.TLS},
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},

@@ -130,6 +130,7 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 			if i == 0 {
 				first = last
 			}
+			wait(time.Second)
 		}
 		var n int
 		must(t, db.Read().QueryRow("SELECT count(*) FROM known_browsers").Scan(&n))

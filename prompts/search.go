@@ -3,29 +3,42 @@ package prompts
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
+
+	"basegate/database"
 )
 
+// searchWait is how long a search waits for other long reads.
+const searchWait = 2 * time.Second
+
 // Search returns the prompts of an account whose name and texts contain all words, without regard to case, the last
-// changed first, at most limit, and reports whether there are more. Without words it returns all prompts.
+// changed first, at most limit, and reports whether there are more. Without words it returns all prompts. The error is
+// database.ErrReportsBusy or ErrReportTooLong if it exceeds the limits of long reads: it may read all of the account's
+// contents.
 func (s *Store) Search(ctx context.Context, account string, words []string, limit int) (found []Prompt, more bool, err error) {
-	tx, err := s.db.Read().BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // the contents must match the list
+	err = s.db.Report(ctx, account, searchWait, func(ctx context.Context, from database.Reader) (err error) {
+		found, more, err = search(ctx, from, account, words, limit)
+		return err
+	})
 	if err != nil {
 		return nil, false, fmt.Errorf("search prompts: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	all, err := selectPrompts(ctx, tx, account)
+	return found, more, nil
+}
+
+func search(ctx context.Context, from querier, account string, words []string, limit int) (found []Prompt, more bool, err error) {
+	all, err := selectPrompts(ctx, from, account)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, p := range all {
-		matches, err := contains(ctx, tx, p, words)
+		matches, err := contains(ctx, from, p, words)
 		if err != nil {
 			return nil, false, err
 		}

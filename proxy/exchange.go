@@ -31,11 +31,11 @@ type exchange struct {
 	settings *Settings // in force when the request arrived
 
 	caller      caller
-	request     *validate.Request // nil before the body has been validated
-	model       *fleet.Model      // nil before it has been found
+	request     *validate.Request    // nil before the body has been validated
+	model       *fleet.Model         // nil before it has been found
+	memory      admission.Allocation // what the request holds, its response included
 	slot        *admission.Slot
-	prompt      promptCount
-	counter     promptCounter // counts the prompt while the request runs
+	prompt      prompt
 	reservation *budget.Reservation
 	attempts    attempts
 	charge      charge

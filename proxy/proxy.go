@@ -27,6 +27,7 @@ import (
 // Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
+	MaxAnswerBytes    int64                      // of a plain response, and of one event of a stream
 	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration              // between two events of a stream
 	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
@@ -46,8 +47,6 @@ type Server struct {
 	log       *zap.Logger
 	metrics   *metrics
 	usage     UsageReader
-
-	usageReads chan struct{} // a semaphore of maxUsageReads
 
 	draining atomic.Bool
 	inFlight atomic.Int64
@@ -69,7 +68,7 @@ type Deps struct {
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, usageReads: make(chan struct{}, maxUsageReads),
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage,
 		metrics: newMetrics(d.Registry), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)

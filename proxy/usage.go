@@ -11,7 +11,7 @@ import (
 	apierr "basegate/errors"
 )
 
-// UsageReader reads the usage of a key from the ledger.
+// UsageReader reads the usage of a key from the ledger. It limits how many reads run at a time.
 type UsageReader interface {
 	KeyUsage(ctx context.Context, q UsageQuery) ([]UsageRow, error)
 }
@@ -35,12 +35,8 @@ type UsageRow struct {
 // usageGroupings are the values of the parameter by. The first is the default.
 var usageGroupings = []string{"day", "model", "user", "workload"}
 
-const (
-	// maxUsageRows limits the rows of a response. User tags are free, so there may be very many.
-	maxUsageRows = 10_000
-	// maxUsageReads limits how many reads of GET /v1/usage run at a time. Others wait.
-	maxUsageReads = 2
-)
+// maxUsageRows limits the rows of a response. User tags are free, so there may be very many.
+const maxUsageRows = 10_000
 
 type usageList struct {
 	Object  string        `json:"object"`
@@ -70,12 +66,6 @@ func (s *Server) showUsage(x *exchange) error {
 		return err
 	}
 	q.Key, q.Account, q.Limit = x.caller.identity.KeyID, x.caller.identity.AccountID, maxUsageRows+1
-	select {
-	case s.usageReads <- struct{}{}:
-		defer func() { <-s.usageReads }()
-	case <-x.r.Context().Done():
-		return x.cancelErr()
-	}
 	rows, err := s.usage.KeyUsage(x.r.Context(), q)
 	switch {
 	case err != nil && x.cancelled():
