@@ -99,7 +99,7 @@ func (c *Console) keyTerms(r *request, k identity.Key) keyTerms {
 
 // readKeyTerms parses the fields into a key, and into terms to show the form again. A field that the form does not have
 // leaves the key as it is. A form with models has the field models_shown, because browsers do not send empty checkboxes.
-func (c *Console) readKeyTerms(r *request, terms *keyTerms, k *identity.Key) (err error) {
+func readKeyTerms(r *request, terms *keyTerms, k *identity.Key) (err error) {
 	limits := k.Operator.Models
 	if r.account.Admin {
 		limits = identity.ModelList{}

@@ -83,7 +83,7 @@ func (c *Console) createKey(r *request) error {
 	if err != nil {
 		return reject(err.Error())
 	}
-	if err := c.readKeyTerms(r, &form.Terms, &wanted); err != nil {
+	if err := readKeyTerms(r, &form.Terms, &wanted); err != nil {
 		return reject(err.Error())
 	}
 	key, secret, err := c.keys.Create(r.ctx(), identity.NewKey{
@@ -225,7 +225,7 @@ func (c *Console) setKey(r *request, page keyPage) error {
 	wanted := page.Key
 	page.Terms = c.keyTerms(r, page.Key)
 	if err == nil {
-		err = c.readKeyTerms(r, &page.Terms, &wanted)
+		err = readKeyTerms(r, &page.Terms, &wanted)
 	}
 	if err != nil {
 		page.Problem = err.Error()

@@ -90,7 +90,7 @@ func (k *Keys) lead(ctx context.Context, c *catchUp) {
 	k.unknown.reading.Lock()
 	defer k.unknown.reading.Unlock()
 	if wait := time.Until(k.unknown.next); wait > 0 {
-		<-time.After(wait)
+		<-time.NewTimer(wait).C
 	}
 	k.unknown.mu.Lock()
 	k.unknown.pending = nil

@@ -20,7 +20,7 @@ const preflightMaxAge = "7200"
 
 // allowOrigin lets scripts of a configured origin read the response, and reports whether the request is a preflight of
 // such an origin. Credentials are never allowed: a script has to send a key. If no origin is configured, it does nothing.
-func (s *Server) allowOrigin(x *exchange) (isPreflight bool) {
+func (x *exchange) allowOrigin() (isPreflight bool) {
 	allowed := x.settings.CORSOrigins
 	if len(allowed) == 0 {
 		return false

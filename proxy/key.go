@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"basegate/budget"
@@ -27,15 +28,7 @@ func (x *exchange) refuseKey(cause error) error {
 
 // mayUse reports whether the key may use a model. An id of the list that has become an alias still counts.
 func mayUse(i *identity.Principal, m *fleet.Model) bool {
-	if i.Models.Allows(m.ID()) {
-		return true
-	}
-	for _, alias := range m.Aliases() {
-		if i.Models.Allows(alias) {
-			return true
-		}
-	}
-	return false
+	return i.Models.Allows(m.ID()) || slices.ContainsFunc(m.Aliases(), i.Models.Allows)
 }
 
 // models returns the models that the key of the request may use, in the order of the configuration.

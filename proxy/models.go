@@ -32,7 +32,7 @@ type modelList struct {
 	Data   []modelObject `json:"data"`
 }
 
-func (s *Server) modelObject(m *fleet.Model) modelObject {
+func newModelObject(m *fleet.Model) modelObject {
 	o := modelObject{
 		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate", Endpoints: []string{CompletionsPath},
 		Checkpoint: m.Checkpoint(), Precision: m.Precision(), MaxLogprobs: m.MaxLogprobs(), Status: m.Status(),
@@ -53,7 +53,7 @@ func (s *Server) listModels(x *exchange) error {
 	}
 	list := modelList{Object: "list", Data: []modelObject{}}
 	for _, m := range s.models(x) {
-		list.Data = append(list.Data, s.modelObject(m))
+		list.Data = append(list.Data, newModelObject(m))
 	}
 	return s.sendJSON(x, list)
 }
@@ -65,7 +65,7 @@ func (s *Server) showModel(x *exchange) error {
 	id, err := url.PathUnescape(strings.TrimPrefix(x.r.URL.EscapedPath(), "/v1/models/"))
 	if err == nil {
 		if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
-			return s.sendJSON(x, s.modelObject(m))
+			return s.sendJSON(x, newModelObject(m))
 		}
 	}
 	return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the models are listed by GET /v1/models")
