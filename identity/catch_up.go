@@ -26,7 +26,7 @@ const (
 // number of guesses makes a key refused whose creation was confirmed before the request.
 type catchUps struct {
 	mu      sync.Mutex
-	pending *catchUp // has not begun to read; nil if there is none
+	pending *catchUp // has not begun to read; nil if there is none; guarded by mu
 
 	reading sync.Mutex // held during a read and the pause before it
 	next    time.Time  // when the next read may begin; guarded by reading
