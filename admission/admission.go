@@ -86,6 +86,27 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
+// KeyStats are the requests of one key.
+type KeyStats struct {
+	Running int
+	Waiting int
+}
+
+// KeyStats returns how many requests of the key run and how many wait for a slot.
+func (q *Queue) KeyStats(key string) (s KeyStats) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	k := q.keyQueues[key]
+	if k == nil {
+		return KeyStats{}
+	}
+	s.Running = k.running
+	for slot := k.first; slot != nil; slot = slot.next {
+		s.Waiting++
+	}
+	return s
+}
+
 // Acquire blocks until the key has a free slot for this request and returns it. The caller must Release it.
 //
 // The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests

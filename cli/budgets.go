@@ -2,8 +2,8 @@ package cli
 
 import (
 	"errors"
+	"math"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -13,22 +13,13 @@ import (
 // capFlag is a flag's value: a number of tokens, or "unbounded".
 type capFlag struct{ limit quota.Cap }
 
-var errBudget = errors.New(`a budget is a number of tokens, such as 5_000_000, or "unbounded"`)
+var errBudget = errors.New(`a budget is a number of tokens, such as 5_000_000, 500k or 1.5M, or "unbounded"`)
 
 // Set implements pflag.Value.
-func (f *capFlag) Set(text string) error {
-	if text == quota.Unbounded().String() {
-		f.limit = quota.Unbounded()
-		return nil
-	}
-	if strings.HasPrefix(text, "_") || strings.HasSuffix(text, "_") || strings.Contains(text, "__") {
+func (f *capFlag) Set(text string) (err error) {
+	if f.limit, err = quota.Parse(text); err != nil {
 		return errBudget
 	}
-	tokens, err := strconv.ParseUint(strings.ReplaceAll(text, "_", ""), 10, 63)
-	if err != nil {
-		return errBudget
-	}
-	f.limit = quota.Limit(int64(tokens))
 	return nil
 }
 
@@ -37,6 +28,25 @@ func (f *capFlag) String() string { return f.limit.String() }
 
 // Type implements pflag.Value; help shows it in place of the value.
 func (*capFlag) Type() string { return "TOKENS" }
+
+// tokensFlag is a flag's value: a number of tokens.
+type tokensFlag int
+
+// Set implements pflag.Value.
+func (f *tokensFlag) Set(text string) error {
+	tokens, err := quota.ParseTokens(text)
+	if err != nil || tokens > math.MaxInt32 {
+		return quota.ErrNotTokens
+	}
+	*f = tokensFlag(tokens)
+	return nil
+}
+
+// String implements pflag.Value.
+func (f *tokensFlag) String() string { return strconv.Itoa(int(*f)) }
+
+// Type implements pflag.Value; help shows it in place of the value.
+func (*tokensFlag) Type() string { return "TOKENS" }
 
 // budgetFlags are the flags of the four caps of an account or a key.
 type budgetFlags struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,12 +15,12 @@ import (
 func newKey() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "Create, list, change, pause, resume and revoke keys",
+		Short: "Create, list, change, rotate, pause, resume and revoke keys",
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
 	cmd.AddCommand(
-		newKeyCreate(), newKeyList(), newKeySet(),
+		newKeyCreate(), newKeyList(), newKeySet(), newKeyRotate(),
 		newKeyStateCommand("pause ID", "Pause a key: it is refused until the operator resumes it", (*identity.Keys).Pause),
 		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
 		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
@@ -28,16 +29,22 @@ func newKey() *cobra.Command {
 }
 
 func newKeyCreate() *cobra.Command {
-	var key identity.NewKey
-	var budgets budgetFlags
+	var email string
+	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "create --account EMAIL --name NAME",
 		Short: "Create a key and print its secret, which is not shown again",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			budgets.apply(&key.Caps)
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if err := flags.resolve(cfg); err != nil {
+				return err
+			}
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				created, secret, err := store.Keys.Create(ctx, key)
+				created, secret, err := store.Keys.Create(ctx, flags.newKey(cfg, email))
 				if err != nil {
 					return err
 				}
@@ -47,10 +54,8 @@ func newKeyCreate() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&key.Email, "account", "", "the account's e-mail address")
-	cmd.Flags().StringVar(&key.Name, "name", "", "what the key is for")
-	cmd.Flags().IntVar(&key.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
-	budgets.add(cmd.Flags())
+	cmd.Flags().StringVar(&email, "account", "", "the account's e-mail address")
+	flags.add(cmd.Flags())
 	for _, required := range []string{"account", "name"} {
 		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
 	}
@@ -58,42 +63,53 @@ func newKeyCreate() *cobra.Command {
 }
 
 func newKeySet() *cobra.Command {
-	var fields identity.KeyFields
-	var budgets budgetFlags
+	var flags keyFlags
+	const short = "Change a key's budgets, expiry, models, name or concurrency"
 	cmd := &cobra.Command{
 		Use:   "set ID",
-		Short: "Change a key's budgets, name or concurrency",
-		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + keySetHelp + "\n" + setHelp,
+		Short: short,
+		Long:  short + ".\n" + keyHelp + "\n" + keySetHelp + "\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if err := flags.resolve(cfg); err != nil {
+				return err
+			}
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				key, err := store.Keys.Set(ctx, args[0], func(f *identity.KeyFields) {
-					if cmd.Flags().Changed("name") {
-						f.Name = fields.Name
-					}
-					if cmd.Flags().Changed("concurrency") {
-						f.Concurrency, f.Operator.Concurrency = fields.Concurrency, fields.Concurrency
-					}
-					budgets.apply(&f.Caps)
-					budgets.apply(&f.Operator.Caps) // also those that the user has set to the same value
-				})
+				key, err := store.Keys.Set(ctx, args[0], flags.apply)
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, key.Caps)
+				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, limitsOf(key))
 				return nil
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&fields.Name, "name", "", "what the key is for")
-	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
-	budgets.add(cmd.Flags())
+	flags.add(cmd.Flags())
 	return asSetCommand(cmd)
 }
 
+// limitsOf describes the budgets, the expiry and the models of a key.
+func limitsOf(k identity.Key) string {
+	text := k.Caps.String()
+	switch {
+	case k.Expired():
+		text += ", expired " + k.ExpiresAt.Format(time.RFC3339)
+	case !k.ExpiresAt.IsZero():
+		text += ", expires " + k.ExpiresAt.Format(time.RFC3339)
+	}
+	if !k.Models.Any() {
+		text += ", models " + k.Models.String()
+	}
+	return text
+}
+
 // keySetHelp says what a limit of the operator means.
-const keySetHelp = `A limit that is set here is the operator's: the key's user cannot raise or remove it. A budget "unbounded" and a
-concurrency of 0 leave it to the user again.`
+const keySetHelp = `A limit that is set here is the operator's: the key's user cannot raise or remove it. A budget "unbounded", a
+concurrency of 0, "never" and "any" leave it to the user again.`
 
 func newKeyList() *cobra.Command {
 	var asJSON bool
@@ -123,8 +139,11 @@ type keyJSON struct {
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
 	budgetsJSON
-	Operator  operatorJSON `json:"operator"`
-	CreatedAt time.Time    `json:"created_at"`
+	ExpiresAt           *time.Time   `json:"expires_at"`            // null: never
+	Models              []string     `json:"models"`                // null: any
+	ReplacedSecretUntil *time.Time   `json:"replaced_secret_until"` // null: no replaced secret works
+	Operator            operatorJSON `json:"operator"`
+	CreatedAt           time.Time    `json:"created_at"`
 }
 
 // operatorJSON is what the operator has set for a key; null is not set.
@@ -132,6 +151,51 @@ type operatorJSON struct {
 	Paused      bool `json:"paused"` // only the operator can resume the key
 	Concurrency *int `json:"concurrency"`
 	budgetsJSON
+	ExpiresAt *time.Time `json:"expires_at"`
+	Models    []string   `json:"models"`
+}
+
+// optionalTime returns nil, which is JSON's null, for the zero time.
+func optionalTime(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}
+
+// newKeyJSON returns a key as JSON lists have it.
+func newKeyJSON(k identity.Key) keyJSON {
+	_, concurrency := formatConcurrency(k.Concurrency)
+	_, operators := formatConcurrency(k.Operator.Concurrency)
+	object := keyJSON{
+		ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
+		Concurrency: concurrency, budgetsJSON: newBudgetsJSON(k.Caps),
+		ExpiresAt: optionalTime(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(),
+		Operator: operatorJSON{
+			k.PausedByOperator, operators, newBudgetsJSON(k.Operator.Caps),
+			optionalTime(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
+		},
+	}
+	if k.ReplacedSecretWorks() {
+		object.ReplacedSecretUntil = &k.ReplacedUntil
+	}
+	return object
+}
+
+// stateCell returns the state of a key for tables, which show that an active key has expired.
+func stateCell(k identity.Key) string {
+	if k.State == identity.KeyActive && k.Expired() {
+		return "expired"
+	}
+	return string(k.State)
+}
+
+// expiryCell returns the time of a key's expiry for tables.
+func expiryCell(k identity.Key) string {
+	if k.ExpiresAt.IsZero() {
+		return never
+	}
+	return formatTime(k.ExpiresAt)
 }
 
 // formatConcurrency returns a concurrency for tables and for JSON; 0 is the configured default.
@@ -145,22 +209,17 @@ func formatConcurrency(n int) (text string, number *int) {
 func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	rows, objects := [][]string{}, []keyJSON{}
 	for _, k := range all {
-		concurrency, number := formatConcurrency(k.Concurrency)
-		_, operators := formatConcurrency(k.Operator.Concurrency)
-		object := keyJSON{
-			ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-			Concurrency: number, budgetsJSON: newBudgetsJSON(k.Caps), CreatedAt: k.CreatedAt.UTC(),
-			Operator: operatorJSON{k.PausedByOperator, operators, newBudgetsJSON(k.Operator.Caps)},
-		}
+		concurrency, _ := formatConcurrency(k.Concurrency)
+		object := newKeyJSON(k)
 		objects = append(objects, object)
-		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), concurrency}, object.cells()...)
-		rows = append(rows, append(row, formatTime(k.CreatedAt), k.ID))
+		row := append([]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), concurrency}, object.cells()...)
+		rows = append(rows, append(row, expiryCell(k), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID))
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
 	}
 	headings := append([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings...)
-	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
+	return printTable(cmd, append(headings, "EXPIRES", "MODELS", "CREATED", "ID"), rows)
 }
 
 // keyHelp explains the argument ID.

@@ -49,7 +49,8 @@ func newMock() *cobra.Command {
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
 	f.StringArrayVar(&o.Models, "model", nil,
 		"a model name to serve; may be repeated; responses carry the first (default "+defaultMockModel+")")
-	f.IntVar(&o.MaxModelLen, "max-model-len", 8192, "the context in tokens")
+	o.MaxModelLen = 8192
+	f.Var((*tokensFlag)(&o.MaxModelLen), "max-model-len", "the context in tokens")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")

@@ -147,20 +147,38 @@ func printModels(cmd *cobra.Command, snapshots []fleet.ModelSnapshot) error {
 
 var errNoModel = errors.New("no such model in the configuration")
 
-// withModel opens the database for one operation on a model of the configuration.
-func withModel(cmd *cobra.Command, id string, operation func(context.Context, *database.DB) error) error {
+// errNotManaged is returned for a model whose backends the gateway can neither start nor stop.
+var errNotManaged = errors.New("no backend of this model has a launch or sleep section in the configuration, " +
+	"so the gateway can neither start nor stop it")
+
+// withManagedModel opens the database for one operation on a model that the gateway can start and stop. It passes on the
+// short id of the model, which may be given by an alias.
+func withManagedModel(cmd *cobra.Command, id string, operation func(ctx context.Context, db *database.DB, model string) error) error {
 	cfg, err := loadConfig(cmd)
 	if err != nil {
 		return err
 	}
+	m, err := findModel(cfg, id)
+	if err != nil {
+		return err
+	}
+	if !m.Managed() {
+		return fmt.Errorf("%s: %w", m.ID, errNotManaged)
+	}
+	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return operation(ctx, db, m.ID) })
+}
+
+// findModel returns the model with an id or alias. The error lists the ids.
+func findModel(cfg *config.Config, id string) (*config.Model, error) {
 	var ids []string
-	for _, m := range cfg.Models {
-		if m.ID == id {
-			return withDatabase(cmd, operation)
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		if m.ID == id || slices.Contains(m.Aliases, id) {
+			return m, nil
 		}
 		ids = append(ids, m.ID)
 	}
-	return fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(ids, ", "))
+	return nil, fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(ids, ", "))
 }
 
 // newModelCommand returns a command that the running gateway executes.
@@ -172,8 +190,8 @@ func newModelCommand(use, short string, command fleet.Command) *cobra.Command {
 			"The running gateway executes the command within a second. If none runs within a minute, the command is dropped.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
-				return fleet.Enqueue(ctx, db, args[0], command) //nolint:wrapcheck // the error names the operation
+			return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
+				return fleet.Enqueue(ctx, db, model, command) //nolint:wrapcheck // the error names the operation
 			})
 		}),
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // setHelp ends the help of the set commands.
-const setHelp = `Values without a flag do not change. A budget is a number of tokens, such as 5_000_000, or "unbounded".
+const setHelp = `Values without a flag do not change. A budget is a number of tokens, such as 5_000_000, 500k or 1.5M, or "unbounded".
 A running gateway applies the change within a second.`
 
 var errNoFlags = errors.New("nothing to change: give a flag")

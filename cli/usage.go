@@ -34,8 +34,8 @@ func newUsage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show the requests and tokens used",
-		Long: "Show the requests and tokens used, from the ledger. Requests and days are sorted from the newest; keys,\n" +
-			"accounts and models from the most tokens.\n" +
+		Long: "Show the requests and tokens used, from the ledger. Requests, days and hours are sorted from the newest;\n" +
+			"other groups from the most tokens.\n" +
 			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n" +
 			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n" +
 			"it has ended.",

@@ -33,8 +33,8 @@ func newWindowAdd() *cobra.Command {
 			"Recurring windows are set in the configuration.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withModel(cmd, args[0], func(ctx context.Context, db *database.DB) error {
-				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: args[0], From: from.at, To: to.at})
+			return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
+				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: model, From: from.at, To: to.at})
 				if err != nil {
 					return err //nolint:wrapcheck // the error names the operation
 				}

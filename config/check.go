@@ -16,6 +16,11 @@ func (c *Config) check(v value) {
 	if c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0") {
 		server.child("admin_listen").errorf("want an address other than server.listen's, got %s for both", quote(c.Server.Listen))
 	}
+	c.checkModelNames(v)
+}
+
+// checkModelNames reports ids and aliases that occur twice, in one model or in two.
+func (c *Config) checkModelNames(v value) {
 	first := map[string]int{}
 	for i, m := range c.Models {
 		id := v.child("models").item(i).child("id")
@@ -24,6 +29,16 @@ func (c *Config) check(v value) {
 			continue
 		}
 		first[m.ID] = i
+	}
+	for i, m := range c.Models {
+		for n, alias := range m.Aliases {
+			if firstIndex, duplicate := first[alias]; duplicate && alias != "" {
+				at := v.child("models").item(i).child("aliases").item(n)
+				at.errorf("an alias that is taken: %s is an id or alias of models[%d] already", quote(alias), firstIndex)
+				continue
+			}
+			first[alias] = i
+		}
 	}
 }
 
@@ -37,12 +52,13 @@ func (m *Model) check(v value) {
 		}
 		first[b.Name] = i
 	}
-	if len(m.WarmWindows) > 0 && !m.canBeWarmed() {
+	if len(m.WarmWindows) > 0 && !m.Managed() {
 		v.child("warm_windows").warnf("no backend of this model has launch or sleep, so nothing can be kept warm")
 	}
 }
 
-func (m *Model) canBeWarmed() bool {
+// Managed reports whether the gateway can start, stop or wake a backend of the model.
+func (m *Model) Managed() bool {
 	for _, b := range m.Backends {
 		if b.Launch != nil || b.Sleep != nil {
 			return true

@@ -43,6 +43,7 @@ type Server struct {
 	ReadHeaderTimeout time.Duration
 	DrainTimeout      time.Duration  // 0: shutdown does not wait for running requests
 	TrustedProxies    []netip.Prefix // networks whose X-Forwarded-For is trusted
+	CORSOrigins       []string       // origins whose scripts browsers may let call the API
 	FastPath          bool           // false: net/http serves every request
 }
 
@@ -59,7 +60,8 @@ type Database struct {
 
 // Limits holds the default limits of an API key.
 type Limits struct {
-	ConcurrencyPerKey int // concurrent requests
+	ConcurrencyPerKey int           // concurrent requests
+	KeyLifetime       time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
 }
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
@@ -104,10 +106,11 @@ type SavedPrompts struct {
 
 // Model is one model with the backends that serve it.
 type Model struct {
-	ID                    string // the name that clients use
-	Checkpoint            string // the name that vLLM serves it under
-	Precision             string // a label for clients; may be empty
-	MaxModelLen           int64  // tokens; 0: as reported by the backend
+	ID                    string   // the name that clients use
+	Aliases               []string // further names that clients may use
+	Checkpoint            string   // the name that vLLM serves it under
+	Precision             string   // a label for clients; may be empty
+	MaxModelLen           int64    // tokens; 0: as reported by the backend
 	MaxLogprobs           int
 	MaxScoredPromptTokens int64         // 0: no limit
 	ColdWait              time.Duration // how long a request waits for a boot; 0: it does not wait

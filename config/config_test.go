@@ -201,9 +201,10 @@ func everything(t *testing.T) *config.Config {
 			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
 			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second,
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+			CORSOrigins:    []string{"https://lab.example.org", "http://127.0.0.1:3000"},
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
-		Limits:   config.Limits{ConcurrencyPerKey: 12},
+		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
@@ -213,7 +214,7 @@ func everything(t *testing.T) *config.Config {
 			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
 		},
 		Models: []config.Model{{
-			ID: "Llama_8b.v1-x", Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
+			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
 			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, ColdWait: 30 * time.Second,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
@@ -247,9 +248,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Diagnostic{
-			warning(43, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(46, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(57, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(45, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(48, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(59, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -141,3 +141,23 @@ func network(to *netip.Prefix) decodeFunc {
 		}
 	}
 }
+
+// origin decodes the origin of a web page as browsers send it: scheme, host and a port that is not the scheme's own.
+func origin(to *string) decodeFunc {
+	const want = "an origin such as https://lab.example.org, without a path"
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok {
+			return
+		}
+		u, problem := parseServerURL(s.text)
+		switch {
+		case problem != "" || u.Path != "" || strings.HasSuffix(s.text, "/"):
+			v.errorf("want %s, got %s", want, s.got)
+		case u.Scheme == "https" && u.Port() == "443", u.Scheme == "http" && u.Port() == "80":
+			v.errorf("want %s; browsers leave out the port %s, got %s", want, u.Port(), s.got)
+		default:
+			*to = u.Scheme + "://" + strings.ToLower(u.Host)
+		}
+	}
+}

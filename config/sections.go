@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // This file lists every key and its allowed values.
@@ -13,7 +14,10 @@ func (c *Config) fields() []field {
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
 		key("database", func(v value) { v.section(key("path", nonEmptyPath(&c.Database.Path))) }),
 		key("limits", func(v value) {
-			v.section(key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)))
+			v.section(
+				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
+				key("key_lifetime", duration(&c.Limits.KeyLifetime, 0)),
+			)
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
@@ -38,6 +42,7 @@ func (s *Server) fields() []field {
 		key("read_header_timeout", duration(&s.ReadHeaderTimeout, minPositive)),
 		key("drain_timeout", duration(&s.DrainTimeout, 0)),
 		key("trusted_proxies", list(&s.TrustedProxies, network)),
+		key("cors_origins", list(&s.CORSOrigins, origin)),
 		key("fast_path", boolean(&s.FastPath)),
 	}
 }
@@ -87,6 +92,7 @@ func model(m *Model) decodeFunc {
 	return func(v value) {
 		v.section(
 			required("id", text(&m.ID, checkIdentifier)),
+			key("aliases", list(&m.Aliases, alias)),
 			required("checkpoint", text(&m.Checkpoint, checkName)),
 			key("precision", text(&m.Precision, checkLabel)),
 			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
@@ -99,6 +105,9 @@ func model(m *Model) decodeFunc {
 		m.check(v)
 	}
 }
+
+// alias decodes a further id of a model. It may have a slash, as names of checkpoints do.
+func alias(to *string) decodeFunc { return text(to, checkAlias) }
 
 func backend(b *Backend) decodeFunc {
 	return func(v value) {
@@ -158,11 +167,15 @@ func window(w *Window) decodeFunc {
 	}
 }
 
-const maxIdentifier = 64
+const (
+	maxIdentifier = 64
+	maxAlias      = 200
+)
 
 var (
 	errIdentifier = fmt.Errorf("1 to %d of the characters A-Z a-z 0-9 . _ -", maxIdentifier)
 	errWord       = errors.New("printable ASCII without spaces, not empty")
+	errAlias      = fmt.Errorf("1 to %d characters of printable ASCII without spaces and commas", maxAlias)
 	errLabel      = errors.New("printable ASCII")
 )
 
@@ -185,6 +198,14 @@ func checkIdentifier(s string) error {
 func checkName(s string) error {
 	if s == "" || !isPrintable(s) {
 		return errWord
+	}
+	return nil
+}
+
+// checkAlias checks a further id of a model. Lists of models separate ids by commas.
+func checkAlias(s string) error {
+	if s == "" || len(s) > maxAlias || !isPrintable(s) || strings.Contains(s, ",") {
+		return errAlias
 	}
 	return nil
 }

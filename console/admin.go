@@ -256,6 +256,7 @@ func (c *Console) pathKeyPage(r *request) (keyPage, error) {
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
 			Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
+			Terms:       c.keyTerms(r, k),
 			Back:        "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
 		}, err
 	}

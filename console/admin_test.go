@@ -41,7 +41,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	got := b.post(page, "name", "Ada", "month", "800")
 	has(t, got.body, "lower or revoke these first", "desk")
 	b.post("/admin/keys/" + k.ID + "/pause")
-	if _, err := s.keys.Authenticate(secret); !errors.Is(err, identity.ErrKeyPaused) {
+	if _, err := s.keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrKeyPaused) {
 		t.Errorf("a paused key: got %v, want ErrKeyPaused", err)
 	}
 	wantRedirect(t, "disable", b.post(page+"/disable"), page)

@@ -34,6 +34,7 @@ type Settings struct {
 	PublicURL       *url.URL                   // of the gateway, for browsers and clients
 	ClientAddress   func(*http.Request) string // returns the address of a request's client
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
+	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests  bool                       // users without an account can request one
 }
 

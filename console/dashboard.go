@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -198,27 +197,22 @@ func (r *request) caps() (c quota.Caps, err error) {
 	return c, nil
 }
 
-// parseCap parses a number of tokens in one of the ways that people write it: 1000000, 1 000 000, 1,000,000, 500k, 20M.
+// parseCap parses a number of tokens in one of the ways that people write it: those of quota.ParseTokens, also with
+// spaces and commas between digits, and with b for billions.
 func parseCap(text string) (quota.Cap, error) {
 	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
 	if digits == "" || strings.EqualFold(digits, "unbounded") {
 		return quota.Unbounded(), nil
 	}
-	unit := int64(1)
-	switch digits[len(digits)-1] {
-	case 'k', 'K':
-		unit, digits = 1e3, digits[:len(digits)-1]
-	case 'm', 'M':
-		unit, digits = 1e6, digits[:len(digits)-1]
-	case 'g', 'G', 'b', 'B':
-		unit, digits = 1e9, digits[:len(digits)-1]
+	if last := len(digits) - 1; digits[last] == 'b' || digits[last] == 'B' {
+		digits = digits[:last] + "G"
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > maxCap/unit {
+	n, err := quota.ParseTokens(digits)
+	if err != nil || n > maxCap {
 		return quota.Cap{}, &problem{http.StatusUnprocessableEntity, "This is no budget", fmt.Sprintf(
-			"A budget is a number of tokens such as 500000, 500k or 20M, or nothing for unbounded; this is %q.", text)}
+			"A budget is a number of tokens such as 500000, 500k or 1.5M, or nothing for unbounded; this is %q.", text)}
 	}
-	return quota.Limit(n * unit), nil
+	return quota.Limit(n), nil
 }
 
 // maxCap is the highest cap in tokens: more than any account spends, and far from an overflow.

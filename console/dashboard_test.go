@@ -23,7 +23,7 @@ func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 		t.Fatalf("create: got %d %s, want 200", got.status, got.body)
 	}
 	secret := regexp.MustCompile(`acs-bm-[0-9A-Za-z]{43}`).FindString(got.body)
-	i, err := s.keys.Authenticate(secret)
+	i, err := s.keys.Authenticate(t.Context(), secret)
 	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 ||
 		i.KeyCaps.MonthTotal != quota.Limit(20e6) || i.KeyCaps.DayTotal != quota.Limit(500_000) {
 		t.Errorf("got key %+v, %v, want what the form said", i, err)
@@ -80,7 +80,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 			}
 		}
 		wantStatus(t, c.action, b.post("/keys/"+k.ID+"/"+c.action), http.StatusSeeOther)
-		if _, err := s.keys.Authenticate(secret); !errors.Is(err, c.want) {
+		if _, err := s.keys.Authenticate(t.Context(), secret); !errors.Is(err, c.want) {
 			t.Errorf("authenticate after %s: got %v, want %v", c.action, err, c.want)
 		}
 	}

@@ -15,7 +15,7 @@ var inputErrors = []error{
 	identity.ErrAboveAccount, identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrKeyRevoked,
 	identity.ErrAccountDisabled, identity.ErrAccountPending, identity.ErrBadPassword, identity.ErrBadPurpose,
 	identity.ErrTooManyAccessRequests, identity.ErrTooManyFromNetwork, identity.ErrNotPending,
-	identity.ErrSetByOperator, identity.ErrConcurrencyAboveAccount,
+	identity.ErrSetByOperator, identity.ErrBadModels, identity.ErrBadGrace, identity.ErrConcurrencyAboveAccount,
 }
 
 // isInputError reports whether the user's input caused the error, so that the user gets to see its text.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"basegate/identity"
 	"basegate/quota"
@@ -16,6 +17,7 @@ type newKeyForm struct {
 	Name        string
 	Caps        capFields
 	Concurrency concurrencyField
+	Terms       keyTerms
 	Account     quota.Caps // upper limits of the key's caps
 	Problem     string
 }
@@ -41,6 +43,7 @@ func (c *Console) concurrencyField(r *request, a identity.Account, value string,
 type createdKey struct {
 	identity.Key
 	Secret  string
+	Rotated bool // the key is not new, but its secret is
 	BaseURL string
 	Model   string // for the example
 }
@@ -48,7 +51,16 @@ type createdKey struct {
 func (c *Console) newKeyPage(r *request) error {
 	return c.render(r, "new-key", "New key", newKeyForm{
 		Account: r.account.Caps, Concurrency: c.concurrencyField(r, r.account, "", identity.Key{}),
+		Terms: c.keyTerms(r, c.defaultKey()),
 	})
+}
+
+// defaultKey returns a key that expires as configured.
+func (c *Console) defaultKey() (k identity.Key) {
+	if lifetime := c.settings.Load().KeyLifetime; lifetime > 0 {
+		k.ExpiresAt = time.Now().Add(lifetime)
+	}
+	return k
 }
 
 // createKey responds with the secret instead of a redirect, because the secret is stored nowhere.
@@ -57,6 +69,8 @@ func (c *Console) createKey(r *request) error {
 		Name: r.field("name"), Account: r.account.Caps, Caps: r.capFields(identity.Key{}),
 		Concurrency: c.concurrencyField(r, r.account, r.field("concurrency"), identity.Key{}),
 	}
+	wanted := c.defaultKey()
+	form.Terms = c.keyTerms(r, wanted)
 	reject := func(text string) error {
 		form.Problem = text
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
@@ -69,8 +83,12 @@ func (c *Console) createKey(r *request) error {
 	if err != nil {
 		return reject(err.Error())
 	}
+	if err := readKeyTerms(r, &form.Terms, &wanted); err != nil {
+		return reject(err.Error())
+	}
 	key, secret, err := c.keys.Create(r.ctx(), identity.NewKey{
 		Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
+		ExpiresAt: wanted.ExpiresAt, Models: wanted.Models,
 	})
 	if isInputError(err) {
 		return reject(inputErrorText(err))
@@ -78,11 +96,7 @@ func (c *Console) createKey(r *request) error {
 	if err != nil {
 		return err
 	}
-	created := createdKey{Key: key, Secret: secret, BaseURL: c.settings.Load().PublicURL.JoinPath("v1").String()}
-	if models := c.fleet.Models(); len(models) > 0 {
-		created.Model = models[0].ID()
-	}
-	return c.render(r, "key-created", "New key", created)
+	return c.showSecret(r, createdKey{Key: key, Secret: secret})
 }
 
 // parseConcurrency parses the form field of the concurrency; empty is 0, for the configured one.
@@ -124,6 +138,9 @@ func (c *Console) changeOwnKey(r *request) error {
 	if err != nil {
 		return err
 	}
+	if r.param("action") == "rotate" {
+		return c.rotateKey(r, k)
+	}
 	return c.changeKey(r, k, "/dashboard#keys")
 }
 
@@ -144,6 +161,8 @@ type keyPage struct {
 	keyRow
 	Account     identity.Account // of the key
 	Concurrency concurrencyField
+	Terms       keyTerms
+	Own         bool // the user can rotate the key: administrators do not see the secrets of others
 	Problem     string
 	Back        string // path of the page that links here
 	Action      string // path that the forms are sent to
@@ -157,7 +176,8 @@ func (c *Console) ownKeyPage(r *request) error {
 	return c.showKey(r, http.StatusOK, keyPage{
 		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: r.account,
 		Concurrency: c.concurrencyField(r, r.account, formatConcurrency(k.Concurrency), k),
-		Back:        "/dashboard", Action: "/keys/" + k.ID,
+		Terms:       c.keyTerms(r, k), Own: true,
+		Back: "/dashboard", Action: "/keys/" + k.ID,
 	})
 }
 
@@ -184,7 +204,7 @@ func (c *Console) setOwnKey(r *request) error {
 	if err != nil {
 		return err
 	}
-	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account, Back: "/dashboard", Action: "/keys/" + k.ID}
+	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account, Own: true, Back: "/dashboard", Action: "/keys/" + k.ID}
 	return c.setKey(r, page)
 }
 
@@ -202,12 +222,17 @@ func (c *Console) setKey(r *request, page keyPage) error {
 	if err == nil {
 		concurrency, err = parseConcurrency(page.Concurrency.Value)
 	}
+	wanted := page.Key
+	page.Terms = c.keyTerms(r, page.Key)
+	if err == nil {
+		err = readKeyTerms(r, &page.Terms, &wanted)
+	}
 	if err != nil {
 		page.Problem = err.Error()
 		return c.showKey(r, http.StatusUnprocessableEntity, page)
 	}
 	_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
-		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
+		f.Name, f.Caps, f.Concurrency, f.ExpiresAt, f.Models = name, caps, concurrency, wanted.ExpiresAt, wanted.Models
 	})
 	if isInputError(err) {
 		page.Problem = inputErrorText(err)

@@ -40,7 +40,8 @@ type keyOption struct {
 	ID     string            `json:"id"`
 	Name   string            `json:"name"`
 	Prefix string            `json:"prefix"`
-	State  identity.KeyState `json:"state"`
+	State  identity.KeyState `json:"state"`  // or "expired"
+	Models []string          `json:"models"` // null: all
 }
 
 type modelOption struct {
@@ -59,7 +60,11 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
 	for _, k := range keys {
-		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.State})
+		option := keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs()}
+		if k.State == identity.KeyActive && k.Expired() {
+			option.State = "expired"
+		}
+		options.Keys = append(options.Keys, option)
 	}
 	for _, m := range c.fleet.Models() {
 		options.Models = append(options.Models, modelOption{

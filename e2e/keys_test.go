@@ -74,6 +74,23 @@ func TestAccountCommandsApplyWithinASecond(t *testing.T) {
 }
 
 // All rejections of a key are identical except for the request ID, so that they reveal nothing to an attacker.
+// A new key was refused for up to 100 milliseconds.
+func TestKeyWorksAsSoonAsTheCommandHasCreatedOrRotatedIt(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	for range 10 {
+		secret := g.createKey("new")
+		if got, err := post(g.url, secret, smallRequest); err != nil || got.status != http.StatusOK {
+			t.Fatalf("a new key: got %+v, error %v", got, err)
+		}
+		rotated := strings.TrimSpace(g.run("key", "rotate", secret[:13], "--grace", "1h"))
+		for _, given := range []string{rotated, secret} {
+			if got, err := post(g.url, given, smallRequest); err != nil || got.status != http.StatusOK {
+				t.Fatalf("after the rotation: got %+v, error %v", got, err)
+			}
+		}
+	}
+}
+
 func TestAllRejectedKeysGetTheSameResponse(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	g.run("account", "set", g.email, "--monthly-budget", "1_000_000") // must not show in the headers of a rejected key
@@ -82,11 +99,16 @@ func TestAllRejectedKeysGetTheSameResponse(t *testing.T) {
 	g.run("key", "revoke", revoked[:13])
 	g.waitForStatus(paused, http.StatusUnauthorized)
 	g.waitForStatus(revoked, http.StatusUnauthorized)
+	expired, replaced := g.createKey("expired"), g.createKey("replaced")
+	g.run("key", "set", expired[:13], "--expires", "2020-01-01")
+	g.run("key", "rotate", replaced[:13], "--grace", "0s")
+	g.waitForStatus(expired, http.StatusUnauthorized)
+	g.waitForStatus(replaced, http.StatusUnauthorized)
 
 	unknown := "acs-bm-" + strings.Repeat("x", 43)
 	var first apiError
 	var headers []string
-	for i, secret := range []string{"", "nonsense", unknown, paused, revoked} {
+	for i, secret := range []string{"", "nonsense", unknown, paused, revoked, expired, replaced} {
 		got, err := post(g.url, secret, smallRequest)
 		if err != nil {
 			t.Fatal(err)

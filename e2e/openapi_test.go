@@ -125,6 +125,8 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		{http.MethodPost, "/v1/chat/completions", `{}`, "Error"},
 		{http.MethodGet, "/v1/models/" + id, "", "Model"},
 		{http.MethodGet, "/v1/models/other", "", "Error"},
+		{http.MethodGet, "/v1/key", "", "Key"},
+		{http.MethodGet, "/v1/usage?by=week", "", "Error"},
 		{http.MethodDelete, "/v1/completions", "", "Error"},
 		{http.MethodGet, "/v1/nothing", "", "Error"},
 	} {
@@ -141,6 +143,18 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 	for _, m := range gjson.Get(g.do(g.request(t.Context(), http.MethodGet, g.url+"/v1/models", "")).body, "data").Array() {
 		if err := validateSchema(t, schemas["Model"], m.Raw); err != nil {
 			t.Errorf("%s: %v", m.Raw, err)
+		}
+	}
+	for _, by := range []string{"day", "model", "user", "workload"} {
+		got := g.do(g.request(t.Context(), http.MethodGet, g.url+"/v1/usage?by="+by, ""))
+		sums := gjson.Get(got.body, "data").Array()
+		if len(sums) == 0 {
+			t.Errorf("usage by %s: got %d %s", by, got.status, got.body)
+		}
+		for _, sum := range sums {
+			if err := validateSchema(t, schemas["UsageSum"], sum.Raw); err != nil {
+				t.Errorf("%s: %v", sum.Raw, err)
+			}
 		}
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {

@@ -39,7 +39,8 @@ type Fleet struct {
 	started   bool
 	bootTimes map[string]*bootTimes // by "model/backend"; kept across reloads
 
-	booked atomic.Pointer[[]BookedWindow]
+	booked    atomic.Pointer[[]BookedWindow]
+	firstSeen firstSeen
 }
 
 // catalogue is one version of the models. It is immutable and replaced as a whole.
@@ -54,6 +55,7 @@ type catalogue struct {
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
 	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}}
 	f.booked.Store(&[]BookedWindow{})
+	f.firstSeen.begin(time.Now())
 	if db != nil {
 		f.store = &store{db: db}
 	}
@@ -69,6 +71,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if f.store != nil {
 		f.store.writeCtx = context.WithoutCancel(ctx)
 		if err := f.loadBootTimes(ctx); err != nil {
+			return err
+		}
+		if err := f.recordModels(ctx, f.Models()); err != nil {
 			return err
 		}
 	}
@@ -102,6 +107,7 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 		reusable = nil // their breakers and probes have the old settings
 	}
 	next := f.build(models, reusable)
+	f.recordNewModels(next.models)
 	f.catalogue.Store(next)
 	for _, b := range next.backends() {
 		if !slices.Contains(reusable, b) && f.started {
@@ -120,7 +126,7 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	for _, mc := range models {
-		m := &Model{config: mc, transitions: &f.transitions}
+		m := &Model{config: mc, transitions: &f.transitions, firstSeen: &f.firstSeen}
 		for _, bc := range mc.Backends {
 			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
 			if i >= 0 {
@@ -131,7 +137,9 @@ func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 			m.backends = append(m.backends, f.newBackend(mc, bc))
 		}
 		c.models = append(c.models, m)
-		c.byID[mc.ID] = m
+		for _, id := range append([]string{mc.ID}, mc.Aliases...) {
+			c.byID[id] = m
+		}
 		c.byCheckpoint[mc.Checkpoint] = m
 	}
 	return c
@@ -144,7 +152,7 @@ func (f *Fleet) startProbes(b *Backend) {
 	f.tasks.run(func(ctx context.Context) { b.probeUntil(ctx, removed) })
 }
 
-// Model returns a model by its short id.
+// Model returns a model by its short id or one of its aliases.
 func (f *Fleet) Model(id string) (*Model, bool) {
 	m, ok := f.catalogue.Load().byID[id]
 	return m, ok

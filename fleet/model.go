@@ -32,6 +32,7 @@ type Model struct {
 	config      config.Model
 	backends    []*Backend
 	transitions *transitions
+	firstSeen   *firstSeen
 }
 
 // ID returns the short id that clients use.

@@ -102,7 +102,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
-		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
+		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Log: log.Named("proxy"),
 	})
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{

@@ -65,8 +65,9 @@ func newEcho(log *zap.Logger) *echo.Echo {
 const readyTimeout = 2 * time.Second
 
 func (g *Gateway) mountHealth(e *echo.Echo) {
-	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
-	e.GET("/readyz", func(c echo.Context) error {
+	methods := []string{http.MethodGet, http.MethodHead}
+	e.Match(methods, "/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	e.Match(methods, "/readyz", func(c echo.Context) error {
 		if g.proxy.Draining() {
 			return c.String(http.StatusServiceUnavailable, "draining\n")
 		}

@@ -37,6 +37,7 @@ func proxySettings(c *config.Config) proxy.Settings {
 		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
+		CORSOrigins:       c.Server.CORSOrigins,
 		Attempts:          c.Upstream.Attempts,
 		ClientAddress:     clientAddress(c.Server.TrustedProxies),
 	}
@@ -55,6 +56,7 @@ func consoleSettings(c *config.Config) console.Settings {
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
+		KeyLifetime:     c.Limits.KeyLifetime,
 		AccessRequests:  c.Console.AccessRequests,
 	}
 }

@@ -2,7 +2,9 @@ package identity
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"time"
 
 	"basegate/quota"
 )
@@ -14,6 +16,8 @@ var (
 	ErrKeyUnknown      = errors.New("there is no such key")
 	ErrKeyPaused       = errors.New("the key is paused")
 	ErrKeyRevoked      = errors.New("the key has been revoked, which is final")
+	ErrKeyExpired      = errors.New("the key has expired")
+	ErrSecretReplaced  = errors.New("the key has a new secret, and the grace time of this one has ended")
 	ErrAccountDisabled = errors.New("the account is disabled")
 	ErrAccountPending  = errors.New("the account awaits approval")
 )
@@ -21,7 +25,7 @@ var (
 // Principal is a key with its account, as known when it was looked up.
 type Principal struct {
 	KeyID       string
-	KeyPrefix   string
+	KeyPrefix   string // of the secret that was given, which may be one that Rotate has replaced
 	KeyName     string
 	AccountID   string
 	Email       string
@@ -29,6 +33,8 @@ type Principal struct {
 	Concurrency int // requests at a time; 0: the configured default
 	KeyCaps     quota.Caps
 	AccountCaps quota.Caps
+	ExpiresAt   time.Time // of the key; zero: never
+	Models      ModelList
 
 	ConcurrencyByOperator bool // the operator has set Concurrency
 	AccountConcurrency    int  // the highest that a holder can give to a key; 0: the configured default
@@ -45,27 +51,47 @@ func (p Principal) MaxRunning(perKey int) int {
 
 // Authenticate returns the key that has the secret. For a key that exists but may not be used, it returns the Principal
 // together with the error, for the log. The error is ErrKeyMissing, ErrKeyMalformed, ErrKeyUnknown, ErrKeyPaused,
-// ErrKeyRevoked, ErrAccountDisabled or ErrAccountPending, unwrapped.
+// ErrKeyRevoked, ErrKeyExpired, ErrSecretReplaced, ErrAccountDisabled or ErrAccountPending, unwrapped.
+//
+// An unknown secret of the right form may have been created by another process since the snapshot was read, so it waits
+// until the snapshot has caught up with the database, about 10 milliseconds. Then the error may also wrap
+// ErrKeysUnreadable, or be context.Cause(ctx).
 //
 // The secret is hashed before it is looked up, so the time taken reveals nothing about other secrets.
-func (k *Keys) Authenticate(secret string) (Principal, error) {
+func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	if secret == "" {
 		return Principal{}, ErrKeyMissing
 	}
 	if !isWellFormed(secret) {
 		return Principal{}, ErrKeyMalformed
 	}
-	found, ok := k.snapshot.Load().byHash[hashSecret(secret)]
+	hash := hashSecret(secret)
+	found, ok := k.snapshot.Load().byHash[hash]
 	if !ok {
-		return Principal{}, ErrKeyUnknown
+		if k.unknown.isRefused(hash) {
+			return Principal{}, ErrKeyUnknown
+		}
+		if err := k.catchUp(ctx); err != nil {
+			return Principal{}, err
+		}
+		if found, ok = k.snapshot.Load().byHash[hash]; !ok {
+			k.unknown.refuse(hash)
+			return Principal{}, ErrKeyUnknown
+		}
 	}
-	return found.principal, found.refusal
+	return found.principal, found.check()
 }
 
 // Identify returns the key with the id key, for an account that has signed in and so needs no secret. A key of another
-// account is ErrKeyUnknown. Otherwise it returns what Lookup returns.
-func (k *Keys) Identify(account, key string) (Principal, error) {
+// account is ErrKeyUnknown. Otherwise it returns what Lookup returns, after it has caught up as Authenticate does.
+func (k *Keys) Identify(ctx context.Context, account, key string) (Principal, error) {
 	found, err := k.Lookup(key)
+	if errors.Is(err, ErrKeyUnknown) {
+		if err := k.catchUp(ctx); err != nil {
+			return Principal{}, err
+		}
+		found, err = k.Lookup(key)
+	}
 	if found.AccountID != account {
 		return Principal{}, ErrKeyUnknown
 	}
@@ -73,11 +99,12 @@ func (k *Keys) Identify(account, key string) (Principal, error) {
 }
 
 // Lookup returns the key with this id. For a key that may not be used, it returns the Principal together with the
-// error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrAccountDisabled or ErrAccountPending, unwrapped.
+// error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
+// ErrAccountPending, unwrapped.
 func (k *Keys) Lookup(key string) (Principal, error) {
 	found, ok := k.snapshot.Load().byID[key]
 	if !ok {
 		return Principal{}, ErrKeyUnknown
 	}
-	return found.principal, found.refusal
+	return found.principal, found.check()
 }

@@ -16,7 +16,7 @@ func TestAuthenticateReturnsThePrincipalOfASecret(t *testing.T) {
 	s := startStoreWithAda(t)
 	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: "ADA@example.org", Name: "laptop", Concurrency: 3})
 	must(t, err)
-	got, err := s.Keys.Authenticate(secret)
+	got, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	want := identity.Principal{
 		KeyID: key.ID, KeyPrefix: secret[:13], KeyName: "laptop", AccountID: key.AccountID, Email: ada,
@@ -43,7 +43,7 @@ func TestAuthenticateRefusesWhatIsNoKey(t *testing.T) {
 		secret[:len(secret)-1] + other:      identity.ErrKeyUnknown,
 		"acs-bm-" + strings.Repeat("0", 43): identity.ErrKeyUnknown,
 	} {
-		if got, err := s.Keys.Authenticate(given); !errors.Is(err, want) || got != (identity.Principal{}) {
+		if got, err := s.Keys.Authenticate(t.Context(), given); !errors.Is(err, want) || got != (identity.Principal{}) {
 			t.Errorf("%q: got %v, %v; want no principal, %v", given, got, err, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestChangedStateIsInForceAtOnce(t *testing.T) {
 		{"revoke again", onKey(s.Keys.Revoke, key.ID), identity.ErrKeyRevoked},
 	} {
 		must(t, step.change())
-		got, err := s.Keys.Authenticate(secret)
+		got, err := s.Keys.Authenticate(t.Context(), secret)
 		if !errors.Is(err, step.want) {
 			t.Errorf("after %s: got error %v, want %v", step.name, err, step.want)
 		}
@@ -85,7 +85,7 @@ func TestChangedStateIsInForceAtOnce(t *testing.T) {
 			t.Errorf("after %s: got principal %+v, want key %s of %s, for the log", step.name, got, key.ID, ada)
 		}
 	}
-	if _, err := s.Keys.Authenticate(otherSecret); err != nil {
+	if _, err := s.Keys.Authenticate(t.Context(), otherSecret); err != nil {
 		t.Errorf("the other key: got error %v, want none", err)
 	}
 }
@@ -97,7 +97,7 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 	_, capped, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "capped", Caps: all})
 	must(t, err)
 	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {
-		if n := testing.AllocsPerRun(100, func() { _, _ = s.Keys.Authenticate(given) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { _, _ = s.Keys.Authenticate(t.Context(), given) }); n != 0 {
 			t.Errorf("%s: got %v allocations, want 0", name, n)
 		}
 	}
@@ -108,7 +108,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 	_, secret := createKey(b, s, "laptop")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := s.Keys.Authenticate(secret); err != nil {
+		if _, err := s.Keys.Authenticate(b.Context(), secret); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -25,7 +25,7 @@ func TestCapsAreStoredAsCreated(t *testing.T) {
 	must(t, err)
 	found, err := reopened.Keys.Find(t.Context(), key.ID)
 	must(t, err)
-	p, err := reopened.Keys.Authenticate(secret)
+	p, err := reopened.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	for _, c := range []struct{ got, want quota.Caps }{
 		{account.Caps, accountCaps}, {found.Caps, keyCaps}, {p.AccountCaps, accountCaps}, {p.KeyCaps, keyCaps},
@@ -47,7 +47,7 @@ func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 	must(t, err)
 	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.MonthInput = quota.Limit(99) })
 	must(t, err)
-	p, err := s.Keys.Authenticate(secret)
+	p, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	if diff := cmp.Diff(quota.Caps{MonthTotal: quota.Limit(9), DayTotal: quota.Limit(7)}, p.KeyCaps); diff != "" || p.Concurrency != 3 || p.KeyName != "k" {
 		t.Errorf("got %+v, want concurrency 3, name k and other key caps (-want +got):\n%s", p, diff)
@@ -66,7 +66,7 @@ func TestPrincipalKeepsItsCapsAfterAChange(t *testing.T) {
 	s := startStoreWithAda(t)
 	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Caps: quota.Caps{DayTotal: quota.Limit(7)}})
 	must(t, err)
-	before, err := s.Keys.Authenticate(secret)
+	before, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(8) })
 	must(t, err)
@@ -76,7 +76,7 @@ func TestPrincipalKeepsItsCapsAfterAChange(t *testing.T) {
 		t.Errorf("before: got principal's key caps %s, key's caps %s, account caps %s; want daily budget 7 twice, and unbounded",
 			before.KeyCaps, key.Caps, before.AccountCaps)
 	}
-	after, err := s.Keys.Authenticate(secret)
+	after, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	if after.KeyCaps.DayTotal != quota.Limit(8) || after.AccountCaps.MonthTotal != quota.Limit(1) {
 		t.Errorf("after: got key caps %s, account caps %s; want daily budget 8, monthly budget 1", after.KeyCaps, after.AccountCaps)
@@ -175,12 +175,12 @@ func TestCapsCanBeChangedInAnyStateOfTheAccount(t *testing.T) {
 	must(t, err)
 	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(7) })
 	must(t, err)
-	if _, err := s.Keys.Authenticate(secret); !errors.Is(err, identity.ErrAccountDisabled) {
+	if _, err := s.Keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("after the changes: got error %v, want %v", err, identity.ErrAccountDisabled)
 	}
 	_, err = s.Accounts.Enable(t.Context(), ada)
 	must(t, err)
-	p, err := s.Keys.Authenticate(secret)
+	p, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	if p.AccountCaps.String() != "daily budget 70" || p.KeyCaps.String() != "daily budget 7" {
 		t.Errorf("got account caps %s, key caps %s; want daily budget 70, daily budget 7", p.AccountCaps, p.KeyCaps)
@@ -209,7 +209,7 @@ func TestNegativeCapsAreRefused(t *testing.T) {
 		wantError(t, setAccountErr, identity.ErrBadCap, "change account: ", name+" -1")
 		wantError(t, setKeyErr, identity.ErrBadCap, "change key: ", name+" -1")
 	}
-	if p, err := s.Keys.Authenticate(secret); err != nil || p.KeyCaps != (quota.Caps{}) || p.AccountCaps != (quota.Caps{}) {
+	if p, err := s.Keys.Authenticate(t.Context(), secret); err != nil || p.KeyCaps != (quota.Caps{}) || p.AccountCaps != (quota.Caps{}) {
 		t.Errorf("after the refused changes: got %+v, error %v; want no caps", p, err)
 	}
 }

@@ -14,6 +14,12 @@ func (k Key) describe() string {
 	if k.Concurrency > 0 {
 		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
 	}
+	if !k.ExpiresAt.IsZero() {
+		text += ", expires " + expiryText(k.ExpiresAt)
+	}
+	if !k.Models.Any() {
+		text += ", models " + k.Models.String()
+	}
 	return text
 }
 
@@ -27,6 +33,8 @@ func describeKeyChange(before, after Key) string {
 	changes.add("name ", before.Name, after.Name)
 	changes = append(changes, before.Caps.Changes(after.Caps)...)
 	changes.add("concurrency ", concurrencyText(before.Concurrency), concurrencyText(after.Concurrency))
+	changes.add("expires ", expiryText(before.ExpiresAt), expiryText(after.ExpiresAt))
+	changes.add("models ", before.Models.String(), after.Models.String())
 	changes.add("limits of the operator: ", before.Operator.String(), after.Operator.String())
 	return before.title() + ": " + changes.String()
 }

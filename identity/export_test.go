@@ -51,3 +51,10 @@ func (s *Sessions) BlockHashing() (unblock func()) {
 		}
 	}
 }
+
+// CatchUps returns how often unknown secrets have made the snapshot catch up with the database.
+func (k *Keys) CatchUps() int {
+	k.unknown.reading.Lock()
+	defer k.unknown.reading.Unlock()
+	return k.unknown.reads
+}

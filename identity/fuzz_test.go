@@ -25,7 +25,7 @@ func FuzzCredentials(f *testing.F) {
 	f.Add("' OR 1=1 --")
 	f.Add(strings.Repeat("x", 100_000))
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := s.Keys.Authenticate(text)
+		p, err := s.Keys.Authenticate(t.Context(), text)
 		switch {
 		case text == secret:
 			if err != nil || p.KeyID == "" {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"basegate/database"
 	"basegate/quota"
@@ -24,6 +25,8 @@ var (
 type Limits struct {
 	Concurrency int        // the holder cannot change the key's concurrency
 	Caps        quota.Caps // the holder can lower the key's caps, and raise them up to these
+	ExpiresAt   time.Time  // the holder can let the key expire earlier, but not later
+	Models      ModelList  // the holder can choose among these
 }
 
 // String lists what is set, or returns "none".
@@ -35,6 +38,12 @@ func (l Limits) String() string {
 	if l.Concurrency > 0 {
 		parts = append(parts, "concurrency "+strconv.Itoa(l.Concurrency))
 	}
+	if !l.ExpiresAt.IsZero() {
+		parts = append(parts, "expires "+expiryText(l.ExpiresAt))
+	}
+	if !l.Models.Any() {
+		parts = append(parts, "models "+l.Models.String())
+	}
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
@@ -43,13 +52,15 @@ type KeyFields struct {
 	Name        string
 	Concurrency int // requests at a time; 0: the configured default
 	Caps        quota.Caps
+	ExpiresAt   time.Time // zero: never
+	Models      ModelList
 
 	// Operator is what the operator has set. A change of a limit by the operator sets it too; to set it otherwise makes
 	// a limit of the holder one of the operator. Changes by a holder are ignored.
 	Operator Limits
 }
 
-func (f KeyFields) validate() error {
+func (f *KeyFields) validate() error {
 	if strings.TrimSpace(f.Name) == "" {
 		return fmt.Errorf("%w: it is empty", ErrBadName)
 	}
@@ -83,8 +94,9 @@ func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Ke
 		if before.State == KeyRevoked {
 			return fmt.Errorf("%w: %s", ErrKeyRevoked, before.ID)
 		}
-		fields := KeyFields{before.Name, before.Concurrency, before.Caps, before.Operator}
+		fields := KeyFields{before.Name, before.Concurrency, before.Caps, before.ExpiresAt, before.Models, before.Operator}
 		change(&fields)
+		fields.ExpiresAt, fields.Operator.ExpiresAt = normalizeTime(fields.ExpiresAt), normalizeTime(fields.Operator.ExpiresAt)
 		if err := fields.validate(); err != nil {
 			return err
 		}
@@ -97,15 +109,14 @@ func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Ke
 		}
 		if _, isHolder := holderOf(ctx); isHolder {
 			fields.Operator = before.Operator
-			err = k.checkChangeByHolder(before, fields, account)
+			err = k.checkChangeByHolder(before, &fields, account)
 		} else {
 			fields.claimForOperator(before)
 		}
 		if err != nil {
 			return err
 		}
-		key = before
-		key.Name, key.Concurrency, key.Caps, key.Operator = fields.Name, fields.Concurrency, fields.Caps, fields.Operator
+		key = before.with(&fields)
 		if err := updateKey(ctx, tx, key); err != nil {
 			return err
 		}
@@ -117,18 +128,37 @@ func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Ke
 	return key, nil
 }
 
+// with returns the key with changed fields.
+func (k Key) with(f *KeyFields) Key {
+	k.Name, k.Concurrency, k.Caps, k.ExpiresAt, k.Models, k.Operator = f.Name, f.Concurrency, f.Caps, f.ExpiresAt, f.Models, f.Operator
+	return k
+}
+
 // claimForOperator makes the limits that differ from those of the key limits of the operator.
 func (f *KeyFields) claimForOperator(before Key) {
 	f.Operator.Caps.CopyChanges(before.Caps, f.Caps)
 	if f.Concurrency != before.Concurrency {
 		f.Operator.Concurrency = f.Concurrency
 	}
+	if f.ExpiresAt != before.ExpiresAt {
+		f.Operator.ExpiresAt = f.ExpiresAt
+	}
+	if f.Models != before.Models {
+		f.Operator.Models = f.Models
+	}
 }
 
 // checkChangeByHolder returns ErrSetByOperator or ErrConcurrencyAboveAccount if the holder of a key may not make a change.
-func (k *Keys) checkChangeByHolder(before Key, after KeyFields, account Account) error {
-	if beyond := after.Caps.Beyond(before.Operator.Caps); beyond != "" {
+func (k *Keys) checkChangeByHolder(before Key, after *KeyFields, account Account) error {
+	limits := before.Operator
+	if beyond := after.Caps.Beyond(limits.Caps); beyond != "" {
 		return fmt.Errorf("%w: %s", ErrSetByOperator, beyond)
+	}
+	if !limits.ExpiresAt.IsZero() && earlier(after.ExpiresAt, limits.ExpiresAt) != after.ExpiresAt {
+		return fmt.Errorf("%w: the key expires %s at the latest", ErrSetByOperator, expiryText(limits.ExpiresAt))
+	}
+	if beyond := after.Models.beyond(limits.Models); beyond != "" {
+		return fmt.Errorf("%w: the models are among %s", ErrSetByOperator, limits.Models)
 	}
 	if after.Concurrency == before.Concurrency {
 		return nil

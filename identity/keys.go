@@ -29,6 +29,7 @@ type Keys struct {
 	settings Settings
 	perKey   atomic.Int64 // Settings.ConcurrencyPerKey, which a reload may change
 	snapshot atomic.Pointer[snapshot]
+	unknown  catchUps
 
 	mu      sync.Mutex // serializes refreshes, so that an older snapshot never replaces a newer one
 	failing bool       // guarded by mu: the last refresh failed, and that has been logged
@@ -87,10 +88,13 @@ type Key struct {
 	State       KeyState
 	Concurrency int // requests at a time; 0: the configured default
 	Caps        quota.Caps
+	ExpiresAt   time.Time // zero: never
+	Models      ModelList
 	CreatedAt   time.Time
 
-	PausedByOperator bool   // only the operator can resume the key
-	Operator         Limits // what the operator has set; the holder cannot exceed it
+	ReplacedUntil    time.Time // until when a secret that Rotate has replaced works; zero: there is none
+	PausedByOperator bool      // only the operator can resume the key
+	Operator         Limits    // what the operator has set; the holder cannot exceed it
 }
 
 // NewKey describes a key to create.
@@ -99,19 +103,21 @@ type NewKey struct {
 	Name        string
 	Concurrency int // requests at a time; 0: the configured default
 	Caps        quota.Caps
+	ExpiresAt   time.Time // zero: never
+	Models      ModelList
 }
 
 // Create creates a key and returns it with its secret, which cannot be retrieved later. If the operator creates it, its
 // limits are those of the operator. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName,
 // ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
 func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, err error) {
-	if err := (KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
+	if err := (&KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	secret = newSecret()
 	key = Key{
 		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
-		Concurrency: n.Concurrency, Caps: n.Caps, CreatedAt: now(),
+		Concurrency: n.Concurrency, Caps: n.Caps, ExpiresAt: normalizeTime(n.ExpiresAt), Models: n.Models, CreatedAt: now(),
 	}
 	err = k.write(ctx, func(tx database.Tx) error {
 		account, err := selectAccount(ctx, tx, n.Email)
@@ -125,7 +131,7 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, er
 			return err
 		}
 		if holder, isHolder := holderOf(ctx); !isHolder {
-			key.Operator = Limits{key.Concurrency, key.Caps}
+			key.Operator = Limits{key.Concurrency, key.Caps, key.ExpiresAt, key.Models}
 		} else if err := k.checkNewKeyOfHolder(holder, account, key); err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ func TestOperatorsPauseWinsAgainstConcurrentResumes(t *testing.T) {
 		_, err = s.Keys.Pause(t.Context(), key.ID)
 		must(t, err)
 		resumes.Wait()
-		if _, err := s.Keys.Authenticate(secret); !errors.Is(err, identity.ErrKeyPaused) {
+		if _, err := s.Keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrKeyPaused) {
 			t.Fatalf("after the operator's pause: got error %v, want %v", err, identity.ErrKeyPaused)
 		}
 	}

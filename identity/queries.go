@@ -175,7 +175,9 @@ const selectKey = `
 	SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
 	       k.month_total, k.day_total, k.month_input, k.month_output,
 	       k.paused_by_operator, coalesce(k.operator_concurrency, 0),
-	       k.operator_month_total, k.operator_day_total, k.operator_month_input, k.operator_month_output
+	       k.operator_month_total, k.operator_day_total, k.operator_month_input, k.operator_month_output,
+	       k.expires_at, k.operator_expires_at, k.models, k.operator_models,
+	       (SELECT max(r.valid_until) FROM replaced_secrets r WHERE r.key_id = k.id)
 	FROM keys k JOIN accounts a ON a.id = k.account_id`
 
 func scanKey(row scanner) (k Key, err error) {
@@ -183,7 +185,9 @@ func scanKey(row scanner) (k Key, err error) {
 	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
 		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput,
 		&k.PausedByOperator, &k.Operator.Concurrency, &k.Operator.Caps.MonthTotal, &k.Operator.Caps.DayTotal,
-		&k.Operator.Caps.MonthInput, &k.Operator.Caps.MonthOutput)
+		&k.Operator.Caps.MonthInput, &k.Operator.Caps.MonthOutput,
+		nullableTime{&k.ExpiresAt}, nullableTime{&k.Operator.ExpiresAt}, &k.Models, &k.Operator.Models,
+		nullableTime{&k.ReplacedUntil})
 	k.CreatedAt = time.UnixMicro(created).UTC()
 	return k, err
 }
@@ -192,13 +196,15 @@ func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) er
 	const text = `
 		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
 		                  month_total, day_total, month_input, month_output, operator_concurrency,
-		                  operator_month_total, operator_day_total, operator_month_input, operator_month_output)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
+		                  operator_month_total, operator_day_total, operator_month_input, operator_month_output,
+		                  expires_at, operator_expires_at, models, operator_models)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 	o := k.Operator
 	_, err := tx.ExecContext(ctx, text,
 		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullable(k.Concurrency), k.CreatedAt.UnixMicro(),
 		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput, nullable(o.Concurrency),
-		o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput)
+		o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
+		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
 	return err
 }
 
@@ -217,18 +223,20 @@ func selectKeysOf(ctx context.Context, q querier, account string) ([]Key, error)
 	return list(ctx, q, scanKey, text, account)
 }
 
-// selectKeysByIDOrPrefix returns at most two keys that have ref as their id, or whose prefix begins with ref. A ref no
-// longer than secretTag, with which all secrets begin, matches no prefix.
+// selectKeysByIDOrPrefix returns at most two keys that have ref as their id, or with a secret, or a replaced one, whose
+// prefix begins with ref. A ref no longer than secretTag, with which all secrets begin, matches no prefix.
 func selectKeysByIDOrPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
 	const text = selectKey + `
-		WHERE k.id = $1 OR (length($1) > $2 AND substr(k.prefix, 1, length($1)) = $1)
+		WHERE k.id = $1 OR (length($1) > $2 AND (substr(k.prefix, 1, length($1)) = $1 OR k.id IN (
+			SELECT key_id FROM replaced_secrets WHERE substr(prefix, 1, length($1)) = $1)))
 		ORDER BY k.created_at, k.id LIMIT 2`
 	return list(ctx, q, scanKey, text, ref, len(secretTag))
 }
 
-// selectKeyByHash returns ErrNoKey if no key has the secret.
+// selectKeyByHash returns ErrNoKey if no key has the secret or has had it.
 func selectKeyByHash(ctx context.Context, q querier, secret secretHash) (Key, error) {
-	const text = selectKey + ` WHERE k.secret_hash = $1`
+	const text = selectKey + `
+		WHERE k.secret_hash = $1 OR k.id IN (SELECT key_id FROM replaced_secrets WHERE secret_hash = $1)`
 	k, err := scanKey(q.QueryRowContext(ctx, text, secret[:]))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Key{}, ErrNoKey
@@ -250,12 +258,14 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 		UPDATE keys SET name = $2, concurrency = $3,
 		                month_total = $4, day_total = $5, month_input = $6, month_output = $7,
 		                operator_concurrency = $8, operator_month_total = $9, operator_day_total = $10,
-		                operator_month_input = $11, operator_month_output = $12
+		                operator_month_input = $11, operator_month_output = $12,
+		                expires_at = $13, operator_expires_at = $14, models = $15, operator_models = $16
 		WHERE id = $1`
 	o := k.Operator
 	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullable(k.Concurrency),
 		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput,
-		nullable(o.Concurrency), o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput)
+		nullable(o.Concurrency), o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
+		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
 	return err
 }
 
@@ -277,7 +287,7 @@ func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snaps
 		       k.id, k.prefix, k.name, a.id, a.email, a.admin,
 		       coalesce(k.concurrency, 0), k.operator_concurrency IS NOT NULL, coalesce(a.concurrency, 0),
 		       k.month_total, k.day_total, k.month_input, k.month_output,
-		       a.month_total, a.day_total, a.month_input, a.month_output
+		       a.month_total, a.day_total, a.month_input, a.month_output, k.expires_at, k.models
 		FROM keys k JOIN accounts a ON a.id = k.account_id`
 	rows, err := q.QueryContext(ctx, text)
 	if err != nil {
@@ -297,7 +307,7 @@ func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snaps
 			&p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Email, &p.Admin,
 			&p.Concurrency, &p.ConcurrencyByOperator, &p.AccountConcurrency,
 			&k.MonthTotal, &k.DayTotal, &k.MonthInput, &k.MonthOutput,
-			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput)
+			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput, nullableTime{&p.ExpiresAt}, &p.Models)
 		if err != nil {
 			return nil, fmt.Errorf("read keys: %w", err)
 		}
@@ -314,6 +324,35 @@ func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snaps
 		return nil, fmt.Errorf("read keys: %w", err)
 	}
 	return entries, nil
+}
+
+// addReplacedSecrets adds an entry to the snapshot for every secret that Rotate has replaced.
+func addReplacedSecrets(ctx context.Context, q querier, s *snapshot) error {
+	rows, err := q.QueryContext(ctx, `SELECT secret_hash, key_id, prefix, valid_until FROM replaced_secrets`)
+	if err != nil {
+		return fmt.Errorf("read replaced secrets: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			hash       []byte
+			id, prefix string
+			until      time.Time
+		)
+		if err := rows.Scan(&hash, &id, &prefix, nullableTime{&until}); err != nil {
+			return fmt.Errorf("read replaced secrets: %w", err)
+		}
+		e, ok := s.byID[id]
+		if !ok || len(hash) != len(secretHash{}) {
+			return fmt.Errorf("read replaced secrets: a row of the key %s is invalid", id)
+		}
+		e.principal.KeyPrefix, e.replacedUntil = prefix, until
+		s.byHash[secretHash(hash)] = e
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read replaced secrets: %w", err)
+	}
+	return nil
 }
 
 // The audit log.

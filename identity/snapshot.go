@@ -19,10 +19,25 @@ type snapshot struct {
 	byID     map[string]snapshotEntry
 }
 
-// snapshotEntry is what Authenticate returns for a key.
+// snapshotEntry is what Authenticate returns for a secret.
 type snapshotEntry struct {
-	principal Principal
-	refusal   error
+	principal     Principal
+	refusal       error
+	replacedUntil time.Time // until when a secret works that Rotate has replaced; zero for the key's current secret
+}
+
+// check returns the error with which the secret is refused at this moment, or nil.
+func (e *snapshotEntry) check() error {
+	switch {
+	case e.refusal != nil:
+		return e.refusal
+	case hasPassed(e.principal.ExpiresAt):
+		return ErrKeyExpired
+	case hasPassed(e.replacedUntil):
+		return ErrSecretReplaced
+	default:
+		return nil
+	}
 }
 
 // Start reads all keys, then polls for changes until Close.
@@ -112,7 +127,7 @@ func readSnapshot(ctx context.Context, source *sql.DB) (*snapshot, error) {
 	for _, e := range s.byHash {
 		s.byID[e.principal.KeyID] = e
 	}
-	return s, nil
+	return s, addReplacedSecrets(ctx, tx, s)
 }
 
 // logOutage logs the first failed refresh of an outage, and the first one that succeeds after it.

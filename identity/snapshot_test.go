@@ -25,7 +25,7 @@ func TestChangedStateIsSeenByAnotherProcessWithinASecond(t *testing.T) {
 	waitFor := func(want error) {
 		t.Helper()
 		poll.Within(t, time.Second, "the change is seen", func() bool {
-			_, err := there.Keys.Authenticate(secret)
+			_, err := there.Keys.Authenticate(t.Context(), secret)
 			return errors.Is(err, want)
 		})
 	}
@@ -57,13 +57,13 @@ func TestChangedCapsAreSeenByAnotherProcessWithinASecond(t *testing.T) {
 	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
 	must(t, err)
 	poll.Within(t, time.Second, "the key's cap is seen", func() bool {
-		p, err := here.Keys.Authenticate(secret)
+		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.KeyCaps.DayTotal == quota.Limit(7) && p.Concurrency == 2
 	})
 	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
 	poll.Within(t, time.Second, "the account's cap is seen", func() bool {
-		p, err := here.Keys.Authenticate(secret)
+		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.AccountCaps.DayTotal == quota.Limit(70)
 	})
 }
@@ -115,15 +115,15 @@ func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 	}
 	oldSecret, newSecret := createDatabase(path), createDatabase(path+".new")
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := s.Keys.Authenticate(oldSecret)
+	_, err := s.Keys.Authenticate(t.Context(), oldSecret)
 	must(t, err)
 	for _, suffix := range []string{"-wal", "-shm"} {
 		must(t, os.Remove(path+suffix))
 	}
 	must(t, os.Rename(path+".new", path))
 	poll.Within(t, 5*time.Second, "the keys of the new database replace those of the old one", func() bool {
-		_, newErr := s.Keys.Authenticate(newSecret)
-		_, oldErr := s.Keys.Authenticate(oldSecret)
+		_, newErr := s.Keys.Authenticate(t.Context(), newSecret)
+		_, oldErr := s.Keys.Authenticate(t.Context(), oldSecret)
 		return newErr == nil && errors.Is(oldErr, identity.ErrKeyUnknown)
 	})
 }
@@ -140,7 +140,7 @@ func TestLastSnapshotStaysInForceDuringADatabaseOutage(t *testing.T) {
 		return err
 	}))
 	poll.Within(t, time.Second, "the outage is logged", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
-	_, err = s.Keys.Authenticate(secret)
+	_, err = s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE away RENAME TO keys_revision")

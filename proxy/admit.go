@@ -22,7 +22,7 @@ func (s *Server) authenticate(x *exchange) error {
 	identity, err := s.identify(x)
 	x.caller.identity, x.caller.payer = identity, budget.Payer{}
 	if err != nil {
-		return apierr.BadKey(err)
+		return x.refuseKey(err)
 	}
 	x.caller.payer = Payer(&identity)
 	return nil
@@ -31,7 +31,7 @@ func (s *Server) authenticate(x *exchange) error {
 // identify looks up the key in the one Authorization header. The console's requests name their key instead.
 func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if p := x.caller.onBehalfOf; p != nil {
-		return s.keys.Identify(p.account, p.key)
+		return s.keys.Identify(x.r.Context(), p.account, p.key)
 	}
 	values := x.r.Header.Values("Authorization")
 	if len(values) != 1 {
@@ -41,7 +41,7 @@ func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if !strings.EqualFold(scheme, "Bearer") {
 		return identity.Principal{}, errNoKey
 	}
-	return s.keys.Authenticate(strings.TrimSpace(secret))
+	return s.keys.Authenticate(x.r.Context(), strings.TrimSpace(secret))
 }
 
 // Payer returns the payer of a key's requests with its caps.
@@ -76,21 +76,6 @@ func (s *Server) maxLogprobs(model string) int {
 		return m.MaxLogprobs()
 	}
 	return validate.DefaultMaxLogprobs
-}
-
-func (s *Server) findModel(id string) (*fleet.Model, error) {
-	if m, ok := s.fleet.Model(id); ok {
-		return m, nil
-	}
-	var available []string
-	for _, m := range s.fleet.Models() {
-		available = append(available, m.ID())
-	}
-	suggestion := ""
-	if m, ok := s.fleet.ByCheckpoint(id); ok {
-		suggestion = m.ID()
-	}
-	return nil, apierr.UnknownModel(id, available, suggestion)
 }
 
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.

@@ -17,7 +17,7 @@ func (s *Server) completion(x *exchange) error {
 	if err := s.parse(x, body); err != nil {
 		return err
 	}
-	if x.model, err = s.findModel(x.request.Model); err != nil {
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
 	}
 	if err := x.awaitModel(); err != nil {

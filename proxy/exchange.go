@@ -117,6 +117,9 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		x := s.newExchange(c.Response().Writer, c.Request())
+		if x.allowOrigin() {
+			return s.run(x, func() error { return x.answerPreflight() })
+		}
 		return s.run(x, func() error { return RoutingError(c, next(&exchangeContext{c, x})) })
 	}
 }

@@ -24,9 +24,7 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 		h.Set("X-Acs-Upstream-Error-Kind", string(code))
 	}
 	if x.request != nil {
-		if tag, ok := x.request.UserTag(); ok {
-			h.Set("X-Acs-User", tag)
-		}
+		setUserTag(h, x.request)
 	}
 	h.Set("Server-Timing", x.timings.header())
 }

@@ -12,15 +12,17 @@ import (
 
 // modelObject is one element of GET /v1/models.
 type modelObject struct {
-	ID          string `json:"id"`
-	Object      string `json:"object"`
-	Created     int64  `json:"created"`
-	OwnedBy     string `json:"owned_by"`
-	Checkpoint  string `json:"checkpoint"`
-	Precision   string `json:"precision"`
-	MaxModelLen *int64 `json:"max_model_len"` // tokens; null while unknown
-	MaxLogprobs int    `json:"max_logprobs"`
-	Status      string `json:"status"`
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"` // when the model was first configured
+	OwnedBy string `json:"owned_by"`
+	// Endpoints are the paths that serve the model.
+	Endpoints   []string `json:"endpoints"`
+	Checkpoint  string   `json:"checkpoint"`
+	Precision   string   `json:"precision"`
+	MaxModelLen *int64   `json:"max_model_len"` // tokens; null while unknown
+	MaxLogprobs int      `json:"max_logprobs"`
+	Status      string   `json:"status"`
 	// BootEstimate is how long a boot takes, in whole seconds, if the model is not warm; 0 if unknown.
 	BootEstimate *int64 `json:"boot_estimate_seconds,omitempty"`
 }
@@ -30,9 +32,9 @@ type modelList struct {
 	Data   []modelObject `json:"data"`
 }
 
-func (s *Server) modelObject(m *fleet.Model) modelObject {
+func newModelObject(m *fleet.Model) modelObject {
 	o := modelObject{
-		ID: m.ID(), Object: "model", Created: s.started.Unix(), OwnedBy: "basegate",
+		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate", Endpoints: []string{CompletionsPath},
 		Checkpoint: m.Checkpoint(), Precision: m.Precision(), MaxLogprobs: m.MaxLogprobs(), Status: m.Status(),
 	}
 	if n := m.MaxModelLen(); n > 0 {
@@ -50,8 +52,8 @@ func (s *Server) listModels(x *exchange) error {
 		return err
 	}
 	list := modelList{Object: "list", Data: []modelObject{}}
-	for _, m := range s.fleet.Models() {
-		list.Data = append(list.Data, s.modelObject(m))
+	for _, m := range s.models(x) {
+		list.Data = append(list.Data, newModelObject(m))
 	}
 	return s.sendJSON(x, list)
 }
@@ -62,8 +64,8 @@ func (s *Server) showModel(x *exchange) error {
 	}
 	id, err := url.PathUnescape(strings.TrimPrefix(x.r.URL.EscapedPath(), "/v1/models/"))
 	if err == nil {
-		if m, ok := s.fleet.Model(id); ok {
-			return s.sendJSON(x, s.modelObject(m))
+		if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
+			return s.sendJSON(x, newModelObject(m))
 		}
 	}
 	return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the models are listed by GET /v1/models")

@@ -37,7 +37,7 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 				received <- string(body)
 				respond(http.StatusOK, "application/json", plainResponse)(w, r)
 			}))
-			principal, err := h.keys.Authenticate(h.secret)
+			principal, err := h.keys.Authenticate(t.Context(), h.secret)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 
 func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the backend received a request") }))
-	principal, err := h.keys.Authenticate(h.secret)
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 	if _, err := h.keys.Pause(t.Context(), principal.KeyID); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "the key is paused", func() bool { _, err := h.keys.Authenticate(h.secret); return err != nil })
+	poll.Until(t, "the key is paused", func() bool { _, err := h.keys.Authenticate(t.Context(), h.secret); return err != nil })
 	if got, want := h.completeOnBehalfOf(principal.AccountID, principal.KeyID, body), h.complete(body); got.status != want.status || withoutID(got) != withoutID(want) {
 		t.Errorf("a paused key: got %d %s, want %d %s", got.status, got.body, want.status, want.body)
 	}

@@ -32,6 +32,7 @@ type Settings struct {
 	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration              // between two events of a stream
 	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
+	CORSOrigins       []string                   // whose scripts may read responses
 	Attempts          int                        // per request, before the first byte is sent to the client
 	ClientAddress     func(*http.Request) string // returns the client's IP address
 }
@@ -46,10 +47,10 @@ type Server struct {
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
+	usage     UsageReader
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
-	started  time.Time
 	draining atomic.Bool
 	inFlight atomic.Int64
 	idle     chan struct{} // receives a value when the last request in flight ends while draining
@@ -63,15 +64,15 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
+	Usage     UsageReader // of GET /v1/usage
 	Log       *zap.Logger
 }
 
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log,
-		metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()),
-		started: time.Now(), idle: make(chan struct{}, 1),
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage,
+		metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

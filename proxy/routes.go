@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strings"
@@ -25,6 +26,8 @@ var routes = []route{
 	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
 	{"/v1/models", http.MethodGet, (*Server).listModels},
 	{"/v1/models/:id", http.MethodGet, (*Server).showModel},
+	{"/v1/key", http.MethodGet, (*Server).showKey},
+	{"/v1/usage", http.MethodGet, (*Server).showUsage},
 }
 
 // Mount registers the API on e. The exchange middleware wraps everything under /v1, unknown paths and methods included.
@@ -65,7 +68,7 @@ func RoutingError(c echo.Context, err error) error {
 	case http.StatusNotFound:
 		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
 	case http.StatusMethodNotAllowed:
-		allow := http.MethodGet
+		allow := cmp.Or(c.Response().Header().Get("Allow"), http.MethodGet) // echo's, of a path that is not the API's
 		for _, r := range routes {
 			if r.path == c.Path() {
 				allow = r.method

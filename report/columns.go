@@ -21,6 +21,7 @@ var (
 	requestIDColumn  = field("request_id", func(r *usage.Row) any { return r.RequestID })
 	timeColumn       = field("time", func(r *usage.Row) any { return r.Time })
 	dayColumn        = field("day", func(r *usage.Row) any { return r.Time.Format(time.DateOnly) })
+	hourColumn       = field("hour", func(r *usage.Row) any { return r.Time })
 	keyColumn        = column{name: "key", value: func(n Names, r *usage.Row) any { return n.keyPrefix(r.KeyID) }}
 	nameColumn       = column{name: "name", value: func(n Names, r *usage.Row) any { return n.keyName(r.KeyID) }}
 	keyNameColumn    = column{name: "key_name", value: nameColumn.value}
@@ -93,9 +94,10 @@ var columnSets = []columnSet{
 	{by: usage.ByAccount, commandLine: grouped(accountColumn), console: grouped(accountColumn)},
 	{by: usage.ByModel, commandLine: grouped(modelColumn), console: grouped(modelColumn)},
 	{by: usage.ByDay, commandLine: grouped(dayColumn), console: grouped(dayColumn)},
+	{by: usage.ByHour, commandLine: grouped(hourColumn)},
 	{by: usage.ByDayModel, console: grouped(dayColumn, modelColumn)},
-	{by: usage.ByWorkload, console: grouped(workloadColumn)},
-	{by: usage.ByUser, console: grouped(userColumn)},
+	{by: usage.ByUser, commandLine: grouped(userColumn), console: grouped(userColumn)},
+	{by: usage.ByWorkload, commandLine: grouped(workloadColumn), console: grouped(workloadColumn)},
 }
 
 // grouped returns the columns that identify a group, followed by its sums.

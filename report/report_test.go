@@ -20,7 +20,7 @@ import (
 
 var allGroupings = []usage.Grouping{
 	usage.ByRequest, usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByDay,
-	usage.ByDayModel, usage.ByWorkload, usage.ByUser,
+	usage.ByHour, usage.ByDayModel, usage.ByWorkload, usage.ByUser,
 }
 
 func TestColumnsOfEveryGrouping(t *testing.T) {
@@ -28,10 +28,13 @@ func TestColumnsOfEveryGrouping(t *testing.T) {
 	commandLine := map[usage.Grouping]string{
 		usage.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
-		usage.ByKey:     "key,name,account," + sums,
-		usage.ByAccount: "account," + sums,
-		usage.ByModel:   "model," + sums,
-		usage.ByDay:     "day," + sums,
+		usage.ByKey:      "key,name,account," + sums,
+		usage.ByAccount:  "account," + sums,
+		usage.ByModel:    "model," + sums,
+		usage.ByDay:      "day," + sums,
+		usage.ByHour:     "hour," + sums,
+		usage.ByUser:     "user," + sums,
+		usage.ByWorkload: "workload," + sums,
 	}
 	console := map[usage.Grouping]string{
 		usage.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
@@ -56,7 +59,7 @@ func TestColumnsOfEveryGrouping(t *testing.T) {
 			t.Errorf("console by %q:\ngot  %s\nwant %s", by, got, console[by])
 		}
 	}
-	want := []string{"request", "key", "account", "model", "day"}
+	want := []string{"request", "key", "account", "model", "day", "hour", "user", "workload"}
 	if diff := cmp.Diff(want, report.CommandLineGroupings()); diff != "" {
 		t.Errorf("groupings of the command line (-want +got):\n%s", diff)
 	}

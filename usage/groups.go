@@ -27,7 +27,21 @@ var (
 	workDimension    = dimension{"workload", "s.workload", "", func(r *Row) any { return &r.Workload }}
 	userDimension    = dimension{"user_tag", "", "u.tag", func(r *Row) any { return &r.User }}
 	dayDimension     = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*dayScanner)(&r.Time) }}
+	hourDimension    = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", "", func(r *Row) any { return (*hourScanner)(&r.Time) }}
 )
+
+// hourScanner scans a number of hours since the epoch.
+type hourScanner time.Time
+
+// Scan implements sql.Scanner.
+func (h *hourScanner) Scan(value any) error {
+	hour, ok := value.(int64)
+	if !ok {
+		return fmt.Errorf("an hour is a %T", value)
+	}
+	*h = hourScanner(time.UnixMicro(hour * hourMicros).UTC())
+	return nil
+}
 
 // dayScanner scans a number of days since the epoch.
 type dayScanner time.Time
@@ -55,6 +69,7 @@ var groupings = map[Grouping]grouping{
 	ByWorkload: {[]dimension{workDimension}, mostTokensFirst},
 	ByUser:     {[]dimension{userDimension}, mostTokensFirst},
 	ByDay:      {[]dimension{dayDimension}, newestFirst},
+	ByHour:     {[]dimension{hourDimension}, newestFirst},
 	ByDayModel: {[]dimension{dayDimension, modelDimension}, newestFirst},
 }
 
@@ -89,6 +104,7 @@ type groupSum struct {
 	filter *Filter
 	rows   map[groupKey]*Row
 	users  bool // grouped by user tag
+	hourly bool // grouped by hour
 }
 
 func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
@@ -96,7 +112,7 @@ func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
 	if !ok {
 		return nil, fmt.Errorf("unknown grouping %q", by)
 	}
-	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser}, nil
+	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser, hourly: by == ByHour}, nil
 }
 
 // levels returns the rollups that have what the filter selects, none if only the rows have it.
@@ -104,6 +120,8 @@ func (g *groupSum) levels() []*level {
 	switch {
 	case g.filter.Failed || g.filter.Search != "":
 		return nil
+	case g.hourly:
+		return []*level{hours}
 	case !g.users:
 		return []*level{days, hours}
 	case g.filter.Model == "" && !g.filter.Latency:

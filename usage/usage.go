@@ -76,6 +76,7 @@ const (
 	ByAccount  Grouping = "account"
 	ByModel    Grouping = "model"
 	ByDay      Grouping = "day"       // UTC
+	ByHour     Grouping = "hour"      // UTC
 	ByDayModel Grouping = "day-model" // one row per day (UTC) and model
 	ByWorkload Grouping = "workload"
 	ByUser     Grouping = "user" // the user tag of the request
@@ -111,7 +112,7 @@ type Row struct {
 	CompletionTokens int64
 	Latency          *Latency // of groups, if Filter.Latency is set; nil if not
 
-	Time      time.Time // UTC; by request: when it arrived; by day: the start of the day
+	Time      time.Time // UTC; by request: when it arrived; by day or hour: its start
 	KeyID     string    // by request or key
 	AccountID string    // by request, key or account
 	Model     string    // by request or model

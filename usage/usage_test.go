@@ -115,6 +115,8 @@ func group(by usage.Grouping, r *usage.Row) string {
 		return r.User
 	case usage.ByDay:
 		return day
+	case usage.ByHour:
+		return r.Time.Format("2006-01-02T15")
 	case usage.ByDayModel:
 		return day + " " + r.Model
 	case usage.ByRequest:
@@ -172,7 +174,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 }
 
 var groupings = []usage.Grouping{
-	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByDayModel,
+	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByHour, usage.ByDayModel,
 }
 
 // randomFilter returns a filter whose bounds are whole days, hours, or any times.

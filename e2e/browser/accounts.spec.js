@@ -53,6 +53,25 @@ test("a user accepts an invitation, creates a key, spends tokens and pauses the 
   await checkPage(page, "dashboard-cap-hit");
 
   await row.getByRole("link", { name: "Change" }).click();
+  await page.getByLabel("Tokens a day").fill("");
+  await page.getByLabel("Expires at the start of").fill("2100-01-31");
+  await page.getByRole("checkbox", { name: "llama-8b" }).check();
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(row).toContainText("expires 2100-01-31");
+  await expect(row).toContainText("only llama-8b");
+  expect((await complete(secret)).status).toBe(200);
+
+  await row.getByRole("link", { name: "Change" }).click();
+  await page.getByLabel("The present secret works").selectOption("1h");
+  await page.getByRole("button", { name: "Make a new secret" }).click();
+  const rotated = await page.locator("#secret").textContent();
+  expect(rotated).not.toBe(secret);
+  await checkPage(page, "key-rotated");
+  for (const each of [rotated, secret]) expect((await complete(each)).status).toBe(200);
+  await page.getByRole("link", { name: "To the dashboard" }).click();
+  await expect(row).toContainText("the replaced secret works until");
+
+  await row.getByRole("link", { name: "Change" }).click();
   await page.getByText("Revoke the key…").click();
   await page.getByRole("button", { name: "Yes, revoke notebook" }).click();
   await expect(page.getByText("1 revoked key")).toBeVisible();

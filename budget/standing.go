@@ -1,0 +1,31 @@
+package budget
+
+import "time"
+
+// Standing is one cap of a key or an account, and what is used of it.
+type Standing struct {
+	Scope    Scope
+	Window   Window
+	Meter    Meter
+	Limit    int64     // tokens
+	Used     int64     // tokens settled in the window
+	Reserved int64     // tokens reserved by requests in flight
+	ResetsAt time.Time // end of the window, UTC
+}
+
+// Standings returns all caps of the payer that are set, by the caps currently configured: the key's, then the account's.
+// It returns none if the key may not be used.
+func (l *Ledger) Standings(p Payer) []Standing {
+	if l.refreshCaps(&p) != nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucket(l.owners(&p))
+	caps := b.capChecks(&p)
+	var all []Standing
+	for _, c := range caps.all() {
+		all = append(all, Standing(*c.exceeded(b.date)))
+	}
+	return all
+}

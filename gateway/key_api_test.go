@@ -1,0 +1,310 @@
+package gateway_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/gateway"
+	"basegate/identity"
+	"basegate/quota"
+)
+
+// This file tests what the API offers to the holder of a key besides completions, through both servers.
+
+// otherProcess returns the keys of a second process on the configured database.
+func otherProcess(t *testing.T, c *config.Config) *identity.Keys {
+	t.Helper()
+	db, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return identity.New(db, zap.NewNop(), identity.Settings{}).Keys
+}
+
+func createKey(t *testing.T, keys *identity.Keys, k identity.NewKey) (id, secret string) {
+	t.Helper()
+	k.Email, k.Name = "ada@example.org", "k"
+	key, secret, err := keys.Create(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key.ID, secret
+}
+
+// closedChannel lets the streams of startBackend end at once.
+func closedChannel() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// get returns status and body of a GET, or of a POST if there is a body.
+func get(t *testing.T, g *gateway.Gateway, secret, path, body string) (int, string) {
+	t.Helper()
+	resp := send(t, g.Addr(), secret, path, body)
+	return resp.StatusCode, readBody(t, resp)
+}
+
+const streamOf = `{"model":"%","prompt":"x","stream":true,"user":"run 7"}`
+
+func completionOf(model string) string { return strings.Replace(streamOf, "%", model, 1) }
+
+func TestKeyWorksFromTheMomentItsCreationWasConfirmedByAnotherProcess(t *testing.T) {
+	withAndWithoutFastPath(t, func(t *testing.T, fastPath bool) {
+		t.Helper()
+		c := newConfig(t, model("m", startBackend(t, closedChannel())))
+		c.Server.FastPath = fastPath
+		newKey(t, c)
+		g, keys := start(t, c), otherProcess(t, c)
+		for range 10 {
+			_, secret := createKey(t, keys, identity.NewKey{})
+			if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
+				t.Fatalf("a new key: got %d %s", status, body)
+			}
+		}
+	})
+}
+
+func TestExpiredAndReplacedSecretsAreRefusedLikeUnknownOnes(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	newKey(t, c)
+	g, keys := start(t, c), otherProcess(t, c)
+	refused := func(secret string) string {
+		t.Helper()
+		resp := send(t, g.Addr(), secret, "/v1/models", "")
+		body := readBody(t, resp)
+		if resp.StatusCode != http.StatusUnauthorized || resp.Header.Get("WWW-Authenticate") != "Bearer" || resp.Header.Get("x-should-retry") != "false" {
+			t.Errorf("got %d %v %s, want 401", resp.StatusCode, resp.Header, body)
+		}
+		return strings.ReplaceAll(body, resp.Header.Get("X-Request-Id"), "")
+	}
+	unknown := refused("acs-bm-" + strings.Repeat("0", 43))
+	_, expired := createKey(t, keys, identity.NewKey{ExpiresAt: time.Now().Add(-time.Hour)})
+	id, replaced := createKey(t, keys, identity.NewKey{})
+	_, secret, err := keys.Rotate(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := get(t, g, secret, "/v1/models", ""); status != http.StatusOK {
+		t.Errorf("the new secret: got %d %s", status, body)
+	}
+	for what, given := range map[string]string{"expired": expired, "replaced": replaced} {
+		if got := refused(given); got != unknown {
+			t.Errorf("%s: got %s, want that of an unknown key: %s", what, got, unknown)
+		}
+	}
+}
+
+func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
+	backend := startBackend(t, closedChannel())
+	c := newConfig(t, model("a", backend), model("b", backend), model("c", backend))
+	c.Models[1].Aliases = []string{"bee", "org/other"}
+	anyModel := newKey(t, c)
+	g, keys := start(t, c), otherProcess(t, c)
+	list, err := identity.NewModelList([]string{"b", "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, secret := createKey(t, keys, identity.NewKey{Models: list})
+	ids := func(secret string) string {
+		_, body := get(t, g, secret, "/v1/models", "")
+		return gjson.Get(body, "data.#.id").Raw
+	}
+	if all, own := ids(anyModel), ids(secret); all != `["a","b","c"]` || own != `["b","c"]` {
+		t.Errorf("got models %s and %s", all, own)
+	}
+	status, body := get(t, g, secret, "/v1/completions", completionOf("a"))
+	if status != http.StatusBadRequest || gjson.Get(body, "error.code").Str != "model_not_found" || gjson.Get(body, "error.available").Raw != `["b","c"]` {
+		t.Errorf("another model: got %d %s", status, body)
+	}
+	if status, body := get(t, g, secret, "/v1/completions", completionOf("org/a")); status != http.StatusBadRequest || gjson.Get(body, "error.suggestion").Exists() {
+		t.Errorf("the checkpoint of another model: got %d %s", status, body)
+	}
+	if status, body := get(t, g, secret, "/v1/models/a", ""); status != http.StatusNotFound {
+		t.Errorf("another model's page: got %d %s", status, body)
+	}
+	if status, body := get(t, g, secret, "/v1/completions", completionOf("c")); status != http.StatusOK {
+		t.Errorf("a model of the list: got %d %s", status, body)
+	}
+
+	// Aliases: answers and the ledger name the short id.
+	for _, path := range []string{"/v1/models/bee", "/v1/models/org%2Fother"} {
+		if status, body := get(t, g, secret, path, ""); status != http.StatusOK || gjson.Get(body, "id").Str != "b" {
+			t.Errorf("%s: got %d %s, want the object of b", path, status, body)
+		}
+	}
+	if status, body := get(t, g, secret, "/v1/completions", completionOf("bee")); status != http.StatusOK {
+		t.Errorf("an alias: got %d %s", status, body)
+	}
+	_, usage := get(t, g, secret, "/v1/usage?by=model", "")
+	if got := gjson.Get(usage, "data.#.model").Raw; got != `["b","c"]` && got != `["c","b"]` {
+		t.Errorf("usage by model: got %s, want the short ids", usage)
+	}
+
+	// An id that has become an alias still counts.
+	next := *c
+	next.Models = slices.Clone(c.Models)
+	next.Models[1].ID, next.Models[1].Aliases = "new-b", []string{"b"}
+	g.Reload(&next)
+	if got := ids(secret); got != `["new-b","c"]` {
+		t.Errorf("after a model got a new id: got %s", got)
+	}
+}
+
+func TestModelsKeepTheirTimeOfCreationAfterARestart(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	secret := newKey(t, c)
+	created := func(g *gateway.Gateway, id string) int64 {
+		_, body := get(t, g, secret, "/v1/models/"+id, "")
+		if got := gjson.Get(body, "endpoints").Raw; got != `["/v1/completions"]` {
+			t.Errorf("endpoints of %s: got %s", id, body)
+		}
+		return gjson.Get(body, "created").Int()
+	}
+	first := start(t, c)
+	at := created(first, "m")
+	if err := first.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	db, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), `UPDATE known_models SET first_seen_at = first_seen_at - 3600000000`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, c)
+	if got := created(second, "m"); got != at-3600 {
+		t.Errorf("after a restart an hour later: got %d, want %d", got, at-3600)
+	}
+	next := *c
+	next.Models = append(slices.Clone(c.Models), model("n", c.Models[0].Backends[0].URL))
+	second.Reload(&next)
+	if got := created(second, "m"); got != at-3600 {
+		t.Errorf("after a reload: got %d, want %d", got, at-3600)
+	}
+	if got := created(second, "n"); got < at {
+		t.Errorf("a new model: got %d, want %d or later", got, at)
+	}
+}
+
+func TestKeyDescribesItself(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	plain := newKey(t, c)
+	g, keys := start(t, c), otherProcess(t, c)
+	list, err := identity.NewModelList([]string{"m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caps := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(100)}
+	expiry := time.Date(2100, 1, 31, 0, 0, 0, 0, time.UTC)
+	id, secret := createKey(t, keys, identity.NewKey{Models: list, ExpiresAt: expiry, Concurrency: 3, Caps: caps})
+	if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
+		t.Fatalf("got %d %s", status, body)
+	}
+	_, body := get(t, g, secret, "/v1/key", "")
+	for path, want := range map[string]string{
+		"object": `"key"`, "id": `"` + id + `"`, "name": `"k"`, "prefix": `"` + secret[:13] + `"`, "account": `"ada@example.org"`,
+		"models": `["m"]`, "expires_at": `"2100-01-31T00:00:00Z"`, "concurrency": `{"limit":3,"running":0,"waiting":0}`,
+		"caps.#.scope": `["key","key"]`, "caps.#.window": `["month","day"]`, "caps.#.meter": `["total","total"]`,
+		"caps.#.limit": `[1000,100]`, "caps.#.reserved": `[0,0]`,
+	} {
+		if got := gjson.Get(body, path).Raw; got != want {
+			t.Errorf("%s: got %s, want %s in %s", path, got, want, body)
+		}
+	}
+	used := gjson.Get(body, "caps.0.used").Int()
+	if used == 0 || gjson.Get(body, "caps.0.remaining").Int() != 1000-used || gjson.Get(body, "caps.1.remaining").Int() != 100-used {
+		t.Errorf("got %s, want what has been used and what remains", body)
+	}
+	if _, err := time.Parse(time.RFC3339, gjson.Get(body, "caps.1.resets_at").Str); err != nil {
+		t.Errorf("resets_at: %v in %s", err, body)
+	}
+	_, body = get(t, g, plain, "/v1/key", "")
+	if gjson.Get(body, "models").Raw != "null" || gjson.Get(body, "expires_at").Raw != "null" || gjson.Get(body, "caps").Raw != "[]" {
+		t.Errorf("a key without limits: got %s", body)
+	}
+	if status, body := get(t, g, "", "/v1/key", ""); status != http.StatusUnauthorized {
+		t.Errorf("without a key: got %d %s", status, body)
+	}
+}
+
+func TestUsageIsThatOfTheKeyAlone(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	other := newKey(t, c)
+	g, keys := start(t, c), otherProcess(t, c)
+	_, secret := createKey(t, keys, identity.NewKey{})
+	for _, s := range []string{secret, secret, other} {
+		if status, body := get(t, g, s, "/v1/completions", completionOf("m")); status != http.StatusOK {
+			t.Fatalf("got %d %s", status, body)
+		}
+	}
+	today := time.Now().UTC().Format(time.DateOnly)
+	for by, want := range map[string]string{"day": today, "model": "m", "user": "run 7", "workload": ""} {
+		status, body := get(t, g, secret, "/v1/usage?by="+by+"&since="+today+"&until="+today, "")
+		row := gjson.Get(body, "data.0")
+		if status != http.StatusOK || gjson.Get(body, "object").Str != "list" || row.Get(by).Raw != `"`+want+`"` || row.Get("requests").Int() != 2 {
+			t.Errorf("by %s: got %d %s, want two requests of %q", by, status, body, want)
+		}
+		if total := row.Get("prompt_tokens").Int() + row.Get("completion_tokens").Int(); total == 0 || row.Get("total_tokens").Int() != total {
+			t.Errorf("by %s: got tokens %s", by, row.Raw)
+		}
+	}
+	for query, param := range map[string]string{
+		"by=key": "by", "since=yesterday": "since", "until=2026-13-01": "until", "b=day": "b", "by=day&by=model": "by",
+		"since=2026-01-02&until=2026-01-01": "until",
+	} {
+		status, body := get(t, g, secret, "/v1/usage?"+query, "")
+		if status != http.StatusBadRequest || gjson.Get(body, "error.code").Str != "invalid_request" || gjson.Get(body, "error.param").Str != param {
+			t.Errorf("%s: got %d %s, want 400 for %s", query, status, body, param)
+		}
+	}
+	if _, body := get(t, g, secret, "/v1/usage?until=2020-01-01", ""); gjson.Get(body, "data").Raw != "[]" {
+		t.Errorf("before the first request: got %s", body)
+	}
+}
+
+func TestHealthIsServedForGETAndHEADOnBothListeners(t *testing.T) {
+	g := start(t, newConfig(t, model("m", startBackend(t, closedChannel()))))
+	for _, address := range []net.Addr{g.Addr(), g.AdminAddr()} {
+		for _, path := range []string{"/healthz", "/readyz"} {
+			for method, want := range map[string]int{http.MethodGet: 200, http.MethodHead: 200, http.MethodPost: 405} {
+				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address.String()+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || resp.StatusCode != want || (method == http.MethodHead) != (len(body) == 0) {
+					t.Errorf("%s %s: got %d %q, error %v, want %d", method, path, resp.StatusCode, body, err, want)
+				}
+				if allow := resp.Header.Get("Allow"); want == 405 && (!strings.Contains(allow, "GET") || !strings.Contains(allow, "HEAD")) {
+					t.Errorf("%s %s: got Allow %q", method, path, allow)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package proxy
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"basegate/budget"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/identity"
+)
+
+// keysRetry is when a client should retry whose key may exist, but cannot be looked up.
+const keysRetry = 2 * time.Second
+
+// refuseKey returns the error of a request whose key may not be used or cannot be looked up.
+func (x *exchange) refuseKey(cause error) error {
+	switch {
+	case errors.Is(cause, identity.ErrKeysUnreadable):
+		return apierr.Overload("keys cannot be looked up at the moment", keysRetry, cause)
+	case x.cancelled():
+		return x.cancelErr()
+	default:
+		return apierr.BadKey(cause)
+	}
+}
+
+// mayUse reports whether the key may use a model. An id of the list that has become an alias still counts.
+func mayUse(i *identity.Principal, m *fleet.Model) bool {
+	return i.Models.Allows(m.ID()) || slices.ContainsFunc(m.Aliases(), i.Models.Allows)
+}
+
+// models returns the models that the key of the request may use, in the order of the configuration.
+func (s *Server) models(x *exchange) []*fleet.Model {
+	var allowed []*fleet.Model
+	for _, m := range s.fleet.Models() {
+		if mayUse(&x.caller.identity, m) {
+			allowed = append(allowed, m)
+		}
+	}
+	return allowed
+}
+
+// findModel returns the model with an id or alias, if the key may use it.
+func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
+	if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
+		return m, nil
+	}
+	available := []string{}
+	for _, m := range s.models(x) {
+		available = append(available, m.ID())
+	}
+	suggestion := ""
+	if m, ok := s.fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
+		suggestion = m.ID()
+	}
+	return nil, apierr.UnknownModel(id, available, suggestion)
+}
+
+// keyObject is the response to GET /v1/key.
+type keyObject struct {
+	Object      string         `json:"object"`
+	ID          string         `json:"id"`
+	Name        string         `json:"name"`
+	Prefix      string         `json:"prefix"`
+	Account     string         `json:"account"`
+	Models      *[]string      `json:"models"`     // null: every model
+	ExpiresAt   *time.Time     `json:"expires_at"` // null: never
+	Concurrency keyConcurrency `json:"concurrency"`
+	Caps        []keyCap       `json:"caps"`
+}
+
+type keyConcurrency struct {
+	Limit   int `json:"limit"`
+	Running int `json:"running"`
+	Waiting int `json:"waiting"`
+}
+
+// keyCap is one cap of the key or its account, in tokens.
+type keyCap struct {
+	Scope     budget.Scope  `json:"scope"`
+	Window    budget.Window `json:"window"`
+	Meter     budget.Meter  `json:"meter"`
+	Limit     int64         `json:"limit"`
+	Used      int64         `json:"used"`
+	Reserved  int64         `json:"reserved"`
+	Remaining int64         `json:"remaining"` // reservations do not reduce it
+	ResetsAt  time.Time     `json:"resets_at"`
+}
+
+// showKey serves GET /v1/key, which describes the key of the request.
+func (s *Server) showKey(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	i := &x.caller.identity
+	o := keyObject{
+		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email,
+		Caps: []keyCap{},
+	}
+	if ids := i.Models.IDs(); ids != nil {
+		o.Models = &ids
+	}
+	if !i.ExpiresAt.IsZero() {
+		o.ExpiresAt = &i.ExpiresAt
+	}
+	stats := s.queue.KeyStats(i.KeyID)
+	o.Concurrency = keyConcurrency{s.Concurrency(i), stats.Running, stats.Waiting}
+	for _, c := range s.ledger.Standings(x.caller.payer) {
+		o.Caps = append(o.Caps, keyCap{
+			c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, max(c.Limit-c.Used, 0), c.ResetsAt,
+		})
+	}
+	return s.sendJSON(x, o)
+}

@@ -1,0 +1,19 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"basegate/validate"
+)
+
+// setUserTag returns the user tag of a request to its client: as it is if it is printable ASCII, otherwise as
+// percent-encoded UTF-8 in a header of another name.
+func setUserTag(h http.Header, r *validate.Request) {
+	if tag, ok := r.UserTag(); ok {
+		h.Set("X-Acs-User", tag)
+	} else if r.User != "" {
+		h.Set("X-Acs-User-Encoded", strings.ReplaceAll(url.QueryEscape(r.User), "+", "%20"))
+	}
+}
