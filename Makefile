@@ -6,6 +6,8 @@ LINT_VERSION := v2.15.0
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
+REAL        ?= 0.32.0
+PARITY      ?= $(CURDIR)/docs/parity.md
 VULNDB      ?= https://vuln.go.dev
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
@@ -17,7 +19,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults memory alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults memory real alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -49,7 +51,7 @@ check: lint test ## what a commit must pass
 
 lint: tools $(LINT) ## gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted" >&2; exit 1; }
-	go vet ./... && go vet -tags e2e,containers ./...
+	go vet ./... && go vet -tags e2e,containers ./... && go vet -tags real ./e2e/real
 	$(LINT) run ./...
 
 $(LINT):
@@ -83,6 +85,11 @@ faults: tools ## ten minutes of failing networks and killed processes under load
 
 memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; needs 20,000 files (ulimit -n)
 	BASEGATE_MEMORY=10000 go test -count=1 -tags e2e -run TestMemoryHasACeiling -v -timeout 30m ./e2e
+
+real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.2 for an older one, REAL_FLAGS=-short for less)
+	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
+	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }

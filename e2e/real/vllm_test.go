@@ -59,6 +59,9 @@ func backends(t *testing.T) []*vllm {
 		}
 	}
 	for _, s := range servers.all {
+		if s.hasExited() {
+			s.start(t)
+		}
 		s.waitReady(t)
 	}
 	return servers.all
@@ -112,13 +115,20 @@ func (s *vllm) start(t *testing.T) {
 	}(s.cmd, s.exited)
 }
 
+func (s *vllm) hasExited() bool {
+	select {
+	case <-s.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *vllm) waitReady(t *testing.T) {
 	t.Helper()
 	poll.Within(t, bootTimeout, "vLLM "+s.name+" is ready", func() bool {
-		select {
-		case <-s.exited:
+		if s.hasExited() {
 			t.Fatalf("vLLM %s has exited:\n%s", s.name, s.logTail())
-		default:
 		}
 		status, _ := s.tryGet("/health")
 		return status == http.StatusOK
