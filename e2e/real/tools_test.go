@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -78,12 +79,12 @@ func evaluate(t *testing.T, url, name, key string) (samples []string) {
 		must(t, err)
 		for line := range strings.Lines(string(text)) {
 			var sample struct {
-				DocID         int    `json:"doc_id"`
-				Responses     any    `json:"resps"`
-				Acc           any    `json:"acc"`
-				ExactMatch    any    `json:"exact_match"`
-				DocumentHash  string `json:"doc_hash"`
-				FilteredReply any    `json:"filtered_resps"`
+				Document   int    `json:"doc_id"`
+				Hash       string `json:"doc_hash"`
+				Responses  any    `json:"resps"`
+				Filtered   any    `json:"filtered_resps"`
+				Acc        any    `json:"acc"`
+				ExactMatch any    `json:"exact_match"`
 			}
 			must(t, json.Unmarshal([]byte(line), &sample))
 			samples = append(samples, fmt.Sprintf("%+v", sample))
@@ -93,27 +94,35 @@ func evaluate(t *testing.T, url, name, key string) (samples []string) {
 	return samples
 }
 
-// TestVLLMBenchServe runs vLLM's own load generator, as it is and with --ignore-eos.
+// TestVLLMBenchServe runs vLLM's own load generator with a dataset of our own, and with its random one, for which it sends
+// ignore_eos.
 func TestVLLMBenchServe(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts vLLM's program twice")
 	}
 	g := startGateway(t, "", backends(t)...)
-	for _, extra := range [][]string{nil, {"--ignore-eos"}} {
-		t.Run(strings.Join(append(extra, "run"), " "), func(t *testing.T) {
-			if len(extra) > 0 {
-				g.skipUnlessAccepted(t, `"ignore_eos": true`)
-			}
-			args := append([]string{
-				"bench", "serve", "--backend", "openai", "--base-url", g.url, "--endpoint", "/v1/completions", "--model", modelID,
-				"--tokenizer", model, "--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "16",
-				"--num-prompts", "16", "--max-concurrency", "4",
-			}, extra...)
-			output := runTool(t, offline(t, g.secret, filepath.Join(venv, "bin", "vllm"), args...))
-			if fields := fieldsOf(output, "Successful requests:"); fields != "16" {
-				t.Errorf("%s successful requests, want 16:\n%s", fields, output)
-			}
-		})
+	prompts := filepath.Join(t.TempDir(), "prompts.jsonl")
+	must(t, os.WriteFile(prompts, []byte(strings.Repeat(`{"prompt": "Once upon a time"}`+"\n", benchRequests)), 0o600))
+	t.Run("custom", func(t *testing.T) {
+		g.bench(t, "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", "16", "--skip-chat-template")
+	})
+	t.Run("random", func(t *testing.T) {
+		g.skipUnlessAccepted(t, `"ignore_eos": true`)
+		g.bench(t, "--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "16")
+	})
+}
+
+// benchRequests is the number of requests of vLLM's load generator.
+const benchRequests = 16
+
+func (g *gateway) bench(t *testing.T, dataset ...string) {
+	t.Helper()
+	output := runTool(t, offline(t, g.secret, filepath.Join(venv, "bin", "vllm"), append([]string{
+		"bench", "serve", "--backend", "openai", "--base-url", g.url, "--endpoint", "/v1/completions", "--model", modelID,
+		"--tokenizer", model, "--num-prompts", strconv.Itoa(benchRequests), "--max-concurrency", "4",
+	}, dataset...)...))
+	if n := fieldsOf(output, "Successful requests:"); n != strconv.Itoa(benchRequests) {
+		t.Errorf("%s successful requests, want %d:\n%s", n, benchRequests, output)
 	}
 }
 
