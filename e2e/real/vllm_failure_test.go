@@ -6,7 +6,9 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,8 +26,8 @@ func readToError(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
 	last := ""
 	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "data: ") {
-			last = strings.TrimPrefix(lines.Text(), "data: ")
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			last = data
 		}
 	}
 	code := gjson.Get(last, "error.code").Str
@@ -136,6 +138,11 @@ func TestLaunch(t *testing.T) {
 	backend := fmt.Sprintf("{name: launched, url: %q, launch: {start: [%s], stop: [%s], boot_estimate: 1m, boot_timeout: 6m}}",
 		server.url, quoted(start), quoted(stop))
 	t.Cleanup(func() {
+		if id, err := os.ReadFile(pid); err == nil { // it runs if the test failed before the stop
+			if group, err := strconv.Atoi(strings.TrimSpace(string(id))); err == nil {
+				syscall.Kill(-group, syscall.SIGKILL)
+			}
+		}
 		if t.Failed() {
 			t.Logf("the end of vLLM's log:\n%s", server.logTail())
 		}
@@ -153,7 +160,7 @@ func TestLaunch(t *testing.T) {
 		t.Errorf("a warm model: %d %s", r.status, r.body)
 	}
 	g.run("model", "stop", modelID)
-	g.waitStatus("cold")
+	g.waitBackend(server, "stopped")
 	if status, _ := server.tryGet("/health"); status != 0 {
 		t.Errorf("the stopped server answers %d", status)
 	}
