@@ -86,7 +86,7 @@ faults: tools ## ten minutes of failing networks and killed processes under load
 memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; needs 20,000 files (ulimit -n)
 	BASEGATE_MEMORY=10000 go test -count=1 -tags e2e -run TestMemoryHasACeiling -v -timeout 30m ./e2e
 
-real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.2 for an older one, REAL_FLAGS=-short for less)
+real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older one, REAL_FLAGS=-short for less)
 	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
 	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
