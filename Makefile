@@ -19,7 +19,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults memory real alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults memory real pages alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -90,6 +90,9 @@ real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older
 	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
 	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
+
+pages: tools ## the CPU time of each page of the console with a million requests; fails above 100 ms
+	BASEGATE_PAGES=1000000 go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 30m ./e2e
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }

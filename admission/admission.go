@@ -1,11 +1,13 @@
-// Package admission limits how many requests of each API key run at once. Each key has a number of slots and a FIFO
-// queue of the requests that wait for one.
+// Package admission limits how many requests of each API key run at once, and how much memory the requests of all keys
+// hold. Each key has a number of slots, a FIFO queue of the requests that wait for one, and a share of the memory.
 //
 // It promises that a key never runs more requests than it has slots, that slots are handed out in order of arrival, and
 // that the requests of one key never wait for those of another. Waiting has no time limit of its own and takes no
 // goroutine besides the caller's. A request whose context ends leaves the queue at once, wherever it stands; a slot
-// handed to it at the same moment goes to the next one. Memory is used only for keys that have requests. How many slots
-// a key has is decided by the caller; token caps are enforced by package budget.
+// handed to it at the same moment goes to the next one. Neither a key nor all keys together hold more memory than their
+// limit, and no key holds so much that none is left for another. The package itself uses memory only for keys that have
+// requests. How many slots a key has, and what a request holds, is decided by the caller; token caps are enforced by
+// package budget.
 package admission
 
 import (
@@ -14,19 +16,20 @@ import (
 	"sync"
 )
 
-// ErrFull is returned when a request has to wait but its bytes would raise the memory held by waiting requests above
-// Settings.MaxBufferedBytes.
-var ErrFull = errors.New("the requests that wait hold too much memory")
+// ErrFull is returned if a request would raise the memory held by all requests above Settings.MaxBufferedBytes, or that
+// held by the requests of its key above the key's share.
+var ErrFull = errors.New("the requests hold too much memory")
 
 // Settings are the limits of a Queue.
 type Settings struct {
-	MaxBufferedBytes int64 // held by all waiting requests of all keys together
+	MaxBufferedBytes int64 // held by the requests of all keys together
 }
 
-// Queue holds the slots and queues of all keys. It is safe for concurrent use.
+// Queue holds the slots, the queues and the memory of all keys. It is safe for concurrent use.
 type Queue struct {
-	mu        sync.Mutex // guards every field below, and all keyQueues and Slots; never held while waiting
-	settings  Settings
+	memory memory
+
+	mu        sync.Mutex           // guards every field below, and all keyQueues and Slots; never held while waiting
 	keyQueues map[string]*keyQueue // only of keys that have requests
 	totals    Stats
 	pool      sync.Pool // of *keyQueue, so that Acquire and Release of an idle key allocate only the Slot
@@ -37,24 +40,28 @@ type Stats struct {
 	Keys          int   // keys that have requests
 	Running       int   // requests that have a slot
 	Waiting       int   // requests that wait for a slot
-	BufferedBytes int64 // held by requests that wait for a slot, and reserved with ReserveMemory
-	Refused       int64 // requests refused with ErrFull since New
+	BufferedBytes int64 // held by all Allocations
+	Refused       int64 // calls that have returned ErrFull since New
 }
 
 // New returns a Queue without requests.
 func New(s Settings) *Queue {
 	return &Queue{
-		settings:  s,
+		memory: memory{
+			limit: s.MaxBufferedBytes,
+			keys:  map[string]*keyMemory{},
+			pool:  sync.Pool{New: func() any { return new(keyMemory) }},
+		},
 		keyQueues: map[string]*keyQueue{},
 		pool:      sync.Pool{New: func() any { return new(keyQueue) }},
 	}
 }
 
-// Reload replaces the settings. They apply to later calls; requests that already wait are not refused.
+// Reload replaces the settings. They apply to later calls; memory that is held stays held.
 func (q *Queue) Reload(s Settings) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.settings = s
+	q.memory.mu.Lock()
+	defer q.memory.mu.Unlock()
+	q.memory.limit = s.MaxBufferedBytes
 }
 
 // SetLimits updates the slot limit of every key that has requests, and hands out the slots that become free by it.
@@ -70,27 +77,31 @@ func (q *Queue) SetLimits(limit func(key string) int) {
 // Stats returns the current totals.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.totals
 	s.Keys = len(q.keyQueues)
+	q.mu.Unlock()
+	q.memory.mu.Lock()
+	defer q.memory.mu.Unlock()
+	s.BufferedBytes, s.Refused = q.memory.used, q.memory.refused
 	return s
 }
 
 // Acquire blocks until the key has a free slot for this request and returns it. The caller must Release it.
 //
 // The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests
-// that already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. The bytes are
-// the memory that the request holds while it waits; they are not limited if the slot is free at once.
+// that already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. While the request
+// waits, its Allocation grows by WaitingCost.
 //
 // The error is ErrFull, or context.Cause(ctx) if ctx ends first; then there is nothing to release.
-func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64) (*Slot, error) {
+func (q *Queue) Acquire(ctx context.Context, key string, limit int, a *Allocation) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	s, err := q.acquireOrEnqueue(key, max(limit, 1), max(bytes, 0))
+	s, err := q.acquireOrEnqueue(key, max(limit, 1), a)
 	if err != nil || s.ready == nil {
 		return s, err
 	}
+	defer a.Shrink(WaitingCost)
 	select {
 	case <-s.ready:
 		return s, nil
@@ -100,26 +111,8 @@ func (q *Queue) Acquire(ctx context.Context, key string, limit int, bytes int64)
 	}
 }
 
-// ReserveMemory counts bytes held by a request that waits for something other than a slot. The caller must call release
-// exactly once. The error is ErrFull.
-func (q *Queue) ReserveMemory(bytes int64) (release func(), err error) {
-	bytes = max(bytes, 0)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if bytes > q.settings.MaxBufferedBytes-q.totals.BufferedBytes {
-		q.totals.Refused++
-		return nil, ErrFull
-	}
-	q.totals.BufferedBytes += bytes
-	return func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.totals.BufferedBytes -= bytes
-	}, nil
-}
-
 // acquireOrEnqueue returns a running Slot, or a waiting one whose ready channel is not nil.
-func (q *Queue) acquireOrEnqueue(key string, limit int, bytes int64) (*Slot, error) {
+func (q *Queue) acquireOrEnqueue(key string, limit int, a *Allocation) (*Slot, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	k := q.keyQueue(key)
@@ -130,14 +123,12 @@ func (q *Queue) acquireOrEnqueue(key string, limit int, bytes int64) (*Slot, err
 		q.totals.Running++
 		return &Slot{queue: q, keyQueue: k, state: running}, nil
 	}
-	if bytes > q.settings.MaxBufferedBytes-q.totals.BufferedBytes {
-		q.totals.Refused++
-		return nil, ErrFull
+	if err := a.Grow(WaitingCost); err != nil {
+		return nil, err
 	}
-	s := &Slot{queue: q, keyQueue: k, state: waiting, bytes: bytes, ready: make(chan struct{})}
+	s := &Slot{queue: q, keyQueue: k, state: waiting, ready: make(chan struct{})}
 	k.push(s)
 	q.totals.Waiting++
-	q.totals.BufferedBytes += bytes
 	return s, nil
 }
 
@@ -168,7 +159,6 @@ func (q *Queue) dispatch(k *keyQueue) {
 func (q *Queue) dequeue(s *Slot) {
 	s.keyQueue.remove(s)
 	q.totals.Waiting--
-	q.totals.BufferedBytes -= s.bytes
 }
 
 // removeIfIdle returns a keyQueue without requests to the pool.

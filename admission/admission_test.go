@@ -24,16 +24,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newQueue() *admission.Queue { return admission.New(admission.Settings{MaxBufferedBytes: 1 << 30}) }
 
+func newAllocation(q *admission.Queue, key string) *admission.Allocation {
+	a := q.Allocate(key)
+	return &a
+}
+
 func acquire(tb testing.TB, q *admission.Queue, key string, limit int) *admission.Slot {
 	tb.Helper()
-	s, err := q.Acquire(tb.Context(), key, limit, 1)
+	s, err := q.Acquire(tb.Context(), key, limit, newAllocation(q, key))
 	if err != nil {
 		tb.Error(err)
 	}
 	return s
 }
 
-// waiters are requests of one key, of 10 bytes each, in order of arrival.
+// waiters are requests of one key, in order of arrival.
 type waiters struct {
 	cancel   []context.CancelCauseFunc
 	acquired chan int   // indexes of the requests that got a slot
@@ -51,7 +56,7 @@ func startWaiters(tb testing.TB, q *admission.Queue, key string, limit, n int) *
 		ctx, cancel := context.WithCancelCause(tb.Context())
 		w.cancel = append(w.cancel, cancel)
 		go func() {
-			s, err := q.Acquire(ctx, key, limit, 10)
+			s, err := q.Acquire(ctx, key, limit, newAllocation(q, key))
 			if err != nil {
 				w.failed <- err
 				return
@@ -106,7 +111,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		a := acquire(t, q, "a", 1)
 		w := startWaiters(t, q, "a", 1, 3)
 		acquire(t, q, "b", 1).Release()
-		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 30})
+		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 3 * admission.WaitingCost})
 		a.Release()
 		for i := range 3 {
 			wantAcquired(t, w, i)
@@ -138,7 +143,7 @@ func TestCancelledRequestLeavesTheQueueAtAnyPosition(t *testing.T) {
 			if err := <-w.failed; !errors.Is(err, errDisconnected) {
 				t.Errorf("request %d: got %v, want the cause of the cancellation", i, err)
 			}
-			wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 5 - before, BufferedBytes: int64(50 - 10*before)})
+			wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 5 - before, BufferedBytes: int64(5-before) * admission.WaitingCost})
 		}
 		first.Release()
 		for _, i := range []int{1, 2, 4} {
@@ -168,7 +173,7 @@ func TestAcquireFailsIfContextHasEnded(t *testing.T) {
 	q := newQueue()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errDisconnected)
-	if s, err := q.Acquire(ctx, "a", 1, 1); !errors.Is(err, errDisconnected) || s != nil {
+	if s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a")); !errors.Is(err, errDisconnected) || s != nil {
 		t.Errorf("got slot %v and error %v, want no slot and the cause", s, err)
 	}
 	wantStats(t, q, admission.Stats{})
@@ -256,72 +261,6 @@ func TestLimitIsAtLeastOne(t *testing.T) {
 	}
 }
 
-func TestBufferedBytesAreLimitedExactly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := admission.New(admission.Settings{MaxBufferedBytes: 25})
-		big, err := q.Acquire(t.Context(), "a", 1, 1<<40) // the slot is free, so its size does not matter
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := acquire(t, q, "b", 1)
-		w := startWaiters(t, q, "a", 1, 2) // 20 bytes
-		refused := func(bytes int64) {
-			t.Helper()
-			if s, err := q.Acquire(t.Context(), "b", 1, bytes); !errors.Is(err, admission.ErrFull) || s != nil {
-				t.Errorf("%d bytes: got slot %v and error %v, want ErrFull", bytes, s, err)
-			}
-		}
-		fits := func(bytes int64) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if _, err := q.Acquire(ctx, "b", 1, bytes); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%d bytes: got error %v, want it to wait until its deadline", bytes, err)
-			}
-		}
-		refused(6)
-		refused(1<<63 - 1)
-		fits(5)
-		fits(0)
-		wantStats(t, q, admission.Stats{Keys: 2, Running: 2, Waiting: 2, BufferedBytes: 20, Refused: 2})
-		q.Reload(admission.Settings{MaxBufferedBytes: 10}) // refuses none of those that wait
-		wantStats(t, q, admission.Stats{Keys: 2, Running: 2, Waiting: 2, BufferedBytes: 20, Refused: 2})
-		refused(0)
-		big.Release()
-		wantAcquired(t, w, 0)
-		refused(1)
-		fits(0)
-		q.Reload(admission.Settings{MaxBufferedBytes: 11})
-		fits(1)
-		refused(2)
-		w.cancel[1](errDisconnected)
-		<-w.failed
-		fits(11)
-		refused(12)
-		w.slots[0].Release()
-		other.Release()
-		wantStats(t, q, admission.Stats{Refused: 6})
-	})
-}
-
-func TestReservedMemoryCountsAsBufferedBytes(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 25})
-	release, err := q.ReserveMemory(20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := q.ReserveMemory(6); !errors.Is(err, admission.ErrFull) {
-		t.Errorf("ReserveMemory: got error %v, want ErrFull", err)
-	}
-	first := acquire(t, q, "a", 1)
-	if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
-		t.Errorf("Acquire: got error %v, want ErrFull", err)
-	}
-	release()
-	first.Release()
-	wantStats(t, q, admission.Stats{Refused: 2})
-}
-
 func TestReleaseIsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
@@ -351,7 +290,7 @@ func TestSlotHandedToACancelledRequestIsNotLost(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			s, err := q.Acquire(ctx, "a", 1, 1)
+			s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a"))
 			if err == nil {
 				s.Release()
 			} else if !errors.Is(err, errDisconnected) {
@@ -385,7 +324,7 @@ func TestConcurrentRequestsNeverExceedTheLimit(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				all.Go(func() { cancel(errDisconnected) })
 			}
-			s, err := q.Acquire(ctx, strconv.Itoa(key), key+1, 1)
+			s, err := q.Acquire(ctx, strconv.Itoa(key), key+1, newAllocation(q, strconv.Itoa(key)))
 			if err != nil {
 				cancelled.Add(1)
 				return
@@ -436,7 +375,7 @@ func TestTenThousandWaitersUseLittleMemory(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var all sync.WaitGroup
 	for range waiters {
-		all.Go(func() { _, _ = q.Acquire(ctx, "a", 1, 1) })
+		all.Go(func() { _, _ = q.Acquire(ctx, "a", 1, newAllocation(q, "a")) })
 	}
 	for q.Stats().Waiting < waiters {
 		runtime.Gosched()
@@ -467,9 +406,12 @@ func TestAcquireAndReleaseAllocateOnlyTheSlot(t *testing.T) {
 		t.Skip("sync.Pool drops items at random under the race detector")
 	}
 	q, ctx := newQueue(), t.Context()
+	a := q.Allocate("a")
 	n := testing.AllocsPerRun(1000, func() {
-		s, _ := q.Acquire(ctx, "a", 8, 100)
+		_ = a.Grow(100)
+		s, _ := q.Acquire(ctx, "a", 8, &a)
 		s.Release()
+		a.Release()
 	})
 	if n > 1 {
 		t.Errorf("%v allocations, want at most 1", n)
@@ -478,12 +420,12 @@ func TestAcquireAndReleaseAllocateOnlyTheSlot(t *testing.T) {
 
 func TestCollectorExportsTheTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := admission.New(admission.Settings{MaxBufferedBytes: 15})
+		q := admission.New(admission.Settings{MaxBufferedBytes: 2 * admission.WaitingCost})
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(admission.NewCollector(q))
 		first := acquire(t, q, "a", 1)
 		w := startWaiters(t, q, "a", 1, 1)
-		if _, err := q.Acquire(t.Context(), "a", 1, 6); !errors.Is(err, admission.ErrFull) {
+		if _, err := q.Acquire(t.Context(), "a", 1, newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
 			t.Fatalf("got error %v, want ErrFull", err)
 		}
 		families, err := registry.Gather()
@@ -496,7 +438,7 @@ func TestCollectorExportsTheTotals(t *testing.T) {
 			value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			got = append(got, strings.TrimPrefix(f.GetName(), "basegate_admission_")+" "+strconv.Itoa(int(value)))
 		}
-		want := []string{"buffered_bytes 10", "keys 1", "refused_total 1", "running_requests 1", "waiting_requests 1"}
+		want := []string{"buffered_bytes 15360", "keys 1", "refused_total 1", "running_requests 1", "waiting_requests 1"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -508,9 +450,10 @@ func TestCollectorExportsTheTotals(t *testing.T) {
 
 func BenchmarkAcquireRelease(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
+	a := newAllocation(q, "a")
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := q.Acquire(ctx, "a", 8, 100)
+		s, err := q.Acquire(ctx, "a", 8, a)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -524,7 +467,7 @@ func BenchmarkContendedSlot(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			s, err := q.Acquire(ctx, "a", 1, 100)
+			s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a"))
 			if err != nil {
 				b.Error(err)
 				return

@@ -10,9 +10,9 @@ var (
 	waitingDesc = prometheus.NewDesc("basegate_admission_waiting_requests",
 		"Requests that wait for a slot of their key.", nil, nil)
 	bufferedDesc = prometheus.NewDesc("basegate_admission_buffered_bytes",
-		"What the requests that wait for a slot keep in memory.", nil, nil)
+		"What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.", nil, nil)
 	refusedDesc = prometheus.NewDesc("basegate_admission_refused_total",
-		"Requests refused because too much was waiting.", nil, nil)
+		"Requests refused because requests held too much memory.", nil, nil)
 )
 
 // Collector exports a Queue's Stats as Prometheus metrics. No label names a key.

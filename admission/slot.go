@@ -5,7 +5,6 @@ type Slot struct {
 	queue    *Queue
 	keyQueue *keyQueue
 	state    state
-	bytes    int64
 	ready    chan struct{} // closed when the slot is handed out; nil if it was free at once
 
 	prev, next *Slot // in the queue

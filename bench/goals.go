@@ -59,7 +59,7 @@ func (r *report) truncatedStreams() summary {
 	return summarize([]float64{float64(truncated)})
 }
 
-// withinLimit is false for a goal that was not measured: an unmeasured goal guards nothing.
+// withinLimit is false for a goal that was not measured: a goal that was not measured counts as failed.
 func (g goal) withinLimit() bool { return g.measured.measured && g.measured.median <= g.limit }
 
 func (g goal) verdict() string {

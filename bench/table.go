@@ -166,7 +166,8 @@ func (r *report) settledNote() string {
 
 const markdownHead = `# Benchmarks
 
-Written by ` + "`go run ./bench -markdown docs/benchmarks.md`" + `; do not edit it by hand.
+Written by ` + "`go run ./bench -markdown docs/benchmarks.md`" + `, except for the section on usage pages; do not edit the rest by
+hand.
 
 Machine: %s.
 Proxies: %s.
@@ -205,7 +206,23 @@ margin for the differences between runs. The ambition is the ratio aimed at; the
 
 `
 
-// writeMarkdown writes the report to a file.
+// pagesHeading begins the section that is measured by make pages and written by hand.
+const pagesHeading = "\n## Usage pages\n"
+
+// pagesSection returns the section on usage pages of the file, which may not exist.
+func pagesSection(path string) string {
+	text, err := os.ReadFile(path) //nolint:gosec // the path is a flag
+	if err != nil {
+		return ""
+	}
+	_, section, found := strings.Cut(string(text), pagesHeading)
+	if !found {
+		return ""
+	}
+	return pagesHeading + section
+}
+
+// writeMarkdown writes the report to a file, and keeps the section on usage pages.
 func (r *report) writeMarkdown(path string) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, markdownHead, machine(), strings.Join(r.options.programs.versions(), ", "), r.options.rounds, r.options.span)
@@ -215,6 +232,7 @@ func (r *report) writeMarkdown(path string) error {
 	}
 	text.WriteString(markdownGoals)
 	markdownTable(&text, r.goalRows())
+	text.WriteString(pagesSection(path))
 	return os.WriteFile(path, []byte(text.String()), 0o644) //nolint:gosec,wrapcheck // a public page; the caller adds context
 }
 

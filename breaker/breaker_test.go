@@ -129,7 +129,7 @@ func TestSuccessResetsTheFailureCount(t *testing.T) {
 }
 
 // uncounted holds the classes that are not the backend's fault.
-var uncounted = []breaker.Class{breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone}
+var uncounted = []breaker.Class{breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault, breaker.ClientGone}
 
 func TestOnlyBackendFailuresOpenTheBreaker(t *testing.T) {
 	for _, c := range breaker.Classes() {
@@ -389,7 +389,7 @@ func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 			many.attempt(c)
 			counts, opens = one.State() == breaker.Open, many.State() == breaker.Open
 		})
-		retry := map[breaker.Retry]string{breaker.RetryNever: "never", breaker.RetryElsewhere: "elsewhere", breaker.RetryAnywhere: "anywhere"}[c.Retry()]
+		retry := map[breaker.Retry]string{breaker.RetryNever: "never", breaker.RetryElsewhereOnce: "once elsewhere", breaker.RetryElsewhere: "elsewhere", breaker.RetryAnywhere: "anywhere"}[c.Retry()]
 		code := c.Code()
 		if code == "" {
 			code = "-"
@@ -414,7 +414,8 @@ func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 			if len(e.Message) < 20 && message == "" || strings.Contains(e.Message, "10.0.0.1") || strings.Contains(e.Message, "%!") {
 				t.Errorf("%s: got message %q", c, e.Message)
 			}
-			if unreachable := e.Code == apierr.UpstreamUnreachable; strings.Contains(e.Message, message) == unreachable && message != "" {
+			unreachable := e.Code == apierr.UpstreamUnreachable
+			if noResponse := unreachable || e.Code == apierr.Overloaded; strings.Contains(e.Message, message) == noResponse && message != "" {
 				t.Errorf("%s: got message %q", c, e.Message)
 			} else if unreachable && !strings.Contains(e.Message, "llama-8b") {
 				t.Errorf("%s: got message %q, want the model's id in it", c, e.Message)

@@ -35,6 +35,11 @@ const (
 	Reset
 	// TimedOut is a backend that sent nothing for longer than is allowed.
 	TimedOut
+	// TooLarge is a response that is larger than the gateway takes.
+	TooLarge
+	// LocalFault is an attempt that failed for lack of something of this side: file descriptors, ports, memory. It says
+	// nothing about the backend.
+	LocalFault
 	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
 	// nothing about the backend.
 	ClientGone
@@ -47,6 +52,9 @@ type Retry uint8
 const (
 	// RetryNever ends the request.
 	RetryNever Retry = iota
+	// RetryElsewhereOnce allows one other backend, and none after a second outcome of this kind: the request itself may be
+	// the cause.
+	RetryElsewhereOnce
 	// RetryElsewhere allows only other backends.
 	RetryElsewhere
 	// RetryAnywhere prefers other backends and allows the same one.
@@ -63,7 +71,7 @@ type row struct {
 	advice string // to the client; for classes without a response it contains %s for the model's id
 }
 
-// table is the only place that decides what follows an attempt.
+// table defines what each class of failure leads to. Only proxy's forward reads the retry column.
 var table = [classCount]row{
 	Success:         {name: "success"},
 	ClientError:     {name: "client_error", code: apierr.InvalidRequest},
@@ -71,7 +79,7 @@ var table = [classCount]row{
 	Busy:            {name: "busy", code: apierr.UpstreamServerError, retry: RetryElsewhere, advice: "the model server has no room at the moment; try again shortly"},
 	OutOfMemory:     {name: "out_of_memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs"},
 	OutOfMemoryDead: {name: "out_of_memory_dead", code: apierr.VLLMOutOfMemory, counts: true, opens: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs once it is back"},
-	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhere, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
+	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhereOnce, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
 	ServerError:     {name: "server_error", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server failed; try again"},
 	Aborted:         {name: "aborted", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},
 	Malformed:       {name: "garbled", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
@@ -79,6 +87,8 @@ var table = [classCount]row{
 	Refused:         {name: "refused", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "no backend of %s could be reached"},
 	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
 	TimedOut:        {name: "timed_out", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere, advice: "the backend of %s was silent for too long"},
+	TooLarge:        {name: "too_large", code: apierr.UpstreamServerError, advice: "the model server's answer is larger than this gateway takes; ask for fewer or shorter completions, or fewer log-probabilities"},
+	LocalFault:      {name: "local_fault", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare at the moment"},
 	ClientGone:      {name: "client_gone"},
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -28,10 +29,15 @@ func (o Outcome) Err(model string, attempts int) error {
 		return apierr.UpstreamRefused(o.Message, o.Status)
 	case row.code == apierr.UpstreamUnreachable:
 		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, o.logError())
+	case row.code == apierr.Overloaded:
+		return apierr.Overload(row.advice, localFaultRetry, o.logError())
 	default:
 		return apierr.UpstreamFailed(row.code, o.clientMessage(), o.Status, attempts, o.logError())
 	}
 }
+
+// localFaultRetry is when a client should retry after a LocalFault.
+const localFaultRetry = 5 * time.Second
 
 // clientMessage returns the class's advice followed by vLLM's error text, if it sent any.
 func (o Outcome) clientMessage() string {

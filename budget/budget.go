@@ -8,19 +8,22 @@
 // evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often
 // it is called.
 //
-// Counters are held in memory. Every request is one row of the database, inserted soon after admission and completed
-// when the request ends. Settle returns when the completed row is on disk: a caller that withholds a response's last
-// byte until then never completes a response that is not on the ledger. Start marks the rows that a crash has left in
-// flight as interrupted, with the tokens of their last checkpoint, which is at most a second old, and rebuilds the
-// counters from the rows.
+// Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
+// when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
+// not on the ledger. While a request runs that does not end soon, it has a row in the table inflight. Start moves the
+// rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint, which is at
+// most a second old.
 //
-// Windows are calendar days and months in UTC. A request is charged to the windows in which it was admitted, even if it
-// ends later; its row's time lies in them. Each month has counters of its own, so a clock that is set back finds what
-// was used in that month. If it is set back to before the earliest month that the ledger holds, the ledger's date is
-// the first day of that month.
+// Windows are calendar days and months in UTC, by the clock at admission. A request is charged to the windows in which
+// it was admitted, even if it ends later; its row's time lies in them. What is used of a window is always the sum over
+// the rows whose times lie in it: when the clock enters a month, forward or back, the ledger reads the month's counters
+// from the database before it admits a request. So if a clock was ahead and is corrected, today's window goes on where it
+// was, no window can be used twice, and none is skipped. What was used while the clock was ahead belongs to the windows
+// that it showed, and counts when they come.
 //
-// Only one Ledger may admit requests on a database. Rows hold tokens, times and names, and nothing of prompts and
-// completions. Package quota defines the caps; the limit on concurrent requests is package admission's.
+// Only one Ledger may admit requests on a database; the gateway's lock ensures that. Rows hold tokens, times and names,
+// and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows; the
+// limit on concurrent requests is package admission's.
 package budget
 
 import (
@@ -66,18 +69,21 @@ type Ledger struct {
 	log      *zap.Logger
 	settings Settings
 	metrics  *metrics
-	submit   submitFunc // nil before Start
+	submit   submitFunc                                                       // nil before Start
+	enqueue  func(func(context.Context, database.Tx) error) *database.Pending // a write of several statements; nil before Start
 	clock    func() time.Time
 
-	mu            sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
-	keys          map[string]*owner
-	accounts      map[string]*owner
-	earliestMonth int // the earliest month for which the ledger holds all counters
-	open          []*Reservation
-	waiting       int   // requests
-	reserved      int64 // tokens
-	backlog       []*pendingSettlement
-	closed        bool
+	mu       sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
+	keys     map[string]*owner
+	accounts map[string]*owner
+	months   []int // whose counters the ledger holds
+	open     []*Reservation
+	waiting  int   // requests
+	reserved int64 // tokens
+	backlog  []*pendingSettlement
+	closed   bool
+
+	loading sync.Mutex // held while a month is loaded; taken before mu
 
 	stop context.CancelFunc // nil before Start
 	done chan struct{}      // closed when the maintenance goroutine has exited
@@ -87,7 +93,7 @@ type Ledger struct {
 // wait for the write, and the database's writer need not be woken.
 type submitFunc func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending
 
-// New returns a Ledger. Before Start it serves Usage and Rows, and Reserve returns ErrClosed.
+// New returns a Ledger. Before Start, Reserve returns ErrClosed.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	if s.Backlog == 0 {
 		s.Backlog = DefaultBacklog
@@ -98,8 +104,8 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	}
 }
 
-// Start marks the rows left in flight as interrupted, rebuilds the counters of the current month, and admits requests
-// until Close.
+// Start marks the rows left in flight as interrupted, loads the counters of the current month, and admits requests until
+// Close.
 func (l *Ledger) Start(ctx context.Context) error {
 	if err := l.recover(ctx); err != nil {
 		return fmt.Errorf("start ledger: %w", err)
@@ -113,6 +119,9 @@ func (l *Ledger) Start(ctx context.Context) error {
 			return l.db.EnqueueStatement(write)
 		}
 		return l.db.SubmitStatement(write)
+	}
+	l.enqueue = func(apply func(context.Context, database.Tx) error) *database.Pending {
+		return l.db.Enqueue(func(tx database.Tx) error { return apply(endless, tx) })
 	}
 	l.closed = false
 	l.mu.Unlock()
@@ -156,7 +165,7 @@ func (l *Ledger) maintain(ctx context.Context) {
 			l.writeLastUses(context.WithoutCancel(ctx))
 			return
 		case <-ticker.C:
-			l.rollover()
+			l.rollover(ctx)
 			l.retryBacklog(ctx)
 			l.checkpoint(ctx)
 			l.writeLastUses(ctx)
@@ -165,7 +174,10 @@ func (l *Ledger) maintain(ctx context.Context) {
 }
 
 // rollover evaluates the requests that have waited since before a new window began.
-func (l *Ledger) rollover() {
+func (l *Ledger) rollover(ctx context.Context) {
+	if l.loadMonth(ctx) != nil {
+		return // Reserve returns the error to the next request
+	}
 	l.dispatchAll(func(account *owner, today date) bool { return account.dispatched != today })
 }
 
@@ -181,23 +193,12 @@ func (l *Ledger) dispatchAll(due func(account *owner, today date) bool) {
 	if l.waiting == 0 {
 		return
 	}
-	today, _ := l.now()
+	today := dateOf(l.clock())
 	for _, account := range l.accounts {
 		if len(account.queue) > 0 && due(account, today) {
 			l.dispatch(account)
 		}
 	}
-}
-
-// now returns the current date and time, but not before the first day of the earliest month held.
-func (l *Ledger) now() (date, time.Time) {
-	now := l.clock()
-	today := dateOf(now)
-	if today.month < l.earliestMonth {
-		today = date{month: l.earliestMonth}
-		now = today.start()
-	}
-	return today, now
 }
 
 // refreshCaps updates a payer's caps from Settings.Payer. The error is ErrKeyDisabled.
@@ -229,14 +230,7 @@ func ownerOf(all map[string]*owner, id string) *owner {
 
 // bucket returns the counters to which a request admitted at this time is charged.
 func (l *Ledger) bucket(key, account *owner) bucket {
-	today, now := l.now()
-	return bucket{key: l.month(key, today.month), account: l.month(account, today.month), date: today, time: now}
-}
-
-// month returns an owner's counters of one month. If this drops the owner's oldest month, the ledger does not hold all
-// counters of that month and the earlier ones, so earliestMonth moves past them.
-func (l *Ledger) month(o *owner, month int) *monthCounters {
-	counters, dropped := o.month(month)
-	l.earliestMonth = max(l.earliestMonth, dropped+1)
-	return counters
+	now := l.clock()
+	today := dateOf(now)
+	return bucket{key: key.month(today.month), account: account.month(today.month), date: today, time: now}
 }

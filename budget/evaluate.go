@@ -181,3 +181,26 @@ func evaluate(w *waiter, b bucket) decision {
 	}
 	return d
 }
+
+// Exhausted returns the cap of which all tokens are used, or nil if every cap has tokens left. Reservations do not
+// count.
+func (l *Ledger) Exhausted(p Payer) *Exceeded {
+	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucket(l.owners(&p))
+	var exhausted *capCheck
+	caps := b.capChecks(&p)
+	for i := range caps.all() {
+		c := &caps.list[i]
+		if c.remaining() <= 0 && (exhausted == nil || c.namedBefore(*exhausted)) {
+			exhausted = c
+		}
+	}
+	if exhausted == nil {
+		return nil
+	}
+	return exhausted.exceeded(b.date)
+}

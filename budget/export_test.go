@@ -1,6 +1,11 @@
 package budget
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"basegate/database"
+)
 
 // SetClock sets the clock of a Ledger that has not started. Unlike the time of a synctest bubble, it may be set back.
 func (l *Ledger) SetClock(clock func() time.Time) { l.clock = clock }
@@ -38,4 +43,27 @@ func (l *Ledger) Backlog() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.backlog)
+}
+
+// Database returns the database of the ledger.
+func (l *Ledger) Database() *database.DB { return l.db }
+
+// LoadMonth loads the counters of the current month, as Reserve does.
+func (l *Ledger) LoadMonth(ctx context.Context) error { return l.loadMonth(ctx) }
+
+// HoldMonths makes the ledger take its counters of n months, from that of a time on, for complete.
+func (l *Ledger) HoldMonths(first time.Time, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.months = nil
+	for i := range n {
+		l.months = append(l.months, dateOf(first).month+i)
+	}
+}
+
+// Months returns the number of months of which the ledger holds the counters.
+func (l *Ledger) Months() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.months)
 }

@@ -33,9 +33,10 @@ func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 	return time.UnixMicro(at).UTC(), nil
 }
 
-// recordUse records that a request has arrived. The caller holds the ledger's lock.
-func (o *owner) recordUse(at time.Time) {
-	if at = at.Truncate(time.Microsecond); at.After(o.lastUse) {
+// recordUse records that a request has arrived. A use in the future was recorded while the clock was ahead. The caller
+// holds the ledger's lock.
+func (o *owner) recordUse(at, now time.Time) {
+	if at = at.Truncate(time.Microsecond); at.After(o.lastUse) || o.lastUse.After(now) {
 		o.lastUse = at
 	}
 }
@@ -46,7 +47,7 @@ func (l *Ledger) writeLastUses(ctx context.Context) {
 	used := map[string]time.Time{}
 	l.mu.Lock()
 	for id, key := range l.keys {
-		if key.lastUse.After(key.writtenLastUse) {
+		if !key.lastUse.Equal(key.writtenLastUse) {
 			used[id] = key.lastUse
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"basegate/usage"
 )
 
 // metrics are updated by events. The Collector reads the other metrics from the Ledger.
@@ -23,8 +25,8 @@ func newMetrics() *metrics {
 	})}
 }
 
-func (m *metrics) countEnded(state State) {
-	if state == Settled {
+func (m *metrics) countEnded(state usage.State) {
+	if state == usage.Settled {
 		m.settled.Add(1)
 	} else {
 		m.interrupted.Add(1)
@@ -80,7 +82,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.waiting, int64(waiting))
 	gauge(c.backlog, int64(backlog))
 	counter(c.lost, l.metrics.lost.Load())
-	counter(c.ended, l.metrics.settled.Load(), string(Settled))
-	counter(c.ended, l.metrics.interrupted.Load(), string(Interrupted))
+	counter(c.ended, l.metrics.settled.Load(), string(usage.Settled))
+	counter(c.ended, l.metrics.interrupted.Load(), string(usage.Interrupted))
 	l.metrics.commits.Collect(to)
 }

@@ -126,6 +126,7 @@ type comparison struct {
 	rng      *rand.Rand
 	ledger   *budget.Ledger
 	now      time.Time
+	clock    testClock // of the ledger; shows now
 	earliest time.Time // the clock is not set back further
 	payers   []budget.Payer
 	open     []modelReservation
@@ -142,9 +143,11 @@ func newComparison(t *testing.T, seed uint64) *comparison {
 	}
 	c.earliest = c.now
 	c.ledger = budget.New(db, zap.NewNop(), budget.Settings{Backlog: 1})
-	c.ledger.SetClock(func() time.Time { return c.now })
+	c.clock.set(c.now)
+	c.ledger.SetClock(c.clock.now)
 	must(t, c.ledger.Start(t.Context()))
 	t.Cleanup(c.ledger.Close)
+	c.ledger.HoldMonths(c.now, 60)
 	must(t, db.Close()) // only the counters are compared; they do not depend on the rows
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -178,9 +181,11 @@ func (c *comparison) step() {
 		if c.now.Before(c.earliest) {
 			c.now = c.earliest
 		}
+		c.clock.set(c.now)
 	default:
 		c.now = c.now.Add(time.Duration(c.rng.Int64N(int64(20 * time.Minute))))
 		c.earliest = maxTime(c.earliest, c.now.AddDate(0, 0, -25))
+		c.clock.set(c.now)
 	}
 }
 

@@ -36,7 +36,7 @@ type waiter struct {
 //
 // If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once and
 // evaluates the exact demand, so that no refusal, lower max_tokens or wait rests on the bound. If requester is nil, the
-// bound is taken for the count, and the memory held during a wait is not accounted for.
+// bound is used as if it were the exact count, and the memory held during a wait is not accounted for.
 //
 // Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are
 // those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
@@ -50,7 +50,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requ
 	if requester == nil {
 		w.demand.Exact = true
 	}
-	needsCount, err := l.admitOrEnqueue(w)
+	needsCount, err := l.admitOrEnqueue(ctx, w)
 	if needsCount {
 		tokens, failed := requester.CountPrompt(ctx)
 		if failed != nil {
@@ -58,7 +58,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requ
 		}
 		w.demand.PromptTokens, w.demand.Exact = tokens, true
 		w.demand = w.demand.normalized()
-		_, err = l.admitOrEnqueue(w)
+		_, err = l.admitOrEnqueue(ctx, w)
 	}
 	if err == nil && w.decided != nil {
 		err = l.await(ctx, w, requester)
@@ -72,20 +72,20 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requ
 
 // admitOrEnqueue evaluates a new request and admits, refuses or queues it. It does none of these but returns needsCount
 // if the demand is not exact and the request would not be admitted in full.
-func (l *Ledger) admitOrEnqueue(w *waiter) (needsCount bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false, ErrClosed
+func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool, err error) {
+	if err := l.lockHoldingMonth(ctx); err != nil {
+		return false, err
 	}
+	defer l.mu.Unlock()
 	if err := l.refreshCaps(&w.payer); err != nil {
 		return false, err
 	}
 	w.key, w.account = l.owners(&w.payer)
-	if today, _ := l.now(); len(w.account.queue) > 0 && w.account.dispatched != today {
+	b := l.bucket(w.key, w.account)
+	if len(w.account.queue) > 0 && w.account.dispatched != b.date {
 		l.dispatch(w.account)
 	}
-	d := evaluate(w, l.bucket(w.key, w.account))
+	d := evaluate(w, b)
 	if !w.demand.Exact && (!d.admitted() || d.maxTokens < w.demand.MaxTokens) {
 		return true, nil
 	}
@@ -102,6 +102,25 @@ func (l *Ledger) admitOrEnqueue(w *waiter) (needsCount bool, err error) {
 		l.waiting++
 	}
 	return false, nil
+}
+
+// lockHoldingMonth locks the ledger when it holds the counters of the current month. If it returns an error, the ledger is
+// not locked.
+func (l *Ledger) lockHoldingMonth(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return ErrClosed
+		}
+		if l.holds(dateOf(l.clock()).month) {
+			return nil
+		}
+		l.mu.Unlock()
+		if err := l.loadMonth(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // block makes later requests wait behind w if the same owner's caps limit them.
@@ -144,13 +163,18 @@ func (l *Ledger) cancel(w *waiter) {
 	}
 }
 
-// dispatch evaluates all requests that wait in an account's queue, in order of arrival.
+// dispatch evaluates all requests that wait in an account's queue, in order of arrival. If a month has begun of which the
+// ledger does not hold the counters, they wait on until the maintenance goroutine has loaded them.
 func (l *Ledger) dispatch(account *owner) {
+	today := dateOf(l.clock())
+	if !l.holds(today.month) {
+		return
+	}
 	account.blocked = false
 	for _, w := range account.queue {
 		w.key.blocked = false
 	}
-	account.dispatched, _ = l.now()
+	account.dispatched = today
 	before := len(account.queue)
 	account.queue = slices.DeleteFunc(account.queue, l.decide)
 	l.waiting -= before - len(account.queue)
@@ -186,7 +210,7 @@ func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
 		r.request.Time = d.bucket.time
 	}
 	r.request.Time = r.request.Time.UTC()
-	w.key.recordUse(r.request.Time)
+	w.key.recordUse(r.request.Time, d.bucket.time)
 	r.prompt.Store(promptUnknown)
 	r.checkpointed = r.progress()
 	r.bucket.key.reserve(r.bucket.date.day, r.input, r.output)

@@ -15,6 +15,7 @@ import (
 
 	"basegate/budget"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // call is a call of Reserve in another goroutine. r and err may be read when it has returned.
@@ -286,9 +287,7 @@ func TestConcurrentRequestsNeverExceedACap(t *testing.T) {
 					settled.Load(), refused.Load(), l.Reserved(), l.Waiting())
 			}
 			var prompt, completion int64
-			rows, err := l.Usage(t.Context(), budget.Filter{}, budget.ByAccount)
-			must(t, err)
-			for _, r := range rows {
+			for _, r := range usageBy(t, l, usage.Filter{}, usage.ByAccount) {
 				prompt, completion = prompt+r.PromptTokens, completion+r.CompletionTokens
 			}
 			used := map[budget.Meter]int64{budget.Total: prompt + completion, budget.Input: prompt, budget.Output: completion}[c.meter]

@@ -8,13 +8,14 @@ import (
 	"basegate/database"
 )
 
-// recover marks the rows that a crash has left in flight as interrupted, and counts the tokens used in the current
-// month.
+// recover marks the rows that a crash has left in flight as interrupted, and loads the counters of the current month.
 func (l *Ledger) recover(ctx context.Context) error {
 	var interrupted int64
 	err := l.db.WriteExclusive(ctx, func(tx database.Tx) (err error) {
-		interrupted, err = interruptRequests(ctx, tx)
-		return err
+		if interrupted, err = interruptInFlight(ctx, tx); err != nil {
+			return err
+		}
+		return recoverLastUses(ctx, tx)
 	})
 	if err != nil {
 		return err
@@ -22,20 +23,7 @@ func (l *Ledger) recover(ctx context.Context) error {
 	if interrupted > 0 {
 		l.log.Info("requests that a crash left in flight are marked as interrupted", zap.Int64("requests", interrupted))
 	}
-	monthStart := dateOf(l.clock())
-	monthStart.day = 0
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.earliestMonth = monthStart.month
-	return selectDailyUsage(ctx, l.db.Read(), monthStart.start(), func(u dailyUsage) {
-		day := dateOf(u.day)
-		key, account := l.owners(&Payer{Key: u.key, Account: u.account})
-		key.recordUse(u.lastRequest)
-		for _, o := range []*owner{key, account} {
-			counters, _ := o.month(day.month)
-			counters.charge(day.day, u.prompt, u.completion)
-		}
-	})
+	return l.loadMonth(ctx)
 }
 
 // checkpoint writes the progress of the open requests that have advanced since the last checkpoint. Those that fail are

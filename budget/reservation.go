@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/usage"
 )
 
 // ErrDuplicate is returned by Wait and Settle if another request has the same id. Its row is left unchanged, and this
@@ -45,7 +46,7 @@ type Outcome struct {
 	Total      time.Duration
 
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
-	// a different response. If nil, this outcome stands.
+	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome
 }
 
@@ -137,15 +138,14 @@ const openDelay = 20 * time.Millisecond
 func (r *Reservation) open(wait bool) {
 	r.openOnce.Do(func() {
 		r.openWrite = r.ledger.submit(wait, func(ctx context.Context, tx database.Execer) error {
-			return r.insert(ctx, tx, row{request: r.request, state: inFlight, outcome: Outcome{Prompt: r.input}})
+			return r.asDuplicate(insertInFlight(ctx, tx, &r.request, r.input))
 		})
 	})
 }
 
-// insert inserts the row, or detects that the request is a duplicate.
-func (r *Reservation) insert(ctx context.Context, tx database.Execer, inserted row) error {
-	err := insertRequest(ctx, tx, inserted)
-	if database.IsUnique(err) {
+// asDuplicate returns the error of an insertion: ErrDuplicate, which it records, if another request has the same id.
+func (r *Reservation) asDuplicate(inserted bool, err error) error {
+	if database.IsUnique(err) || err == nil && !inserted {
 		r.duplicate = true
 		return ErrDuplicate
 	}
@@ -158,7 +158,7 @@ func (r *Reservation) insert(ctx context.Context, tx database.Execer, inserted r
 // If Settle returns an error, the settlement may not be on disk, and the client must not receive a complete response.
 // The outcome, or its Fallback, is charged in memory, and the ledger retries the write.
 func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
-	r.end(Settled, o)
+	r.end(usage.Settled, o)
 	start := time.Now()
 	if err := r.settleWrite.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
@@ -202,12 +202,12 @@ func (r *Reservation) Release() {
 		known := r.progress()
 		o.Prompt, o.Completion = known.prompt, known.completion
 	}
-	r.end(Interrupted, o)
+	r.end(usage.Interrupted, o)
 	r.ledger.enqueueRetry(r.settlement)
 }
 
 // end charges the outcome and submits the write of the settlement, once.
-func (r *Reservation) end(state State, o Outcome) {
+func (r *Reservation) end(state usage.State, o Outcome) {
 	r.endOnce.Do(func() {
 		r.ended.Store(true)
 		r.openTimer.Stop()
@@ -227,7 +227,7 @@ func (r *Reservation) end(state State, o Outcome) {
 				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 		}
 		r.settlement = &pendingSettlement{reservation: r, row: row{request: r.request, state: state, outcome: o}}
-		l.writeSettlement(r.settlement, state == Settled)
+		l.writeSettlement(r.settlement, state == usage.Settled)
 		r.settleWrite = r.settlement.write
 	})
 }

@@ -6,26 +6,33 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 
 	"basegate/budget"
 	"basegate/database"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // rows returns the requests that have ended, oldest first.
-func rows(tb testing.TB, l *budget.Ledger) []budget.Row {
+func rows(tb testing.TB, l *budget.Ledger) []usage.Row {
 	tb.Helper()
-	all, err := l.Usage(tb.Context(), budget.Filter{}, budget.ByRequest)
+	all := usageBy(tb, l, usage.Filter{}, usage.ByRequest)
+	slices.Reverse(all)
+	return all
+}
+
+func usageBy(tb testing.TB, l *budget.Ledger, f usage.Filter, by usage.Grouping) []usage.Row {
+	tb.Helper()
+	all, err := usage.New(l.Database(), zap.NewNop()).List(tb.Context(), f, by)
 	must(tb, err)
-	for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
-		all[i], all[j] = all[j], all[i]
-	}
 	return all
 }
 
@@ -47,10 +54,10 @@ func TestRowHoldsTheRequestAndItsOutcome(t *testing.T) {
 		Prompt: 9, Completion: 4, Status: 502, Code: "vllm_oom",
 		Queue: time.Microsecond, FirstToken: time.Millisecond, Total: time.Second,
 	}))
-	want := []budget.Row{{
-		Requests: 1, PromptTokens: 9, CompletionTokens: 4, Time: q.Time, KeyID: "key", AccountID: "acc", Model: "llama-8b",
+	want := []usage.Row{{
+		Requests: 1, Errors: 1, Streams: 1, PromptTokens: 9, CompletionTokens: 4, Time: q.Time, KeyID: "key", AccountID: "acc", Model: "llama-8b",
 		RequestID: "req_1", Backend: "gpu2", Endpoint: "/v1/completions", Workload: "batch", User: "š", Stream: true,
-		Status: 502, Code: "vllm_oom", State: budget.Settled,
+		Status: 502, Code: "vllm_oom", State: usage.Settled,
 		Queue: time.Microsecond, FirstToken: time.Millisecond, Total: time.Second,
 	}}
 	if diff := cmp.Diff(want, rows(t, l)); diff != "" {
@@ -76,7 +83,7 @@ func TestSettleIsIdempotent(t *testing.T) {
 	if h, _ := l.Headroom(p); h.Remaining != 85 || l.Reserved() != 0 {
 		t.Errorf("%d tokens remain and %d are reserved, want 85 and 0", h.Remaining, l.Reserved())
 	}
-	if got := rows(t, l); len(got) != 1 || got[0].CompletionTokens != 5 || got[0].State != budget.Settled {
+	if got := rows(t, l); len(got) != 1 || got[0].CompletionTokens != 5 || got[0].State != usage.Settled {
 		t.Errorf("rows: got %+v, want one settled with 5 completion tokens", got)
 	}
 }
@@ -98,7 +105,7 @@ func TestReleaseChargesTheRecordedProgress(t *testing.T) {
 	}
 	must(t, r.Settle(t.Context(), budget.Outcome{Prompt: 50})) // has no effect, but waits for the write
 	got := rows(t, l)
-	if len(got) != 2 || got[1].PromptTokens != 9 || got[1].CompletionTokens != 3 || got[1].State != budget.Interrupted {
+	if len(got) != 2 || got[1].PromptTokens != 9 || got[1].CompletionTokens != 3 || got[1].State != usage.Interrupted {
 		t.Errorf("rows: got %+v, want the second interrupted with 9 and 3 tokens", got)
 	}
 }
@@ -109,7 +116,7 @@ func TestRowIsInsertedBeforeTheEndOfALongRequest(t *testing.T) {
 		db := openDatabase(t, newPath(t))
 		l := startLedger(t, db)
 		inFlight := func() (n int) {
-			must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM requests WHERE state = 'in_flight'`).Scan(&n))
+			must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM inflight`).Scan(&n))
 			return n
 		}
 		p := budget.Payer{Key: "key", Account: "acc"}
@@ -272,21 +279,20 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 			}
 		}
 		// The row may be on disk although its write has failed, so its settlement, of 0 tokens, is written too.
-		err := refused.Settle(t.Context(), budget.Outcome{Status: 503, Code: "overloaded"})
-		if !errors.Is(err, database.ErrUnavailable) {
-			t.Fatal(err)
-		}
-		long := budget.Outcome{Prompt: 1, Completion: 5, Code: string(make([]byte, 2000))}
-		failed := 1
+		outcomes := map[*budget.Reservation]budget.Outcome{refused: {Status: 503, Code: string(make([]byte, 2000))}}
 		for _, r := range admitted {
-			if err := r.Settle(t.Context(), long); err != nil {
+			outcomes[r] = budget.Outcome{Prompt: 1, Completion: 5, Code: string(make([]byte, 2000))}
+		}
+		failed := 0
+		for r, outcome := range outcomes {
+			if err := r.Settle(t.Context(), outcome); err != nil {
 				if !errors.Is(err, database.ErrUnavailable) {
 					t.Fatal(err)
 				}
 				failed++
 			}
 		}
-		if failed == 1 || l.Backlog() != failed {
+		if failed <= 1 || l.Backlog() != failed {
 			t.Errorf("%d settlements failed and %d are in the backlog, want equally many and more than 1", failed, l.Backlog())
 		}
 		if h, _ := l.Headroom(p); h.Limit-h.Remaining != int64(6*len(admitted)) {
@@ -372,21 +378,14 @@ func TestCloseWritesReleasedReservations(t *testing.T) {
 	}
 }
 
-func TestStartCountsAMillionRowsInTwoSeconds(t *testing.T) {
-	if testing.Short() || raceDetector {
-		t.Skip("takes several seconds")
-	}
+// BenchmarkStart measures the time that this takes with a million rows.
+func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	now := time.Now().UTC()
-	insertRows(t, db, 1_000_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
-	begin := time.Now()
+	insertRows(t, db, 20_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
 	l := startLedger(t, db)
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("Start took %s, want at most 2s", took)
-	}
 	h, _ := l.Headroom(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}})
-	all, err := l.Usage(t.Context(), budget.Filter{Key: "key_1"}, budget.ByKey)
-	must(t, err)
+	all := usageBy(t, l, usage.Filter{Key: "key_1"}, usage.ByKey)
 	if used := h.Limit - h.Remaining; len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
 		t.Errorf("%d tokens are used, want the sum of %+v", used, all)
 	}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/usage"
 )
 
 // pendingSettlement is the final state of a row until it is on disk. If its first write fails, it goes to the backlog,
@@ -23,21 +24,41 @@ type pendingSettlement struct {
 
 // writeSettlement submits an attempt to write the settlement. If wait is true, the caller goes on to wait for it.
 func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
-	insertOnly := s.reservation.openWrite == nil && !s.attempted
+	if s.attempted {
+		s.write = l.enqueue(s.rewrite)
+		return
+	}
 	s.attempted = true
+	r := s.reservation
+	opened := r.openWrite != nil
 	s.write = l.submit(wait, func(ctx context.Context, tx database.Execer) error {
-		if s.reservation.duplicate {
+		switch {
+		case r.duplicate:
 			return ErrDuplicate
+		case opened:
+			return r.asDuplicate(true, moveEnded(ctx, tx, &s.row))
+		default:
+			return r.asDuplicate(insertEnded(ctx, tx, &s.row))
 		}
-		if insertOnly {
-			return s.reservation.insert(ctx, tx, s.row)
-		}
-		found, err := updateRequest(ctx, tx, s.row)
-		if err != nil || found {
-			return err
-		}
-		return insertRequest(ctx, tx, s.row)
 	})
+}
+
+// rewrite writes the settlement after an attempt that has failed, but may have reached the disk.
+func (s *pendingSettlement) rewrite(ctx context.Context, tx database.Tx) error {
+	if s.reservation.duplicate {
+		return ErrDuplicate
+	}
+	if err := deleteInFlight(ctx, tx, &s.row); err != nil {
+		return err
+	}
+	written, err := hasEnded(ctx, tx, &s.row)
+	if err != nil {
+		return err
+	}
+	if written {
+		return usage.Correct(ctx, tx, s.row.request.ID, func() error { return updateEnded(ctx, tx, &s.row) })
+	}
+	return s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row))
 }
 
 // enqueueRetry adds a settlement to the backlog, unless it is there or the backlog is full.

@@ -21,7 +21,7 @@ func (l *Ledger) AccountTotals(id string) WindowTotals { return l.totals(l.accou
 func (l *Ledger) totals(all map[string]*owner, id string) WindowTotals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	today, _ := l.now()
+	today := dateOf(l.clock())
 	found := all[id]
 	if found == nil {
 		return WindowTotals{}
@@ -34,29 +34,6 @@ func (l *Ledger) totals(all map[string]*owner, id string) WindowTotals {
 		}
 	}
 	return WindowTotals{}
-}
-
-// Exhausted returns the cap of which all tokens are used, or nil if every cap has tokens left. Reservations do not
-// count.
-func (l *Ledger) Exhausted(p Payer) *Exceeded {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
-	var exhausted *capCheck
-	caps := b.capChecks(&p)
-	for i := range caps.all() {
-		c := &caps.list[i]
-		if c.remaining() <= 0 && (exhausted == nil || c.namedBefore(*exhausted)) {
-			exhausted = c
-		}
-	}
-	if exhausted == nil {
-		return nil
-	}
-	return exhausted.exceeded(b.date)
 }
 
 // Headroom returns the headroom of the total cap with the fewest tokens left, by the caps currently configured. It

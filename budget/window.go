@@ -1,6 +1,9 @@
 package budget
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // date is a calendar day in UTC.
 type date struct {
@@ -57,12 +60,9 @@ func (m *monthCounters) charge(day int, input, output int64) {
 	m.output.used += output
 }
 
-// monthsKept is how many months of counters an owner keeps, for a clock that is set back.
-const monthsKept = 3
-
 // owner is a key or an account, with its counters.
 type owner struct {
-	months  []*monthCounters // those in which tokens were reserved or used, in order
+	months  []*monthCounters // in any order
 	blocked bool             // a queued request waits because of this owner's caps, so later requests wait behind it
 
 	// Of an account.
@@ -74,23 +74,23 @@ type owner struct {
 	writtenLastUse time.Time // the lastUse that is in the database
 }
 
-// month returns the counters of one month. If they are new, the oldest month may be dropped; dropped is its number, or
-// -1.
-func (o *owner) month(month int) (found *monthCounters, dropped int) {
-	at := len(o.months)
-	for at > 0 && o.months[at-1].month >= month {
-		at--
-		if o.months[at].month == month {
-			return o.months[at], -1
+// month returns the counters of one month, and creates them if they do not exist.
+func (o *owner) month(month int) *monthCounters {
+	for _, m := range o.months {
+		if m.month == month {
+			return m
 		}
 	}
-	found, dropped = &monthCounters{month: month}, -1
-	o.months = append(o.months, nil)
-	copy(o.months[at+1:], o.months[at:])
-	o.months[at] = found
-	if len(o.months) > monthsKept && at > 0 {
-		dropped = o.months[0].month
-		o.months = append(o.months[:0:0], o.months[1:]...)
-	}
-	return found, dropped
+	m := &monthCounters{month: month}
+	o.months = append(o.months, m)
+	return m
+}
+
+// reserves reports whether requests in flight were admitted in a month.
+func (o *owner) reserves(month int) bool {
+	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.total.reserved > 0 })
+}
+
+func (o *owner) dropMonth(month int) {
+	o.months = slices.DeleteFunc(o.months, func(m *monthCounters) bool { return m.month == month })
 }

@@ -44,6 +44,7 @@ func newAccountCreate() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&account.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
+	cmd.Flags().IntVar(&account.Concurrency, "concurrency", 0, maxConcurrencyHelp)
 	budgets.add(cmd.Flags())
 	return cmd
 }
@@ -53,8 +54,8 @@ func newAccountSet() *cobra.Command {
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set EMAIL",
-		Short: "Change an account's budgets, name or role",
-		Long:  "Change an account's budgets, name or role.\n" + setHelp,
+		Short: "Change an account's budgets, concurrency, name or role",
+		Long:  "Change an account's budgets, concurrency, name or role.\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
@@ -64,6 +65,9 @@ func newAccountSet() *cobra.Command {
 					}
 					if cmd.Flags().Changed("admin") {
 						f.Admin = fields.Admin
+					}
+					if cmd.Flags().Changed("concurrency") {
+						f.Concurrency = fields.Concurrency
 					}
 					budgets.apply(&f.Caps)
 				})
@@ -77,6 +81,7 @@ func newAccountSet() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
 	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
+	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, maxConcurrencyHelp)
 	budgets.add(cmd.Flags())
 	return asSetCommand(cmd)
 }
@@ -101,12 +106,16 @@ func newAccountList() *cobra.Command {
 	return cmd
 }
 
+// maxConcurrencyHelp explains the flag --concurrency of an account.
+const maxConcurrencyHelp = "the most requests at a time that a user can set for a key; 0: limits.concurrency_per_key"
+
 type accountJSON struct {
-	ID    string `json:"id"`
-	Email string `json:"email"`
-	Name  string `json:"name"`
-	Admin bool   `json:"admin"`
-	State string `json:"state"`
+	ID          string `json:"id"`
+	Email       string `json:"email"`
+	Name        string `json:"name"`
+	Admin       bool   `json:"admin"`
+	State       string `json:"state"`
+	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
 	budgetsJSON
 	CreatedAt time.Time `json:"created_at"`
 }
@@ -119,17 +128,18 @@ func printAccounts(cmd *cobra.Command, accounts []identity.Account, asJSON bool)
 			role = "admin"
 		}
 		budgets := newBudgetsJSON(a.Caps)
-		row := append([]string{a.Email, dash(a.Name), string(a.State), role}, budgets.cells()...)
+		concurrency, number := formatConcurrency(a.Concurrency)
+		row := append([]string{a.Email, dash(a.Name), string(a.State), role, concurrency}, budgets.cells()...)
 		rows = append(rows, append(row, formatTime(a.CreatedAt), a.ID))
 		objects = append(objects, accountJSON{
-			ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State),
+			ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State), Concurrency: number,
 			budgetsJSON: budgets, CreatedAt: a.CreatedAt.UTC(),
 		})
 	}
 	if asJSON {
 		return printJSON(cmd, objects)
 	}
-	headings := append([]string{"EMAIL", "NAME", "STATE", "ROLE"}, budgetHeadings...)
+	headings := append([]string{"EMAIL", "NAME", "STATE", "ROLE", "AT A TIME"}, budgetHeadings...)
 	return printTable(cmd, append(headings, "CREATED", "ID"), rows)
 }
 

@@ -37,7 +37,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &f):
-		fmt.Fprintln(stderr, "basegate:", err)
+		if !errors.As(err, new(*printedError)) {
+			fmt.Fprintln(stderr, "basegate:", err)
+		}
 		return exitFailed
 	default:
 		fmt.Fprintln(stderr, "basegate:", err)
@@ -59,7 +61,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newDatabase(), newVersion(),
 	)
 	return root
 }
@@ -74,6 +76,12 @@ type failure struct{ error }
 
 // Unwrap returns the marked error.
 func (f *failure) Unwrap() error { return f.error }
+
+// printedError marks an error that the command has written to stderr itself.
+type printedError struct{ error }
+
+// Unwrap returns the marked error.
+func (p *printedError) Unwrap() error { return p.error }
 
 // run returns a RunE whose errors are failures and not wrong arguments.
 func run(command func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {

@@ -78,8 +78,9 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	log := newLogger(cfg.Log, cmd.ErrOrStderr())
-	g, err := gateway.New(cmd.Context(), cfg, log)
+	log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
+	defer writer.Close(logFlushTimeout)
+	g, err := gateway.New(cmd.Context(), cfg, log, writer)
 	if err != nil {
 		return err
 	}

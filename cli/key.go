@@ -20,7 +20,7 @@ func newKey() *cobra.Command {
 	}
 	cmd.AddCommand(
 		newKeyCreate(), newKeyList(), newKeySet(),
-		newKeyStateCommand("pause ID", "Pause a key: it is refused until it is resumed", (*identity.Keys).Pause),
+		newKeyStateCommand("pause ID", "Pause a key: it is refused until the operator resumes it", (*identity.Keys).Pause),
 		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
 		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
 	)
@@ -63,7 +63,7 @@ func newKeySet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ID",
 		Short: "Change a key's budgets, name or concurrency",
-		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + setHelp,
+		Long:  "Change a key's budgets, name or concurrency.\n" + keyHelp + "\n" + keySetHelp + "\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
@@ -72,9 +72,10 @@ func newKeySet() *cobra.Command {
 						f.Name = fields.Name
 					}
 					if cmd.Flags().Changed("concurrency") {
-						f.Concurrency = fields.Concurrency
+						f.Concurrency, f.Operator.Concurrency = fields.Concurrency, fields.Concurrency
 					}
 					budgets.apply(&f.Caps)
+					budgets.apply(&f.Operator.Caps) // also those that the user has set to the same value
 				})
 				if err != nil {
 					return err
@@ -89,6 +90,10 @@ func newKeySet() *cobra.Command {
 	budgets.add(cmd.Flags())
 	return asSetCommand(cmd)
 }
+
+// keySetHelp says what a limit of the operator means.
+const keySetHelp = `A limit that is set here is the operator's: the key's user cannot raise or remove it. A budget "unbounded" and a
+concurrency of 0 leave it to the user again.`
 
 func newKeyList() *cobra.Command {
 	var asJSON bool
@@ -118,20 +123,34 @@ type keyJSON struct {
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
 	budgetsJSON
-	CreatedAt time.Time `json:"created_at"`
+	Operator  operatorJSON `json:"operator"`
+	CreatedAt time.Time    `json:"created_at"`
+}
+
+// operatorJSON is what the operator has set for a key; null is not set.
+type operatorJSON struct {
+	Paused      bool `json:"paused"` // only the operator can resume the key
+	Concurrency *int `json:"concurrency"`
+	budgetsJSON
+}
+
+// formatConcurrency returns a concurrency for tables and for JSON; 0 is the configured default.
+func formatConcurrency(n int) (text string, number *int) {
+	if n == 0 {
+		return "default", nil
+	}
+	return strconv.Itoa(n), &n
 }
 
 func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
 	rows, objects := [][]string{}, []keyJSON{}
 	for _, k := range all {
+		concurrency, number := formatConcurrency(k.Concurrency)
+		_, operators := formatConcurrency(k.Operator.Concurrency)
 		object := keyJSON{
 			ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-			budgetsJSON: newBudgetsJSON(k.Caps), CreatedAt: k.CreatedAt.UTC(),
-		}
-		concurrency := "default"
-		if k.Concurrency > 0 {
-			object.Concurrency = &k.Concurrency
-			concurrency = strconv.Itoa(k.Concurrency)
+			Concurrency: number, budgetsJSON: newBudgetsJSON(k.Caps), CreatedAt: k.CreatedAt.UTC(),
+			Operator: operatorJSON{k.PausedByOperator, operators, newBudgetsJSON(k.Operator.Caps)},
 		}
 		objects = append(objects, object)
 		row := append([]string{k.Prefix + "…", k.Name, k.Email, string(k.State), concurrency}, object.cells()...)

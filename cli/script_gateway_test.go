@@ -15,6 +15,7 @@ import (
 
 	"basegate/config"
 	"basegate/gateway"
+	"basegate/logwriter"
 )
 
 // startGateway is the command `startgateway`: it runs the gateway of config.yaml until the end of the script, with $MOCK
@@ -33,7 +34,9 @@ func startGateway(ts *testscript.TestScript, neg bool, args []string) {
 			m.Backends[i].URL = mock
 		}
 	}
-	g, err := gateway.New(context.Background(), c, zap.NewNop())
+	log := logwriter.New(io.Discard)
+	ts.Defer(func() { ts.Check(log.Close(applyTimeout)) })
+	g, err := gateway.New(context.Background(), c, zap.NewNop(), log)
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(g.Stop(context.Background())) })
 	ts.Check(g.Start(context.Background()))

@@ -17,6 +17,7 @@ import (
 
 	"basegate/config"
 	"basegate/gateway"
+	"basegate/logwriter"
 )
 
 func newServe() *cobra.Command {
@@ -33,22 +34,27 @@ func newServe() *cobra.Command {
 			}
 			signals, stopSignals := catchSignals()
 			defer stopSignals()
-			ballast := make([]byte, ballastSize)
-			defer runtime.KeepAlive(ballast)
-			log := newLogger(cfg.Log, cmd.ErrOrStderr())
-			g, err := gateway.New(cmd.Context(), cfg, log)
-			if err != nil {
-				return err
-			}
-			for _, w := range cfg.Warnings {
-				log.Warn("configuration", zap.String("at", w.Error()))
-			}
-			if err := g.Start(cmd.Context()); err != nil {
-				return err
-			}
-			return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
+			log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
+			return endLog(writer, serve(cmd, cfg, signals, log, writer))
 		}),
 	}
+}
+
+// serve runs the gateway until a signal or a failure stops it.
+func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log *zap.Logger, writer *logwriter.Writer) error {
+	ballast := make([]byte, ballastSize)
+	defer runtime.KeepAlive(ballast)
+	g, err := gateway.New(cmd.Context(), cfg, log, writer)
+	if err != nil {
+		return err
+	}
+	for _, w := range cfg.Warnings {
+		log.Warn("configuration", zap.String("at", w.Error()))
+	}
+	if err := g.Start(cmd.Context()); err != nil {
+		return err
+	}
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
 }
 
 // ballastSize is the size of a GC ballast, in bytes: an allocation that is never touched, and so takes no memory, but
@@ -58,11 +64,14 @@ func newServe() *cobra.Command {
 const ballastSize = 32 << 20
 
 // catchSignals starts to receive signals; stop ends that. It is called before the gateway logs that it listens,
-// because a signal sent in response to that message would otherwise kill the process.
+// because a signal sent in response to that message would otherwise kill the process. SIGPIPE is caught and dropped: it
+// would kill the process when the reader of its stdout or stderr has gone. Ignoring it instead would be inherited by
+// launch commands.
 func catchSignals() (signals <-chan os.Signal, stop func()) {
-	caught := make(chan os.Signal, 4)
+	caught, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
-	return caught, func() { signal.Stop(caught) }
+	signal.Notify(pipes, syscall.SIGPIPE)
+	return caught, func() { signal.Stop(caught); signal.Stop(pipes) }
 }
 
 // serveUntilSignal reloads the configuration on each SIGHUP, and returns after another signal or a failure has
@@ -111,8 +120,9 @@ func stop(ctx context.Context, g *gateway.Gateway, drain time.Duration, signals 
 	return nil
 }
 
-// newLogger returns a logger with the configured level and format.
-func newLogger(c config.Log, to io.Writer) *zap.Logger {
+// newLogger returns a logger with the configured level and format, and the writer through which it writes, which the
+// caller closes.
+func newLogger(c config.Log, to io.Writer) (*zap.Logger, *logwriter.Writer) {
 	level, err := zapcore.ParseLevel(c.Level)
 	if err != nil { // cannot happen: the configuration has been validated
 		level = zapcore.InfoLevel
@@ -125,5 +135,20 @@ func newLogger(c config.Log, to io.Writer) *zap.Logger {
 		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(encoding)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(to)), level))
+	writer := logwriter.New(to)
+	return zap.New(zapcore.NewCore(encoder, writer, level)), writer
+}
+
+// logFlushTimeout limits how long the end of a command waits for the reader of its log.
+const logFlushTimeout = 2 * time.Second
+
+// endLog writes the error that ends a command behind the lines of its log, and closes the log. Run would wait without a
+// limit for a reader that has stalled.
+func endLog(writer *logwriter.Writer, err error) error {
+	if err != nil {
+		fmt.Fprintln(writer, "basegate:", err)
+		err = &printedError{err}
+	}
+	writer.Close(logFlushTimeout) // an error means that nothing reads stderr, where it would be reported
+	return err
 }

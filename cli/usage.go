@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"basegate/budget"
 	"basegate/database"
 	"basegate/identity"
 	"basegate/report"
+	"basegate/usage"
 )
 
 // usageQuery has the flags of the usage command.
@@ -50,7 +50,7 @@ func newUsage() *cobra.Command {
 	q.flags = cmd.Flags()
 	q.flags.Var(&q.since, "since", "from this day or time on")
 	q.flags.Var(&q.until, "until", "up to this day, or before this time")
-	q.flags.StringVar(&q.by, "by", string(budget.ByRequest), "group by: "+groupings)
+	q.flags.StringVar(&q.by, "by", string(usage.ByRequest), "group by: "+groupings)
 	q.flags.StringVar(&q.account, "account", "", "only the account with the address `EMAIL`")
 	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID` or prefix")
 	q.flags.BoolVar(&q.asJSON, "json", false, "as JSON")
@@ -63,7 +63,7 @@ var errNoTime = errors.New("--since is not before --until: there is no time betw
 
 // validate refuses flags that make no sense for any ledger.
 func (q *usageQuery) validate() error {
-	if _, ok := report.CommandLineColumns(budget.Grouping(q.by)); !ok {
+	if _, ok := report.CommandLineColumns(usage.Grouping(q.by)); !ok {
 		return fmt.Errorf("--by %s: expected one of %s", q.by, strings.Join(report.CommandLineGroupings(), ", "))
 	}
 	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.at.Before(q.until.at) {
@@ -74,8 +74,8 @@ func (q *usageQuery) validate() error {
 
 // filter resolves the account and the key of the flags. An empty --account or --key is an error and not the absence of
 // a filter: a script whose variable is empty must not get the usage of all accounts.
-func (q *usageQuery) filter(ctx context.Context, store *identity.Store) (budget.Filter, error) {
-	f := budget.Filter{Since: q.since.at, Until: q.until.at}
+func (q *usageQuery) filter(ctx context.Context, store *identity.Store) (usage.Filter, error) {
+	f := usage.Filter{Since: q.since.at, Until: q.until.at}
 	if q.flags.Changed("account") {
 		a, err := store.Accounts.Find(ctx, q.account)
 		if err != nil {
@@ -104,17 +104,16 @@ func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	by := budget.Grouping(q.by)
+	by := usage.Grouping(q.by)
 	columns, _ := report.CommandLineColumns(by)
-	ledger := budget.New(db, zap.NewNop(), budget.Settings{})
-	usage := report.Usage{Columns: columns, Names: names, Rows: ledger.Rows(ctx, filter, by)}
+	u := report.Usage{Columns: columns, Names: names, Rows: usage.New(db, zap.NewNop()).Rows(ctx, filter, by)}
 	switch {
 	case q.asJSON:
-		err = usage.WriteJSON(out)
+		err = u.WriteJSON(out)
 	case q.asCSV:
-		err = usage.WriteCSV(out)
+		err = u.WriteCSV(out)
 	default:
-		err = usage.WriteTable(out)
+		err = u.WriteTable(out)
 	}
 	if err != nil {
 		return fmt.Errorf("print usage: %w", err)

@@ -160,7 +160,6 @@ func runWithKey(cmd *cobra.Command, s parity.Settings) (report *parity.Report, e
 		return parity.Run(cmd.Context(), s)
 	}
 	err = withStore(cmd, func(ctx context.Context, store *identity.Store) (err error) {
-		ctx = identity.WithActor(ctx, verifyEmail)
 		key, secret, err := createVerifyKey(ctx, store, s)
 		if err != nil {
 			return err

@@ -35,10 +35,11 @@ type Config struct {
 type Server struct {
 	Listen            string   // host:port of the API and the console
 	AdminListen       string   // host:port of health, metrics and profiles
+	AdminHosts        []string // names by which clients address AdminListen, besides those that need no listing
 	PublicURL         *url.URL // the gateway's address for clients and browsers, without a trailing slash
 	TLS               TLS
 	MaxBodyBytes      int64 // limit on one request body
-	MaxBufferedBytes  int64 // limit on the bodies of all waiting requests together
+	MaxBufferedBytes  int64 // limit on the memory of all requests together
 	ReadHeaderTimeout time.Duration
 	DrainTimeout      time.Duration  // 0: shutdown does not wait for running requests
 	TrustedProxies    []netip.Prefix // networks whose X-Forwarded-For is trusted
@@ -67,6 +68,7 @@ type Upstream struct {
 	FirstByteTimeout time.Duration // not streamed: the whole response; streamed: up to the first event
 	IdleTimeout      time.Duration // between two events of a stream
 	Attempts         int           // per request, 1 to 10
+	MaxAnswerBytes   int64         // limit on a plain response, and on one event of a stream
 }
 
 // Breaker holds the settings of the circuit breaker that each backend has.
@@ -91,6 +93,13 @@ type Log struct {
 // Console holds the settings of the web pages.
 type Console struct {
 	FeedbackWebhook *url.URL // receives all feedback; nil: feedback is not sent
+	AccessRequests  bool     // users without an account can request one
+	SavedPrompts    SavedPrompts
+}
+
+// SavedPrompts holds the limits of prompts that are saved in the workbench.
+type SavedPrompts struct {
+	MaxBytesPerAccount int64
 }
 
 // Model is one model with the backends that serve it.
@@ -151,10 +160,12 @@ func Default() *Config {
 			FirstByteTimeout: 15 * time.Minute,
 			IdleTimeout:      5 * time.Minute,
 			Attempts:         3,
+			MaxAnswerBytes:   256 << 20,
 		},
 		Breaker: Breaker{ConsecutiveFailures: 5, OpenFor: 30 * time.Second, HalfOpenRequests: 1},
 		Probe:   Probe{Interval: 5 * time.Second, Timeout: 2 * time.Second},
 		Log:     Log{Level: "info", Format: "json"},
+		Console: Console{AccessRequests: true, SavedPrompts: SavedPrompts{MaxBytesPerAccount: 100 << 20}},
 	}
 }
 

@@ -196,7 +196,7 @@ func everything(t *testing.T) *config.Config {
 	}
 	return &config.Config{
 		Server: config.Server{
-			Listen: ":8443", AdminListen: "[::1]:0",
+			Listen: ":8443", AdminListen: "[::1]:0", AdminHosts: []string{"gateway.example.org", "metrics"},
 			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org", Path: "/base"},
 			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
 			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second,
@@ -204,12 +204,13 @@ func everything(t *testing.T) *config.Config {
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
 		Limits:   config.Limits{ConcurrencyPerKey: 12},
-		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10},
+		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
 		Log:      config.Log{Level: "debug", Format: "console"},
 		Console: config.Console{
 			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
+			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
@@ -246,9 +247,9 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		Warnings: []config.Diagnostic{
-			warning(42, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(45, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(56, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(43, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(46, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(57, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 var (
 	errAddress = errors.New("host:port such as 127.0.0.1:8080, with a port from 0 to 65535")
+	errHost    = errors.New("the name of a host such as gateway.example.org, without a port")
 	errPath    = errors.New("the path of a file")
 )
 
@@ -23,6 +24,16 @@ func address(to *string) decodeFunc {
 		}
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 			return errAddress
+		}
+		return nil
+	})
+}
+
+// hostName decodes the name of a host.
+func hostName(to *string) decodeFunc {
+	return text(to, func(s string) error {
+		if s == "" || !isPrintable(s) || strings.ContainsAny(s, ":/@?#[]*") {
+			return errHost
 		}
 		return nil
 	})

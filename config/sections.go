@@ -19,7 +19,7 @@ func (c *Config) fields() []field {
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
 		key("log", func(v value) { v.section(c.Log.fields()...) }),
-		key("console", func(v value) { v.section(key("feedback_webhook", webhook(&c.Console.FeedbackWebhook))) }),
+		key("console", func(v value) { v.section(c.Console.fields()...) }),
 		required("models", nonEmptyList(&c.Models, model)),
 	}
 }
@@ -28,6 +28,7 @@ func (s *Server) fields() []field {
 	return []field{
 		key("listen", address(&s.Listen)),
 		key("admin_listen", address(&s.AdminListen)),
+		key("admin_hosts", list(&s.AdminHosts, hostName)),
 		key("public_url", serverURL(&s.PublicURL)),
 		key("tls", func(v value) {
 			v.section(key("cert", optionalPath(&s.TLS.Cert)), key("key", optionalPath(&s.TLS.Key)))
@@ -47,6 +48,7 @@ func (u *Upstream) fields() []field {
 		key("first_byte_timeout", duration(&u.FirstByteTimeout, minPositive)),
 		key("idle_timeout", duration(&u.IdleTimeout, minPositive)),
 		key("attempts", integer(&u.Attempts, 1, 10)),
+		key("max_answer_bytes", size(&u.MaxAnswerBytes)),
 	}
 }
 
@@ -69,6 +71,14 @@ func (l *Log) fields() []field {
 	return []field{
 		key("level", oneOf(&l.Level, "debug", "info", "warn", "error")),
 		key("format", oneOf(&l.Format, "json", "console")),
+	}
+}
+
+func (c *Console) fields() []field {
+	return []field{
+		key("feedback_webhook", webhook(&c.FeedbackWebhook)),
+		key("access_requests", boolean(&c.AccessRequests)),
+		key("saved_prompts", func(v value) { v.section(key("max_bytes_per_account", size(&c.SavedPrompts.MaxBytesPerAccount))) }),
 	}
 }
 

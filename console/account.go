@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"basegate/identity"
+	"basegate/internal/ratelimit"
 )
 
 // passwordForm is the data of the pages on which a user sets a password.
@@ -46,10 +47,10 @@ func (c *Console) acceptInvitation(r *request) error {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
-	_, session, err := c.sessions.AcceptInvitation(r.ctx(), token, password)
+	_, tokens, err := c.sessions.AcceptInvitation(r.ctx(), token, password)
 	switch {
 	case err == nil:
-		c.setSessionCookie(r, session)
+		c.setSignInCookies(r, tokens)
 		return r.redirect("/dashboard")
 	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
@@ -66,16 +67,29 @@ type accessForm struct {
 	Problem              string
 }
 
+var errAccessRequestsOff = &problem{
+	http.StatusForbidden, "Access cannot be requested here",
+	"This gateway takes no requests for access. Ask one of its administrators for an invitation.",
+}
+
 func (c *Console) requestAccessPage(r *request) error {
+	if !c.settings.Load().AccessRequests {
+		return errAccessRequestsOff
+	}
 	return c.render(r, "request-access", "Request access", accessForm{})
 }
 
 func (c *Console) requestAccess(r *request) error {
-	if retryIn := c.formLimiter.allow(c.settings.Load().ClientAddress(r.Request())); retryIn > 0 {
-		return errTooOften(retryIn)
+	if !c.settings.Load().AccessRequests {
+		return errAccessRequestsOff
+	}
+	if err := c.allowAnonymousForm(r); err != nil {
+		return err
 	}
 	form := accessForm{Email: r.field("email"), Name: r.field("name"), Purpose: r.field("purpose")}
-	err := c.accounts.RequestAccess(r.ctx(), form.Email, form.Name, form.Purpose)
+	err := c.accounts.RequestAccess(r.ctx(), identity.AccessRequest{
+		Email: form.Email, Name: form.Name, Purpose: form.Purpose, Network: ratelimit.Network(c.clientAddress(r)),
+	})
 	switch {
 	case err == nil:
 		return c.render(r, "requested", "Request access", nil)
@@ -97,16 +111,16 @@ func (c *Console) changePassword(r *request) error {
 		form.Problem = "The two passwords differ."
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
 	}
-	address := c.settings.Load().ClientAddress(r.Request())
-	token, err := c.sessions.ChangePassword(r.ctx(), r.account.Email, r.Request().PostFormValue("present"), next, address)
+	present := c.credentials(r, r.account.Email, r.Request().PostFormValue("present"))
+	tokens, err := c.sessions.ChangePassword(r.ctx(), present, next)
 	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
-		c.setSessionCookie(r, token)
+		c.setSignInCookies(r, tokens)
 		form.Done = "The password is changed. All other sessions have ended."
 		return c.render(r, "account", "Account", form)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
+		form.Problem = tooManyAttempts(r, tooMany)
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The present password is wrong."
 	case errors.Is(err, identity.ErrBadPassword):
@@ -121,6 +135,6 @@ func (c *Console) signOutEverywhere(r *request) error {
 	if err := c.sessions.SignOutEverywhere(r.ctx(), r.account.Email); err != nil {
 		return err
 	}
-	c.setSessionCookie(r, "")
+	c.deleteSessionCookie(r)
 	return r.redirect("/sign-in")
 }

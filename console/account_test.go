@@ -1,8 +1,11 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
+
+	"basegate/console"
 )
 
 func TestInvitationSetsThePasswordOnceAndSignsIn(t *testing.T) {
@@ -48,6 +51,57 @@ func TestAccessRequestsAreApprovedOrDeclined(t *testing.T) {
 		got = b.post("/request-access", "email", "x@example.org", "name", "X", "purpose", "P")
 	}
 	wantStatus(t, "the fourteenth form of an address", got, http.StatusTooManyRequests)
+}
+
+// 500 strangers could close the form for requests, each with a request of their own.
+func TestStrangersOfFewNetworksCannotCloseTheAccessRequestForm(t *testing.T) {
+	s := newSite(t, addressFromHeader)
+	b := s.browser()
+	for i := range 520 {
+		address := fmt.Sprintf("192.0.2.%d", i%250)
+		if i%2 == 0 {
+			address = fmt.Sprintf("2001:db8:0:%x::%x", i%200, i)
+		}
+		b.postFrom(address, "/request-access", "email", fmt.Sprintf("%d@example.org", i), "name", "N", "purpose", "P")
+	}
+	got := b.postFrom("198.51.100.1", "/request-access", "email", "bea@example.org", "name", "Bea", "purpose", "P")
+	wantStatus(t, "a request from another network", got, http.StatusOK)
+	if _, err := s.accounts.Find(t.Context(), "bea@example.org"); err != nil {
+		t.Errorf("the request was not recorded: %v", err)
+	}
+}
+
+func TestAdministratorDeclinesAllRequestsOfANetwork(t *testing.T) {
+	s := newSite(t, addressFromHeader)
+	s.account("root@example.org", true)
+	for i, address := range []string{"192.0.2.1", "192.0.2.2", "198.51.100.1"} {
+		got := s.browser().postFrom(address, "/request-access", "email", fmt.Sprintf("%d@example.org", i), "name", "N", "purpose", "P")
+		wantStatus(t, "request", got, http.StatusOK)
+	}
+	root := s.signIn("root@example.org")
+	page := root.get("/admin/accounts").body
+	has(t, page, "192.0.2.0/24", "198.51.100.0/24", `aria-label="Decline all from 192.0.2.0/24"`)
+	lacks(t, page, `aria-label="Decline all from 198.51.100.0/24"`)
+	wantRedirect(t, "decline", root.post("/admin/decline-network", "network", "192.0.2.0/24"), "/admin/accounts")
+	page = root.get("/admin/accounts").body
+	has(t, page, "2@example.org")
+	lacks(t, page, "0@example.org", "1@example.org")
+	has(t, root.get("/admin/audit").body, "decline accounts", "2 requests for access")
+}
+
+func TestAccessRequestsCanBeSwitchedOff(t *testing.T) {
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) { s.AccessRequests = false })
+	b := s.browser()
+	lacks(t, b.get("/sign-in").body, "/request-access")
+	has(t, b.get("/sign-in").body, "Ask an administrator for an")
+	form := b.post("/request-access", "email", "bea@example.org", "name", "Bea", "purpose", "P")
+	for what, got := range map[string]response{"page": b.get("/request-access"), "form": form} {
+		wantStatus(t, what, got, http.StatusForbidden)
+		has(t, got.body, "takes no requests for access", "an invitation")
+	}
+	if _, err := s.accounts.Find(t.Context(), "bea@example.org"); err == nil {
+		t.Error("the request was recorded")
+	}
 }
 
 func TestPasswordChangeNeedsTheCurrentPasswordAndEndsOtherSessions(t *testing.T) {

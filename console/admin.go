@@ -10,14 +10,22 @@ import (
 
 // Limits of the lists that only grow.
 const (
-	maxFeedbackShown = 200
-	maxAuditShown    = 500
+	maxFeedbackShown       = 200
+	maxAuditShown          = 500
+	maxAccessRequestsShown = 100
 )
 
 // accountsPage is the data of the page of all accounts and all requests for access.
 type accountsPage struct {
-	Requests []identity.AccessRequest
-	Accounts []accountRow
+	Requests     []accessRequestRow // the oldest
+	MoreRequests int                // that are not shown
+	Accounts     []accountRow
+}
+
+// accessRequestRow is one request for access of the list.
+type accessRequestRow struct {
+	identity.AccessRequest
+	OfNetwork int // number of the requests shown that came from its network
 }
 
 // accountRow is one account of the list.
@@ -34,7 +42,7 @@ func (c *Console) adminAccountsPage(r *request) error {
 	ctx := r.ctx()
 	var page accountsPage
 	var err error
-	if page.Requests, err = c.accounts.AccessRequests(ctx); err != nil {
+	if page.Requests, page.MoreRequests, err = c.accessRequestRows(ctx); err != nil {
 		return err
 	}
 	accounts, err := c.accounts.List(ctx)
@@ -58,6 +66,26 @@ func (c *Console) adminAccountsPage(r *request) error {
 		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
 	return c.render(r, "admin-accounts", "Accounts", page)
+}
+
+// accessRequestRows returns the oldest open requests for access, and the number of the others.
+func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRow, more int, err error) {
+	oldest, open, err := c.accounts.AccessRequests(ctx, maxAccessRequestsShown)
+	if err != nil {
+		return nil, 0, err
+	}
+	ofNetwork := map[string]int{}
+	for _, a := range oldest {
+		ofNetwork[a.Network]++
+	}
+	for _, a := range oldest {
+		row := accessRequestRow{AccessRequest: a}
+		if a.Network != "" {
+			row.OfNetwork = ofNetwork[a.Network]
+		}
+		rows = append(rows, row)
+	}
+	return rows, max(open-len(oldest), 0), nil
 }
 
 // createdInvitation is a new invitation, which is shown only once.
@@ -94,14 +122,22 @@ func (c *Console) decline(r *request) error {
 	return r.redirect("/admin/accounts")
 }
 
+func (c *Console) declineNetwork(r *request) error {
+	if _, err := c.accounts.DeclineNetwork(r.ctx(), r.field("network")); err != nil {
+		return asInvalid(err)
+	}
+	return r.redirect("/admin/accounts")
+}
+
 // adminAccount is the data of an account's page for administrators.
 type adminAccount struct {
 	identity.Account
 	gauges
-	Form    capFields
-	Keys    []keyRow
-	Self    bool // the account is the administrator's own
-	Problem string
+	Form           capFields
+	MaxConcurrency string // form field of Account.Concurrency
+	Keys           []keyRow
+	Self           bool // the account is the administrator's own
+	Problem        string
 }
 
 // pathAccount returns the account in the path.
@@ -123,7 +159,9 @@ func (c *Console) adminAccountPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	return c.showAccount(r, http.StatusOK, adminAccount{Account: a, Form: newCapFields(a.Caps)})
+	return c.showAccount(r, http.StatusOK, adminAccount{
+		Account: a, Form: newCapFields(a.Caps), MaxConcurrency: formatConcurrency(a.Concurrency),
+	})
 }
 
 // showAccount renders an account's page with its keys and its usage.
@@ -142,13 +180,17 @@ func (c *Console) setAccount(r *request) error {
 	if err != nil {
 		return err
 	}
-	page := adminAccount{Account: a, Form: r.capFields()}
+	page := adminAccount{Account: a, Form: r.capFields(identity.Key{}), MaxConcurrency: r.field("concurrency")}
 	name := r.field("name")
 	admin := r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 	caps, err := r.caps()
+	var concurrency int
+	if err == nil {
+		concurrency, err = parseConcurrency(page.MaxConcurrency)
+	}
 	if err == nil {
 		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
-			f.Name, f.Caps, f.Admin = name, caps, admin
+			f.Name, f.Caps, f.Admin, f.Concurrency = name, caps, admin, concurrency
 		})
 		err = asInvalid(err)
 	}
@@ -212,8 +254,9 @@ func (c *Console) pathKeyPage(r *request) (keyPage, error) {
 		}
 		a, err := c.accounts.Find(r.ctx(), k.Email)
 		return keyPage{
-			keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: a.Caps, Concurrency: concurrencyField(k),
-			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
+			keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
+			Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
+			Back:        "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
 		}, err
 	}
 	return keyPage{}, errNotFound

@@ -193,7 +193,8 @@ func (s *site) adasState() string {
 	keys, err := s.keys.ListOf(s.t.Context(), a.ID)
 	must(s.t, err)
 	var prompts string
-	const text = "SELECT coalesce(group_concat(name || version || document), '') FROM prompts WHERE account_id = $1"
+	const text = `SELECT coalesce(group_concat(p.name || p.version || c.data), '')
+		FROM prompts p JOIN prompt_chunks c ON c.content_id = p.content_id WHERE p.account_id = $1`
 	must(s.t, s.db.Read().QueryRowContext(s.t.Context(), text, a.ID).Scan(&prompts))
 	return fmt.Sprintf("%+v %+v %s", a, keys, prompts)
 }
@@ -208,11 +209,13 @@ func (s *site) databaseContent() string {
 		"SELECT hash FROM passwords",
 		"SELECT hex(token_hash) FROM invitations",
 		"SELECT hex(token_hash) FROM sessions",
+		"SELECT hex(token_hash) || used_at FROM known_browsers",
 		"SELECT account_id FROM access_requests",
 		"SELECT id FROM audit",
 		"SELECT id FROM feedback",
 		"SELECT request_id FROM requests",
 		"SELECT id || version || updated_at FROM prompts",
+		"SELECT content_id || n || hex(data) FROM prompt_chunks",
 	} {
 		rows, err := s.db.Read().Query(query + " ORDER BY 1")
 		must(s.t, err)
@@ -230,7 +233,7 @@ func (s *site) databaseContent() string {
 func TestGETRequestsChangeNothing(t *testing.T) {
 	s, k := newSiteWithUsage(t)
 	root := s.account("root@example.org", true)
-	must(t, s.accounts.RequestAccess(t.Context(), "bea@example.org", "Bea", "poems"))
+	must(t, s.accounts.RequestAccess(t.Context(), identity.AccessRequest{Email: "bea@example.org", Name: "Bea", Purpose: "poems"}))
 	_, token, err := s.accounts.Invite(t.Context(), "ada@example.org")
 	must(t, err)
 	b := s.signIn("root@example.org")

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"basegate/budget"
+	"basegate/usage"
 )
 
 // chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the
@@ -57,7 +57,7 @@ type dayRow struct {
 const maxSeries = 6
 
 // newChart draws the ledger's rows by day and model.
-func newChart(m month, rows []budget.Row) chart {
+func newChart(m month, rows []usage.Row) chart {
 	c := chart{Series: rank(rows)}
 	index := map[string]int{}
 	for i, s := range c.Series {
@@ -81,7 +81,7 @@ func newChart(m month, rows []budget.Row) chart {
 }
 
 // rank orders the models by their tokens. If there are more than maxSeries, the last series is the sum of the rest.
-func rank(rows []budget.Row) []series {
+func rank(rows []usage.Row) []series {
 	tokens := map[string]int64{}
 	for _, r := range rows {
 		tokens[r.Model] += r.PromptTokens + r.CompletionTokens

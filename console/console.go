@@ -1,7 +1,7 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
-// from another origin, and stores nothing in the browser but the session cookie and the choice of a light or dark
-// theme.
+// from another origin, and stores nothing in the browser but the session cookie, the cookie by which accounts know the
+// browser, and the choice of a light or dark theme.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
@@ -24,6 +24,9 @@ import (
 	"basegate/docs"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/internal/ratelimit"
+	"basegate/prompts"
+	"basegate/usage"
 )
 
 // Settings are the part of the configuration that a reload may change.
@@ -31,6 +34,7 @@ type Settings struct {
 	PublicURL       *url.URL                   // of the gateway, for browsers and clients
 	ClientAddress   func(*http.Request) string // returns the address of a request's client
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
+	AccessRequests  bool                       // users without an account can request one
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Warm.
@@ -40,8 +44,10 @@ type Deps struct {
 	Sessions  *identity.Sessions
 	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
+	Usage     *usage.Store
 	Fleet     *fleet.Fleet
-	DB        *database.DB      // stores feedback and saved prompts
+	DB        *database.DB // stores feedback
+	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
 	Log       *zap.Logger
 	Warm      Warmer // nil if models cannot be started from the console
@@ -56,15 +62,19 @@ type Console struct {
 	sessions    *identity.Sessions
 	auditLog    *identity.AuditLog
 	ledger      *budget.Ledger
+	usages      *usage.Store
+	downloads   downloads
+	patience    time.Duration // with the clients of downloads
 	fleet       *fleet.Fleet
 	db          *database.DB
+	prompts     *prompts.Store
 	warm        Warmer
 	completer   Completer
 	tokenTexts  tokenTexts
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
-	formLimiter formLimiter // for clients that are not signed in
+	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
 	tutorial    []docs.Page
@@ -75,9 +85,11 @@ type Console struct {
 func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
-		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, warm: d.Warm, completer: d.Completer, log: d.Log,
+		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
+		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
+		formLimiter: ratelimit.New(anonymousForms),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)

@@ -112,7 +112,7 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 	}
 	rows := make([]keyRow, len(keys))
 	for i, k := range keys {
-		rows[i] = keyRow{Key: k, gauges: newGauges(c.ledger.KeyTotals(k.ID), k.Caps), Form: newCapFields(k.Caps)}
+		rows[i] = keyRow{Key: k, gauges: newGauges(c.ledger.KeyTotals(k.ID), k.Caps), Form: newKeyCapFields(k)}
 		if rows[i].LastUse, err = c.ledger.LastUse(ctx, k.ID); err != nil {
 			return nil, err
 		}
@@ -158,6 +158,7 @@ func budgetWarning(owner, effect string, e *budget.Exceeded) string {
 // capFields are the form fields of caps: digits, or empty for unbounded.
 type capFields struct {
 	Month, Day, Input, Output string
+	Operator                  quota.Caps // what the operator has set for the key
 }
 
 func newCapFields(c quota.Caps) capFields {
@@ -167,12 +168,21 @@ func newCapFields(c quota.Caps) capFields {
 		}
 		return limit.String()
 	}
-	return capFields{format(c.MonthTotal), format(c.DayTotal), format(c.MonthInput), format(c.MonthOutput)}
+	return capFields{
+		Month: format(c.MonthTotal), Day: format(c.DayTotal), Input: format(c.MonthInput), Output: format(c.MonthOutput),
+	}
 }
 
-// capFields returns the caps of a form as the user has entered them.
-func (r *request) capFields() capFields {
-	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")}
+// newKeyCapFields returns the form fields of a key's caps.
+func newKeyCapFields(k identity.Key) capFields {
+	fields := newCapFields(k.Caps)
+	fields.Operator = k.Operator.Caps
+	return fields
+}
+
+// capFields returns the caps of a key's or an account's form as the user has entered them. For an account, k is zero.
+func (r *request) capFields(k identity.Key) capFields {
+	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output"), k.Operator.Caps}
 }
 
 // caps parses the caps of a form.

@@ -20,18 +20,8 @@ func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
 	return forecastText(month{begin}, used, limit, now)
 }
 
-// The limits of forms that are sent without signing in.
-const (
-	FormBurst      = formBurst
-	FormInterval   = formInterval
-	MaxFormSenders = maxFormSenders
-)
+// SetPatience sets how long the client of a download may read nothing.
+func (c *Console) SetPatience(d time.Duration) { c.patience = d }
 
-// FormLimiter exports formLimiter.
-type FormLimiter struct{ limiter formLimiter }
-
-// Allow takes a token of the address, or returns the time until there is one.
-func (l *FormLimiter) Allow(address string) (retryIn time.Duration) { return l.limiter.allow(address) }
-
-// Len returns the number of addresses with a bucket.
-func (l *FormLimiter) Len() int { return len(l.limiter.buckets) }
+// MaxDownloads is the limit of the downloads of an account at the same time.
+const MaxDownloads = maxDownloads

@@ -48,8 +48,8 @@ func (c *Console) feedbackPage(r *request) error {
 
 func (c *Console) sendFeedback(r *request) error {
 	if !r.signedIn() {
-		if retryIn := c.formLimiter.allow(c.settings.Load().ClientAddress(r.Request())); retryIn > 0 {
-			return errTooOften(retryIn)
+		if err := c.allowAnonymousForm(r); err != nil {
+			return err
 		}
 	}
 	f := feedback{

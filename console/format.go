@@ -51,6 +51,19 @@ func formatShort(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// formatBytes formats a size with a binary unit and at most one decimal: 950 bytes, 1.2 KiB, 100 MiB.
+func formatBytes(n int64) string {
+	for _, unit := range []struct {
+		size int64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= unit.size {
+			return strconv.FormatFloat(math.Round(float64(n)/float64(unit.size)*10)/10, 'f', -1, 64) + "\u202f" + unit.name
+		}
+	}
+	return formatCount(int(n), "byte", "bytes")
+}
+
 // formatLimit formats the tokens of a bounded cap.
 func formatLimit(c quota.Cap) string {
 	tokens, _ := c.Tokens()

@@ -25,6 +25,8 @@ import (
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/prompts"
+	"basegate/usage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,6 +44,7 @@ type site struct {
 	accounts *identity.Accounts
 	sessions *identity.Sessions
 	auditLog *identity.AuditLog
+	prompts  *prompts.Store
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
 }
@@ -60,6 +63,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
 		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
 	}
+	s.prompts = prompts.New(db, zap.NewNop(), prompts.Settings{MaxBytesPerAccount: 100 << 20})
 	must(t, s.keys.Start(t.Context()))
 	t.Cleanup(s.keys.Close)
 	must(t, s.ledger.Start(t.Context()))
@@ -72,11 +76,12 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	}}, fleetSettings, http.DefaultTransport, nil, zap.NewNop())
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
-		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
+		ClientAddress: func(*http.Request) string { return "192.0.2.1" }, AccessRequests: true,
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, DB: db, Prompts: s.prompts,
+		Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{},
 	}
 	for _, c := range change {
@@ -172,6 +177,21 @@ func (b *browser) send(method, path string, form url.Values, header ...string) r
 	body, err := io.ReadAll(resp.Body)
 	must(b.t, err)
 	return response{resp.StatusCode, resp.Header, string(body)}
+}
+
+// addressFromHeader lets tests choose the client's address.
+func addressFromHeader(s *console.Settings, _ *console.Deps) {
+	s.ClientAddress = func(r *http.Request) string { return r.Header.Get("Client-Address") }
+}
+
+// postFrom is post from an address. See addressFromHeader.
+func (b *browser) postFrom(address, path string, fields ...string) response {
+	b.t.Helper()
+	form := map[string][]string{}
+	for i := 0; i < len(fields); i += 2 {
+		form[fields[i]] = []string{fields[i+1]}
+	}
+	return b.send(http.MethodPost, path, form, "Client-Address", address)
 }
 
 // sendJSON sends a JSON body, as the workbench's scripts do.

@@ -14,7 +14,8 @@ var inputErrors = []error{
 	identity.ErrNoAccount, identity.ErrEmailTaken, identity.ErrBadEmail, identity.ErrBadName, identity.ErrBadCap,
 	identity.ErrAboveAccount, identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrKeyRevoked,
 	identity.ErrAccountDisabled, identity.ErrAccountPending, identity.ErrBadPassword, identity.ErrBadPurpose,
-	identity.ErrTooManyAccessRequests, identity.ErrNotPending,
+	identity.ErrTooManyAccessRequests, identity.ErrTooManyFromNetwork, identity.ErrNotPending,
+	identity.ErrSetByOperator, identity.ErrConcurrencyAboveAccount,
 }
 
 // isInputError reports whether the user's input caused the error, so that the user gets to see its text.

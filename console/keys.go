@@ -15,9 +15,26 @@ import (
 type newKeyForm struct {
 	Name        string
 	Caps        capFields
-	Concurrency string
+	Concurrency concurrencyField
 	Account     quota.Caps // upper limits of the key's caps
 	Problem     string
+}
+
+// concurrencyField is the form field of a key's concurrency.
+type concurrencyField struct {
+	Value      string // digits, or empty for the configured default
+	Max        int    // that the user can enter; 0: any number
+	ByOperator bool   // the operator has set it
+	Fixed      bool   // the user cannot change it
+}
+
+// concurrencyField returns the field of a key of an account, as the user of the request can fill it in.
+func (c *Console) concurrencyField(r *request, a identity.Account, value string, k identity.Key) concurrencyField {
+	f := concurrencyField{Value: value, ByOperator: k.Operator.Concurrency > 0}
+	if !r.account.Admin {
+		f.Fixed, f.Max = f.ByOperator, c.keys.MaxConcurrency(a)
+	}
+	return f
 }
 
 // createdKey is a new key with its secret, which is shown only once.
@@ -29,14 +46,16 @@ type createdKey struct {
 }
 
 func (c *Console) newKeyPage(r *request) error {
-	return c.render(r, "new-key", "New key", newKeyForm{Account: r.account.Caps})
+	return c.render(r, "new-key", "New key", newKeyForm{
+		Account: r.account.Caps, Concurrency: c.concurrencyField(r, r.account, "", identity.Key{}),
+	})
 }
 
 // createKey responds with the secret instead of a redirect, because the secret is stored nowhere.
 func (c *Console) createKey(r *request) error {
 	form := newKeyForm{
-		Name: r.field("name"), Concurrency: r.field("concurrency"), Account: r.account.Caps,
-		Caps: r.capFields(),
+		Name: r.field("name"), Account: r.account.Caps, Caps: r.capFields(identity.Key{}),
+		Concurrency: c.concurrencyField(r, r.account, r.field("concurrency"), identity.Key{}),
 	}
 	reject := func(text string) error {
 		form.Problem = text
@@ -46,7 +65,7 @@ func (c *Console) createKey(r *request) error {
 	if err != nil {
 		return reject(err.Error())
 	}
-	concurrency, err := parseConcurrency(form.Concurrency)
+	concurrency, err := parseConcurrency(form.Concurrency.Value)
 	if err != nil {
 		return reject(err.Error())
 	}
@@ -123,8 +142,8 @@ func (c *Console) changeKey(r *request, k identity.Key, next string) error {
 // keyPage is the data of a key's page, for its owner or for an administrator.
 type keyPage struct {
 	keyRow
-	Account     quota.Caps
-	Concurrency string
+	Account     identity.Account // of the key
+	Concurrency concurrencyField
 	Problem     string
 	Back        string // path of the page that links here
 	Action      string // path that the forms are sent to
@@ -136,8 +155,9 @@ func (c *Console) ownKeyPage(r *request) error {
 		return err
 	}
 	return c.showKey(r, http.StatusOK, keyPage{
-		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: r.account.Caps,
-		Concurrency: concurrencyField(k), Back: "/dashboard", Action: "/keys/" + k.ID,
+		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: r.account,
+		Concurrency: c.concurrencyField(r, r.account, formatConcurrency(k.Concurrency), k),
+		Back:        "/dashboard", Action: "/keys/" + k.ID,
 	})
 }
 
@@ -151,12 +171,12 @@ func (c *Console) showKey(r *request, status int, p keyPage) error {
 	return c.renderStatus(r, status, "key", "Key "+p.Name, p)
 }
 
-// concurrencyField formats a key's concurrency as the form has it.
-func concurrencyField(k identity.Key) string {
-	if k.Concurrency == 0 {
+// formatConcurrency formats a concurrency as forms have it.
+func formatConcurrency(n int) string {
+	if n == 0 {
 		return ""
 	}
-	return strconv.Itoa(k.Concurrency)
+	return strconv.Itoa(n)
 }
 
 func (c *Console) setOwnKey(r *request) error {
@@ -164,19 +184,23 @@ func (c *Console) setOwnKey(r *request) error {
 	if err != nil {
 		return err
 	}
-	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
+	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account, Back: "/dashboard", Action: "/keys/" + k.ID}
 	return c.setKey(r, page)
 }
 
-// setKey saves the fields of a key's form. If one is invalid, it shows the form again.
+// setKey saves the fields of a key's form. If one is invalid, it shows the form again. A form without a concurrency, which
+// is not sent if the field is disabled, does not change it.
 func (c *Console) setKey(r *request, page keyPage) error {
-	page.Form = r.capFields()
-	page.Concurrency = r.field("concurrency")
+	page.Form = r.capFields(page.Key)
 	name := r.field("name")
 	caps, err := r.caps()
-	var concurrency int
+	concurrency := page.Key.Concurrency
+	page.Concurrency = c.concurrencyField(r, page.Account, formatConcurrency(concurrency), page.Key)
+	if r.Request().PostForm.Has("concurrency") {
+		page.Concurrency.Value = r.field("concurrency")
+	}
 	if err == nil {
-		concurrency, err = parseConcurrency(page.Concurrency)
+		concurrency, err = parseConcurrency(page.Concurrency.Value)
 	}
 	if err != nil {
 		page.Problem = err.Error()

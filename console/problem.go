@@ -29,7 +29,7 @@ func (p *problem) Error() string { return p.text }
 var (
 	errNotFound = &problem{
 		http.StatusNotFound, "There is no such page",
-		"The address is wrong, or what was here is gone.",
+		"The address is wrong, or the page no longer exists.",
 	}
 	errSignedOut = &problem{
 		http.StatusUnauthorized, "Nobody is signed in",
@@ -41,11 +41,23 @@ var (
 	}
 	errTooLarge = &problem{
 		http.StatusRequestEntityTooLarge, "This is too long",
-		"The form holds more than is taken at once. Nothing was changed.",
+		"The form is larger than the limit. Nothing was changed.",
+	}
+	errUnreadable = &problem{
+		http.StatusBadRequest, "This cannot be read",
+		"What was sent arrived incomplete or malformed. Nothing was changed.",
 	}
 	errNoDatabase = &problem{
 		http.StatusServiceUnavailable, "The database does not answer",
 		"Nothing was changed. Try again in a moment.",
+	}
+	errBusy = &problem{
+		http.StatusServiceUnavailable, "Too much is being read at once",
+		"Other pages or downloads of your account or of others are being made. Try again in a few seconds.",
+	}
+	errTooSlow = &problem{
+		http.StatusServiceUnavailable, "This takes too long",
+		"There is too much to read for one page. Try again later, or choose less.",
 	}
 	errInternal = &problem{
 		http.StatusInternalServerError, "Something went wrong",
@@ -58,6 +70,14 @@ func (*Console) notFound(*request) error { return errNotFound }
 // invalid returns the problem of a form field or a value that is not accepted.
 func invalid(text string) *problem {
 	return &problem{http.StatusUnprocessableEntity, "This cannot be taken over", text}
+}
+
+// unreadable returns the error for a body that cannot be read. An error of the body's limit stays as it is.
+func unreadable(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge
+	}
+	return errUnreadable
 }
 
 // renderError is middleware that makes the console's request from echo's context, and responds with the error that the
@@ -110,6 +130,11 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	case errors.Is(err, database.ErrUnavailable):
 		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errNoDatabase
+	case errors.Is(err, database.ErrReportsBusy):
+		return errBusy
+	case errors.Is(err, database.ErrReportTooLong):
+		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
+		return errTooSlow
 	case errors.Is(err, context.Canceled): // the client has disconnected
 		return errInternal
 	}
@@ -117,9 +142,19 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	return errInternal
 }
 
+// retryAfter is when to try again what is not available, in seconds.
+const retryAfter = "5"
+
+func (p *problem) setHeaders(header http.Header) {
+	if p.status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", retryAfter)
+	}
+}
+
 // sendErrorPage responds to a browser with an error.
 func (c *Console) sendErrorPage(r *request, err error) {
 	p := c.problemOf(r, err)
+	p.setHeaders(r.Response().Header())
 	data := map[string]string{"Title": p.title, "Text": p.text}
 	if err := c.renderStatus(r, p.status, "problem", p.title, data); err != nil {
 		c.log.Debug("send page", zap.Error(err))
@@ -137,6 +172,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 		return
 	}
 	p := c.problemOf(r, err)
+	p.setHeaders(header)
 	code := strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_")
 	object := map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}
 	err = r.sendJSON(p.status, map[string]any{"error": object})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"basegate/http1/strict"
 	"basegate/identity"
 )
 
@@ -74,13 +75,13 @@ func (r *request) readJSON(into any) error {
 	case err != nil:
 		return invalidJSON(err)
 	}
-	return invalid("What was sent goes on behind its end.")
+	return invalid("The body has data after the JSON value.")
 }
 
-// invalidJSON converts an error of the decoder to a problem. An error of the body's limit stays as it is.
+// invalidJSON converts an error of the decoder to a problem. An error of the body stays as unreadable returns it.
 func invalidJSON(err error) error {
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return tooLarge
+	if errors.Is(err, strict.ErrChunks) || errors.As(err, new(*http.MaxBytesError)) {
+		return unreadable(err)
 	}
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	if syntax || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"time"
 
-	"basegate/budget"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/usage"
 )
 
 // maxRequestsShown limits the requests on the page.
@@ -21,18 +22,19 @@ type requestsPage struct {
 	Models             []*fleet.Model // options of the filter
 	Rows               []requestRow
 	Limit              int
+	Searched           time.Time // how far back the filter was applied; zero if to all requests
 }
 
 // requestRow is one request of the table.
 type requestRow struct {
-	budget.Row
+	usage.Row
 	KeyName string
 }
 
 // Level returns the CSS class of the request's outcome: good, warn or bad.
 func (r requestRow) Level() string {
 	switch {
-	case r.State == budget.Interrupted:
+	case r.State == usage.Interrupted:
 		return "warn"
 	case r.Code != "" || r.Status >= 400:
 		return "bad"
@@ -42,7 +44,7 @@ func (r requestRow) Level() string {
 
 // Outcome returns the error code, or that the request was interrupted. It is empty for a success.
 func (r requestRow) Outcome() string {
-	if r.State == budget.Interrupted {
+	if r.State == usage.Interrupted {
 		return "interrupted"
 	}
 	return r.Code
@@ -53,7 +55,7 @@ func (r requestRow) Seconds() string { return fmt.Sprintf("%.2f s", r.Total.Seco
 
 // Query returns the filter as the query of the CSV file's URL.
 func (p requestsPage) Query() string {
-	q := url.Values{"by": {string(budget.ByRequest)}}
+	q := url.Values{"by": {string(usage.ByRequest)}}
 	for name, value := range map[string]string{"key": p.Key, "model": p.Model, "q": p.Search} {
 		if value != "" {
 			q.Set(name, value)
@@ -78,21 +80,21 @@ func (c *Console) requests(r *request) error {
 	for _, k := range page.Keys {
 		names[k.ID] = k.Name
 	}
-	filter := requestsFilter(r)
-	filter.Limit = maxRequestsShown
-	rows, err := c.ledger.Usage(r.ctx(), filter, budget.ByRequest)
+	rows, searched, err := c.usages.Recent(r.ctx(), requestsFilter(r))
 	if err != nil {
 		return err
 	}
+	page.Searched = searched
 	for _, row := range rows {
 		page.Rows = append(page.Rows, requestRow{row, cmp.Or(names[row.KeyID], row.KeyID)})
 	}
 	return c.render(r, "requests", "Requests", page)
 }
 
-// requestsFilter returns the filter in the query, limited to the user's own account.
-func requestsFilter(r *request) budget.Filter {
-	return budget.Filter{
+// requestsFilter returns the filter in the query, limited to the newest requests of the user's own account.
+func requestsFilter(r *request) usage.Filter {
+	return usage.Filter{
+		Reader: r.account.ID, Limit: maxRequestsShown,
 		Account: r.account.ID, Key: r.query("key"), Model: r.query("model"),
 		Search: r.query("q"), Failed: r.query("failed") != "",
 	}

@@ -64,6 +64,7 @@ var routes = []route{
 	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},
 	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
 	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},
+	{http.MethodPost, "/admin/decline-network", administrators, maxForm, (*Console).declineNetwork},
 	{http.MethodPost, "/admin/invite", administrators, maxForm, (*Console).invite},
 	{http.MethodGet, "/admin/accounts/:account", administrators, maxForm, (*Console).adminAccountPage},
 	{http.MethodPost, "/admin/accounts/:account", administrators, maxForm, (*Console).setAccount},
@@ -110,6 +111,7 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		c.refuseCrossOrigin,
 		requireWholeSegments,
 		requireAccess(r.access),
+		parseForm,
 	}
 }
 
@@ -125,6 +127,18 @@ func limitBody(limit int64) echo.MiddlewareFunc {
 			ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
 			return next(ec)
 		}
+	}
+}
+
+// parseForm is middleware that refuses a form that cannot be read to its end, whose fields would otherwise be empty.
+func parseForm(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		if ec.Request().Method == http.MethodPost {
+			if err := ec.Request().ParseForm(); err != nil {
+				return unreadable(err)
+			}
+		}
+		return next(ec)
 	}
 }
 

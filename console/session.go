@@ -46,7 +46,7 @@ func (c *Console) identify(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		if r.signedIn() {
-			r.SetRequest(r.Request().WithContext(identity.WithActor(r.ctx(), r.account.Email)))
+			r.SetRequest(r.Request().WithContext(identity.WithActor(r.ctx(), r.account)))
 		}
 		return next(r)
 	}
@@ -83,17 +83,33 @@ func (c *Console) cookieName() string {
 	return "basegate"
 }
 
+// browserCookieName returns the name of the cookie by which accounts know a browser after its session has ended.
+func (c *Console) browserCookieName() string { return c.cookieName() + "-browser" }
+
 // usesHTTPS reports whether browsers reach the gateway by HTTPS.
 func (c *Console) usesHTTPS() bool { return c.settings.Load().PublicURL.Scheme == "https" }
 
-// setSessionCookie gives the browser a session. An empty token deletes the cookie.
-func (c *Console) setSessionCookie(r *request, token string) {
-	cookie := &http.Cookie{ //nolint:gosec // Secure is set if browsers reach the gateway by HTTPS
-		Name: c.cookieName(), Value: token, Path: "/", MaxAge: int(identity.SessionLife / time.Second),
+// setSignInCookies gives the browser a session and the token by which the account knows it.
+func (c *Console) setSignInCookies(r *request, tokens identity.SignedIn) {
+	c.setCookie(r, c.cookieName(), tokens.Session, identity.SessionLife)
+	c.setCookie(r, c.browserCookieName(), tokens.Browser, identity.KnownBrowserLife)
+}
+
+// deleteSessionCookie ends the session in the browser. The account still knows the browser.
+func (c *Console) deleteSessionCookie(r *request) { c.setCookie(r, c.cookieName(), "", -time.Second) }
+
+func (c *Console) setCookie(r *request, name, token string, life time.Duration) {
+	r.SetCookie(&http.Cookie{ //nolint:gosec // Secure is set if browsers reach the gateway by HTTPS
+		Name: name, Value: token, Path: "/", MaxAge: int(life / time.Second),
 		HttpOnly: true, Secure: c.usesHTTPS(), SameSite: http.SameSiteLaxMode,
+	})
+}
+
+// credentials returns what a user enters to prove who they are.
+func (c *Console) credentials(r *request, email, password string) identity.Credentials {
+	given := identity.Credentials{Email: email, Password: password, Address: c.clientAddress(r)}
+	if cookie, err := r.Request().Cookie(c.browserCookieName()); err == nil {
+		given.Browser = cookie.Value
 	}
-	if token == "" {
-		cookie.MaxAge = -1
-	}
-	r.SetCookie(cookie)
+	return given
 }

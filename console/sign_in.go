@@ -10,9 +10,10 @@ import (
 
 // signInForm is the data of the sign-in page.
 type signInForm struct {
-	Email   string
-	Next    string // path of the page to open afterwards
-	Problem string // why signing in failed; empty if it was not tried
+	Email          string
+	Next           string // path of the page to open afterwards
+	Problem        string // why signing in failed; empty if it was not tried
+	AccessRequests bool   // users without an account can request one
 }
 
 func (*Console) home(r *request) error {
@@ -27,20 +28,21 @@ func (c *Console) signInPage(r *request) error {
 	if r.signedIn() {
 		return r.redirect(next)
 	}
-	return c.render(r, "sign-in", "Sign in", signInForm{Next: next})
+	return c.render(r, "sign-in", "Sign in", signInForm{Next: next, AccessRequests: c.settings.Load().AccessRequests})
 }
 
 func (c *Console) signIn(r *request) error {
-	form := signInForm{Email: r.field("email"), Next: localPath(r.field("next"))}
-	address := c.settings.Load().ClientAddress(r.Request())
-	token, err := c.sessions.SignIn(r.ctx(), form.Email, r.Request().PostFormValue("password"), address)
+	form := signInForm{
+		Email: r.field("email"), Next: localPath(r.field("next")), AccessRequests: c.settings.Load().AccessRequests,
+	}
+	tokens, err := c.sessions.SignIn(r.ctx(), c.credentials(r, form.Email, r.Request().PostFormValue("password")))
 	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
-		c.setSessionCookie(r, token)
+		c.setSignInCookies(r, tokens)
 		return r.redirect(form.Next)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
+		form.Problem = tooManyAttempts(r, tooMany)
 		return c.renderStatus(r, http.StatusTooManyRequests, "sign-in", "Sign in", form)
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The e-mail address or the password is wrong."
@@ -60,8 +62,14 @@ func (c *Console) signOut(r *request) error {
 			return err
 		}
 	}
-	c.setSessionCookie(r, "")
+	c.deleteSessionCookie(r)
 	return r.redirect("/sign-in")
+}
+
+// tooManyAttempts says when the next attempt is allowed.
+func tooManyAttempts(r *request, e *identity.TooManyAttemptsError) string {
+	r.setRetryAfter(e.RetryIn)
+	return "Too many attempts have failed. Try again in " + formatDuration(e.RetryIn) + "."
 }
 
 // localPath returns the path if it stays on this site, and the dashboard's otherwise.

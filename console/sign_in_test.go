@@ -1,10 +1,12 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"basegate/console"
@@ -55,16 +57,74 @@ func TestSessionCookieIsSecureWithHTTPS(t *testing.T) {
 	has(t, got.header.Get("Strict-Transport-Security"), "max-age=")
 }
 
-func TestSignInAttemptsAreLimited(t *testing.T) {
+func TestFailedSignInsAreDelayed(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	b := s.browser()
-	for range 10 {
+	for range 12 { // the delay grows, so that the last attempt finds one even if hashing takes seconds
 		b.post("/sign-in", "email", "ada@example.org", "password", "wrong wrong")
 	}
 	got := b.post("/sign-in", "email", "ada@example.org", "password", password)
-	wantStatus(t, "the right password after ten wrong ones", got, http.StatusTooManyRequests)
-	has(t, got.body, "Too many attempts")
+	wantStatus(t, "the right password after many wrong ones", got, http.StatusTooManyRequests)
+	has(t, got.body, "Too many attempts have failed. Try again in")
+	if got.header.Get("Retry-After") == "" {
+		t.Error("the response has no Retry-After")
+	}
+}
+
+// Strangers who knew an account's address could keep its owner from signing in.
+func TestStrangersCannotLockAnAccount(t *testing.T) {
+	s := newSite(t, addressFromHeader)
+	s.account("ada@example.org", false)
+	b := s.browser()
+	sign := func(address, password string) response {
+		return b.postFrom(address, "/sign-in", "email", "ada@example.org", "password", password)
+	}
+	wantRedirect(t, "before", sign("192.0.2.1", password), "/dashboard")
+	b.postFrom("192.0.2.1", "/sign-out")
+	stranger := s.browser()
+	for i := range 30 {
+		stranger.postFrom(fmt.Sprintf("198.51.%d.1", i), "/sign-in", "email", "ada@example.org", "password", "a wrong password")
+	}
+	wantRedirect(t, "after 30 attempts of strangers", sign("192.0.2.1", password), "/dashboard")
+}
+
+// Sessions made with the old password in the moment of its change survived it.
+func TestNoSessionOfTheOldPasswordSurvivesItsChange(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	var all sync.WaitGroup
+	browsers := make(chan *browser, 4)
+	for range cap(browsers) {
+		b := s.browser()
+		all.Go(func() {
+			b.post("/sign-in", "email", "ada@example.org", "password", password)
+			browsers <- b
+		})
+	}
+	all.Go(func() {
+		if err := s.sessions.SetPassword(t.Context(), "ada@example.org", password+"!"); err != nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+	for range cap(browsers) {
+		wantStatus(t, "a session of the old password", (<-browsers).get("/dashboard"), http.StatusSeeOther)
+	}
+}
+
+func TestCookieOfAKnownBrowserOutlivesTheSession(t *testing.T) {
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) {
+		s.PublicURL = &url.URL{Scheme: "https", Host: "basegate.example.org"}
+	})
+	s.account("ada@example.org", false)
+	got := s.browser().post("/sign-in", "email", "ada@example.org", "password", password)
+	cookies := got.header.Values("Set-Cookie")
+	if len(cookies) != 2 {
+		t.Fatalf("got cookies %q, want those of the session and of the browser", cookies)
+	}
+	has(t, cookies[1], "__Host-basegate-browser=", "Max-Age=34560000", "HttpOnly", "Secure", "SameSite=Lax", "Path=/")
+	lacks(t, strings.Join(s.browser().post("/sign-out").header.Values("Set-Cookie"), "\n"), "-browser")
 }
 
 func TestCrossOriginRequestsAreRefused(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"basegate/budget"
 	"basegate/identity"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // scope selects the usage of an account, or of all accounts, in one month.
@@ -25,8 +25,8 @@ type scope struct {
 const allAccounts = "all"
 
 // filter returns the ledger's filter for the scope.
-func (s scope) filter() budget.Filter {
-	f := budget.Filter{Since: s.Month.begin, Until: s.Month.end(), Account: s.Account}
+func (s scope) filter() usage.Filter {
+	f := usage.Filter{Since: s.Month.begin, Until: s.Month.end(), Account: s.Account}
 	if s.Account == allAccounts {
 		f.Account = ""
 	}
@@ -95,7 +95,7 @@ func (s share) Total() int64 { return s.Prompt + s.Completion }
 
 // breakdown is the usage of a month by model, key, account, workload or user tag.
 type breakdown struct {
-	By   budget.Grouping
+	By   usage.Grouping
 	Head string // of the table's first column
 	Rows []share
 	Rest *share // the sum of what is not in Rows; nil if nothing is left
@@ -113,13 +113,13 @@ type forecast struct {
 
 // dimension is one way to break down usage.
 type dimension struct {
-	by   budget.Grouping
+	by   usage.Grouping
 	head string
 }
 
 // dimensions are the breakdowns of one account.
 var dimensions = []dimension{
-	{budget.ByModel, "Model"}, {budget.ByKey, "Key"}, {budget.ByWorkload, "Workload"}, {budget.ByUser, "User tag"},
+	{usage.ByModel, "Model"}, {usage.ByKey, "Key"}, {usage.ByWorkload, "Workload"}, {usage.ByUser, "User tag"},
 }
 
 func (c *Console) usage(r *request) error {
@@ -136,29 +136,31 @@ func (c *Console) usage(r *request) error {
 	if r.account.Admin {
 		page.Accounts = names.accounts
 	}
-	days, err := c.ledger.Usage(ctx, s.filter(), budget.ByDayModel)
+	shown := dimensions
+	if s.All() {
+		shown = append(slices.Clip(shown), dimension{usage.ByAccount, "Account"})
+	}
+	groupings := []usage.Grouping{usage.ByDayModel}
+	for _, d := range shown {
+		groupings = append(groupings, d.by)
+	}
+	filter := s.filter()
+	filter.Reader = r.account.ID
+	groups, err := c.usages.Groups(ctx, filter, groupings...)
 	if err != nil {
 		return err
 	}
+	days := groups[0]
 	page.Chart = newChart(s.Month, days)
 	for _, day := range days {
 		page.Totals.Requests += day.Requests
 		page.Totals.Prompt += day.PromptTokens
 		page.Totals.Completion += day.CompletionTokens
 	}
-	all := dimensions
-	if s.All() {
-		all = append(slices.Clip(all), dimension{budget.ByAccount, "Account"})
-	}
-	for _, d := range all {
-		filter := s.filter()
-		filter.Limit = maxShares
-		rows, err := c.ledger.Usage(ctx, filter, d.by)
-		if err != nil {
-			return err
-		}
-		shown := names.shares(rows, d.by, page.Totals.Total())
-		page.Breakdowns = append(page.Breakdowns, breakdown{d.by, d.head, shown, remainder(shown, page.Totals)})
+	for i, d := range shown {
+		rows := groups[i+1]
+		shares := names.shares(rows[:min(len(rows), maxShares)], d.by, page.Totals.Total())
+		page.Breakdowns = append(page.Breakdowns, breakdown{d.by, d.head, shares, remainder(shares, page.Totals)})
 	}
 	page.Forecasts = forecasts(s, page.Totals, c.clock())
 	return c.render(r, "usage", "Usage", page)
@@ -172,7 +174,7 @@ func remainder(shown []share, total share) *share {
 		left.Prompt -= s.Prompt
 		left.Completion -= s.Completion
 	}
-	if len(shown) < maxShares || left.Requests <= 0 { // a request may have finished between the two queries
+	if left.Requests <= 0 {
 		return nil
 	}
 	left.Percent = percent(left, total.Total())
@@ -250,22 +252,22 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 func (n names) key(id string) string     { return cmp.Or(n.keys[id].Name, id) }
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
-func (n names) shares(rows []budget.Row, by budget.Grouping, total int64) []share {
+func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share {
 	all := make([]share, len(rows))
 	for i, r := range rows {
 		s := share{Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens}
 		switch by {
-		case budget.ByModel:
+		case usage.ByModel:
 			s.Name = r.Model
-		case budget.ByKey:
+		case usage.ByKey:
 			s.Name, s.Note = n.key(r.KeyID), n.keys[r.KeyID].Prefix
-		case budget.ByWorkload:
+		case usage.ByWorkload:
 			s.Name = cmp.Or(r.Workload, "not given")
-		case budget.ByUser:
+		case usage.ByUser:
 			s.Name = cmp.Or(r.User, "not given")
-		case budget.ByAccount:
+		case usage.ByAccount:
 			s.Name = n.account(r.AccountID)
-		case budget.ByDay, budget.ByDayModel, budget.ByRequest:
+		case usage.ByDay, usage.ByDayModel, usage.ByRequest:
 		}
 		s.Percent = percent(s, total)
 		all[i] = s

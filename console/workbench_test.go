@@ -110,7 +110,7 @@ func TestTokenizeAndDetokenizeUseTheModelsTokenizer(t *testing.T) {
 		`{"model":"llama-8b","prompt":3}`:   "not understood",
 		`{"model":"llama-8b","words":"x"}`:  "words",
 		`{"model":`:                         "JSON",
-		`{"model":"llama-8b"} {}`:           "goes on behind its end",
+		`{"model":"llama-8b"} {}`:           "data after the JSON value",
 	} {
 		got := b.sendJSON(http.MethodPost, "/console/api/tokenize", body)
 		if got.status < 400 || got.status >= 500 || !strings.Contains(got.body, part) {
@@ -187,7 +187,7 @@ func TestInvalidPromptIsRefusedWithAReason(t *testing.T) {
 		`{"name":"n","model":"` + strings.Repeat("m", 201) + `","document":{}}`:             "model",
 		`{"name":"n","model":"m"}`:                                                          "document",
 		`{"name":"n","model":"m","document":[]}`:                                            "document",
-		`{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`: "more than",
+		`{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`: "larger than",
 		`{"name":"n","model":"m","document":{},"account_id":"acc_other"}`:                   "account_id",
 	} {
 		got := b.sendJSON(http.MethodPost, "/console/api/prompts", body)

@@ -3,8 +3,14 @@
 // Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as
 // one transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes
 // 7,000 durable writes a second, 256 concurrent callers make 190,000. The first caller that waits for its write leads;
-// a background goroutine, the writer, leads if no caller waits. Reads use a separate pool of connections and never wait
-// for a write.
+// a background goroutine, the writer, leads if no caller waits. Reads use other connections and never wait for a write.
+//
+// Reads that may take long, such as those of usage pages, go through Report, which has a small pool of its own: it limits
+// how many run, for how long, and how many of one account. No number of them can keep the short reads, on which
+// authentication and readiness depend, from a connection, or the write-ahead log from being written back.
+//
+// Opening a database does not make it one's own: commands read and write it while a gateway serves from it. The gateway
+// holds its Lock.
 //
 // Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
 // BIGINT microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean,
@@ -32,6 +38,8 @@ type Settings struct {
 	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,
 	// so it should fail soon if somebody has left a transaction open in a shell; a command can afford to wait longer.
 	LockWait time.Duration
+
+	ReportTimeout time.Duration // limits each Report; 0 means DefaultReportTimeout
 
 	synchronous syncMode
 }
@@ -62,6 +70,7 @@ type DB struct {
 	log      *zap.Logger
 	current  atomic.Pointer[handles]
 	outage   atomic.Pointer[outage] // nil while the database can be written
+	reports  *reportQueue
 
 	mu      sync.Mutex // guards queue, closed and leading
 	queue   []*Pending
@@ -74,6 +83,9 @@ type DB struct {
 
 	wake    chan struct{} // capacity 1; holds a token if the writer should look at the queue
 	stopped chan struct{} // closed when the writer has exited
+
+	stopWAL context.CancelFunc // stops limitWAL
+	walDone chan struct{}      // closed when limitWAL has returned
 }
 
 // Open opens the database, creates it if it does not exist, migrates it, and starts the writer, which runs until Close.
@@ -85,6 +97,9 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	if s.LockWait == 0 {
 		s.LockWait = DefaultLockWait
 	}
+	if s.ReportTimeout == 0 {
+		s.ReportTimeout = DefaultReportTimeout
+	}
 	path, err := filepath.Abs(s.Path)
 	if err != nil {
 		return nil, fmt.Errorf("find database: %w", err)
@@ -92,21 +107,24 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	if err := createFile(path); err != nil {
 		return nil, fmt.Errorf("create database: %w", err)
 	}
-	h, err := openHandles(ctx, path, s)
+	h, err := openHandles(ctx, path, s, log)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	db := &DB{
-		path: path, settings: s, log: log,
-		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		path: path, settings: s, log: log, reports: newReportQueue(),
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}), walDone: make(chan struct{}),
 	}
 	db.current.Store(h)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	db.stopWAL = stop
+	go db.limitWAL(running)
 	go db.run(context.WithoutCancel(ctx))
 	return db, nil
 }
 
-// Read returns the pool for queries. Its connections cannot write. Callers must not keep it: it is replaced if another
-// file takes the database's place.
+// Read returns the pool for queries that take milliseconds; others go through Report. Its connections cannot write.
+// Callers must not keep it: it is replaced if another file takes the database's place.
 func (db *DB) Read() *sql.DB { return db.current.Load().reader }
 
 // Ping returns an error if the database cannot be read, or if the latest attempt to write it failed.
@@ -129,6 +147,8 @@ func (db *DB) Close() error {
 	db.mu.Unlock()
 	db.wakeWriter()
 	<-db.stopped
+	db.stopWAL()
+	<-db.walDone
 	if already {
 		return nil
 	}

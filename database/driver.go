@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 // parameters are $1, $2, … and may stand in any order.
 type connector struct {
 	dsn             string
+	setup           string    // a statement run on every new connection; may be empty
 	uninterruptible bool      // statements run to their end even if their context ends
 	rewritten       *sync.Map // of statement text to its text for SQLite
 }
@@ -26,7 +28,13 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c}, nil //nolint:errcheck // the type that this driver opens
+	conn := &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c} //nolint:errcheck // the type that this driver opens
+	if c.setup != "" {
+		if _, err := conn.Exec(c.setup, nil); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
 }
 
 // Driver implements driver.Connector.

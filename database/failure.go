@@ -10,7 +10,7 @@ import (
 // ErrClosed is returned for writes after Close.
 var ErrClosed = errors.New("the database is closed")
 
-// ErrUnavailable is returned for a write that fails because of its surroundings: the disk is full or failing, the file
+// ErrUnavailable is returned for a write that fails because of the storage: the disk is full or failing, the file
 // is missing or read-only, or another process holds the lock. Nothing was written, unless the failure came at the
 // commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
@@ -51,9 +51,9 @@ func isFault(err error) bool {
 	}
 }
 
-// unavailable wraps err, a storage failure during the operation doing, as ErrUnavailable.
-func unavailable(doing string, err error) error {
-	return fmt.Errorf("%w: %s: %w", ErrUnavailable, doing, err)
+// unavailable wraps err, a storage failure during operation, as ErrUnavailable.
+func unavailable(operation string, err error) error {
+	return fmt.Errorf("%w: %s: %w", ErrUnavailable, operation, err)
 }
 
 // mayNeedReopening reports whether an open connection may keep failing with err after its cause is gone, so that the

@@ -12,45 +12,51 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // handles are the open connections to one file. They are replaced together if another file takes its place.
 type handles struct {
-	writer *sql.DB // one connection
-	reader *sql.DB // a pool of connections that cannot write
-	file   os.FileInfo
+	writer  *sql.DB // one connection
+	reader  *sql.DB // a pool of connections that cannot write, for short reads
+	reports *sql.DB // another one, for Report
+	file    os.FileInfo
 }
 
 // statementCache is how many prepared statements a connection keeps; the program has fewer.
 const statementCache = "64"
 
 // openHandles opens the file, which must exist, and migrates it.
-func openHandles(ctx context.Context, path string, s Settings) (*handles, error) {
+func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) (*handles, error) {
 	file, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	rewritten := &sync.Map{}
 	h := &handles{
-		file:   file,
-		writer: sql.OpenDB(&connector{dsn: writerDSN(path, s), uninterruptible: true, rewritten: rewritten}),
-		reader: sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
+		file:    file,
+		writer:  sql.OpenDB(&connector{dsn: writerDSN(path, s), setup: writerSetup, uninterruptible: true, rewritten: rewritten}),
+		reader:  sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
+		reports: sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
 	}
-	if err := h.prepare(ctx, s); err != nil {
+	if err := h.prepare(ctx, s, log); err != nil {
 		return nil, errors.Join(err, h.close())
 	}
 	return h, nil
 }
 
-func (h *handles) prepare(ctx context.Context, s Settings) error {
+func (h *handles) prepare(ctx context.Context, s Settings, log *zap.Logger) error {
 	h.writer.SetMaxOpenConns(1)
 	readers := max(4, runtime.GOMAXPROCS(0))
 	h.reader.SetMaxOpenConns(readers)
 	h.reader.SetMaxIdleConns(readers)
+	h.reports.SetMaxOpenConns(reportConns)
+	h.reports.SetMaxIdleConns(reportConns)
 	if err := h.verify(ctx, s); err != nil {
 		return err
 	}
-	if err := migrate(ctx, h.writer); err != nil {
+	if err := migrate(ctx, h.writer, log); err != nil {
 		return err
 	}
 	if err := h.reader.PingContext(ctx); err != nil {
@@ -109,7 +115,9 @@ func (h *handles) journalMode(ctx context.Context, wait time.Duration) (mode str
 	}
 }
 
-func (h *handles) close() error { return errors.Join(h.reader.Close(), h.writer.Close()) }
+func (h *handles) close() error {
+	return errors.Join(h.reports.Close(), h.reader.Close(), h.writer.Close())
+}
 
 // writerDSN sets the options that SQLite keeps per connection; a PRAGMA sent later would be lost with the connection.
 // mode=rw prevents SQLite from creating an empty file if the file is missing.
@@ -126,6 +134,9 @@ func writerDSN(path string, s Settings) string {
 		"_stmt_cache_size": {statementCache},
 	})
 }
+
+// writerSetup sets the options for which the DSN has no parameter.
+var writerSetup = fmt.Sprintf("PRAGMA journal_size_limit = %d", walLimit)
 
 func readerDSN(path string, s Settings) string {
 	return dsn(path, url.Values{

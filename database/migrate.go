@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+	"go.uber.org/zap"
 )
 
 //go:embed migrations/*.sql
@@ -24,10 +25,10 @@ const (
 // migrate applies the migrations that the database lacks. Each migration is one transaction, so if two processes start
 // at the same time, one of them fails on a table that exists already, rolls back, and has nothing left to do when it
 // retries.
-func migrate(ctx context.Context, writer *sql.DB) error {
+func migrate(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 	var err error
 	for range migrationTries {
-		if err = migrateOnce(ctx, writer); err == nil || errors.Is(err, ErrNewer) {
+		if err = migrateOnce(ctx, writer, log); err == nil || errors.Is(err, ErrNewer) {
 			return err
 		}
 		pause := time.NewTimer(migrationPause)
@@ -41,13 +42,14 @@ func migrate(ctx context.Context, writer *sql.DB) error {
 	return err
 }
 
-func migrateOnce(ctx context.Context, writer *sql.DB) error {
+func migrateOnce(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return fmt.Errorf("find migrations: %w", err)
 	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, writer, files,
-		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
+		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true),
+		goose.WithAllowOutofOrder(true)) // branches may merge in another order than that of their migrations
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
@@ -57,6 +59,9 @@ func migrateOnce(ctx context.Context, writer *sql.DB) error {
 	}
 	if current > newest {
 		return fmt.Errorf("%w: its version is %d, this program knows up to %d", ErrNewer, current, newest)
+	}
+	if current > 0 && current < newest {
+		log.Info("the database is being migrated", zap.Int64("from", current), zap.Int64("to", newest))
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate database: %w", err)

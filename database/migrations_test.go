@@ -3,6 +3,7 @@ package database_test
 import (
 	"database/sql"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -64,9 +65,6 @@ func TestMigrationAddsCapsToAnOlderDatabase(t *testing.T) {
 			}
 		}
 	}
-	must(t, db.WriteGrouped(t.Context(), execute(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
-		workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
-		VALUES ('r', 1, 'k', 'a', '', '', '', '', '', false, 0, '', 'in_flight', 0, 0, 0, 0, 0)`)))
 }
 
 func TestMigrationDerivesTheLastUseOfKeysFromRequests(t *testing.T) {
@@ -87,6 +85,38 @@ func TestMigrationDerivesTheLastUseOfKeysFromRequests(t *testing.T) {
 		must(t, db.Read().QueryRow("SELECT time FROM key_uses WHERE key_id = $1", key).Scan(&last))
 		if last != want {
 			t.Errorf("%s was last used at %d, want %d", key, last, want)
+		}
+	}
+}
+
+// A crash of the version before has left a request in flight.
+func TestMigrationMovesRequestsInFlight(t *testing.T) {
+	path := t.TempDir() + "/base.db"
+	createOlderDatabase(t, path, "0001_accounts_and_keys.sql", "0002_requests.sql", "0003_fleet.sql", "0004_console.sql",
+		"0005_prompts.sql", "0006_key_uses.sql")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	for i, state := range []string{"settled", "in_flight", "interrupted", "settled"} {
+		_, err = raw.Exec(`INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint,
+			workload, user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+			VALUES ($1, $2, 'k', 'a', 'm', 'gpu1', '/v1/completions', 'batch', 'u', true, 200, '', $3, $4, 5, 1, 2, 3)`,
+			"r"+strconv.Itoa(i), 100-i, state, 10+i)
+		must(t, err)
+	}
+	must(t, raw.Close())
+	db := open(t, path)
+	const ended = `SELECT group_concat(request_id || ' ' || state || ' ' || prompt_tokens || ' ' || total_us, ', ')
+		FROM (SELECT * FROM requests ORDER BY seq)`
+	const inFlight = `SELECT group_concat(request_id || ' ' || prompt_tokens || '+' || completion_tokens || ' ' || backend) FROM inflight`
+	for query, want := range map[string]string{
+		ended:    "r0 settled 10 3, r2 interrupted 12 3, r3 settled 13 3",
+		inFlight: "r1 11+5 gpu1",
+		`SELECT group_concat(seq) FROM usage_watermark`: "0",
+	} {
+		var got string
+		must(t, db.Read().QueryRow(query).Scan(&got))
+		if got != want {
+			t.Errorf("got %q, want %q from %s", got, want, query)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (db *DB) verifyCurrentFile() error {
 
 // reopen replaces the open connections by new ones to the file at db.path.
 func (db *DB) reopen(ctx context.Context) error {
-	next, err := openHandles(ctx, db.path, db.settings)
+	next, err := openHandles(ctx, db.path, db.settings, db.log)
 	if err != nil {
 		return unavailable("reopen", err)
 	}

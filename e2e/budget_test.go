@@ -32,7 +32,10 @@ func (e *environment) ledgerRows(ctx context.Context) (rows []ledgerRow, err err
 	}
 	defer db.Close()
 	found, err := db.QueryContext(ctx, `SELECT r.request_id, k.prefix, r.state, r.status, r.code, r.user_tag, r.prompt_tokens, r.completion_tokens
-		FROM requests r JOIN keys k ON k.id = r.key_id`)
+		FROM requests r JOIN keys k ON k.id = r.key_id
+		UNION ALL
+		SELECT r.request_id, k.prefix, 'in_flight', 0, '', r.user_tag, r.prompt_tokens, r.completion_tokens
+		FROM inflight r JOIN keys k ON k.id = r.key_id`)
 	if err != nil {
 		return nil, err
 	}

@@ -216,7 +216,14 @@ func TestStartsQuicklyWithAMillionRows(t *testing.T) {
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 		SELECT printf('req_%026d', i), $2, k.id, k.account_id, 'm', 'b0', '/v1/completions', '', '', 0,
-			200, '', CASE WHEN i % 1000 THEN 'settled' ELSE 'in_flight' END, 2, 1, 0, 0, 1000
+			200, '', 'settled', 2, 1, 0, 0, 1000
+		FROM counted, keys k WHERE i % 1000`, rows, time.Now().UnixMicro())
+	must(t, err)
+	_, err = db.ExecContext(t.Context(), `
+		WITH RECURSIVE counted (i) AS (SELECT 1000 UNION ALL SELECT i + 1000 FROM counted WHERE i < $1)
+		INSERT INTO inflight (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+			prompt_tokens, completion_tokens)
+		SELECT printf('req_%026d', i), $2, k.id, k.account_id, 'm', 'b0', '/v1/completions', '', '', 0, 2, 1
 		FROM counted, keys k`, rows, time.Now().UnixMicro())
 	must(t, err)
 	start := time.Now()

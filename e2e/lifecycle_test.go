@@ -197,7 +197,7 @@ func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
 		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image") &&
 			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable"
 	})
-	g.waitForOutput(g.stderr, `"command says".*no such image`)
+	g.waitForOutput(g.stderr, `"command output".*no such image`)
 }
 
 func TestModelCommandsReachTheRunningGateway(t *testing.T) {

@@ -170,3 +170,27 @@ func TestHTTP2ClientDisconnectReachesVLLM(t *testing.T) {
 		return false
 	})
 }
+
+// A page in a browser can let its own name resolve to the address of the admin listener (DNS rebinding).
+func TestAdminListenerRefusesHostsItIsNotAddressedBy(t *testing.T) {
+	g, _ := startGateway(t, settings{server: ", admin_hosts: [metrics.example.org]"}, mockvllm.Options{})
+	port := g.admin[strings.LastIndex(g.admin, ":"):]
+	for host, want := range map[string]int{
+		"127.0.0.1" + port: http.StatusOK, "localhost" + port: http.StatusOK, "metrics.example.org": http.StatusOK,
+		"gateway:9090":            http.StatusOK, // the scrape target in vllm-compose.yml
+		"evil.example.org" + port: http.StatusMisdirectedRequest,
+	} {
+		for _, path := range []string{"/metrics", "/models", "/debug/pprof/goroutine", "/healthz"} {
+			r := g.request(t.Context(), http.MethodGet, g.admin+path, "")
+			r.Host = host
+			if got := g.do(r); got.status != want {
+				t.Errorf("Host %s, %s: got status %d, want %d", host, path, got.status, want)
+			}
+		}
+	}
+	r := g.request(t.Context(), http.MethodGet, g.url+"/healthz", "")
+	r.Host = "any.example.org"
+	if got := g.do(r); got.status != http.StatusOK {
+		t.Errorf("public listener: got status %d, want 200 for any host", got.status)
+	}
+}

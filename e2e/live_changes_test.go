@@ -96,6 +96,17 @@ func TestCommandsApplyToWaitingRequests(t *testing.T) {
 	g.waitForMetric(metricQueued, 0)
 	waitForBackend(4)
 
+	g.run("account", "set", g.email, "--concurrency", "1")
+	fourth := g.createKey("fourth")
+	g.waitForKey(fourth)
+	g.sendAsync(ctx, fourth, stalledRequest)
+	waitForBackend(5)
+	g.sendAsync(ctx, fourth, stalledRequest)
+	g.waitForMetric(metricQueued, 1)
+	g.run("account", "set", g.email, "--concurrency", "0")
+	g.waitForMetric(metricQueued, 0)
+	waitForBackend(6)
+
 	cancel()
 	g.waitForMetric(metricRunning, 0)
 }

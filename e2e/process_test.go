@@ -104,6 +104,28 @@ func startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(t), stderr: newOutput(t), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
+	p.start(args)
+	return p
+}
+
+// startPiped runs basegate with one pipe as its stdout and stderr, and returns the end that the test reads or closes.
+func startPiped(t *testing.T, args ...string) (*process, *os.File) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	t.Cleanup(func() { reader.Close() })
+	p := &process{t: t, cmd: exec.Command(binary, args...), stdout: newOutput(t), stderr: newOutput(t), exited: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = writer, writer
+	p.start(args)
+	return p, reader
+}
+
+func (p *process) start(args []string) {
+	t := p.t
+	t.Helper()
 	p.cmd.Dir = t.TempDir()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -122,7 +144,6 @@ func startProcess(t *testing.T, args ...string) *process {
 			t.Logf("basegate %s\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), p.stdout.tail(), p.stderr.tail())
 		}
 	})
-	return p
 }
 
 // waitForOutput waits until an output matches the pattern and returns the submatches.

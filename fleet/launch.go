@@ -134,7 +134,7 @@ func (o *output) copyToLog(ctx context.Context, source *os.File) {
 		o.last = text
 		o.mu.Unlock()
 		if count <= maxOutputLines && o.enabled() {
-			o.log.Info("command says", zap.String("line", text))
+			o.log.Info("command output", zap.String("line", text))
 		}
 	}
 }

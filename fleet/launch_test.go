@@ -282,7 +282,7 @@ func TestFailedLaunchReportsTheReasonAndStartsACooldown(t *testing.T) {
 	if m.Status() != fleet.StatusUnavailable || len(b.commands()) != 1 {
 		t.Errorf("got status %s and commands %q, want %s and one start", m.Status(), b.commands(), fleet.StatusUnavailable)
 	}
-	if logged.FilterMessage("command says").Len() != 2 {
+	if logged.FilterMessage("command output").Len() != 2 {
 		t.Errorf("want two lines of output in the log, got %v", logged.All())
 	}
 }
@@ -468,7 +468,7 @@ func TestOutputOfARunningModelIsNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Stopped)
-	lines := logged.FilterMessage("command says")
+	lines := logged.FilterMessage("command output")
 	if lines.FilterField(zap.String("line", "loading")).Len() != 1 || lines.FilterField(zap.String("line", "prompt: a secret")).Len() != 0 {
 		t.Errorf("want only the line from before the model was ready in the log, got %v", lines.All())
 	}

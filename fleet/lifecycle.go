@@ -192,7 +192,8 @@ func (b *Backend) bootTimeout() time.Duration {
 	return wakeTimeout
 }
 
-// drainIdle drains an idle backend. It has no effect on a starting backend, which has been requested meanwhile.
+// drainIdle drains an idle backend. It has no effect on a starting backend: a start was requested
+// after the check for idleness.
 func (b *Backend) drainIdle(toSleep bool, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -306,9 +307,9 @@ func (b *Backend) reconcile(keepWarm bool) {
 		b.failBoot(l.boot, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
 	case keepWarm || busy:
 	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
-		b.drainIdle(false, fmt.Sprintf("nobody has used it for %v", launch.IdleAfter))
+		b.drainIdle(false, fmt.Sprintf("idle for %v", launch.IdleAfter))
 	case l.state == Ready && sleep != nil && sleep.IdleAfter > 0 && idle >= sleep.IdleAfter:
-		b.drainIdle(true, fmt.Sprintf("nobody has used it for %v", sleep.IdleAfter))
+		b.drainIdle(true, fmt.Sprintf("idle for %v", sleep.IdleAfter))
 	}
 }
 

@@ -140,7 +140,7 @@ func (m *Model) EnsureServable() error {
 			return nil
 		}
 	}
-	if err := m.start("a request asks for it"); err != nil {
+	if err := m.start("requested by a client"); err != nil {
 		return err
 	}
 	return m.breakersOpen()
@@ -272,7 +272,7 @@ func (m *Model) Acquire(tried []FailedAttempt) (*Lease, error) {
 		return &Lease{Backend: b, permit: permit}, nil
 	}
 	if len(tried) == 0 {
-		if err := m.start("a request asks for it"); err != nil {
+		if err := m.start("requested by a client"); err != nil {
 			return nil, err
 		}
 	}

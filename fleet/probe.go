@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"basegate/breaker"
 )
 
 // startingProbeInterval is the probe interval of a starting backend, if the configured one is not shorter. The measured
@@ -54,9 +56,9 @@ func (b *Backend) probe(ctx context.Context) {
 	b.mu.Lock()
 	before := b.life.changes
 	b.mu.Unlock()
-	e, reason := b.checkHealth(ctx)
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return // the gateway is stopping, so the result says nothing about the backend
+	e, reason, err := b.checkHealth(ctx)
+	if errors.Is(ctx.Err(), context.Canceled) || breaker.IsLocalFault(err) {
+		return // the gateway is stopping, or cannot connect to anything: the result says nothing about the backend
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,29 +71,29 @@ func (b *Backend) probe(ctx context.Context) {
 	}
 }
 
-// checkHealth returns the event that the backend's responses amount to, with a reason, and updates the server info of a
-// backend that serves. vLLM refuses connections until its model is loaded, so responses on /health and /v1/models mean
+// checkHealth returns the event that the backend's responses amount to, with a reason, or with the error that left it
+// without a response, and updates the server info of a backend that serves. vLLM refuses connections until its model is loaded, so responses on /health and /v1/models mean
 // that it is ready, unless it sleeps: a sleeping server responds too.
-func (b *Backend) checkHealth(ctx context.Context) (e event, reason string) {
+func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err error) {
 	health, err := b.Get(ctx, "/health")
 	switch {
 	case err != nil:
-		return eventUnreachable, err.Error()
+		return eventUnreachable, err.Error(), err
 	case health.Status != http.StatusOK:
-		return eventUnreachable, fmt.Sprintf("/health answered %d", health.Status)
+		return eventUnreachable, fmt.Sprintf("/health answered %d", health.Status), nil
 	case b.cfg().Sleep != nil && b.isSleeping(ctx):
-		return eventSleeping, "it sleeps"
+		return eventSleeping, "it sleeps", nil
 	}
 	models, err := b.Get(ctx, "/v1/models")
 	if err != nil {
-		return eventUnreachable, err.Error()
+		return eventUnreachable, err.Error(), err
 	}
 	if models.Status >= http.StatusInternalServerError {
-		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status)
+		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status), nil
 	}
 	state, _ := b.State()
 	b.updateInfo(ctx, gjson.GetBytes(models.Body, "data"), state != Ready)
-	return eventAnswered, ""
+	return eventAnswered, "", nil
 }
 
 func (b *Backend) isSleeping(ctx context.Context) bool {
@@ -142,7 +144,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
-		return Response{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	b.Authorize(req.Header)
 	if body != nil {
@@ -150,7 +152,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
-		return Response{}, fmt.Errorf("ask %s: %w", path, err)
+		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody)) //nolint:forbidigo // bounded

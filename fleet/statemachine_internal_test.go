@@ -234,7 +234,7 @@ func TestFailureOfAnEarlierBootIsIgnored(t *testing.T) {
 	if b.life.state != Starting {
 		t.Errorf("during the second boot: got %s, want %s", b.life.state, Starting)
 	}
-	b.drainIdle(false, "nobody has used it")
+	b.drainIdle(false, "idle")
 	if b.life.state != Starting {
 		t.Errorf("after an idle timeout during the boot: got %s, want %s", b.life.state, Starting)
 	}

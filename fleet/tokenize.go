@@ -81,7 +81,7 @@ func (b *Backend) Detokenize(ctx context.Context, ids []int64) (string, error) {
 func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson.Result, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
-		return gjson.Result{}, fmt.Errorf("ask %s: %w", path, err)
+		return gjson.Result{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 	if err != nil {

@@ -96,7 +96,7 @@ func (f *Fleet) reconcile(now time.Time) {
 			}
 		}
 		if start {
-			if err := m.Warm("a warm window wants it"); err != nil {
+			if err := m.Warm("warm window"); err != nil {
 				f.log.Debug("keep model warm", zap.String("model", m.ID()), zap.Error(err))
 			}
 		}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net"
@@ -77,38 +76,6 @@ func TestSlowClientsOfPagesTimeOut(t *testing.T) {
 				}
 				server.Shutdown(context.Background())
 			})
-		})
-	}
-}
-
-// A second request could hide in the body of the first one if a proxy in front used the other of its two lengths.
-func TestRequestOfAmbiguousLengthIsTheLastOfItsConnection(t *testing.T) {
-	hidden := "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
-	for _, request := range []string{
-		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
-		"POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n" + hidden,
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			listener := newPipeListener()
-			var served []string
-			server := &http.Server{Handler: limitConnections(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				io.Copy(io.Discard, r.Body)
-				served = append(served, r.URL.Path)
-			}))}
-			go server.Serve(listener)
-			client, accepted := net.Pipe()
-			defer client.Close()
-			listener.conns <- accepted
-			go io.WriteString(client, request)
-			response, err := http.ReadResponse(bufio.NewReader(client), nil)
-			if err != nil || !response.Close {
-				t.Errorf("got error %v, close %t, want a response with Connection: close", err, response != nil && response.Close)
-			}
-			io.Copy(io.Discard, client)
-			server.Shutdown(context.Background())
-			if len(served) != 1 {
-				t.Errorf("served %q, want the first request only", served)
-			}
 		})
 	}
 }

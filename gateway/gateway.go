@@ -24,24 +24,30 @@ import (
 	"basegate/fleet"
 	"basegate/http1/client"
 	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/usage"
 )
 
 // Gateway is one running gateway.
 type Gateway struct {
-	config   *config.Config
-	log      *zap.Logger
-	registry *prometheus.Registry
-	db       *database.DB
-	keys     *identity.Keys
-	queue    *admission.Queue
-	ledger   *budget.Ledger
-	fleet    *fleet.Fleet
-	proxy    *proxy.Server
-	console  *console.Console
-	public   *listener
-	admin    *listener
-	abort    context.CancelCauseFunc // cancels every request in flight
+	config    *config.Config
+	log       *zap.Logger
+	logWriter LogWriter
+	registry  *prometheus.Registry
+	lock      *database.Lock
+	db        *database.DB
+	keys      *identity.Keys
+	queue     *admission.Queue
+	ledger    *budget.Ledger
+	usage     *usage.Store
+	fleet     *fleet.Fleet
+	proxy     *proxy.Server
+	prompts   *prompts.Store
+	console   *console.Console
+	public    *listener
+	admin     *listener
+	abort     context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -52,18 +58,32 @@ type cleanup struct {
 	run  func(context.Context) error
 }
 
+// LogWriter is the state of what writes the log. Package logwriter implements it.
+type LogWriter interface {
+	Failing() bool   // lines are being lost
+	Dropped() uint64 // lines lost so far
+}
+
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database and builds all components. It starts nothing. If it fails, it closes what it has opened.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, registry: prometheus.NewRegistry()}
+// New locks and opens the database and builds all components. It starts nothing. If it fails, it closes what it has
+// opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
+// log's writer.
+func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
+	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
-	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		droppedLines(writer))
+	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
+	if err != nil {
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
 	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -73,9 +93,10 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
 	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
-	store := identity.New(g.db, log.Named("keys"), identity.Settings{Changed: g.applyKeyChanges})
+	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
+	g.usage = usage.New(g.db, log.Named("usage"))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
@@ -83,17 +104,21 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger) (_ *Gateway, 
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Log: log.Named("proxy"),
 	})
+	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Fleet: g.fleet, DB: g.db, Transport: webhooks, Log: log.Named("console"), Warm: g.warm,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	g.public = newListener("public", cfg.Server.Listen, newPublicServer(baseContext, cfg.Server, public))
-	g.admin = newListener("admin", cfg.Server.AdminListen, newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log))
+	files := maxDescriptors()
+	g.public = newListener("public", cfg.Server.Listen, files-files/publicReserve, newPublicServer(baseContext, cfg.Server, public))
+	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
+	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
 	return g, nil
 }
 
@@ -112,15 +137,22 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
+	g.usage.Start(ctx)
+	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
+	g.prompts.Start(ctx)
+	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
 			return err
 		}
 		g.onStop(l.name+" listener", l.stop)
+	}
+	if err := g.lock.SetAddress(g.Addr().String()); err != nil {
+		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
 	return nil
@@ -172,6 +204,8 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg))
+	g.keys.Reload(g.identitySettings(cfg))
+	g.prompts.Reload(promptSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
 	g.config = cfg

@@ -95,10 +95,19 @@ func newKey(t *testing.T, c *config.Config) string {
 	return secret
 }
 
+// logState is the state of a log's writer.
+type logState struct {
+	failing bool
+	dropped uint64
+}
+
+func (s logState) Failing() bool   { return s.failing }
+func (s logState) Dropped() uint64 { return s.dropped }
+
 // build returns a gateway that is not started. The test's cleanup stops it.
 func build(t *testing.T, c *config.Config) *gateway.Gateway {
 	t.Helper()
-	g, err := gateway.New(t.Context(), c, zap.NewNop())
+	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +202,30 @@ func testFastPathServesCompletions(t *testing.T, fastPath bool) {
 	}
 }
 
+// A gateway whose log cannot be written serves, so a load balancer must not take it out.
+func TestReadinessNotesLostLogLines(t *testing.T) {
+	c := newConfig(t)
+	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{failing: true, dropped: 17})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Stop(context.Background())
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	resp := send(t, g.Addr(), "", "/readyz", "")
+	if got, want := readBody(t, resp), "ready\nnote: the log cannot be written; 17 lines are lost\n"; resp.StatusCode != http.StatusOK || got != want {
+		t.Errorf("/readyz: got %d %q, want 200 %q", resp.StatusCode, got, want)
+	}
+	if got, want := readBody(t, send(t, g.AdminAddr(), "", "/metrics", "")), "\nbasegate_log_lines_dropped_total 17\n"; !strings.Contains(got, want) {
+		t.Errorf("/metrics lacks %q", want)
+	}
+}
+
 func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
 	c := newConfig(t)
 	c.Database.Path = filepath.Join(t.TempDir(), "nowhere", "gateway.db")
-	g, err := gateway.New(t.Context(), c, zap.NewNop())
+	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
 	if err == nil || !strings.Contains(err.Error(), "database") {
 		t.Errorf("New returned %v and error %v, want an error about the database", g, err)
 	}

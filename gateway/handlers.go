@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/pprof"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
@@ -35,7 +37,7 @@ func (g *Gateway) adminHandler() http.Handler {
 	e.GET("/debug/pprof/symbol", echo.WrapHandler(http.HandlerFunc(pprof.Symbol)))
 	e.GET("/debug/pprof/trace", echo.WrapHandler(http.HandlerFunc(pprof.Trace)))
 	e.GET("/debug/pprof/*", echo.WrapHandler(http.HandlerFunc(pprof.Index)))
-	return e
+	return requireAdminHost(g.config.Server, e)
 }
 
 // newEcho returns an echo that renders every error as the API does.
@@ -74,6 +76,22 @@ func (g *Gateway) mountHealth(e *echo.Echo) {
 			g.log.Warn("not ready: the database does not answer", zap.Error(err))
 			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
 		}
-		return c.String(http.StatusOK, "ready\n")
+		return c.String(http.StatusOK, "ready\n"+g.logNote())
 	})
+}
+
+// logNote returns a line of /readyz if log lines are being lost. The gateway serves nevertheless.
+func (g *Gateway) logNote() string {
+	if !g.logWriter.Failing() {
+		return ""
+	}
+	return fmt.Sprintf("note: the log cannot be written; %d lines are lost\n", g.logWriter.Dropped())
+}
+
+// droppedLines returns the metric of the log lines that are lost.
+func droppedLines(w LogWriter) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "basegate_log_lines_dropped_total",
+		Help: "Lines of the log that could not be written.",
+	}, func() float64 { return float64(w.Dropped()) })
 }

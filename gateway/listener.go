@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,17 +13,19 @@ import (
 
 	"basegate/config"
 	"basegate/http1/server"
+	"basegate/http1/strict"
 	"basegate/proxy"
 )
 
 // listener is one HTTP server on one address.
 type listener struct {
-	name    string
-	address string
-	server  httpServer
-	socket  net.Listener
-	failed  chan error    // receives the error of a server that ends without stop
-	ended   chan struct{} // closed when serve returns
+	name     string
+	address  string
+	maxFiles int
+	server   httpServer
+	socket   net.Listener
+	failed   chan error    // receives the error of a server that ends without stop
+	ended    chan struct{} // closed when serve returns
 }
 
 // httpServer is the server of net/http, or the HTTP/1.1 fast path in front of it.
@@ -32,14 +35,29 @@ type httpServer interface {
 	Close() error
 }
 
-// tlsServer is net/http's server with TLS.
+// strictServer is net/http's server with strict parsing of request heads.
+type strictServer struct{ *http.Server }
+
+// Serve implements httpServer.
+func (s strictServer) Serve(socket net.Listener) error {
+	return s.Server.Serve(strict.NewListener(socket)) //nolint:wrapcheck // net/http's own
+}
+
+// tlsServer is a strictServer with TLS.
 type tlsServer struct {
 	*http.Server
 	config.TLS
+	baseContext context.Context //nolint:containedctx // the parent of every request's context
 }
 
 // Serve implements httpServer.
-func (s tlsServer) Serve(socket net.Listener) error { return s.ServeTLS(socket, s.Cert, s.Key) }
+func (s tlsServer) Serve(socket net.Listener) error {
+	certificate, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
+		return errors.Join(fmt.Errorf("read certificate: %w", err), socket.Close())
+	}
+	return server.ServeTLS(s.baseContext, s.Server, socket, certificate) //nolint:wrapcheck // net/http's own
+}
 
 // newServer returns a net/http server. The contexts of its requests are derived from baseContext.
 func newServer(baseContext context.Context, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *http.Server {
@@ -49,13 +67,15 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 	protocols.SetUnencryptedHTTP2(true)
 	errorLog, _ := zap.NewStdLogAt(log.Named("http"), zap.DebugLevel) // the only error is an unknown level
 	return &http.Server{
-		Handler:           handler,
+		Handler:           strict.NewHandler(handler),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       5 * time.Minute, // between two requests of a connection
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
 		ErrorLog:          errorLog,
 		BaseContext:       func(net.Listener) context.Context { return baseContext },
+
+		DisableGeneralOptionsHandler: true, // package strict requires it
 	}
 }
 
@@ -64,16 +84,17 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 func newPublicServer(baseContext context.Context, c config.Server, standard *http.Server) httpServer {
 	switch {
 	case c.TLS.Cert != "":
-		return tlsServer{standard, c.TLS}
+		return tlsServer{standard, c.TLS, baseContext}
 	case c.FastPath:
 		return server.New(baseContext, proxy.CompletionsPath, standard)
 	default:
-		return standard
+		return strictServer{standard}
 	}
 }
 
-func newListener(name, address string, s httpServer) *listener {
-	return &listener{name: name, address: address, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
+// newListener returns a listener that accepts connections while fewer than maxFiles file descriptors are open.
+func newListener(name, address string, maxFiles int, s httpServer) *listener {
+	return &listener{name: name, address: address, maxFiles: maxFiles, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
 }
 
 func (l *listener) start(ctx context.Context) error {
@@ -81,7 +102,7 @@ func (l *listener) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s (%s): %w", l.address, l.name, err)
 	}
-	l.socket = socket
+	l.socket = newReservingListener(socket, l.maxFiles)
 	go l.serve()
 	return nil
 }

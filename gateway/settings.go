@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -12,6 +13,8 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/identity"
+	"basegate/prompts"
 	"basegate/proxy"
 )
 
@@ -30,6 +33,7 @@ func fleetSettings(c *config.Config) fleet.Settings {
 func proxySettings(c *config.Config) proxy.Settings {
 	return proxy.Settings{
 		MaxBodyBytes:      c.Server.MaxBodyBytes,
+		MaxAnswerBytes:    c.Upstream.MaxAnswerBytes,
 		FirstByteTimeout:  c.Upstream.FirstByteTimeout,
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
@@ -38,17 +42,27 @@ func proxySettings(c *config.Config) proxy.Settings {
 	}
 }
 
+func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
+	return identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+}
+
+func promptSettings(c *config.Config) prompts.Settings {
+	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
+}
+
 func consoleSettings(c *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
+		AccessRequests:  c.Console.AccessRequests,
 	}
 }
 
-// queueSettings limits the bodies of waiting requests to a quarter of GOMEMLIMIT, if one is set.
+// queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
+// counted, and for the garbage collector.
 func queueSettings(c *config.Config) admission.Settings {
-	const fraction = 4
+	const fraction = 2
 	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
 }
 
@@ -76,6 +90,7 @@ func needsRestart(old, next *config.Config) []string {
 	}{
 		{"server.listen", old.Server.Listen != next.Server.Listen},
 		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
+		{"server.admin_hosts", !slices.Equal(old.Server.AdminHosts, next.Server.AdminHosts)},
 		{"server.tls", old.Server.TLS != next.Server.TLS},
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},

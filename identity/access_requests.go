@@ -13,15 +13,20 @@ import (
 // Errors of requests for access.
 var (
 	ErrBadPurpose            = errors.New("this cannot be a purpose")
-	ErrTooManyAccessRequests = errors.New("too many requests for access are open")
+	ErrTooManyAccessRequests = errors.New("too many requests for access are open, so no more are accepted for now")
+	ErrTooManyFromNetwork    = errors.New("too many requests for access from your network are open already")
 	ErrNotPending            = errors.New("the account does not await approval")
 
 	errAccountExists = errors.New("the account exists already")
 )
 
 const (
-	maxPurpose        = 2000 // characters
-	maxAccessRequests = 500  // open at a time; anyone can send one, so this limits the database's growth
+	maxPurpose = 2000 // characters
+
+	// Limits of open requests. Anyone can send one, so the first limits the database's growth. When it is reached, the
+	// oldest requests stay. The second keeps a single client from reaching it.
+	maxAccessRequests     = 1000
+	maxRequestsPerNetwork = 10
 )
 
 // AccessRequest is a pending account, with the purpose that its owner gave.
@@ -29,35 +34,37 @@ type AccessRequest struct {
 	Email   string
 	Name    string
 	Purpose string
+	Network string // of the client, see ratelimit.Network; empty if unknown
 	Time    time.Time
 }
 
-// RequestAccess creates a pending account. If an account with the address exists, it changes nothing and returns nil,
-// so that the result does not reveal which addresses have accounts.
+func (r AccessRequest) validate() error {
+	return errors.Join(checkEmail(r.Email), checkName(r.Name), checkPurpose(r.Purpose))
+}
+
+// RequestAccess creates a pending account, and sets the time of the request. If an account with the address exists, it
+// changes nothing and returns nil, so that the result does not reveal which addresses have accounts.
 //
-// The error may be ErrBadEmail, ErrBadName, ErrBadPurpose or ErrTooManyAccessRequests.
-func (a *Accounts) RequestAccess(ctx context.Context, email, name, purpose string) error {
-	if err := errors.Join(checkEmail(email), checkName(name), checkPurpose(purpose)); err != nil {
+// The error may be ErrBadEmail, ErrBadName, ErrBadPurpose, ErrTooManyFromNetwork or ErrTooManyAccessRequests.
+func (a *Accounts) RequestAccess(ctx context.Context, r AccessRequest) error {
+	if err := r.validate(); err != nil {
 		return err
 	}
-	account := Account{ID: newID("acc"), Email: email, Name: name, State: AccountPending, CreatedAt: now()}
+	account := Account{ID: newID("acc"), Email: r.Email, Name: r.Name, State: AccountPending, CreatedAt: now()}
 	err := a.keys.write(ctx, func(tx database.Tx) error {
-		switch _, err := selectAccount(ctx, tx, email); {
+		if err := checkOpenRequests(ctx, tx, r.Network); err != nil { // before the next, which would reveal the account
+			return err
+		}
+		switch _, err := selectAccount(ctx, tx, r.Email); {
 		case err == nil:
 			return errAccountExists
 		case !errors.Is(err, ErrNoAccount):
 			return err
 		}
-		switch open, err := countAccessRequests(ctx, tx); {
-		case err != nil:
-			return err
-		case open >= maxAccessRequests:
-			return ErrTooManyAccessRequests
-		}
 		if err := insertAccount(ctx, tx, account); err != nil {
 			return err
 		}
-		return insertAccessRequest(ctx, tx, account, purpose)
+		return insertAccessRequest(ctx, tx, account, r)
 	})
 	if err != nil && !errors.Is(err, errAccountExists) {
 		return fmt.Errorf("request access: %w", err)
@@ -65,9 +72,28 @@ func (a *Accounts) RequestAccess(ctx context.Context, email, name, purpose strin
 	return nil
 }
 
-// AccessRequests returns the requests that are neither approved nor declined, the oldest first. Enable approves one.
-func (a *Accounts) AccessRequests(ctx context.Context) ([]AccessRequest, error) {
-	return selectAccessRequests(ctx, a.db.Read())
+// checkOpenRequests returns ErrTooManyFromNetwork or ErrTooManyAccessRequests if no more requests are accepted.
+func checkOpenRequests(ctx context.Context, q querier, network string) error {
+	open, ofNetwork, err := countAccessRequests(ctx, q, network)
+	switch {
+	case err != nil:
+		return err
+	case network != "" && ofNetwork >= maxRequestsPerNetwork:
+		return ErrTooManyFromNetwork
+	case open >= maxAccessRequests:
+		return ErrTooManyAccessRequests
+	}
+	return nil
+}
+
+// AccessRequests returns the oldest requests that are neither approved nor declined, at most limit, the oldest first, and
+// the number of all of them. Enable approves one.
+func (a *Accounts) AccessRequests(ctx context.Context, limit int) (oldest []AccessRequest, open int, err error) {
+	if open, _, err = countAccessRequests(ctx, a.db.Read(), ""); err != nil {
+		return nil, 0, err
+	}
+	oldest, err = selectAccessRequests(ctx, a.db.Read(), limit)
+	return oldest, open, err
 }
 
 // Decline deletes a pending account. Its owner may request access again. The error may be ErrNoAccount or
@@ -90,6 +116,30 @@ func (a *Accounts) Decline(ctx context.Context, email string) error {
 		return fmt.Errorf("decline account: %w", err)
 	}
 	return nil
+}
+
+// DeclineNetwork declines all requests from a network, and returns their number.
+func (a *Accounts) DeclineNetwork(ctx context.Context, network string) (declined int, err error) {
+	err = a.keys.write(ctx, func(tx database.Tx) error {
+		ids, err := selectPendingOfNetwork(ctx, tx, network)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := deletePendingAccount(ctx, tx, id); err != nil {
+				return err
+			}
+		}
+		declined = len(ids)
+		if declined == 0 {
+			return nil
+		}
+		return insertAuditEntry(ctx, tx, "decline accounts", network, fmt.Sprintf("%d requests for access", declined))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("decline accounts: %w", err)
+	}
+	return declined, nil
 }
 
 func checkPurpose(text string) error {

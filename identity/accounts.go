@@ -52,33 +52,27 @@ func (s AccountState) refusal() error {
 
 // Account is a person or a service with an e-mail address and keys.
 type Account struct {
-	ID        string
-	Email     string // as given at creation; compared without case
-	Name      string // may be empty
-	Admin     bool
-	State     AccountState
-	Caps      quota.Caps
-	CreatedAt time.Time
-}
-
-// describe returns the account's description in the audit log.
-func (a Account) describe() string {
-	if a.Admin {
-		return "administrator, " + a.Caps.String()
-	}
-	return a.Caps.String()
+	ID          string
+	Email       string // as given at creation; compared without case
+	Name        string // may be empty
+	Admin       bool
+	State       AccountState
+	Concurrency int // the highest that a holder can give to a key; 0: the configured concurrency of a key
+	Caps        quota.Caps
+	CreatedAt   time.Time
 }
 
 // NewAccount describes an account to create.
 type NewAccount struct {
-	Email string
-	Name  string // may be empty
-	Admin bool
-	State AccountState // empty: AccountActive
-	Caps  quota.Caps
+	Email       string
+	Name        string // may be empty
+	Admin       bool
+	State       AccountState // empty: AccountActive
+	Concurrency int          // see Account
+	Caps        quota.Caps
 }
 
-// Create creates an account. The error may be ErrBadEmail, ErrBadName, ErrBadCap or ErrEmailTaken.
+// Create creates an account. The error may be ErrBadEmail, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrEmailTaken.
 func (a *Accounts) Create(ctx context.Context, n NewAccount) (Account, error) {
 	if n.State == "" {
 		n.State = AccountActive
@@ -86,12 +80,12 @@ func (a *Accounts) Create(ctx context.Context, n NewAccount) (Account, error) {
 	if err := checkEmail(n.Email); err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
-	if err := (AccountFields{n.Name, n.Admin, n.Caps}).validate(); err != nil {
+	if err := (AccountFields{n.Name, n.Admin, n.Concurrency, n.Caps}).validate(); err != nil {
 		return Account{}, fmt.Errorf("create account: %w", err)
 	}
 	account := Account{
-		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State, Caps: n.Caps,
-		CreatedAt: now(),
+		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State,
+		Concurrency: n.Concurrency, Caps: n.Caps, CreatedAt: now(),
 	}
 	err := a.keys.write(ctx, func(tx database.Tx) error {
 		if err := insertAccount(ctx, tx, account); err != nil {
@@ -143,16 +137,15 @@ func (a *Accounts) setState(ctx context.Context, email string, to AccountState) 
 				action = "approve account"
 			}
 		}
+		before := account.State
 		account.State = to
 		if err := updateAccountState(ctx, tx, account.ID, to); err != nil {
 			return err
 		}
-		if to == AccountDisabled {
-			if err := deleteSessionsOf(ctx, tx, account.ID); err != nil {
-				return err
-			}
+		if err := deleteOutdated(ctx, tx, account); err != nil {
+			return err
 		}
-		return insertAuditEntry(ctx, tx, action, account.Email, "")
+		return insertAuditEntry(ctx, tx, action, account.Email, fmt.Sprintf("%s → %s", before, to))
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("make account %s: %w", to, err)
@@ -160,35 +153,49 @@ func (a *Accounts) setState(ctx context.Context, email string, to AccountState) 
 	return account, nil
 }
 
+// deleteOutdated deletes the request for access of an account that has left AccountPending, since nothing needs the
+// applicant's network any more, and the sessions of an account that has been disabled.
+func deleteOutdated(ctx context.Context, tx database.Tx, a Account) error {
+	if err := deleteAccessRequest(ctx, tx, a.ID); err != nil || a.State != AccountDisabled {
+		return err
+	}
+	return deleteSignInsOf(ctx, tx, a.ID)
+}
+
 // AccountFields are the fields of an account that Set can change.
 type AccountFields struct {
-	Name  string
-	Admin bool
-	Caps  quota.Caps
+	Name        string
+	Admin       bool
+	Concurrency int // see Account
+	Caps        quota.Caps
 }
 
 func (f AccountFields) validate() error {
 	if err := checkName(f.Name); err != nil {
 		return err
 	}
+	if err := checkConcurrency(f.Concurrency); err != nil {
+		return err
+	}
 	return f.Caps.Validate()
 }
 
 // Set passes the account's fields to change, and stores the result. The error may be ErrNoAccount, ErrBadName,
-// ErrBadCap, or ErrAboveAccount if a key would have a higher cap than its account: Set never lowers a key's caps. An
-// account in any state can be changed, so that a pending one can get its caps before it is approved.
+// ErrBadConcurrency, ErrBadCap, or ErrAboveAccount if a key would have a higher cap than its account: Set never lowers a
+// key's caps. An account in any state can be changed, so that a pending one can get its caps before it is approved.
 func (a *Accounts) Set(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
 	var account Account
 	err := a.keys.write(ctx, func(tx database.Tx) (err error) {
 		if account, err = selectAccount(ctx, tx, email); err != nil {
 			return err
 		}
-		fields := AccountFields{Name: account.Name, Admin: account.Admin, Caps: account.Caps}
+		before := account
+		fields := AccountFields{account.Name, account.Admin, account.Concurrency, account.Caps}
 		change(&fields)
 		if err := fields.validate(); err != nil {
 			return err
 		}
-		account.Name, account.Admin, account.Caps = fields.Name, fields.Admin, fields.Caps
+		account.Name, account.Admin, account.Concurrency, account.Caps = fields.Name, fields.Admin, fields.Concurrency, fields.Caps
 		owned, err := selectKeysOf(ctx, tx, account.ID)
 		if err != nil {
 			return err
@@ -199,7 +206,7 @@ func (a *Accounts) Set(ctx context.Context, email string, change func(*AccountFi
 		if err := updateAccount(ctx, tx, account); err != nil {
 			return err
 		}
-		return insertAuditEntry(ctx, tx, "change account", account.Email, account.describe())
+		return insertAuditEntry(ctx, tx, "change account", account.Email, describeAccountChange(before, account))
 	})
 	if err != nil {
 		return Account{}, fmt.Errorf("change account: %w", err)

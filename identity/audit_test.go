@@ -16,7 +16,7 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	s := newStore(openDatabase(t, newPath(t)))
 	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada, Admin: true})
 	must(t, err)
-	ctx = identity.WithActor(ctx, "boss@example.org")
+	ctx = identity.WithActor(ctx, identity.Account{ID: "acc_boss", Email: "boss@example.org", Admin: true})
 	k, secret, err := s.Keys.Create(ctx, identity.NewKey{Email: ada, Name: "laptop"})
 	must(t, err)
 	_, err = s.Keys.Pause(ctx, k.ID)
@@ -45,11 +45,12 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 		}
 	}
 	want := []string{
-		"boss@example.org: disable account ada@example.org: ",
-		"boss@example.org: change account ada@example.org: administrator, daily budget 5",
-		"boss@example.org: revoke key KEY: laptop (PREFIX) of ada@example.org, monthly budget 1000, concurrency 4",
-		"boss@example.org: change key KEY: laptop (PREFIX) of ada@example.org, monthly budget 1000, concurrency 4",
-		"boss@example.org: pause key KEY: laptop (PREFIX) of ada@example.org, unbounded",
+		"boss@example.org: disable account ada@example.org: active → disabled",
+		"boss@example.org: change account ada@example.org: daily budget unbounded → 5",
+		"boss@example.org: revoke key KEY: laptop (PREFIX) of ada@example.org: paused by the operator → revoked",
+		"boss@example.org: change key KEY: laptop (PREFIX) of ada@example.org: monthly budget unbounded → 1000, " +
+			"concurrency default → 4, limits of the operator: none → monthly budget 1000, concurrency 4",
+		"boss@example.org: pause key KEY: laptop (PREFIX) of ada@example.org: active → paused by the operator",
 		"boss@example.org: create key KEY: laptop (PREFIX) of ada@example.org, unbounded",
 		"command line: create account ada@example.org: administrator, unbounded",
 	}

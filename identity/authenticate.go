@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"errors"
 
 	"basegate/quota"
@@ -28,6 +29,18 @@ type Principal struct {
 	Concurrency int // requests at a time; 0: the configured default
 	KeyCaps     quota.Caps
 	AccountCaps quota.Caps
+
+	ConcurrencyByOperator bool // the operator has set Concurrency
+	AccountConcurrency    int  // the highest that a holder can give to a key; 0: the configured default
+}
+
+// MaxRunning returns how many requests of the key may run at a time if the configuration allows perKey. Only the
+// operator can exceed the account's limit, so a limit that was lowered applies to keys that had more.
+func (p Principal) MaxRunning(perKey int) int {
+	if p.ConcurrencyByOperator {
+		return p.Concurrency
+	}
+	return min(cmp.Or(p.Concurrency, perKey), cmp.Or(p.AccountConcurrency, perKey))
 }
 
 // Authenticate returns the key that has the secret. For a key that exists but may not be used, it returns the Principal

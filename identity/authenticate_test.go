@@ -19,7 +19,8 @@ func TestAuthenticateReturnsThePrincipalOfASecret(t *testing.T) {
 	got, err := s.Keys.Authenticate(secret)
 	must(t, err)
 	want := identity.Principal{
-		KeyID: key.ID, KeyPrefix: secret[:13], KeyName: "laptop", AccountID: key.AccountID, Email: ada, Concurrency: 3,
+		KeyID: key.ID, KeyPrefix: secret[:13], KeyName: "laptop", AccountID: key.AccountID, Email: ada,
+		Concurrency: 3, ConcurrencyByOperator: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("principal (-want +got):\n%s", diff)

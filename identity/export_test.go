@@ -1,23 +1,44 @@
 package identity
 
-// The limits of failed sign-ins.
-const (
-	MaxFailuresPerAccount = maxFailuresPerAccount
-	FailureWindow         = failureWindow
-	MaxFailureCounts      = maxFailureCounts
+import (
+	"errors"
+	"time"
 )
 
-// SignInFailures exports signInFailures.
-type SignInFailures struct{ failures *signInFailures }
+// MaxSubjects is the number of subjects that a slowdown has in memory.
+const MaxSubjects = maxSubjects
 
-// NewSignInFailures returns SignInFailures without a failure.
-func NewSignInFailures() SignInFailures { return SignInFailures{newSignInFailures()} }
+// MaxKnownBrowsers is the number of browsers that an account knows.
+const MaxKnownBrowsers = maxKnownBrowsers
 
-// Add counts a failure.
-func (f SignInFailures) Add(email, address string) error { return f.failures.add(email, address) }
+// The limits of open requests for access.
+const (
+	MaxAccessRequests     = maxAccessRequests
+	MaxRequestsPerNetwork = maxRequestsPerNetwork
+)
 
-// Len returns the number of accounts and addresses with a count.
-func (f SignInFailures) Len() int { return len(f.failures.counts) }
+// Slowdown exports slowdown.
+type Slowdown struct{ s *slowdown }
+
+// NewAccountSlowdown returns a Slowdown with the settings for accounts.
+func NewAccountSlowdown() Slowdown { return Slowdown{newSlowdown(accountSlowdown)} }
+
+// NewNetworkSlowdown returns a Slowdown with the settings for networks.
+func NewNetworkSlowdown() Slowdown { return Slowdown{newSlowdown(networkSlowdown)} }
+
+// Begin counts a failed attempt, or returns the time until one is allowed.
+func (s Slowdown) Begin(subject string) (retryIn time.Duration) {
+	if tooMany, ok := errors.AsType[*TooManyAttemptsError](s.s.begin(subject)); ok {
+		return tooMany.RetryIn
+	}
+	return 0
+}
+
+// TakeBack makes the last attempt a success.
+func (s Slowdown) TakeBack(subject string) { s.s.takeBack(subject) }
+
+// Len returns the number of subjects in memory.
+func (s Slowdown) Len() int { return len(s.s.subjects) }
 
 // BlockHashing makes every password hash wait until unblock is called.
 func (s *Sessions) BlockHashing() (unblock func()) {

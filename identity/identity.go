@@ -31,7 +31,8 @@ type Store struct {
 
 // Settings configure a Store.
 type Settings struct {
-	PollInterval time.Duration // 0: DefaultPollInterval
+	PollInterval      time.Duration // 0: DefaultPollInterval
+	ConcurrencyPerKey int           // of a key without a concurrency of its own; 0: DefaultConcurrencyPerKey
 
 	// Changed is called, if not nil, when a new snapshot of the keys is in force. Calls do not overlap. It must not
 	// change accounts or keys: that would deadlock.
@@ -41,6 +42,9 @@ type Settings struct {
 // DefaultPollInterval keeps the snapshot within a quarter of a second of the database. A poll reads one row.
 const DefaultPollInterval = 100 * time.Millisecond
 
+// DefaultConcurrencyPerKey is the configuration's default.
+const DefaultConcurrencyPerKey = 8
+
 // New returns a Store. Every operation works at once, but the methods of Keys that read the snapshot know no key before
 // Keys.Start.
 func New(db *database.DB, log *zap.Logger, s Settings) *Store {
@@ -48,7 +52,7 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Store {
 	return &Store{
 		Keys:     keys,
 		Accounts: &Accounts{db: db, keys: keys},
-		Sessions: &Sessions{db: db, failures: newSignInFailures(), hasher: newPasswordHasher()},
+		Sessions: newSessions(db),
 		AuditLog: &AuditLog{db: db},
 	}
 }

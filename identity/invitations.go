@@ -59,23 +59,23 @@ func (s *Sessions) InvitedAccount(ctx context.Context, token string) (Account, e
 	return selectInvitedAccount(ctx, s.db.Read(), token)
 }
 
-// AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the token
+// AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the tokens
 // of a new one. The error may be ErrNoInvitation, or ErrBadPassword, after which the invitation is still valid.
 func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (
-	account Account, session string, err error,
+	account Account, tokens SignedIn, err error,
 ) {
 	if account, err = s.InvitedAccount(ctx, token); err != nil {
-		return Account{}, "", err
+		return Account{}, SignedIn{}, err
 	}
 	if err := checkPassword(password, account.Email); err != nil {
-		return Account{}, "", err
+		return Account{}, SignedIn{}, err
 	}
 	passwordHash, err := s.hasher.hash(ctx, password)
 	if err != nil {
-		return Account{}, "", err
+		return Account{}, SignedIn{}, err
 	}
-	session = newToken()
-	ctx = WithActor(ctx, account.Email)
+	tokens = SignedIn{newToken(), newToken()}
+	ctx = WithActor(ctx, account)
 	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		// A concurrent call may have used the invitation while the password was hashed.
 		if _, err := selectInvitedAccount(ctx, tx, token); err != nil {
@@ -84,13 +84,10 @@ func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string)
 		if err := deleteInvitation(ctx, tx, account.ID); err != nil {
 			return err
 		}
-		if err := storePassword(ctx, tx, account, passwordHash); err != nil {
-			return err
-		}
-		return insertSession(ctx, tx, session, account.ID)
+		return setPasswordAndSignIn(ctx, tx, account, passwordHash, tokens)
 	})
 	if err != nil {
-		return Account{}, "", fmt.Errorf("accept invitation: %w", err)
+		return Account{}, SignedIn{}, fmt.Errorf("accept invitation: %w", err)
 	}
-	return account, session, nil
+	return account, tokens, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,9 +18,8 @@ import (
 
 // Errors of operations on keys.
 var (
-	ErrNoKey          = errors.New("there is no such key")
-	ErrAmbiguous      = errors.New("more than one key begins like this")
-	ErrBadConcurrency = errors.New("a key's concurrency is at least 1")
+	ErrNoKey     = errors.New("there is no such key")
+	ErrAmbiguous = errors.New("more than one key begins like this")
 )
 
 // Keys stores API keys and authenticates requests with them.
@@ -29,6 +27,7 @@ type Keys struct {
 	db       *database.DB
 	log      *zap.Logger
 	settings Settings
+	perKey   atomic.Int64 // Settings.ConcurrencyPerKey, which a reload may change
 	snapshot atomic.Pointer[snapshot]
 
 	mu      sync.Mutex // serializes refreshes, so that an older snapshot never replaces a newer one
@@ -44,7 +43,16 @@ func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
 	}
 	k := &Keys{db: db, log: log, settings: s}
 	k.snapshot.Store(&snapshot{})
+	k.Reload(s)
 	return k
+}
+
+// Reload replaces Settings.ConcurrencyPerKey. The other settings do not change.
+func (k *Keys) Reload(s Settings) {
+	if s.ConcurrencyPerKey == 0 {
+		s.ConcurrencyPerKey = DefaultConcurrencyPerKey
+	}
+	k.perKey.Store(int64(s.ConcurrencyPerKey))
 }
 
 // KeyState says whether a key may be used.
@@ -56,18 +64,6 @@ const (
 	KeyPaused  KeyState = "paused"  // refused until it is resumed
 	KeyRevoked KeyState = "revoked" // refused permanently
 )
-
-// keyTransitions are the allowed changes of state. A change to the current state is always allowed and does nothing.
-var keyTransitions = map[KeyState][]KeyState{
-	KeyActive:  {KeyPaused, KeyRevoked},
-	KeyPaused:  {KeyActive, KeyRevoked},
-	KeyRevoked: {},
-}
-
-// keyStateActions are the actions in the audit log, by the state that they lead to.
-var keyStateActions = map[KeyState]string{
-	KeyActive: "resume key", KeyPaused: "pause key", KeyRevoked: "revoke key",
-}
 
 // refusal returns the error with which a key in this state is refused, or nil.
 func (s KeyState) refusal() error {
@@ -92,15 +88,9 @@ type Key struct {
 	Concurrency int // requests at a time; 0: the configured default
 	Caps        quota.Caps
 	CreatedAt   time.Time
-}
 
-// describe returns the key's description in the audit log.
-func (k Key) describe() string {
-	text := fmt.Sprintf("%s (%s) of %s, %s", k.Name, k.Prefix, k.Email, k.Caps)
-	if k.Concurrency > 0 {
-		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
-	}
-	return text
+	PausedByOperator bool   // only the operator can resume the key
+	Operator         Limits // what the operator has set; the holder cannot exceed it
 }
 
 // NewKey describes a key to create.
@@ -111,10 +101,11 @@ type NewKey struct {
 	Caps        quota.Caps
 }
 
-// Create creates a key and returns it with its secret, which cannot be retrieved later. The error may be ErrNoAccount,
-// ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
+// Create creates a key and returns it with its secret, which cannot be retrieved later. If the operator creates it, its
+// limits are those of the operator. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName,
+// ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
 func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, err error) {
-	if err := (KeyFields{n.Name, n.Concurrency, n.Caps}).validate(); err != nil {
+	if err := (KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	secret = newSecret()
@@ -133,6 +124,11 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, er
 		if err := checkKeyCaps(key.Caps, account); err != nil {
 			return err
 		}
+		if holder, isHolder := holderOf(ctx); !isHolder {
+			key.Operator = Limits{key.Concurrency, key.Caps}
+		} else if err := k.checkNewKeyOfHolder(holder, account, key); err != nil {
+			return err
+		}
 		key.AccountID, key.Email = account.ID, account.Email
 		if err := insertKey(ctx, tx, key, hashSecret(secret)); err != nil {
 			return err
@@ -143,62 +139,6 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, er
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	return key, secret, nil
-}
-
-// KeyFields are the fields of a key that Set can change.
-type KeyFields struct {
-	Name        string
-	Concurrency int // requests at a time; 0: the configured default
-	Caps        quota.Caps
-}
-
-func (f KeyFields) validate() error {
-	if strings.TrimSpace(f.Name) == "" {
-		return fmt.Errorf("%w: it is empty", ErrBadName)
-	}
-	if err := checkName(f.Name); err != nil {
-		return err
-	}
-	if f.Concurrency < 0 {
-		return fmt.Errorf("%w, not %d", ErrBadConcurrency, f.Concurrency)
-	}
-	return f.Caps.Validate()
-}
-
-// Set passes the fields of the key that ref names (see Find) to change, and stores the result. The error may be
-// ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount. A paused key, and
-// a key of an account that is not active, can be changed too.
-func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Key, error) {
-	var key Key
-	err := k.write(ctx, func(tx database.Tx) (err error) {
-		if key, err = findKey(ctx, tx, ref); err != nil {
-			return err
-		}
-		if key.State == KeyRevoked {
-			return fmt.Errorf("%w: %s", ErrKeyRevoked, key.ID)
-		}
-		fields := KeyFields{key.Name, key.Concurrency, key.Caps}
-		change(&fields)
-		if err := fields.validate(); err != nil {
-			return err
-		}
-		key.Name, key.Concurrency, key.Caps = fields.Name, fields.Concurrency, fields.Caps
-		account, err := selectAccount(ctx, tx, key.Email)
-		if err != nil {
-			return err
-		}
-		if err := checkKeyCaps(key.Caps, account); err != nil {
-			return err
-		}
-		if err := updateKey(ctx, tx, key); err != nil {
-			return err
-		}
-		return insertAuditEntry(ctx, tx, "change key", key.ID, key.describe())
-	})
-	if err != nil {
-		return Key{}, fmt.Errorf("change key: %w", err)
-	}
-	return key, nil
 }
 
 // List returns all keys, ordered by their accounts' addresses, then by age, the oldest first.
@@ -216,45 +156,6 @@ func (k *Keys) ListOf(ctx context.Context, account string) ([]Key, error) {
 // one. The error may be ErrNoKey or ErrAmbiguous.
 func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
 	return findKey(ctx, k.db.Read(), ref)
-}
-
-// Pause makes the key that ref names (see Find) refused until Resume. To pause a paused key is no error. The error may
-// be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
-func (k *Keys) Pause(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyPaused)
-}
-
-// Resume makes the paused key that ref names (see Find) work again. To resume an active key is no error. The error may
-// be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
-func (k *Keys) Resume(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyActive)
-}
-
-// Revoke makes the key that ref names (see Find) refused permanently. To revoke a revoked key is no error. The error
-// may be ErrNoKey or ErrAmbiguous.
-func (k *Keys) Revoke(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyRevoked)
-}
-
-func (k *Keys) setState(ctx context.Context, ref string, to KeyState) (Key, error) {
-	var key Key
-	err := k.write(ctx, func(tx database.Tx) (err error) {
-		if key, err = findKey(ctx, tx, ref); err != nil || key.State == to {
-			return err
-		}
-		if !slices.Contains(keyTransitions[key.State], to) {
-			return fmt.Errorf("%w: %s", key.State.refusal(), key.ID)
-		}
-		key.State = to
-		if err := updateKeyState(ctx, tx, key.ID, to); err != nil {
-			return err
-		}
-		return insertAuditEntry(ctx, tx, keyStateActions[to], key.ID, key.describe())
-	})
-	if err != nil {
-		return Key{}, fmt.Errorf("make key %s: %w", to, err)
-	}
-	return key, nil
 }
 
 func findKey(ctx context.Context, q querier, ref string) (Key, error) {

@@ -54,7 +54,8 @@ func (s *Sessions) SetPassword(ctx context.Context, email, password string) erro
 		if err != nil {
 			return err
 		}
-		return storePassword(ctx, tx, account, passwordHash)
+		_, err = storePassword(ctx, tx, account, passwordHash)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("set password: %w", err)
@@ -62,34 +63,57 @@ func (s *Sessions) SetPassword(ctx context.Context, email, password string) erro
 	return nil
 }
 
-// ChangePassword sets the password of an account if current is its present one. It ends all sessions of the account and
-// returns the token of a new one. The error may be ErrBadCredentials, a *TooManyAttemptsError or ErrBadPassword.
-func (s *Sessions) ChangePassword(ctx context.Context, email, current, next, address string) (token string, err error) {
-	if err := checkPassword(next, email); err != nil {
-		return "", err
+// ChangePassword sets the password of an account, whose user is signed in, if c.Password is its present one. It ends all
+// sessions of the account and returns the tokens of a new one. Failures count for such changes of the account, neither
+// for its sign-ins nor for the network, so strangers who fail to sign in do not delay it. The error may be
+// ErrBadCredentials, a *TooManyAttemptsError or ErrBadPassword.
+func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next string) (SignedIn, error) {
+	if err := checkPassword(next, c.Email); err != nil {
+		return SignedIn{}, err
 	}
-	if _, err := s.checkCredentials(ctx, email, current, address); err != nil {
-		return "", err
-	}
-	if err := s.SetPassword(ctx, email, next); err != nil {
-		return "", err
-	}
-	account, err := selectAccount(ctx, s.db.Read(), email)
+	l, err := s.checkCredentials(ctx, c, "", "change "+strings.ToLower(c.Email))
 	if err != nil {
-		return "", err
+		return SignedIn{}, err
 	}
-	return s.create(ctx, account.ID)
+	passwordHash, err := s.hasher.hash(ctx, next)
+	if err != nil {
+		return SignedIn{}, err
+	}
+	tokens := SignedIn{newToken(), newToken()}
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		present, err := selectGeneration(ctx, tx, l.account.ID)
+		if err != nil {
+			return err
+		}
+		if present != l.generation { // another change was faster, so c.Password is not the present password
+			return ErrBadCredentials
+		}
+		return setPasswordAndSignIn(ctx, tx, l.account, passwordHash, tokens)
+	})
+	if err != nil {
+		return SignedIn{}, fmt.Errorf("change password: %w", err)
+	}
+	return tokens, nil
 }
 
-// storePassword stores a password's hash and ends all sessions of the account.
-func storePassword(ctx context.Context, tx database.Tx, account Account, passwordHash string) error {
-	if err := upsertPasswordHash(ctx, tx, account.ID, passwordHash); err != nil {
+// setPasswordAndSignIn stores a password, ends all sessions of the account and begins a new one.
+func setPasswordAndSignIn(ctx context.Context, tx database.Tx, a Account, passwordHash string, tokens SignedIn) error {
+	generation, err := storePassword(ctx, tx, a, passwordHash)
+	if err != nil {
 		return err
 	}
-	if err := deleteSessionsOf(ctx, tx, account.ID); err != nil {
-		return err
+	return insertSignIn(ctx, tx, login{account: a, generation: generation}, tokens)
+}
+
+// storePassword stores a password's hash and ends all sessions of the account. It returns the password's generation.
+func storePassword(ctx context.Context, tx database.Tx, account Account, passwordHash string) (generation int64, err error) {
+	if generation, err = upsertPasswordHash(ctx, tx, account.ID, passwordHash); err != nil {
+		return 0, err
 	}
-	return insertAuditEntry(ctx, tx, "set password", account.Email, "")
+	if err := deleteSignInsOf(ctx, tx, account.ID); err != nil {
+		return 0, err
+	}
+	return generation, insertAuditEntry(ctx, tx, "set password", account.Email, "")
 }
 
 // argon2Params are the cost of argon2id. Each hash contains those that it was made with, so other defaults apply to new

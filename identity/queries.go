@@ -46,23 +46,25 @@ func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), 
 
 // accountColumns are the columns that scanAccount scans, of accounts a.
 const accountColumns = `
-	a.id, a.email, a.name, a.admin, a.state, a.created_at, a.month_total, a.day_total, a.month_input, a.month_output`
+	a.id, a.email, a.name, a.admin, a.state, a.created_at, coalesce(a.concurrency, 0),
+	a.month_total, a.day_total, a.month_input, a.month_output`
 
-func scanAccount(row scanner) (a Account, err error) {
+// scanAccount scans the columns before those of the account into before.
+func scanAccount(row scanner, before ...any) (a Account, err error) {
 	var created int64
-	err = row.Scan(&a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created,
-		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)
+	err = row.Scan(append(before, &a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created, &a.Concurrency,
+		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)...)
 	a.CreatedAt = time.UnixMicro(created).UTC()
 	return a, err
 }
 
 func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
-		INSERT INTO accounts (id, email, name, admin, state, created_at,
+		INSERT INTO accounts (id, email, name, admin, state, created_at, concurrency,
 		                      month_total, day_total, month_input, month_output)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	_, err := tx.ExecContext(ctx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
-		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+		nullable(a.Concurrency), a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
 	return err
 }
 
@@ -81,7 +83,7 @@ func selectAccount(ctx context.Context, q querier, email string) (Account, error
 
 func selectAccounts(ctx context.Context, q querier) ([]Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
-	return list(ctx, q, scanAccount, text)
+	return list(ctx, q, func(row scanner) (Account, error) { return scanAccount(row) }, text)
 }
 
 func updateAccountState(ctx context.Context, tx database.Tx, id string, to AccountState) error {
@@ -92,9 +94,10 @@ func updateAccountState(ctx context.Context, tx database.Tx, id string, to Accou
 
 func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
-		UPDATE accounts SET name = $2, admin = $3, month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		UPDATE accounts SET name = $2, admin = $3, concurrency = $4,
+		                    month_total = $5, day_total = $6, month_input = $7, month_output = $8
 		WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, a.ID, a.Name, a.Admin,
+	_, err := tx.ExecContext(ctx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency),
 		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
 	return err
 }
@@ -107,6 +110,7 @@ func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error 
 		`DELETE FROM invitations WHERE account_id = $1`,
 		`DELETE FROM passwords WHERE account_id = $1`,
 		`DELETE FROM sessions WHERE account_id = $1`,
+		`DELETE FROM known_browsers WHERE account_id = $1`,
 		`DELETE FROM accounts WHERE id = $1`,
 	} {
 		if _, err := tx.ExecContext(ctx, text, id); err != nil {
@@ -118,122 +122,49 @@ func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error 
 
 // Requests for access.
 
-func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, purpose string) error {
-	const text = `INSERT INTO access_requests (account_id, purpose, created_at) VALUES ($1, $2, $3)`
-	_, err := tx.ExecContext(ctx, text, a.ID, purpose, a.CreatedAt.UnixMicro())
+func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, r AccessRequest) error {
+	const text = `INSERT INTO access_requests (account_id, purpose, network, created_at) VALUES ($1, $2, $3, $4)`
+	_, err := tx.ExecContext(ctx, text, a.ID, r.Purpose, r.Network, a.CreatedAt.UnixMicro())
 	return err
 }
 
-func countAccessRequests(ctx context.Context, q querier) (n int, err error) {
-	const text = `SELECT count(*) FROM accounts WHERE state = 'pending'`
-	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count requests for access: %w", err)
+// countAccessRequests returns the number of open requests, and that of the open requests from a network.
+func countAccessRequests(ctx context.Context, q querier, network string) (all, ofNetwork int, err error) {
+	const text = `
+		SELECT count(*), count(CASE WHEN r.network = $1 THEN 1 END)
+		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id WHERE a.state = 'pending'`
+	if err := q.QueryRowContext(ctx, text, network).Scan(&all, &ofNetwork); err != nil {
+		return 0, 0, fmt.Errorf("count requests for access: %w", err)
 	}
-	return n, nil
+	return all, ofNetwork, nil
 }
 
-func selectAccessRequests(ctx context.Context, q querier) ([]AccessRequest, error) {
+func selectAccessRequests(ctx context.Context, q querier, limit int) ([]AccessRequest, error) {
 	const text = `
-		SELECT a.email, a.name, coalesce(r.purpose, ''), a.created_at
+		SELECT a.email, a.name, coalesce(r.purpose, ''), coalesce(r.network, ''), a.created_at
 		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
-		WHERE a.state = 'pending' ORDER BY a.created_at, a.id`
-	return list(ctx, q, scanAccessRequest, text)
+		WHERE a.state = 'pending' ORDER BY a.created_at, a.id LIMIT $1`
+	return list(ctx, q, scanAccessRequest, text, limit)
 }
 
 func scanAccessRequest(row scanner) (r AccessRequest, err error) {
 	var at int64
-	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &at)
+	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &r.Network, &at)
 	r.Time = time.UnixMicro(at).UTC()
 	return r, err
 }
 
-// Invitations.
-
-// upsertInvitation replaces the account's invitation, if it has one.
-func upsertInvitation(ctx context.Context, tx database.Tx, account, token string) error {
+// selectPendingOfNetwork returns the ids of the pending accounts that were requested from a network.
+func selectPendingOfNetwork(ctx context.Context, q querier, network string) ([]string, error) {
 	const text = `
-		INSERT INTO invitations (token_hash, account_id, expires_at) VALUES ($1, $2, $3)
-		ON CONFLICT (account_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at`
-	_, err := tx.ExecContext(ctx, text, hashToken(token), account, now().Add(InvitationLife).UnixMicro())
-	return err
+		SELECT a.id FROM accounts a JOIN access_requests r ON r.account_id = a.id
+		WHERE a.state = 'pending' AND r.network = $1 AND r.network <> ''`
+	return list(ctx, q, func(row scanner) (id string, err error) { err = row.Scan(&id); return id, err }, text, network)
 }
 
-// selectInvitedAccount returns ErrNoInvitation if no valid invitation to an active account has the token.
-func selectInvitedAccount(ctx context.Context, q querier, token string) (Account, error) {
-	const text = `SELECT` + accountColumns + `
-		FROM invitations i JOIN accounts a ON a.id = i.account_id
-		WHERE i.token_hash = $1 AND i.expires_at > $2 AND a.state = 'active'`
-	a, err := scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Account{}, ErrNoInvitation
-	}
-	if err != nil {
-		return Account{}, fmt.Errorf("read invitation: %w", err)
-	}
-	return a, nil
-}
-
-func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
-	const text = `DELETE FROM invitations WHERE account_id = $1`
-	_, err := tx.ExecContext(ctx, text, account)
-	return err
-}
-
-// Passwords.
-
-func upsertPasswordHash(ctx context.Context, tx database.Tx, account, passwordHash string) error {
-	const text = `
-		INSERT INTO passwords (account_id, hash, changed_at) VALUES ($1, $2, $3)
-		ON CONFLICT (account_id) DO UPDATE SET hash = excluded.hash, changed_at = excluded.changed_at`
-	_, err := tx.ExecContext(ctx, text, account, passwordHash, now().UnixMicro())
-	return err
-}
-
-// selectPasswordHash returns dummyHash if the account has no password.
-func selectPasswordHash(ctx context.Context, q querier, account string) (passwordHash string, err error) {
-	const text = `SELECT hash FROM passwords WHERE account_id = $1`
-	switch err := q.QueryRowContext(ctx, text, account).Scan(&passwordHash); {
-	case errors.Is(err, sql.ErrNoRows):
-		return dummyHash, nil
-	case err != nil:
-		return "", fmt.Errorf("read password: %w", err)
-	}
-	return passwordHash, nil
-}
-
-// Sessions.
-
-// insertSession also deletes all expired sessions, so that no other code has to.
-func insertSession(ctx context.Context, tx database.Tx, token, account string) error {
-	const (
-		deleteExpired = `DELETE FROM sessions WHERE expires_at <= $1`
-		insert        = `INSERT INTO sessions (token_hash, account_id, created_at, expires_at) VALUES ($1, $2, $3, $4)`
-	)
-	at := now()
-	if _, err := tx.ExecContext(ctx, deleteExpired, at.UnixMicro()); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, insert, hashToken(token), account, at.UnixMicro(), at.Add(SessionLife).UnixMicro())
-	return err
-}
-
-// selectSessionAccount returns sql.ErrNoRows if no session has the token, or it has expired.
-func selectSessionAccount(ctx context.Context, q querier, token string) (Account, error) {
-	const text = `SELECT` + accountColumns + `
-		FROM sessions s JOIN accounts a ON a.id = s.account_id
-		WHERE s.token_hash = $1 AND s.expires_at > $2`
-	return scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
-}
-
-func deleteSession(ctx context.Context, tx database.Tx, token string) error {
-	const text = `DELETE FROM sessions WHERE token_hash = $1`
-	_, err := tx.ExecContext(ctx, text, hashToken(token))
-	return err
-}
-
-func deleteSessionsOf(ctx context.Context, tx database.Tx, account string) error {
-	const text = `DELETE FROM sessions WHERE account_id = $1`
-	_, err := tx.ExecContext(ctx, text, account)
+// deleteAccessRequest deletes what an applicant has sent. The account stays.
+func deleteAccessRequest(ctx context.Context, tx database.Tx, account string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM access_requests WHERE account_id = $1`, account)
 	return err
 }
 
@@ -242,13 +173,17 @@ func deleteSessionsOf(ctx context.Context, tx database.Tx, account string) error
 // selectKey selects the columns that scanKey scans.
 const selectKey = `
 	SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
-	       k.month_total, k.day_total, k.month_input, k.month_output
+	       k.month_total, k.day_total, k.month_input, k.month_output,
+	       k.paused_by_operator, coalesce(k.operator_concurrency, 0),
+	       k.operator_month_total, k.operator_day_total, k.operator_month_input, k.operator_month_output
 	FROM keys k JOIN accounts a ON a.id = k.account_id`
 
 func scanKey(row scanner) (k Key, err error) {
 	var created int64
 	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
-		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput)
+		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput,
+		&k.PausedByOperator, &k.Operator.Concurrency, &k.Operator.Caps.MonthTotal, &k.Operator.Caps.DayTotal,
+		&k.Operator.Caps.MonthInput, &k.Operator.Caps.MonthOutput)
 	k.CreatedAt = time.UnixMicro(created).UTC()
 	return k, err
 }
@@ -256,17 +191,20 @@ func scanKey(row scanner) (k Key, err error) {
 func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) error {
 	const text = `
 		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
-		                  month_total, day_total, month_input, month_output)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+		                  month_total, day_total, month_input, month_output, operator_concurrency,
+		                  operator_month_total, operator_day_total, operator_month_input, operator_month_output)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
+	o := k.Operator
 	_, err := tx.ExecContext(ctx, text,
-		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullableConcurrency(k), k.CreatedAt.UnixMicro(),
-		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
+		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullable(k.Concurrency), k.CreatedAt.UnixMicro(),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput, nullable(o.Concurrency),
+		o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput)
 	return err
 }
 
-// nullableConcurrency returns NULL for the configured default.
-func nullableConcurrency(k Key) sql.NullInt64 {
-	return sql.NullInt64{Int64: int64(k.Concurrency), Valid: k.Concurrency > 0}
+// nullable returns NULL for a concurrency of 0.
+func nullable(concurrency int) sql.NullInt64 {
+	return sql.NullInt64{Int64: int64(concurrency), Valid: concurrency > 0}
 }
 
 func selectKeys(ctx context.Context, q querier) ([]Key, error) {
@@ -301,19 +239,23 @@ func selectKeyByHash(ctx context.Context, q querier, secret secretHash) (Key, er
 	return k, nil
 }
 
-func updateKeyState(ctx context.Context, tx database.Tx, id string, to KeyState) error {
-	const text = `UPDATE keys SET state = $2 WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, id, to)
+func updateKeyState(ctx context.Context, tx database.Tx, k Key) error {
+	const text = `UPDATE keys SET state = $2, paused_by_operator = $3 WHERE id = $1`
+	_, err := tx.ExecContext(ctx, text, k.ID, k.State, k.PausedByOperator)
 	return err
 }
 
 func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 	const text = `
 		UPDATE keys SET name = $2, concurrency = $3,
-		                month_total = $4, day_total = $5, month_input = $6, month_output = $7
+		                month_total = $4, day_total = $5, month_input = $6, month_output = $7,
+		                operator_concurrency = $8, operator_month_total = $9, operator_day_total = $10,
+		                operator_month_input = $11, operator_month_output = $12
 		WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullableConcurrency(k),
-		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput)
+	o := k.Operator
+	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullable(k.Concurrency),
+		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput,
+		nullable(o.Concurrency), o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput)
 	return err
 }
 
@@ -332,7 +274,8 @@ func selectRevision(ctx context.Context, q querier) (revision int64, err error) 
 func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snapshotEntry, error) {
 	const text = `
 		SELECT k.secret_hash, k.state, a.state,
-		       k.id, k.prefix, k.name, a.id, a.email, a.admin, coalesce(k.concurrency, 0),
+		       k.id, k.prefix, k.name, a.id, a.email, a.admin,
+		       coalesce(k.concurrency, 0), k.operator_concurrency IS NOT NULL, coalesce(a.concurrency, 0),
 		       k.month_total, k.day_total, k.month_input, k.month_output,
 		       a.month_total, a.day_total, a.month_input, a.month_output
 		FROM keys k JOIN accounts a ON a.id = k.account_id`
@@ -351,7 +294,8 @@ func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snaps
 		)
 		k, a := &p.KeyCaps, &p.AccountCaps
 		err := rows.Scan(&hash, &keyState, &accountState,
-			&p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Email, &p.Admin, &p.Concurrency,
+			&p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Email, &p.Admin,
+			&p.Concurrency, &p.ConcurrencyByOperator, &p.AccountConcurrency,
 			&k.MonthTotal, &k.DayTotal, &k.MonthInput, &k.MonthOutput,
 			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput)
 		if err != nil {

@@ -17,7 +17,7 @@ func TestInvitationsAndSessionsExpire(t *testing.T) {
 	s := newStore(db)
 	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
-	_, session, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
+	_, tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
 	must(t, err)
 	token := invite(t, s, ada)
 	for _, table := range []string{"invitations", "sessions"} {
@@ -38,10 +38,10 @@ func TestInvitationsAndSessionsExpire(t *testing.T) {
 	if _, err := s.Sessions.InvitedAccount(ctx, token); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("expired invitation: got error %v, want %v", err, identity.ErrNoInvitation)
 	}
-	if _, err := s.Sessions.Account(ctx, session); !errors.Is(err, identity.ErrNoSession) {
+	if _, err := s.Sessions.Account(ctx, tokens.Session); !errors.Is(err, identity.ErrNoSession) {
 		t.Errorf("expired session: got error %v, want %v", err, identity.ErrNoSession)
 	}
-	_, err = s.Sessions.SignIn(ctx, ada, password, address)
+	_, err = signIn(ctx, s, ada, password)
 	must(t, err)
 	var rows int
 	must(t, db.Read().QueryRow("SELECT count(*) FROM sessions").Scan(&rows))
@@ -57,14 +57,14 @@ func TestSessionsSurviveARestartAndEndTogether(t *testing.T) {
 	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	must(t, s.Sessions.SetPassword(ctx, ada, password))
-	first, err := s.Sessions.SignIn(ctx, ada, password, address)
+	first, err := signIn(ctx, s, ada, password)
 	must(t, err)
 	must(t, db.Close())
 
 	s = newStore(openDatabase(t, path))
-	second, err := s.Sessions.SignIn(ctx, ada, password, address)
+	second, err := signIn(ctx, s, ada, password)
 	must(t, err)
-	third, err := s.Sessions.SignIn(ctx, ada, password, address)
+	third, err := signIn(ctx, s, ada, password)
 	must(t, err)
 	must(t, s.Sessions.SignOut(ctx, third))
 	wantSessions(t, s, map[string]bool{first: true, second: true, third: false, "": false, strings.Repeat("x", 43): false})
@@ -75,15 +75,15 @@ func TestSessionsSurviveARestartAndEndTogether(t *testing.T) {
 func TestDisabledAccountAndNewPasswordEndSessions(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
 	must(t, s.Sessions.SetPassword(ctx, ada, password))
-	session, err := s.Sessions.SignIn(ctx, ada, password, address)
+	session, err := signIn(ctx, s, ada, password)
 	must(t, err)
 	must(t, s.Sessions.SetPassword(ctx, ada, password+"!"))
 	wantSessions(t, s, map[string]bool{session: false})
-	session, err = s.Sessions.SignIn(ctx, ada, password+"!", address)
+	session, err = signIn(ctx, s, ada, password+"!")
 	must(t, err)
 	_, err = s.Accounts.Disable(ctx, ada)
 	must(t, err)
-	if _, err := s.Sessions.SignIn(ctx, ada, password+"!", address); !errors.Is(err, identity.ErrAccountDisabled) {
+	if _, err := signIn(ctx, s, ada, password+"!"); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("sign in to a disabled account: got error %v, want %v", err, identity.ErrAccountDisabled)
 	}
 	_, err = s.Accounts.Enable(ctx, ada)
@@ -104,7 +104,7 @@ func wantSessions(t *testing.T, s *identity.Store, want map[string]bool) {
 func TestUnknownAccountIsRefusedLikeAWrongPassword(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
 	for _, email := range []string{ada, "nobody@example.org", "", strings.Repeat("x", 10000)} { // ada has no password yet
-		if _, err := s.Sessions.SignIn(ctx, email, password, address); !errors.Is(err, identity.ErrBadCredentials) {
+		if _, err := signIn(ctx, s, email, password); !errors.Is(err, identity.ErrBadCredentials) {
 			t.Errorf("sign in as %.20q: got error %v, want %v", email, err, identity.ErrBadCredentials)
 		}
 	}
@@ -116,7 +116,7 @@ func TestWaitForPasswordHashEndsWithTheContext(t *testing.T) {
 	cancel()
 	unblock := s.Sessions.BlockHashing()
 	defer unblock()
-	if _, err := s.Sessions.SignIn(ctx, ada, password, address); !errors.Is(err, context.Canceled) {
+	if _, err := signIn(ctx, s, ada, password); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
@@ -127,15 +127,15 @@ func TestDatabaseContainsNoPasswordAndNoToken(t *testing.T) {
 	s := newStore(db)
 	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
-	_, session, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
+	_, tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
 	must(t, err)
 	invitation := invite(t, s, ada)
 	var all string
-	must(t, db.Read().QueryRow(`SELECT (SELECT hash FROM passwords) || (SELECT hex(token_hash) FROM sessions) || (SELECT hex(token_hash) FROM invitations)`).Scan(&all))
+	must(t, db.Read().QueryRow(`SELECT (SELECT hash FROM passwords) || (SELECT hex(token_hash) FROM sessions) || (SELECT hex(token_hash) FROM invitations) || (SELECT hex(token_hash) FROM known_browsers)`).Scan(&all))
 	if !strings.HasPrefix(all, "$argon2id$v=19$m=19456,t=2,p=1$") {
 		t.Errorf("got password hash %s, want argon2id with 19 MiB, 2 passes and 1 thread", all)
 	}
-	for _, secret := range []string{password, session, invitation} {
+	for _, secret := range []string{password, tokens.Session, tokens.Browser, invitation} {
 		if strings.Contains(all, secret) || strings.Contains(all, fmt.Sprintf("%X", secret)) {
 			t.Errorf("the database contains %q", secret)
 		}

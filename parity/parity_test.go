@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ import (
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/logwriter"
 	"basegate/mockvllm"
 	"basegate/parity"
 )
@@ -48,7 +50,9 @@ func startGateway(t *testing.T, backends ...*mockvllm.Server) parity.Settings {
 	c.Database.Path = filepath.Join(t.TempDir(), "basegate.db")
 	c.Models = []config.Model{model}
 	s.Gateway = parity.Endpoint{Name: "gateway", Key: createKey(t, c.Database.Path)}
-	g, err := gateway.New(t.Context(), c, zap.NewNop())
+	log := logwriter.New(io.Discard)
+	t.Cleanup(func() { log.Close(time.Second) })
+	g, err := gateway.New(t.Context(), c, zap.NewNop(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,15 @@ func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
+// parse parses and validates the body.
+func (s *Server) parse(x *exchange, body []byte) (err error) {
+	x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs, Memory: &x.memory})
+	if errors.Is(err, admission.ErrFull) {
+		return bufferFull(err)
+	}
+	return err
+}
+
 func (s *Server) maxLogprobs(model string) int {
 	if m, ok := s.fleet.Model(model); ok {
 		return m.MaxLogprobs()
@@ -70,16 +79,14 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 	return nil, apierr.UnknownModel(id, available, suggestion)
 }
 
-// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
-// memory meanwhile, as it does while the request waits for a slot.
-func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
+// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.
+func (x *exchange) awaitModel() error {
 	err := x.model.EnsureServable()
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
-		release, full := s.queue.ReserveMemory(bodyBytes)
-		if full != nil {
+		if full := x.memory.Grow(admission.WaitingCost); full != nil {
 			return bufferFull(full)
 		}
-		defer release()
+		defer x.memory.Shrink(admission.WaitingCost)
 		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
 		defer cancel()
 		err = x.model.AwaitBoot(ctx)
@@ -100,9 +107,9 @@ func (x *exchange) unavailable(err error) error {
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
 // looked up again, because it may have been paused or its caps changed meanwhile.
-func (s *Server) acquireSlot(x *exchange, bodyBytes int64) error {
+func (s *Server) acquireSlot(x *exchange) error {
 	began := time.Now()
-	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), bodyBytes)
+	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
 	x.timings.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):
@@ -126,10 +133,7 @@ const reauthenticateAfter = time.Second
 
 // Concurrency returns how many requests of a key may run at a time.
 func (s *Server) Concurrency(i *identity.Principal) int {
-	if i.Concurrency > 0 {
-		return i.Concurrency
-	}
-	return s.settings.Load().ConcurrencyPerKey
+	return i.MaxRunning(s.settings.Load().ConcurrencyPerKey)
 }
 
 // bufferFullRetry is when a client should retry that was refused because too much is buffered.

@@ -123,7 +123,7 @@ func TestEveryFailureReleasesTheSlot(t *testing.T) {
 
 func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
 	backend := newBlockingBackend()
-	h := newHarness(t, func(o *harnessOptions) { o.settings.ConcurrencyPerKey, o.maxBuffered = 1, 100 }, startBackend(t, backend.ServeHTTP))
+	h := newHarness(t, func(o *harnessOptions) { o.settings.ConcurrencyPerKey, o.maxBuffered = 1, 2*admission.WaitingCost }, startBackend(t, backend.ServeHTTP))
 	first := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("x", 200)+`"}`) // runs at once
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"basegate/admission"
 	"basegate/breaker"
 	"basegate/fleet"
 	"basegate/stream"
@@ -34,6 +34,7 @@ var errTimeout = errors.New("the backend was silent for too long")
 func (s *Server) forward(x *exchange) (*response, error) {
 	var tried []fleet.FailedAttempt
 	var last breaker.Outcome
+	once := false // a RetryElsewhereOnce has been used
 	for x.attempts.count < x.settings.Attempts {
 		lease, err := x.model.Acquire(tried)
 		if err != nil {
@@ -55,10 +56,12 @@ func (s *Server) forward(x *exchange) (*response, error) {
 		if last.Class == breaker.ClientGone {
 			return nil, x.cancelErr()
 		}
-		if last.Class.Retry() == breaker.RetryNever {
+		retry := last.Class.Retry()
+		if retry == breaker.RetryNever || retry == breaker.RetryElsewhereOnce && once {
 			break
 		}
-		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
+		once = once || retry == breaker.RetryElsewhereOnce
+		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: retry == breaker.RetryAnywhere})
 	}
 	return nil, last.Err(x.model.ID(), x.attempts.count)
 }
@@ -90,7 +93,7 @@ func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.FailedAttempt) erro
 func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Outcome) {
 	p := &response{lease: lease}
 	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
-	p.watchdog = time.AfterFunc(x.settings.FirstByteTimeout, func() { p.cancel(errTimeout) })
+	p.watchdog.start(x.settings.FirstByteTimeout, p.cancel)
 	succeeded := false
 	defer func() {
 		if !succeeded {
@@ -168,26 +171,24 @@ type response struct {
 	lease    *fleet.Lease
 	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
 	cancel   context.CancelCauseFunc
-	watchdog *time.Timer // cancels the attempt when it fires
+	watchdog watchdog
 	bestOf   validate.BestOf
 
-	stream *eventStream  // nil for a plain response
-	body   *bytes.Buffer // of a plain response, whole
-	usage  stream.Usage  // of a plain response
+	stream *eventStream // nil for a plain response
+	plain  plainBody
+	usage  stream.Usage // of a plain response
 }
 
 // close ends the attempt and returns its resources.
 func (p *response) close() {
 	if p.stream != nil {
-		p.stream.reader.Release()
+		p.stream.release()
 	}
-	if p.body != nil {
-		putPlainBuffer(p.body)
-	}
+	p.plain.release()
 	if p.Response != nil {
 		p.Body.Close()
 	}
-	p.watchdog.Stop()
+	p.watchdog.stop()
 	p.cancel(nil)
 	p.lease.Release()
 }
@@ -214,6 +215,8 @@ func (p *response) noResponse(x *exchange, err error) breaker.Outcome {
 		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
 		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
+	case breaker.IsLocalFault(err):
+		return breaker.Outcome{Class: breaker.LocalFault, Cause: err}
 	case errors.As(err, &op) && op.Op == "dial":
 		return breaker.Outcome{Class: breaker.Refused, Cause: err}
 	default:
@@ -228,15 +231,21 @@ func (p *response) readFailure(x *exchange, err error) breaker.Outcome {
 		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
 		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
+	case errors.Is(err, stream.ErrTooLarge):
+		return breaker.Outcome{Class: breaker.TooLarge, Status: p.StatusCode, Cause: err}
+	case errors.Is(err, admission.ErrFull):
+		return breaker.Outcome{Class: breaker.LocalFault, Status: p.StatusCode, Cause: err}
 	default:
 		return breaker.Outcome{Class: breaker.Truncated, Status: p.StatusCode, Cause: err}
 	}
 }
 
-// classifyError classifies a response with another status than 200, by its status and body.
+// classifyError classifies a response with another status than 200, by its status and the beginning of its body.
 func (p *response) classifyError(x *exchange) breaker.Outcome {
-	body, err := io.ReadAll(io.LimitReader(p.Body, maxErrorBody)) //nolint:forbidigo // bounded
-	if err != nil {
+	b := buffer{source: p.Body, size: unknownSize, free: maxUncounted, memory: &x.memory}
+	defer b.release()
+	body, err := b.readAll(nil, maxErrorBody)
+	if err != nil && !errors.Is(err, admission.ErrFull) {
 		return p.readFailure(x, err)
 	}
 	return breaker.Classify(p.StatusCode, body)

@@ -17,6 +17,9 @@ type candidate struct {
 	score float64 // mean log-probability per generated token
 }
 
+// candidateBytes is what chooseBest needs for each choice, in bytes.
+const candidateBytes = 64
+
 // chooseBest implements best_of, which vLLM's V1 engine dropped: of the best_of choices of each prompt it keeps the n with
 // the highest mean log-probability per token, re-indexed, without logprobs that the client did not ask for. Everything
 // beside the choices stays as received; usage counts all choices, and so does the charge.
@@ -72,15 +75,17 @@ func appendChoice(out []byte, raw string, index int, r *validate.Request) []byte
 func meanLogprob(choice gjson.Result, echo bool) float64 {
 	prompt := 0
 	if echo {
-		prompt = len(choice.Get("prompt_logprobs").Array())
+		prompt = int(choice.Get("prompt_logprobs.#").Int())
 	}
-	sum, n := 0.0, 0
-	for i, v := range choice.Get("logprobs.token_logprobs").Array() {
-		if i >= prompt && v.Type == gjson.Number {
+	sum, n, position := 0.0, 0, 0
+	choice.Get("logprobs.token_logprobs").ForEach(func(_, v gjson.Result) bool {
+		if position >= prompt && v.Type == gjson.Number {
 			sum += v.Num
 			n++
 		}
-	}
+		position++
+		return true
+	})
 	if n == 0 {
 		return math.Inf(-1)
 	}

@@ -11,13 +11,12 @@ import (
 
 	"basegate/admission"
 	apierr "basegate/errors"
+	"basegate/http1/strict"
 )
 
 const (
-	// bodyTimeout is how long a client may take to send its body.
-	bodyTimeout = 2 * time.Minute
 	// initialBuffer is allocated for a body before any of it has arrived, in bytes: a Content-Length alone must not cost
-	// much memory. What exceeds it counts as buffered memory.
+	// much memory.
 	initialBuffer = 16 << 10
 	// maxTrustedLength is the largest Content-Length for which the whole buffer is allocated once initialBuffer is full, in
 	// bytes.
@@ -27,38 +26,35 @@ const (
 )
 
 // readBody reads the whole body into memory, decompressed, within the size limit.
-func (s *Server) readBody(x *exchange) ([]byte, error) {
+func (x *exchange) readBody() ([]byte, error) {
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
 		return nil, apierr.BodyTooLarge(limit)
 	}
-	control := http.NewResponseController(x.w)
-	if err := control.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
-		defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // it has worked before
-	}
-	tracked := &trackedBody{body: x.r.Body}
-	buffer := bodyBuffer{source: tracked, size: x.r.ContentLength, queue: s.queue}
-	defer buffer.release()
+	u := newUpload(x)
+	defer u.end()
+	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		if err := buffer.reserve(gunzipMemory); err != nil {
+		if err := x.memory.Grow(gunzipMemory); err != nil {
 			return nil, bufferFull(err)
 		}
-		unzipped, err := gzip.NewReader(tracked)
+		defer x.memory.Shrink(gunzipMemory)
+		unzipped, err := gzip.NewReader(u)
 		if err != nil {
-			return nil, tracked.readErr()
+			return nil, u.readErr()
 		}
-		buffer.source, buffer.size = unzipped, unknownSize
+		b.source, b.size = unzipped, unknownSize
 	default:
 		return nil, apierr.UnknownEncoding(encoding)
 	}
-	body, err := buffer.readAll(limit)
+	body, err := b.readAll(nil, limit)
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		return nil, bufferFull(err)
 	case err != nil:
-		return nil, tracked.readErr()
+		return nil, u.readErr()
 	case int64(len(body)) > limit:
 		return nil, apierr.BodyTooLarge(limit)
 	}
@@ -67,87 +63,75 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 	return body, nil
 }
 
-// unknownSize is the size of a body without a Content-Length.
-const unknownSize = -1
+const (
+	// uploadTimeout is how long a client may take to send its body.
+	uploadTimeout = 2 * time.Minute
+	// After the first uploadWindow, minUpload bytes must arrive in every further one: an upload holds memory.
+	uploadWindow = 10 * time.Second
+	minUpload    = 64 << 10
+	// deadlineStep is how far the read deadline must move to be set again.
+	deadlineStep = time.Second
+)
 
-// bodyBuffer reads a body into a buffer whose memory is reserved as it grows.
-type bodyBuffer struct {
-	source   io.Reader
-	size     int64 // of the whole body, or unknownSize
-	queue    *admission.Queue
-	releases []func()
+// upload is the body of a request that arrives. It limits how slowly it may come, and remembers the error of the first
+// failed read: after a body has broken off, net/http reports a regular end for further reads.
+type upload struct {
+	body     io.Reader
+	control  *http.ResponseController
+	began    time.Time
+	deadline time.Time
+	received int   // bytes since the deadline was last extended
+	failed   error // nil while reads succeed
 }
 
-// reserve counts bytes as buffered memory.
-func (b *bodyBuffer) reserve(bytes int64) error {
-	release, err := b.queue.ReserveMemory(bytes)
-	if err == nil {
-		b.releases = append(b.releases, release)
-	}
-	return err
+func newUpload(x *exchange) *upload {
+	u := &upload{body: x.r.Body, control: http.NewResponseController(x.w), began: time.Now()}
+	u.setDeadline(u.began.Add(2 * uploadWindow))
+	return u
 }
 
-// release releases the reserved memory. Whatever the request waits for next counts the body itself.
-func (b *bodyBuffer) release() {
-	for _, release := range b.releases {
-		release()
-	}
-}
-
-// readAll reads to the end, or to one byte over the limit. A body of known size ends in a buffer of exactly that size,
-// because many may wait for their slot.
-func (b *bodyBuffer) readAll(limit int64) ([]byte, error) {
-	most := limit + 1
-	if b.size >= 0 {
-		most = b.size
-	}
-	body := make([]byte, 0, min(most, initialBuffer))
-	for int64(len(body)) < most {
-		if len(body) == cap(body) {
-			size := min(most, 2*int64(cap(body)))
-			if most == b.size && most <= maxTrustedLength {
-				size = most
-			}
-			if err := b.reserve(size - int64(cap(body))); err != nil {
-				return nil, err
-			}
-			body = append(make([]byte, 0, size), body...)
-		}
-		n, err := b.source.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		switch {
-		case errors.Is(err, io.EOF) && (b.size < 0 || int64(len(body)) == b.size):
-			return body, nil
-		case err != nil && int64(len(body)) < most:
-			return nil, err
-		}
-	}
-	return body, nil
-}
-
-// trackedBody remembers the error of a body's first failed read. After a body has broken off, net/http reports a regular
-// end for further reads.
-type trackedBody struct {
-	body   io.Reader
-	failed error // nil while reads succeed
-}
+// end removes the read deadline.
+func (u *upload) end() { u.control.SetReadDeadline(time.Time{}) } //nolint:errcheck // a connection without deadlines has none to remove
 
 // Read implements io.Reader.
-func (b *trackedBody) Read(p []byte) (int, error) {
-	n, err := b.body.Read(p)
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.body.Read(p)
 	if err != nil && err != io.EOF {
-		b.failed = err
+		u.failed = err
+	}
+	if u.received += n; u.received >= minUpload {
+		u.received = 0
+		u.extend(time.Now())
 	}
 	return n, err
 }
 
-// readErr returns the error for the client: its gzip is invalid, it was too slow, or it disconnected while sending.
-func (b *trackedBody) readErr() error {
+// extend moves the read deadline after minUpload bytes have arrived.
+func (u *upload) extend(now time.Time) {
+	next := now.Add(uploadWindow)
+	if last := u.began.Add(uploadTimeout); next.After(last) {
+		next = last
+	}
+	if next.Sub(u.deadline) >= deadlineStep {
+		u.setDeadline(next)
+	}
+}
+
+func (u *upload) setDeadline(deadline time.Time) {
+	u.deadline = deadline
+	u.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow uploads
+}
+
+// readErr returns the error for the client: its gzip or its chunks are invalid, it was too slow, or it disconnected
+// while sending.
+func (u *upload) readErr() error {
 	switch {
-	case b.failed == nil:
+	case u.failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
-	case errors.Is(b.failed, os.ErrDeadlineExceeded):
-		return apierr.MalformedJSON(0, "the body did not arrive within two minutes")
+	case errors.Is(u.failed, os.ErrDeadlineExceeded):
+		return apierr.MalformedJSON(0, "the body came too slowly: it did not arrive within two minutes, or fewer than 64 KiB of it in ten seconds")
+	case errors.Is(u.failed, strict.ErrChunks):
+		return apierr.MalformedJSON(0, "the body's chunked encoding is malformed")
 	default:
 		return errClientGone
 	}

@@ -42,18 +42,19 @@ func FuzzBody(f *testing.F) {
 		queue := admission.New(admission.Settings{MaxBufferedBytes: int64(memory)})
 		// check reads a body of which want is the content, unless reading it must fail.
 		check := func(name string, source io.Reader, size int64, want []byte, mustFail bool) {
-			buffer := bodyBuffer{source: source, size: size, queue: queue}
-			body, err := buffer.readAll(most)
-			if reserved := queue.Stats().BufferedBytes; reserved > int64(memory) || int64(cap(body)) > reserved+initialBuffer {
-				t.Errorf("%s: the buffer has %d bytes with %d of %d bytes reserved", name, cap(body), reserved, memory)
+			allocation := queue.Allocate("key")
+			b := buffer{source: source, size: size, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &allocation}
+			body, err := b.readAll(nil, most)
+			if counted := queue.Stats().BufferedBytes; counted > int64(memory) || int64(cap(body)) > counted {
+				t.Errorf("%s: the buffer has %d bytes with %d of %d bytes counted", name, cap(body), counted, memory)
 			}
-			buffer.release()
+			b.release()
 			switch {
 			case queue.Stats().BufferedBytes != 0:
-				t.Errorf("%s: %d bytes are still reserved", name, queue.Stats().BufferedBytes)
+				t.Errorf("%s: %d bytes are still counted", name, queue.Stats().BufferedBytes)
 			case errors.Is(err, admission.ErrFull):
-				if int64(len(want)) <= initialBuffer && !mustFail {
-					t.Errorf("%s: a body of %d bytes needed a reservation", name, len(want))
+				if needed := int64(3*len(want)+2*initialBuffer) + admission.WaitingCost; needed < int64(memory)/2 && !mustFail {
+					t.Errorf("%s: a body of %d bytes did not fit %d bytes of memory", name, len(want), memory)
 				}
 			case err != nil && !mustFail:
 				t.Errorf("%s: %v", name, err)

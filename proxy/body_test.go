@@ -22,7 +22,7 @@ func gzipText(t *testing.T, text string) string {
 // Bodies count as buffered memory while they arrive, because many clients may send bodies, or small bodies that
 // decompress to the size limit, at the same time.
 func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
-	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 256 << 10 }, startBackend(t, respond(200, "application/json", plainResponse)))
+	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 512 << 10 }, startBackend(t, respond(200, "application/json", plainResponse)))
 	large := `{"model":"m","prompt":"` + strings.Repeat("x", 400<<10) + `"}`
 	for _, encoding := range []string{"", "gzip"} {
 		body := large
@@ -38,7 +38,7 @@ func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 	if s := h.queue.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
 		t.Errorf("got %+v, want nothing buffered and 2 requests refused", s)
 	}
-	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100<<10)+`"}`)); got.status != http.StatusOK {
+	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 30<<10)+`"}`)); got.status != http.StatusOK {
 		t.Errorf("a body that fits: got %d %s", got.status, got.body)
 	}
 }

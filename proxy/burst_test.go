@@ -13,10 +13,10 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/budget"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // respondAtRandom is a backend that reports a usage of the prompt's token ids and a random number of completion tokens
@@ -26,7 +26,7 @@ func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	body := gjson.ParseBytes(text)
 	prompt, n := body.Get("prompt.#").Int(), max(body.Get("n").Int(), 1)
 	completion := rand.Int64N(n*body.Get("max_tokens").Int()) + 1
-	usage := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, prompt, completion)
+	reported := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, prompt, completion)
 	var events []string
 	for i := range int(n) {
 		events = append(events, event(i, "word", `"length"`))
@@ -41,9 +41,9 @@ func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	case user == "break":
 		respondStream(event(0, "word", "null"))(w, r)
 	case body.Get("stream").Bool():
-		respondStream(append(events, `data: {"choices":[],`+usage+"}\n\n", doneEvent)...)(w, r)
+		respondStream(append(events, `data: {"choices":[],`+reported+"}\n\n", doneEvent)...)(w, r)
 	default:
-		respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+usage+`}`)(w, r)
+		respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+reported+`}`)(w, r)
 	}
 }
 
@@ -59,12 +59,12 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 		set    func(*quota.Caps)
 		window string
 		meter  string
-		count  func(budget.Row) int64 // tokens that count against limit
+		count  func(usage.Row) int64 // tokens that count against limit
 	}{
-		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(limit) }, "month", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(limit) }, "day", "total", func(r budget.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(limit / 2) }, "month", "input", func(r budget.Row) int64 { return 2 * r.PromptTokens }},
-		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(limit / 2) }, "month", "output", func(r budget.Row) int64 { return 2 * r.CompletionTokens }},
+		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(limit) }, "month", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(limit) }, "day", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(limit / 2) }, "month", "input", func(r usage.Row) int64 { return 2 * r.PromptTokens }},
+		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(limit / 2) }, "month", "output", func(r usage.Row) int64 { return 2 * r.CompletionTokens }},
 	} {
 		for _, scope := range []string{"key", "account"} {
 			t.Run(scope+" "+c.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 					t.Fatal(err)
 				}
 				used := func() (sum int64) {
-					all, err := h.ledger.Usage(t.Context(), budget.Filter{}, budget.ByRequest)
+					all, err := h.usage.List(t.Context(), usage.Filter{}, usage.ByRequest)
 					if err != nil {
 						t.Error(err)
 					}

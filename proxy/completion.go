@@ -1,9 +1,6 @@
 package proxy
 
-import (
-	apierr "basegate/errors"
-	"basegate/validate"
-)
+import apierr "basegate/errors"
 
 // completion serves POST /v1/completions. Its steps are in the order that the HTTP contract defines: the first one that
 // fails decides the response.
@@ -11,30 +8,32 @@ func (s *Server) completion(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	body, err := s.readBody(x)
+	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
+	defer x.memory.Release()
+	body, err := x.readBody()
 	if err != nil {
 		return err
 	}
-	if x.request, err = validate.Completion(body, s.maxLogprobs); err != nil {
+	if err := s.parse(x, body); err != nil {
 		return err
 	}
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := s.awaitModel(x, int64(len(body))); err != nil {
+	if err := x.awaitModel(); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err
 	}
-	if err := s.acquireSlot(x, int64(len(body))); err != nil {
+	if err := s.acquireSlot(x); err != nil {
 		return err
 	}
 	defer x.slot.Release()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
-	if err := s.reserve(x, int64(len(body))); err != nil {
+	if err := s.reserve(x); err != nil {
 		return err
 	}
 	defer x.reservation.Release()
@@ -43,6 +42,7 @@ func (s *Server) completion(x *exchange) error {
 
 // serve obtains a response from a backend and relays it.
 func (s *Server) serve(x *exchange) error {
+	x.memory.SetRunning()
 	if x.request.Stream {
 		x.charge.echoed = x.echoedTokens()
 	}

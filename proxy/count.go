@@ -2,13 +2,17 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"basegate/admission"
 	"basegate/fleet"
+	"basegate/stream"
 	"basegate/validate"
 )
 
@@ -18,22 +22,56 @@ const (
 	tokenizeConcurrency = 8
 	// countAfter is how long a request must run for its prompt to be counted meanwhile.
 	countAfter = 500 * time.Millisecond
+	// maxCounted is the largest number of prompts, or of choices, that are counted only for the charge. More of them are
+	// charged by their upper and lower bounds.
+	maxCounted = 1024
 )
+
+var errTooMany = errors.New("more texts than are counted for a charge")
+
+// prompt is the number of tokens of the prompts, and what makes it exact.
+type prompt struct {
+	promptCount
+	counter promptCounter // counts while the request runs
+}
 
 // countPrompt makes x.prompt exact by counting with the tokenizer, unless it is exact already.
 func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
-	each, err := countTexts(ctx, x.model, x.texts(), withSpecial)
-	if err != nil {
+	count := promptCount{exact: true}
+	if x.request.Echo {
+		if err := x.growEach(); err != nil {
+			return err
+		}
+		count.each = make([]int64, x.request.Prompts)
+	}
+	var total atomic.Int64
+	counter := newTextCounter(ctx, x, withSpecial)
+	defer counter.stop()
+	index := 0
+	x.request.EachText(func(text []byte) bool {
+		i := index
+		index++
+		return counter.add(len(text), func() string { return string(text) }, func(tokens int64) {
+			total.Add(tokens)
+			if count.each != nil {
+				count.each[i] = tokens
+			}
+		})
+	})
+	if err := counter.wait(); err != nil {
 		return err
 	}
-	x.prompt = promptCount{exact: true, each: each}
-	for _, n := range each {
-		x.prompt.tokens += n
-	}
+	count.tokens = total.Load()
+	x.prompt.promptCount = count
 	return nil
+}
+
+// growEach counts the memory of a number for each prompt.
+func (x *exchange) growEach() error {
+	return x.memory.Grow(8 * int64(x.request.Prompts)) //nolint:wrapcheck // compared by the callers
 }
 
 // promptCounter counts a prompt in the background while its request runs. Most requests end before it starts, so it
@@ -50,13 +88,13 @@ type promptCounter struct {
 // startCounting counts the prompt of a request that runs for longer than countAfter, so that a crash charges the exact
 // count and not the upper bound. Until stopCounting returns, x.prompt must not be used.
 func (x *exchange) startCounting() {
-	if !x.prompt.exact {
-		x.counter.timer = time.AfterFunc(countAfter, x.countInBackground)
+	if !x.prompt.exact && x.request.Prompts <= maxCounted {
+		x.prompt.counter.timer = time.AfterFunc(countAfter, x.countInBackground)
 	}
 }
 
 func (x *exchange) countInBackground() {
-	ctx, done := x.counter.start(x.r.Context())
+	ctx, done := x.prompt.counter.start(x.r.Context())
 	if done == nil {
 		return
 	}
@@ -80,7 +118,7 @@ func (c *promptCounter) start(ctx context.Context) (context.Context, chan<- stru
 
 // stopCounting cancels the background count and waits for it. It may be called more than once.
 func (x *exchange) stopCounting() {
-	c := &x.counter
+	c := &x.prompt.counter
 	if c.timer == nil || c.timer.Stop() {
 		return
 	}
@@ -94,26 +132,16 @@ func (x *exchange) stopCounting() {
 	}
 }
 
-// texts returns the text prompts.
-func (x *exchange) texts() []string {
-	var all []string
-	x.request.EachText(func(text []byte) bool {
-		all = append(all, string(text))
-		return true
-	})
-	return all
-}
-
 // echoedTokens returns a function from a choice to the number of its tokens that echo the prompt: unlimited if they have
 // not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
 func (x *exchange) echoedTokens() func(choice int) int64 {
 	if !x.request.Echo {
 		return nil
 	}
-	each, n := x.prompt.each, int(x.request.N)
-	if each == nil {
-		each = x.request.PromptLengths()
+	if x.prompt.each == nil && x.request.Kind == validate.Tokens && x.growEach() == nil {
+		x.prompt.each = x.request.PromptLengths()
 	}
+	each, n := x.prompt.each, int(x.request.N)
 	return func(choice int) int64 {
 		if prompt := choice / n; prompt < len(each) {
 			return each[prompt]
@@ -125,41 +153,37 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 // countCompletion counts the completion tokens in what has been received of each choice: never fewer than its events with
 // text, more if an event held several tokens, and never more than was reserved.
 func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
-	r, choices := x.request, x.charge.choices
-	var prompts []string
-	if r.Echo {
-		prompts = x.texts()
+	choices := x.charge.choices
+	if len(choices) > maxCounted {
+		return 0, errTooMany
 	}
-	if echoed := x.echoedTokens(); echoed != nil {
-		for i := range choices {
-			choices[i].Echoed = echoed(i)
-		}
-	}
-	tokens := make([]int64, len(choices))
-	var texts []string
-	var indexes []int // of the choices that texts belong to
-	for i := range choices {
-		c := &choices[i]
-		tokens[i] = c.MinTokens()
-		if c.Scored > 0 || !c.HasText() {
-			continue
-		}
-		prompt := ""
-		if p := i / int(r.N); p < len(prompts) {
-			prompt = prompts[p]
-		}
-		texts, indexes = append(texts, c.Text(prompt)), append(indexes, i)
-	}
-	counts, err := countTexts(ctx, x.model, texts, withoutSpecial)
+	prompts, err := x.echoedTexts()
 	if err != nil {
 		return 0, err
 	}
-	for j, i := range indexes {
-		n := counts[j]
-		if r.Echo && r.Kind == validate.Tokens {
-			n -= choices[i].Echoed
+	if echoed := x.echoedTokens(); echoed != nil {
+		for i := range choices {
+			choices[i].Echoed = echoed(choices[i].Index)
 		}
-		tokens[i] = max(tokens[i], n)
+	}
+	tokens := make([]int64, len(choices))
+	counter := newTextCounter(ctx, x, withoutSpecial)
+	defer counter.stop()
+	for i := range choices {
+		c := &choices[i]
+		tokens[i] = c.MinTokens()
+		if c.Scored > 0 || c.TextBytes() == 0 {
+			continue
+		}
+		counter.add(c.TextBytes(), func() string { return c.Text(x.echoedText(c, prompts)) }, func(n int64) {
+			if x.request.Echo && x.request.Kind == validate.Tokens {
+				n -= c.Echoed
+			}
+			tokens[i] = max(tokens[i], n)
+		})
+	}
+	if err := counter.wait(); err != nil {
+		return 0, err
 	}
 	var sum int64
 	for _, n := range tokens {
@@ -168,36 +192,116 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
+// echoedTexts returns the text prompts if the choices repeat them.
+func (x *exchange) echoedTexts() ([]string, error) {
+	r := x.request
+	if !r.Echo || r.Kind != validate.Text {
+		return nil, nil
+	}
+	if r.Prompts > maxCounted {
+		return nil, errTooMany
+	}
+	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
+		return nil, err //nolint:wrapcheck // compared by the callers
+	}
+	all := make([]string, 0, r.Prompts)
+	r.EachText(func(text []byte) bool {
+		all = append(all, string(text))
+		return true
+	})
+	return all, nil
+}
+
+// echoedText returns the prompt that a choice repeats, or "".
+func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
+	if p := c.Index / int(x.request.N); p < len(prompts) {
+		return prompts[p]
+	}
+	return ""
+}
+
 // Whether to count the special tokens that the tokenizer adds to a prompt.
 const (
 	withSpecial    = true
 	withoutSpecial = false
 )
 
-// countTexts returns the number of tokens of each text, from the tokenizers of ready backends. It counts several texts
-// at a time.
-func countTexts(ctx context.Context, m *fleet.Model, texts []string, special bool) ([]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, tokenizeTimeout)
-	defer cancel()
-	counts := make([]int64, len(texts))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(tokenizeConcurrency)
-	for i, text := range texts {
-		group.Go(func() (err error) {
-			counts[i], err = countText(ctx, m, text, special)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("count tokens: %w", err)
-	}
-	return counts, nil
+// textCounter counts the tokens of texts with the tokenizers of ready backends, several texts at a time.
+type textCounter struct {
+	ctx     context.Context //nolint:containedctx // of one count
+	stop    context.CancelFunc
+	model   *fleet.Model
+	memory  *admission.Allocation
+	special bool
+	group   *errgroup.Group
+	failed  error // why a text could not be added
 }
 
-func countText(ctx context.Context, m *fleet.Model, text string, special bool) (tokens int64, err error) {
-	err = m.QueryReady(func(b *fleet.Backend) error {
-		tokens, err = b.CountTokens(ctx, text, special)
+// newTextCounter returns a textCounter of a request, whose memory it counts. The caller must call wait and stop.
+func newTextCounter(ctx context.Context, x *exchange, special bool) *textCounter {
+	ctx, stop := context.WithTimeout(ctx, tokenizeTimeout)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(tokenizeConcurrency)
+	return &textCounter{ctx: ctx, stop: stop, model: x.model, memory: &x.memory, special: special, group: group}
+}
+
+const (
+	// Counting a text takes a few copies of it: unescaped, as a string, as JSON, and its tokens in the response.
+	copiesPerText = 6
+	// memoryPerCount is what a request to /tokenize takes besides, in bytes.
+	memoryPerCount = 4 << 10
+)
+
+// add counts a text of at most that many bytes and passes the result to done, which must be safe for concurrent use. It
+// returns false if no further text can be counted.
+func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)) bool {
+	held := memoryPerCount + copiesPerText*int64(bytes)
+	switch {
+	case c.failed != nil:
+		return false
+	case c.ctx.Err() != nil:
+		c.failed = context.Cause(c.ctx)
+		return false
+	}
+	if c.failed = c.memory.Grow(held); c.failed != nil {
+		return false
+	}
+	copied := text()
+	c.group.Go(func() error {
+		defer c.memory.Shrink(held)
+		tokens, err := c.count(copied)
+		if err == nil {
+			done(tokens)
+		}
+		return err
+	})
+	return true
+}
+
+// wait waits until all texts have been counted. Its error is admission.ErrFull, that of the context, or a backend's.
+func (c *textCounter) wait() error {
+	err := c.group.Wait()
+	if err == nil {
+		err = c.failed
+	}
+	if err != nil {
+		return fmt.Errorf("count tokens: %w", err)
+	}
+	return nil
+}
+
+func (c *textCounter) count(text string) (tokens int64, err error) {
+	err = c.model.QueryReady(func(b *fleet.Backend) error {
+		tokens, err = b.CountTokens(c.ctx, text, c.special)
 		return err
 	})
 	return tokens, err
+}
+
+// countText counts the tokens of one text.
+func (x *exchange) countText(ctx context.Context, text []byte) (tokens int64, err error) {
+	counter := newTextCounter(ctx, x, withSpecial)
+	defer counter.stop()
+	counter.add(len(text), func() string { return string(text) }, func(n int64) { tokens = n })
+	return tokens, counter.wait()
 }

@@ -31,11 +31,11 @@ type exchange struct {
 	settings *Settings // in force when the request arrived
 
 	caller      caller
-	request     *validate.Request // nil before the body has been validated
-	model       *fleet.Model      // nil before it has been found
+	request     *validate.Request    // nil before the body has been validated
+	model       *fleet.Model         // nil before it has been found
+	memory      admission.Allocation // what the request holds, its response included
 	slot        *admission.Slot
-	prompt      promptCount
-	counter     promptCounter // counts the prompt while the request runs
+	prompt      prompt
 	reservation *budget.Reservation
 	attempts    attempts
 	charge      charge
@@ -157,7 +157,7 @@ func (s *Server) recoverPanic(x *exchange, handler func() error) (err error) {
 	return handler()
 }
 
-var errPanic = errors.New("panic, see the log line of its own")
+var errPanic = errors.New("the handler panicked; the log line \"panic\" of this request_id has the frames")
 
 // frames returns the functions and lines of a panic, without arguments.
 func frames() []string {

@@ -36,6 +36,7 @@ import (
 	"basegate/http1/server"
 	"basegate/identity"
 	"basegate/proxy"
+	"basegate/usage"
 )
 
 var fastPath = flag.Bool("fastpath", true, "serve completions by http1/server; false: by net/http")
@@ -56,6 +57,7 @@ type harness struct {
 	accounts *identity.Accounts
 	queue    *admission.Queue
 	ledger   *budget.Ledger
+	usage    *usage.Store
 	db       *database.DB
 	database string
 }
@@ -74,7 +76,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	t.Helper()
 	o := harnessOptions{
 		settings: proxy.Settings{
-			MaxBodyBytes: 1 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
+			MaxBodyBytes: 1 << 20, MaxAnswerBytes: 64 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
 			ConcurrencyPerKey: 1000,
 			ClientAddress:     echo.ExtractIPDirect(),
 		},
@@ -131,6 +133,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	}
 	t.Cleanup(models.Close)
 
+	h.usage = usage.New(db, log)
 	h.ledger = budget.New(db, log, budget.Settings{})
 	if err := h.ledger.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 
+	"basegate/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"
@@ -25,25 +28,28 @@ func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
 	if r.Kind == validate.Tokens {
-		x.prompt = promptCount{tokens: r.PromptTokens, exact: true}
+		x.prompt.promptCount = promptCount{tokens: r.PromptTokens, exact: true}
 		return limits.check(r.LongestPrompt())
 	}
+	if bytes := r.PromptBytes(); bytes > maxUncounted { // EachText copies a text that has escapes
+		if err := x.memory.Grow(bytes); err != nil {
+			return bufferFull(err)
+		}
+		defer x.memory.Shrink(bytes)
+	}
+	ctx, special := x.r.Context(), x.model.SpecialTokens()
 	var refused error
 	var counted []int64
 	r.EachText(func(text []byte) bool {
-		tokens := textBound(text) + x.model.SpecialTokens()
+		tokens := textBound(ctx, text) + special
 		if tokens > limits.prompt {
-			counts, err := countTexts(x.r.Context(), x.model, []string{string(text)}, withSpecial)
-			switch {
-			case err == nil:
-				tokens, counted = counts[0], append(counted, counts[0])
-				refused = limits.check(tokens)
-			case limits.scored > 0 && tokens > limits.scored: // vLLM does not know this limit; it checks the context itself
-				refused = x.uncountable(err)
+			var exact bool
+			if tokens, exact, refused = x.countLong(ctx, text, tokens, &limits); exact {
+				counted = append(counted, tokens)
 			}
 		}
 		x.prompt.tokens += tokens
-		return refused == nil
+		return refused == nil && ctx.Err() == nil
 	})
 	if x.cancelled() {
 		return x.cancelErr()
@@ -52,6 +58,24 @@ func (x *exchange) checkLength() error {
 		x.prompt.exact, x.prompt.each = true, counted
 	}
 	return refused
+}
+
+// maxUncounted is the largest prompt whose copy without escapes is not counted, in bytes.
+const maxUncounted = 64 << 10
+
+// countLong counts a text whose bound does not fit, and checks its length. If it cannot be counted, it returns the bound.
+func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limits *lengthLimits) (tokens int64, exact bool, refused error) {
+	tokens, err := x.countText(ctx, text)
+	switch {
+	case err == nil:
+		return tokens, true, limits.check(tokens)
+	case errors.Is(err, admission.ErrFull):
+		return bound, false, bufferFull(err)
+	case limits.scored > 0 && bound > limits.scored: // vLLM does not know this limit; it checks the context itself
+		return bound, false, x.uncountable(err)
+	default:
+		return bound, false, nil
+	}
 }
 
 // uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond.
@@ -98,12 +122,24 @@ func (l lengthLimits) check(tokens int64) error {
 
 // textBound returns an upper bound of the tokens of a text, without the special tokens that a tokenizer adds: one for each
 // byte, of the text as it is or in NFC, whichever is longer. Some tokenizers normalise to NFC, which can lengthen a text;
-// others keep decomposed characters, which NFC would shorten.
-func textBound(text []byte) int64 {
-	if isASCII(text) || norm.NFC.QuickSpan(text) == len(text) {
+// others keep decomposed characters, which NFC would shorten. If ctx ends first, the result is meaningless.
+func textBound(ctx context.Context, text []byte) int64 {
+	if isASCII(text) {
 		return int64(len(text))
 	}
-	return int64(max(len(text), len(norm.NFC.Bytes(text))))
+	return int64(max(len(text), lengthNFC(ctx, text)))
+}
+
+// lengthNFC returns the length of a text in NFC, without holding it in memory. It stops when ctx ends: 16 MiB take
+// seconds.
+func lengthNFC(ctx context.Context, text []byte) int {
+	var piece [4 << 10]byte
+	length := norm.NFC.QuickSpan(text)
+	for text = text[length:]; len(text) > 0 && ctx.Err() == nil; {
+		written, read, _ := norm.NFC.Transform(piece[:], text, true) // the only error is a full piece
+		length, text = length+written, text[read:]
+	}
+	return length
 }
 
 // isASCII tests eight bytes at a time. ASCII is invariant under every tokenizer's normalisation.

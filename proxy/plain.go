@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"basegate/admission"
 	"basegate/breaker"
 	"basegate/stream"
 	"basegate/validate"
@@ -16,56 +17,104 @@ import (
 var errNoChoices = errors.New("the response has no choices")
 
 // plainBuffers hold plain responses until they are sent.
-var plainBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+var plainBuffers = sync.Pool{New: func() any { b := make([]byte, 0, minPlain); return &b }}
 
 const (
-	// maxPooledPlain is the largest buffer that is returned to the pool, in bytes.
-	maxPooledPlain = 1 << 20
-	// maxPlainPrealloc limits what a backend's Content-Length makes the gateway allocate at once, in bytes.
-	maxPlainPrealloc = 256 << 20
+	// minPlain is the first buffer for a plain response, in bytes; most are shorter.
+	minPlain = 4 << 10
+	// freePlain is the largest buffer that is pooled and not counted, in bytes: a running request may always hold as much.
+	freePlain = 16 << 10
 )
 
-func putPlainBuffer(b *bytes.Buffer) {
-	if b.Cap() <= maxPooledPlain {
-		plainBuffers.Put(b)
+// plainBody is the whole body of a plain response. The zero value is that of a stream.
+type plainBody struct {
+	bytes  []byte
+	pooled *[]byte
+	buffer buffer
+}
+
+// read reads the body, of at most limit bytes. Its error is stream.ErrTooLarge, admission.ErrFull, or the backend's.
+func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.Allocation) (err error) {
+	if resp.ContentLength > limit {
+		return stream.ErrTooLarge
 	}
+	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory}
+	b.pooled = plainBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	b.bytes, err = b.buffer.readAll((*b.pooled)[:0], limit)
+	if err == nil && int64(len(b.bytes)) > limit {
+		err = stream.ErrTooLarge
+	}
+	return err //nolint:wrapcheck // classified by readFailure
+}
+
+// grow counts what editing the body takes besides.
+func (b *plainBody) grow(bytes int64) error {
+	err := b.buffer.memory.Grow(bytes)
+	if err == nil {
+		b.buffer.counted += bytes
+	}
+	return err //nolint:wrapcheck // classified by readFailure
+}
+
+// release returns the buffer to its pool.
+func (b *plainBody) release() {
+	if b.pooled == nil {
+		return
+	}
+	if cap(b.bytes) <= freePlain {
+		*b.pooled = b.bytes
+	}
+	plainBuffers.Put(b.pooled)
+	b.buffer.release()
+	b.bytes, b.pooled = nil, nil
 }
 
 // receivePlain reads a whole plain response and checks it before its status is sent to the client: vLLM sends some errors
 // with status 200, and a body can break off.
 func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
-	p.body = plainBuffers.Get().(*bytes.Buffer) //nolint:errcheck // the pool holds nothing else
-	p.body.Reset()
-	if p.ContentLength > 0 {
-		p.body.Grow(int(min(p.ContentLength, maxPlainPrealloc)) + bytes.MinRead)
-	}
-	if _, err := p.body.ReadFrom(p.Body); err != nil {
+	if err := p.plain.read(p.Response, x.settings.MaxAnswerBytes, &x.memory); err != nil {
 		return p.readFailure(x, err)
 	}
 	x.timings.upstream = time.Since(x.timings.sent)
-	p.usage, outcome = x.checkPlain(p.body.Bytes())
+	choices := x.request.Prompts * int(x.request.Candidates())
+	if p.bestOf == validate.EmulateBestOf {
+		if err := p.plain.grow(int64(len(p.plain.bytes)) + candidateBytes*int64(choices)); err != nil { // for chooseBest
+			return p.readFailure(x, err)
+		}
+	}
+	p.usage, outcome = x.checkPlain(p.plain.bytes, choices)
 	return outcome
 }
 
 // checkPlain classifies a plain body that came with status 200, and returns its usage. If the backend reported none, the
-// exchange keeps the choices to count them.
-func (x *exchange) checkPlain(body []byte) (stream.Usage, breaker.Outcome) {
-	var completion stream.Object
+// exchange keeps the choices to count them. choices is the largest number of them.
+func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.Outcome) {
+	completion := stream.NewObject(stream.Limits{Choices: choices, Memory: &x.memory})
+	failed := func(class breaker.Class, cause error) (stream.Usage, breaker.Outcome) {
+		completion.Release()
+		return stream.Usage{}, breaker.Outcome{Class: class, Status: http.StatusOK, Cause: cause}
+	}
 	if err := completion.Parse(body); err != nil {
-		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: err}
+		if errors.Is(err, admission.ErrFull) {
+			return failed(breaker.LocalFault, err)
+		}
+		return failed(breaker.Malformed, err)
 	}
 	switch {
 	case completion.IsError():
+		completion.Release()
 		return stream.Usage{}, breaker.Classify(http.StatusOK, body)
 	case completion.NumChoices() == 0:
-		return stream.Usage{}, breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoChoices}
+		return failed(breaker.Malformed, errNoChoices)
 	case completion.Aborted():
-		return stream.Usage{}, breaker.Outcome{Class: breaker.Aborted, Status: http.StatusOK}
+		return failed(breaker.Aborted, nil)
 	}
 	usage := completion.Usage()
 	if !usage.Known {
-		x.charge.choices = completion.ChoiceUsage()
+		x.charge.choices = completion.ChoiceUsage() // which takes the memory that completion has counted
+		return usage, breaker.Outcome{}
 	}
+	completion.Release()
 	return usage, breaker.Outcome{}
 }
 
@@ -77,7 +126,7 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
 		return err
 	}
-	body := p.body.Bytes()
+	body := p.plain.bytes
 	if p.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)
 	}

@@ -23,7 +23,7 @@ func FuzzPlain(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, bestOf, n byte) {
 		x := new(exchange)
-		usage, outcome := x.checkPlain(body)
+		usage, outcome := x.checkPlain(body, 1<<20)
 		if outcome.Class != breaker.Success {
 			return
 		}

@@ -1,9 +1,10 @@
 // Package proxy serves the /v1 API. It checks a request in the order that the HTTP contract defines, forwards the
 // spliced body to a backend, and relays the response unchanged.
 //
-// The path of a completion reads top to bottom in completion.go: admit.go authenticates it and waits for the model and a
+// The path of a completion reads top to bottom in completion.go, within the frame of exchange.go: admit.go authenticates it and waits for the model and a
 // slot, length.go checks its length, reserve.go reserves its budget, attempt.go makes attempts at backends and decides on
-// retries, plain.go and stream.go relay the two forms of response, and settle.go charges for it.
+// retries, plain.go and stream.go relay the two forms of response, settle.go charges for
+// it, and respond.go sends errors, as a body or as the event that ends a stream.
 //
 // It leaves the accounts and keys to package identity, the fields of a body to validate, slots to admission, caps to
 // budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
@@ -26,6 +27,7 @@ import (
 // Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
+	MaxAnswerBytes    int64                      // of a plain response, and of one event of a stream
 	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration              // between two events of a stream
 	ConcurrencyPerKey int                        // running requests of a key without a limit of its own

@@ -20,15 +20,11 @@ func (s *Server) checkBudget(x *exchange) error {
 	return nil
 }
 
-// requester counts the prompt and reserves memory if the ledger needs it.
-type requester struct {
-	x         *exchange
-	queue     *admission.Queue
-	bodyBytes int64
-}
+// requester counts the prompt and the memory of a waiting request if the ledger needs it.
+type requester struct{ x *exchange }
 
 // CountPrompt implements budget.Requester.
-func (r *requester) CountPrompt(ctx context.Context) (int64, error) {
+func (r requester) CountPrompt(ctx context.Context) (int64, error) {
 	if err := r.x.countPrompt(ctx); err != nil {
 		return 0, errors.Join(errUncounted, err)
 	}
@@ -36,8 +32,11 @@ func (r *requester) CountPrompt(ctx context.Context) (int64, error) {
 }
 
 // ReserveMemory implements budget.Requester.
-func (r *requester) ReserveMemory() (release func(), err error) {
-	return r.queue.ReserveMemory(r.bodyBytes) //nolint:wrapcheck // compared by reserve
+func (r requester) ReserveMemory() (release func(), err error) {
+	if err := r.x.memory.Grow(admission.WaitingCost); err != nil {
+		return nil, err //nolint:wrapcheck // compared by reserve
+	}
+	return func() { r.x.memory.Shrink(admission.WaitingCost) }, nil
 }
 
 // errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
@@ -45,14 +44,14 @@ var errUncounted = errors.New("count the prompt's tokens")
 
 // reserve reserves the most that the request can cost against all its caps, and waits while reservations of other requests
 // stand in the way. The reservation may allow fewer tokens than requested.
-func (s *Server) reserve(x *exchange, bodyBytes int64) (err error) {
+func (s *Server) reserve(x *exchange) (err error) {
 	r := x.request
 	began := time.Now()
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
 	}, budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
-	}, &requester{x, s.queue, bodyBytes})
+	}, requester{x})
 	x.timings.queued += time.Since(began)
 	if err == nil {
 		return nil

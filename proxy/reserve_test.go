@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"basegate/admission"
-	"basegate/budget"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
+	"basegate/usage"
 )
 
 // withCaps returns a change of a key that changes its caps.
@@ -88,7 +88,7 @@ func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
 		{21, 1, 429, ""},
 	} {
 		used := int64(0)
-		all, err := h.ledger.Usage(t.Context(), budget.Filter{}, budget.ByModel)
+		all, err := h.usage.List(t.Context(), usage.Filter{}, usage.ByModel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,12 +144,12 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 	backend := newBlockingBackend()
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
-	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = int64(len(body)) }, startBackend(t, backend.ServeHTTP))
+	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 2 * admission.WaitingCost }, startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(29) }))
 	first := h.completeAsync(t.Context(), body)
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), body)
-	poll.Until(t, "the second request waits", func() bool { return h.queue.Stats().BufferedBytes == int64(len(body)) })
+	poll.Until(t, "the second request waits", func() bool { return h.queue.Stats().BufferedBytes >= admission.WaitingCost })
 	if got := h.complete(body); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
 		t.Errorf("the third request: got %d %s, want 503 overloaded", got.status, got.body)
 	}

@@ -63,7 +63,7 @@ func RoutingError(c echo.Context, err error) error {
 	method, path := c.Request().Method, c.Request().URL.Path
 	switch routing.Code {
 	case http.StatusNotFound:
-		return apierr.NoSuchPath(method, path, elsewhere[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
+		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
 	case http.StatusMethodNotAllowed:
 		allow := http.MethodGet
 		for _, r := range routes {
@@ -79,8 +79,8 @@ func RoutingError(c echo.Context, err error) error {
 
 const completionsOnly = "these are base models, so text goes to POST /v1/completions"
 
-// elsewhere says what to use in place of paths of the OpenAI API that this one does not have.
-var elsewhere = map[string]string{
+// alternatives maps paths of the OpenAI API that are not served to what to use instead.
+var alternatives = map[string]string{
 	"completions":          "the path is /v1/completions, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",
 	"chat/completions":     "the path has no slash at its end, and chat is not served: " + completionsOnly,

@@ -75,18 +75,25 @@ func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
 // takes to stop after it has cancelled the requests in flight.
 const countTimeout = 5 * time.Second
 
-// countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. It
-// releases the slot first, because vLLM has finished with the request. If the tokenizer does not respond, the prompt's
-// upper bound is charged, and one token for each event.
+// countPromptForCharge makes x.prompt exact unless it has too many prompts.
+func (x *exchange) countPromptForCharge(ctx context.Context) error {
+	if !x.prompt.exact && x.request.Prompts > maxCounted {
+		return errTooMany
+	}
+	return x.countPrompt(ctx)
+}
+
+// countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. The request
+// keeps its slot meanwhile, so that a client cannot start more counts than it may run requests. If the tokenizer does not
+// respond, or has too much to count, the prompt's upper bound is charged, and one token for each event.
 func (s *Server) countUsage(x *exchange) stream.Usage {
-	x.slot.Release()
 	x.stopCounting()
 	if x.delivery.streaming {
 		x.extendWriteDeadline() // an error event is sent after this
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), countTimeout)
 	defer cancel()
-	if err := x.countPrompt(ctx); err != nil {
+	if err := x.countPromptForCharge(ctx); err != nil {
 		s.log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
 	}
 	if x.charge.stream != nil {

@@ -10,18 +10,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/budget"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
+	"basegate/usage"
 )
 
 // awaitRows waits until nothing is in flight and the ledger has n rows, and returns them, the oldest first.
-func (h *harness) awaitRows(n int) []budget.Row {
+func (h *harness) awaitRows(n int) []usage.Row {
 	h.t.Helper()
-	var all []budget.Row
+	var all []usage.Row
 	poll.Until(h.t, fmt.Sprintf("the ledger has %d rows and nothing is in flight", n), func() bool {
 		var err error
-		if all, err = h.ledger.Usage(h.t.Context(), budget.Filter{}, budget.ByRequest); err != nil {
+		if all, err = h.usage.List(h.t.Context(), usage.Filter{}, usage.ByRequest); err != nil {
 			h.t.Fatal(err)
 		}
 		return len(all) >= n && h.server.InFlight() == 0
@@ -34,7 +34,7 @@ func (h *harness) awaitRows(n int) []budget.Row {
 }
 
 // summary returns state, status, code, prompt tokens and completion tokens of a row.
-func summary(row budget.Row) string {
+func summary(row usage.Row) string {
 	return fmt.Sprintf("%s %d %q %d+%d", row.State, row.Status, row.Code, row.PromptTokens, row.CompletionTokens)
 }
 
@@ -143,7 +143,7 @@ func TestLongStreamIsCheckpointedWithItsExactPrompt(t *testing.T) {
 			var found string
 			poll.Until(t, "the row in flight has the prompt's and the completion's tokens", func() bool {
 				err := h.db.Read().QueryRowContext(t.Context(),
-					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM requests WHERE state = 'in_flight'`).Scan(&found)
+					`SELECT prompt_tokens || '+' || completion_tokens || ' at ' || backend FROM inflight`).Scan(&found)
 				return err == nil && found == c.want+" at b0"
 			})
 			disconnect()

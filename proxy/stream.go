@@ -26,6 +26,14 @@ type eventStream struct {
 	first   []byte          // the events received before the stream is relayed
 	status  stream.Status   // after them
 	failure breaker.Outcome // why the status is Failed
+	relayed bool            // the client receives it, so its state is kept for the charge
+}
+
+func (e *eventStream) release() {
+	e.reader.Release()
+	if !e.relayed {
+		e.state.Release()
+	}
 }
 
 // receiveFirstEvent waits for the first event of a stream. Until it has arrived, another attempt may follow.
@@ -33,9 +41,10 @@ func (p *response) receiveFirstEvent(x *exchange) breaker.Outcome {
 	if kind, _, err := mime.ParseMediaType(p.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return p.notStream(x)
 	}
+	limits := stream.Limits{Choices: x.request.Choices(), EventBytes: int(x.settings.MaxAnswerBytes), Memory: &x.memory}
 	p.stream = &eventStream{
-		reader: stream.NewReader(p.Body),
-		state:  stream.NewState(x.request.Choices(), x.request.IncludeUsage, x.charge.echoed),
+		reader: stream.NewReader(p.Body, limits),
+		state:  stream.NewState(limits, x.request.IncludeUsage, x.charge.echoed),
 	}
 	e := p.stream
 	for {
@@ -49,7 +58,8 @@ func (p *response) receiveFirstEvent(x *exchange) breaker.Outcome {
 		case e.status == stream.Complete: // a usage event alone
 			return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: errNoContent}
 		}
-		p.watchdog.Reset(x.settings.IdleTimeout)
+		p.watchdog.noProgress() // it has first_byte_timeout for the first event, whatever it sends before
+		p.watchdog.resume()
 	}
 }
 
@@ -66,7 +76,7 @@ func (p *response) notStream(x *exchange) breaker.Outcome {
 func (p *response) nextEvents(x *exchange) ([]byte, stream.Status) {
 	e := p.stream
 	batch, err := e.reader.Next()
-	p.watchdog.Stop() // the time that the gateway and a slow client take is not the backend's
+	p.watchdog.stop()
 	var events []byte
 	var status stream.Status
 	switch {
@@ -93,6 +103,7 @@ var streamClasses = map[stream.FailureKind]breaker.Class{
 	stream.Aborted:   breaker.Aborted,
 	stream.Malformed: breaker.Malformed,
 	stream.Truncated: breaker.Truncated,
+	stream.NoMemory:  breaker.LocalFault,
 }
 
 func classifyStream(f stream.Failure) breaker.Outcome {
@@ -110,7 +121,13 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 	}
 	events, status := p.stream.first, p.stream.status
 	p.stream.first = nil // its buffer must not be held while the stream waits
-	for ; ; events, status = p.nextEvents(x) {
+	for received := int64(0); ; events, status = p.nextEvents(x) {
+		if n := p.stream.state.DataEvents(); n > received {
+			received = n
+			p.watchdog.progress(x.settings.IdleTimeout)
+		} else {
+			p.watchdog.noProgress() // comments alone: the backend may do nothing but keep the connection open
+		}
 		if len(events) > 0 {
 			x.reservation.SetProgress(p.stream.state.Tokens())
 			if err := x.send(events); err != nil {
@@ -119,7 +136,7 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 		}
 		switch status {
 		case stream.Open:
-			p.watchdog.Reset(x.settings.IdleTimeout)
+			p.watchdog.resume()
 		case stream.Complete:
 			return s.completeStream(x, p)
 		case stream.Failed:
@@ -136,7 +153,7 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 		}
 		return ledgerUnavailable(err)
 	}
-	x.charge.stream = p.stream.state
+	x.charge.stream, p.stream.relayed = p.stream.state, true
 	h := x.w.Header()
 	h.Set("Content-Type", p.Header.Get("Content-Type"))
 	h.Set("Cache-Control", "no-cache")
@@ -161,7 +178,8 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 		return err
 	}
 	x.delivery.complete = true
-	p.watchdog.Reset(reuseGrace)
+	p.watchdog.progress(reuseGrace)
+	p.watchdog.resume()
 	io.Copy(io.Discard, io.LimitReader(p.Body, maxErrorBody)) //nolint:errcheck // the client has its response
 	return nil
 }
@@ -170,7 +188,7 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 const reuseGrace = 100 * time.Millisecond
 
 // breakStream ends a stream that failed after its first event: it reports a second outcome to the breaker and returns the
-// error that becomes the error event.
+// error, which fail (respond.go) sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
 	outcome := p.stream.failure
 	if outcome.Class == breaker.ClientGone {

@@ -111,6 +111,48 @@ func (c Caps) Excess(limits Caps) string {
 	return ""
 }
 
+// Beyond describes the first cap that allows more than the same cap of limits, such as "daily budget unbounded is above
+// 10". It returns an empty string if there is none. Unlike with Excess, the caps replace the limits, so an unbounded cap
+// is beyond a bounded one.
+func (c Caps) Beyond(limits Caps) string {
+	allowed := limits.list()
+	for i, own := range c.list() {
+		if allowed[i].bounded && (!own.bounded || own.tokens > allowed[i].tokens) {
+			return fmt.Sprintf("%s %s is above %s", names[i], own, allowed[i])
+		}
+	}
+	return ""
+}
+
+// Changes lists the caps that are different in next, such as "daily budget 10 → unbounded".
+func (c Caps) Changes(next Caps) []string {
+	var changes []string
+	after := next.list()
+	for i, before := range c.list() {
+		if before != after[i] {
+			changes = append(changes, fmt.Sprintf("%s %s → %s", names[i], before, after[i]))
+		}
+	}
+	return changes
+}
+
+// CopyChanges sets the caps that differ between before and after to those of after.
+func (c *Caps) CopyChanges(before, after Caps) {
+	for _, f := range []struct {
+		to         *Cap
+		was, value Cap
+	}{
+		{&c.MonthTotal, before.MonthTotal, after.MonthTotal},
+		{&c.DayTotal, before.DayTotal, after.DayTotal},
+		{&c.MonthInput, before.MonthInput, after.MonthInput},
+		{&c.MonthOutput, before.MonthOutput, after.MonthOutput},
+	} {
+		if f.was != f.value {
+			*f.to = f.value
+		}
+	}
+}
+
 // String lists the bounded caps, or returns "unbounded".
 func (c Caps) String() string {
 	var parts []string

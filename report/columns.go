@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"basegate/budget"
+	"basegate/usage"
 )
 
 // Columns are the columns of a report, in their order.
@@ -12,46 +12,46 @@ type Columns []column
 
 type column struct {
 	name          string
-	value         func(Names, *budget.Row) any // a string, bool, int, int64, float64 or time.Time
-	summed        bool                         // the values are int64, and a table ends with their sum
-	omitFromTable bool                         // so that the table fits a terminal
+	value         func(Names, *usage.Row) any // a string, bool, int, int64, float64 or time.Time
+	summed        bool                        // the values are int64, and a table ends with their sum
+	omitFromTable bool                        // so that the table fits a terminal
 }
 
 var (
-	requestIDColumn  = field("request_id", func(r *budget.Row) any { return r.RequestID })
-	timeColumn       = field("time", func(r *budget.Row) any { return r.Time })
-	dayColumn        = field("day", func(r *budget.Row) any { return r.Time.Format(time.DateOnly) })
-	keyColumn        = column{name: "key", value: func(n Names, r *budget.Row) any { return n.keyPrefix(r.KeyID) }}
-	nameColumn       = column{name: "name", value: func(n Names, r *budget.Row) any { return n.keyName(r.KeyID) }}
+	requestIDColumn  = field("request_id", func(r *usage.Row) any { return r.RequestID })
+	timeColumn       = field("time", func(r *usage.Row) any { return r.Time })
+	dayColumn        = field("day", func(r *usage.Row) any { return r.Time.Format(time.DateOnly) })
+	keyColumn        = column{name: "key", value: func(n Names, r *usage.Row) any { return n.keyPrefix(r.KeyID) }}
+	nameColumn       = column{name: "name", value: func(n Names, r *usage.Row) any { return n.keyName(r.KeyID) }}
 	keyNameColumn    = column{name: "key_name", value: nameColumn.value}
-	accountColumn    = column{name: "account", value: func(n Names, r *budget.Row) any { return n.account(r.AccountID) }}
-	modelColumn      = field("model", func(r *budget.Row) any { return r.Model })
-	backendColumn    = field("backend", func(r *budget.Row) any { return r.Backend })
-	endpointColumn   = field("endpoint", func(r *budget.Row) any { return r.Endpoint })
-	workloadColumn   = field("workload", func(r *budget.Row) any { return r.Workload })
-	userColumn       = field("user", func(r *budget.Row) any { return r.User })
-	streamColumn     = field("stream", func(r *budget.Row) any { return r.Stream })
-	statusColumn     = field("status", func(r *budget.Row) any { return r.Status })
-	codeColumn       = field("code", func(r *budget.Row) any { return r.Code })
-	stateColumn      = field("state", func(r *budget.Row) any { return string(r.State) })
-	queueColumn      = field("queue_ms", func(r *budget.Row) any { return milliseconds(r.Queue) })
-	firstTokenColumn = field("first_token_ms", func(r *budget.Row) any { return milliseconds(r.FirstToken) })
-	totalTimeColumn  = field("total_ms", func(r *budget.Row) any { return milliseconds(r.Total) })
+	accountColumn    = column{name: "account", value: func(n Names, r *usage.Row) any { return n.account(r.AccountID) }}
+	modelColumn      = field("model", func(r *usage.Row) any { return r.Model })
+	backendColumn    = field("backend", func(r *usage.Row) any { return r.Backend })
+	endpointColumn   = field("endpoint", func(r *usage.Row) any { return r.Endpoint })
+	workloadColumn   = field("workload", func(r *usage.Row) any { return r.Workload })
+	userColumn       = field("user", func(r *usage.Row) any { return r.User })
+	streamColumn     = field("stream", func(r *usage.Row) any { return r.Stream })
+	statusColumn     = field("status", func(r *usage.Row) any { return r.Status })
+	codeColumn       = field("code", func(r *usage.Row) any { return r.Code })
+	stateColumn      = field("state", func(r *usage.Row) any { return string(r.State) })
+	queueColumn      = field("queue_ms", func(r *usage.Row) any { return milliseconds(r.Queue) })
+	firstTokenColumn = field("first_token_ms", func(r *usage.Row) any { return milliseconds(r.FirstToken) })
+	totalTimeColumn  = field("total_ms", func(r *usage.Row) any { return milliseconds(r.Total) })
 
-	requestsColumn   = sum("requests", func(r *budget.Row) int64 { return r.Requests })
-	promptColumn     = sum("prompt_tokens", func(r *budget.Row) int64 { return r.PromptTokens })
-	completionColumn = sum("completion_tokens", func(r *budget.Row) int64 { return r.CompletionTokens })
-	tokensColumn     = sum("total_tokens", func(r *budget.Row) int64 { return r.PromptTokens + r.CompletionTokens })
+	requestsColumn   = sum("requests", func(r *usage.Row) int64 { return r.Requests })
+	promptColumn     = sum("prompt_tokens", func(r *usage.Row) int64 { return r.PromptTokens })
+	completionColumn = sum("completion_tokens", func(r *usage.Row) int64 { return r.CompletionTokens })
+	tokensColumn     = sum("total_tokens", func(r *usage.Row) int64 { return r.PromptTokens + r.CompletionTokens })
 )
 
 // field returns a column that needs no names.
-func field(name string, value func(*budget.Row) any) column {
-	return column{name: name, value: func(_ Names, r *budget.Row) any { return value(r) }}
+func field(name string, value func(*usage.Row) any) column {
+	return column{name: name, value: func(_ Names, r *usage.Row) any { return value(r) }}
 }
 
 // sum returns a column that the last line of a table sums.
-func sum(name string, value func(*budget.Row) int64) column {
-	return column{name: name, summed: true, value: func(_ Names, r *budget.Row) any { return value(r) }}
+func sum(name string, value func(*usage.Row) int64) column {
+	return column{name: name, summed: true, value: func(_ Names, r *usage.Row) any { return value(r) }}
 }
 
 // notInTable returns a copy of the column that tables omit.
@@ -64,14 +64,14 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 
 // columnSet has the columns of one grouping on the command line and in the console, nil if it is not offered there.
 type columnSet struct {
-	by                   budget.Grouping
+	by                   usage.Grouping
 	commandLine, console Columns
 }
 
 // columnSets has every grouping, in the order in which `basegate usage --help` names those of the command line.
 var columnSets = []columnSet{
 	{
-		by: budget.ByRequest,
+		by: usage.ByRequest,
 		commandLine: Columns{
 			notInTable(requestIDColumn), timeColumn, keyColumn, accountColumn, modelColumn, backendColumn,
 			notInTable(endpointColumn), notInTable(workloadColumn), notInTable(userColumn), notInTable(streamColumn),
@@ -86,16 +86,16 @@ var columnSets = []columnSet{
 		},
 	},
 	{
-		by:          budget.ByKey,
+		by:          usage.ByKey,
 		commandLine: grouped(keyColumn, nameColumn, accountColumn),
 		console:     grouped(keyColumn, keyNameColumn, accountColumn),
 	},
-	{by: budget.ByAccount, commandLine: grouped(accountColumn), console: grouped(accountColumn)},
-	{by: budget.ByModel, commandLine: grouped(modelColumn), console: grouped(modelColumn)},
-	{by: budget.ByDay, commandLine: grouped(dayColumn), console: grouped(dayColumn)},
-	{by: budget.ByDayModel, console: grouped(dayColumn, modelColumn)},
-	{by: budget.ByWorkload, console: grouped(workloadColumn)},
-	{by: budget.ByUser, console: grouped(userColumn)},
+	{by: usage.ByAccount, commandLine: grouped(accountColumn), console: grouped(accountColumn)},
+	{by: usage.ByModel, commandLine: grouped(modelColumn), console: grouped(modelColumn)},
+	{by: usage.ByDay, commandLine: grouped(dayColumn), console: grouped(dayColumn)},
+	{by: usage.ByDayModel, console: grouped(dayColumn, modelColumn)},
+	{by: usage.ByWorkload, console: grouped(workloadColumn)},
+	{by: usage.ByUser, console: grouped(userColumn)},
 }
 
 // grouped returns the columns that identify a group, followed by its sums.
@@ -104,7 +104,7 @@ func grouped(group ...column) Columns {
 }
 
 // CommandLineColumns returns the columns of `basegate usage`; false if it does not offer the grouping.
-func CommandLineColumns(by budget.Grouping) (Columns, bool) {
+func CommandLineColumns(by usage.Grouping) (Columns, bool) {
 	columns := columnSetOf(by).commandLine
 	return columns, columns != nil
 }
@@ -121,12 +121,12 @@ func CommandLineGroupings() []string {
 }
 
 // ConsoleColumns returns the columns of the console's CSV files; false if it does not offer the grouping.
-func ConsoleColumns(by budget.Grouping) (Columns, bool) {
+func ConsoleColumns(by usage.Grouping) (Columns, bool) {
 	columns := columnSetOf(by).console
 	return columns, columns != nil
 }
 
-func columnSetOf(by budget.Grouping) columnSet {
+func columnSetOf(by usage.Grouping) columnSet {
 	i := slices.IndexFunc(columnSets, func(s columnSet) bool { return s.by == by })
 	if i < 0 {
 		return columnSet{}

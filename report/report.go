@@ -9,8 +9,8 @@ import (
 	"io"
 	"iter"
 
-	"basegate/budget"
 	"basegate/identity"
+	"basegate/usage"
 )
 
 // Names resolves the ids of the ledger. An id that it does not have is shown as it is.
@@ -28,7 +28,7 @@ func (n Names) account(id string) string   { return cmp.Or(n.Emails[id], id) }
 type Usage struct {
 	Columns Columns
 	Names   Names
-	Rows    iter.Seq2[budget.Row, error] // from budget.Ledger.Rows
+	Rows    iter.Seq2[usage.Row, error] // from usage.Store.Rows
 }
 
 // WriteCSV writes the report as CSV (RFC 4180) with a header line.

@@ -13,36 +13,36 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/budget"
 	"basegate/identity"
 	"basegate/report"
+	"basegate/usage"
 )
 
-var allGroupings = []budget.Grouping{
-	budget.ByRequest, budget.ByKey, budget.ByAccount, budget.ByModel, budget.ByDay,
-	budget.ByDayModel, budget.ByWorkload, budget.ByUser,
+var allGroupings = []usage.Grouping{
+	usage.ByRequest, usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByDay,
+	usage.ByDayModel, usage.ByWorkload, usage.ByUser,
 }
 
 func TestColumnsOfEveryGrouping(t *testing.T) {
 	const sums = "requests,prompt_tokens,completion_tokens,total_tokens"
-	commandLine := map[budget.Grouping]string{
-		budget.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
+	commandLine := map[usage.Grouping]string{
+		usage.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
-		budget.ByKey:     "key,name,account," + sums,
-		budget.ByAccount: "account," + sums,
-		budget.ByModel:   "model," + sums,
-		budget.ByDay:     "day," + sums,
+		usage.ByKey:     "key,name,account," + sums,
+		usage.ByAccount: "account," + sums,
+		usage.ByModel:   "model," + sums,
+		usage.ByDay:     "day," + sums,
 	}
-	console := map[budget.Grouping]string{
-		budget.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
+	console := map[usage.Grouping]string{
+		usage.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
-		budget.ByKey:      "key,key_name,account," + sums,
-		budget.ByAccount:  "account," + sums,
-		budget.ByModel:    "model," + sums,
-		budget.ByDay:      "day," + sums,
-		budget.ByDayModel: "day,model," + sums,
-		budget.ByWorkload: "workload," + sums,
-		budget.ByUser:     "user," + sums,
+		usage.ByKey:      "key,key_name,account," + sums,
+		usage.ByAccount:  "account," + sums,
+		usage.ByModel:    "model," + sums,
+		usage.ByDay:      "day," + sums,
+		usage.ByDayModel: "day,model," + sums,
+		usage.ByWorkload: "workload," + sums,
+		usage.ByUser:     "user," + sums,
 	}
 	for _, by := range append(allGroupings, "week", "") {
 		if columns, ok := report.CommandLineColumns(by); ok != (commandLine[by] != "") {
@@ -72,8 +72,8 @@ func header(t *testing.T, columns report.Columns) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-func rows(all ...budget.Row) iter.Seq2[budget.Row, error] {
-	return func(yield func(budget.Row, error) bool) {
+func rows(all ...usage.Row) iter.Seq2[usage.Row, error] {
+	return func(yield func(usage.Row, error) bool) {
 		for _, r := range all {
 			if !yield(r, nil) {
 				return
@@ -88,7 +88,7 @@ var testNames = report.Names{
 }
 
 // testRequests are a request of a known key and account, and one whose ids have no names.
-var testRequests = []budget.Row{
+var testRequests = []usage.Row{
 	{
 		Requests: 1, PromptTokens: 10, CompletionTokens: 5, Time: time.Date(2026, 11, 20, 12, 0, 0, 500_000_000, time.UTC),
 		KeyID: "key_1", AccountID: "acc_1", Model: "m", Workload: "batch", User: `<&>"`, RequestID: "req_1", Backend: "gpu1",
@@ -102,9 +102,9 @@ var testRequests = []budget.Row{
 	},
 }
 
-func requestReport(t *testing.T, columns func(budget.Grouping) (report.Columns, bool)) report.Usage {
+func requestReport(t *testing.T, columns func(usage.Grouping) (report.Columns, bool)) report.Usage {
 	t.Helper()
-	byRequest, ok := columns(budget.ByRequest)
+	byRequest, ok := columns(usage.ByRequest)
 	if !ok {
 		t.Fatal("no columns by request")
 	}
@@ -158,7 +158,7 @@ total                                                     0              0
 
 // Clients choose the user tag and the workload; people choose the names of keys.
 func TestCSVEscapesFormulas(t *testing.T) {
-	columns, _ := report.ConsoleColumns(budget.ByRequest)
+	columns, _ := report.ConsoleColumns(usage.ByRequest)
 	for tag, want := range map[string]string{
 		"":           "",
 		"a=1":        "a=1",
@@ -179,7 +179,7 @@ func TestCSVEscapesFormulas(t *testing.T) {
 		"=HYPERLINK": "'=HYPERLINK",
 	} {
 		names := report.Names{Keys: map[string]identity.Key{"key_1": {Prefix: "acs", Name: tag}}}
-		row := budget.Row{KeyID: "key_1", User: tag, Workload: tag}
+		row := usage.Row{KeyID: "key_1", User: tag, Workload: tag}
 		var csvOut, jsonOut bytes.Buffer
 		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteCSV(&csvOut); err != nil {
 			t.Fatal(err)
@@ -231,9 +231,9 @@ func FuzzCSV(f *testing.F) {
 		f.Add(tag, "b")
 		f.Add("a", tag)
 	}
-	columns, _ := report.ConsoleColumns(budget.ByRequest)
+	columns, _ := report.ConsoleColumns(usage.ByRequest)
 	f.Fuzz(func(t *testing.T, user, workload string) {
-		row := budget.Row{User: user, Workload: workload}
+		row := usage.Row{User: user, Workload: workload}
 		var out bytes.Buffer
 		if err := (report.Usage{Columns: columns, Rows: rows(row, row)}).WriteCSV(&out); err != nil {
 			t.Fatal(err)
@@ -269,16 +269,16 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, errWrite }
 
 func TestErrorsOfReadingAndWritingAreReturned(t *testing.T) {
-	columns, _ := report.CommandLineColumns(budget.ByRequest)
-	long := make([]budget.Row, 5000) // more than any buffer holds
-	failing := func(yield func(budget.Row, error) bool) { yield(budget.Row{}, errRead) }
+	columns, _ := report.CommandLineColumns(usage.ByRequest)
+	long := make([]usage.Row, 5000) // more than any buffer holds
+	failing := func(yield func(usage.Row, error) bool) { yield(usage.Row{}, errRead) }
 	for name, write := range map[string]func(report.Usage, io.Writer) error{
 		"CSV": report.Usage.WriteCSV, "JSON": report.Usage.WriteJSON, "table": report.Usage.WriteTable,
 	} {
 		if err := write(report.Usage{Columns: columns, Rows: failing}, io.Discard); !errors.Is(err, errRead) {
 			t.Errorf("%s: a failed read returns %v", name, err)
 		}
-		for _, all := range [][]budget.Row{nil, long} {
+		for _, all := range [][]usage.Row{nil, long} {
 			if err := write(report.Usage{Columns: columns, Rows: rows(all...)}, failingWriter{}); !errors.Is(err, errWrite) {
 				t.Errorf("%s of %d rows: a failed write returns %v", name, len(all), err)
 			}

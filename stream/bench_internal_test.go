@@ -15,10 +15,10 @@ func BenchmarkAddEvent(b *testing.B) {
 	event := []byte(streams[recorded].Events[0])
 	b.SetBytes(int64(len(event)))
 	b.ReportAllocs()
-	s := NewState(1, false, nil)
-	s.choice(0)
+	s := NewState(Limits{Choices: 1}, false, nil)
+	s.choices.get(0)
 	for b.Loop() {
-		s.choices[0].text = s.choices[0].text[:0]
+		s.choices.all[0].text = s.choices.all[0].text[:0]
 		s.addEvent(event)
 	}
 }
@@ -28,10 +28,13 @@ func BenchmarkAddEventOfAnotherChoice(b *testing.B) {
 	event := []byte(`data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" x","logprobs":null,"finish_reason":null}]}` + "\n\n")
 	other := bytes.Replace(event, []byte(`"index":0`), []byte(`"index":1`), 1)
 	b.ReportAllocs()
-	s := NewState(2, false, nil)
-	s.choice(1)
+	s := NewState(Limits{Choices: 2}, false, nil)
+	s.choices.get(0)
+	s.choices.get(1)
 	for b.Loop() {
-		s.choices[0].text, s.choices[1].text = s.choices[0].text[:0], s.choices[1].text[:0]
+		for i := range s.choices.all {
+			s.choices.all[i].text = s.choices.all[i].text[:0]
+		}
 		s.addEvent(event)
 		s.addEvent(other)
 	}

@@ -1,6 +1,10 @@
 package stream
 
-import "github.com/tidwall/gjson"
+import (
+	"slices"
+
+	"github.com/tidwall/gjson"
+)
 
 // Usage is what vLLM reports that a request has cost, in tokens.
 type Usage struct {
@@ -13,6 +17,8 @@ type Usage struct {
 type Object struct {
 	failure, object, usage []byte // the members "error", "object" and "usage"
 	choices                []choice
+	maxChoices             int // 0: unlimited
+	memory                 counter
 }
 
 // choice is an element of the member "choices".
@@ -22,10 +28,20 @@ type choice struct {
 	textAt                       int // offset of text in the object
 }
 
-// Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes.
+// NewObject returns an empty Object. The caller must Release it.
+func NewObject(l Limits) *Object {
+	return &Object{maxChoices: l.Choices, memory: counter{memory: l.Memory}}
+}
+
+// Release returns the memory that has been counted. The Object must not be used afterwards.
+func (o *Object) Release() { o.memory.release() }
+
+// Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes; it is a *MemoryError
+// if the choices take too much memory.
 func (o *Object) Parse(body []byte) error {
-	*o = Object{choices: o.choices[:0]}
+	o.failure, o.object, o.usage, o.choices = nil, nil, nil, o.choices[:0]
 	s := scanner{data: body}
+	var full error // why no further choice is taken
 	s.members(func(name []byte) {
 		switch string(name) {
 		case "error":
@@ -36,7 +52,13 @@ func (o *Object) Parse(body []byte) error {
 			o.usage = s.value()
 		case "choices":
 			if s.next() == '[' {
-				s.elements(func() { o.choices = append(o.choices, parseChoice(&s)) })
+				s.elements(func() {
+					if full = o.growChoices(); full != nil {
+						s.bad = true
+						return
+					}
+					o.choices = append(o.choices, parseChoice(&s))
+				})
 				return
 			}
 			s.value()
@@ -44,7 +66,36 @@ func (o *Object) Parse(body []byte) error {
 			s.value()
 		}
 	})
+	if full != nil {
+		return full
+	}
 	return s.end()
+}
+
+const (
+	// choiceBytes is the size of a choice, in bytes.
+	choiceBytes = 88
+	// maxUncounted limits the choices whose memory is not counted.
+	maxUncounted = 64
+)
+
+// growChoices makes room for another choice. An element of the array can be as short as two bytes, so the choices may take
+// far more memory than the body.
+func (o *Object) growChoices() error {
+	n := len(o.choices)
+	if o.maxChoices > 0 && n >= o.maxChoices {
+		return errTooManyChoices
+	}
+	if n < cap(o.choices) || n < maxUncounted {
+		return nil
+	}
+	before := o.memory.counted
+	if err := o.memory.grow(2 * choiceBytes * int64(n)); err != nil {
+		return err
+	}
+	o.choices = slices.Grow(o.choices, n)
+	o.memory.shrink(before)
+	return nil
 }
 
 func parseChoice(s *scanner) choice {
@@ -124,11 +175,17 @@ func tokenCount(u gjson.Result, name string) int64 {
 	return int64(parseCount(count.Raw))
 }
 
-// ChoiceUsage returns the usage of each choice, in the order of the object.
+// ChoiceUsage returns the usage of each choice, in the order of the object. It refers to the parsed bytes.
 func (o *Object) ChoiceUsage() []ChoiceUsage {
 	all := make([]ChoiceUsage, len(o.choices))
 	for i := range o.choices {
-		all[i].add(&o.choices[i])
+		c := &o.choices[i]
+		all[i].Index = i
+		if c.index >= 0 {
+			all[i].Index = c.index
+		}
+		all[i].count(c)
+		all[i].text = c.unquoted()
 	}
 	return all
 }
@@ -136,6 +193,14 @@ func (o *Object) ChoiceUsage() []ChoiceUsage {
 func (c *choice) finished() bool { return len(c.finishReason) > 0 && c.finishReason[0] == '"' }
 func (c *choice) aborted() bool  { return string(c.finishReason) == `"abort"` }
 func (c *choice) hasText() bool  { return len(c.text) > len(`""`) && c.text[0] == '"' }
+
+// unquoted returns the text with its escapes, without its quotes.
+func (c *choice) unquoted() []byte {
+	if !c.hasText() {
+		return nil
+	}
+	return c.text[1 : len(c.text)-1]
+}
 
 // isNull reports whether a value is absent or null.
 func isNull(value []byte) bool { return len(value) == 0 || string(value) == "null" }

@@ -9,6 +9,7 @@ package stream
 import (
 	"errors"
 	"io"
+	"math"
 	"sync"
 )
 
@@ -17,25 +18,22 @@ const (
 	// faster than events are passed on, reads fill the buffer, and burstSize passes them on in fewer, larger writes.
 	readSize  = 4 << 10
 	burstSize = 32 << 10
-	// maxEvent limits one event, in bytes. An echo of a long prompt with logprobs is a single line of many megabytes.
-	maxEvent = 256 << 20
 )
 
-var (
-	errEventTooLong = errors.New("an event is longer than 256 MiB")
-	// ErrMidEvent is returned if the stream ends inside an event.
-	ErrMidEvent = errors.New("the stream ended inside an event")
-)
+// ErrMidEvent is returned if the stream ends inside an event.
+var ErrMidEvent = errors.New("the stream ended inside an event")
 
 // Reader reads a stream of server-sent events in batches of whole events: all that have arrived together. An incomplete
 // event stays in the buffer until its end has arrived. It must not be used concurrently.
 type Reader struct {
 	source  io.Reader
-	buffer  []byte // nil while nothing is buffered
-	start   int    // of the bytes not yet returned
-	end     int    // of the bytes read
-	scanned int    // no event ends before this offset
-	burst   bool   // the last read nearly filled the buffer
+	limit   int     // of one event, in bytes
+	memory  counter // of a buffer that grew for a long event
+	buffer  []byte  // nil while nothing is buffered
+	start   int     // of the bytes not yet returned
+	end     int     // of the bytes read
+	scanned int     // no event ends before this offset
+	burst   bool    // the last read nearly filled the buffer
 	get     func() []byte
 }
 
@@ -53,8 +51,11 @@ type PooledReader interface {
 }
 
 // NewReader returns a Reader of source. If source is a PooledReader, no buffer is held while waiting.
-func NewReader(source io.Reader) *Reader {
-	r := &Reader{source: source}
+func NewReader(source io.Reader, l Limits) *Reader {
+	r := &Reader{source: source, limit: l.EventBytes, memory: counter{memory: l.Memory}}
+	if r.limit == 0 {
+		r.limit = math.MaxInt
+	}
 	r.get = func() []byte { return getBuffer(r.bufferSize()) }
 	return r
 }
@@ -92,11 +93,12 @@ func putBuffer(buffer []byte) {
 func (r *Reader) Release() {
 	putBuffer(r.buffer)
 	r.buffer = nil
+	r.memory.release()
 }
 
 // Next blocks until at least one whole event has arrived and returns it with all others that have arrived, terminators
-// included. The bytes are valid until the next call. It returns io.EOF at the end of the stream, ErrMidEvent if the
-// stream ends inside an event, or the error of the source.
+// included. The bytes are valid until the next call, and the caller may change them. It returns io.EOF at the end of the
+// stream, ErrMidEvent if the stream ends inside an event, ErrTooLarge, a *MemoryError, or the error of the source.
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		if end := r.lastEventEnd(); end > r.start {
@@ -174,15 +176,23 @@ func (r *Reader) grow() error {
 		size = burstSize
 	case r.end < size:
 		return nil
-	case size >= maxEvent:
-		return errEventTooLong
+	case size >= r.limit:
+		return ErrTooLarge
 	default:
-		size *= 2
+		size = min(2*size, max(r.limit, burstSize))
+	}
+	if size > burstSize {
+		if err := r.memory.grow(int64(size)); err != nil {
+			return err
+		}
 	}
 	next := getBuffer(size)
 	previous := r.buffer
 	r.moveTo(next)
 	putBuffer(previous)
 	r.buffer = next
+	if len(previous) > burstSize {
+		r.memory.shrink(int64(len(previous)))
+	}
 	return nil
 }

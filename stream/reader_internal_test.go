@@ -26,7 +26,7 @@ func (s *shortReader) Read(p []byte) (int, error) {
 
 // readAll returns all events of a source, and the error that ended it.
 func readAll(source io.Reader) (events []string, end error) {
-	r := NewReader(source)
+	r := NewReader(source, Limits{})
 	defer r.Release()
 	for {
 		batch, err := r.Next()

@@ -3,6 +3,7 @@ package stream
 import (
 	"bytes"
 	"errors"
+	"slices"
 )
 
 var (
@@ -35,13 +36,15 @@ const (
 	Malformed
 	// Truncated is a stream that ended too early.
 	Truncated
+	// NoMemory is a stream that took more memory than Limits.Memory allows.
+	NoMemory
 )
 
 // Failure says why a stream failed.
 type Failure struct {
 	Kind    FailureKind
 	Payload []byte // of an ErrorEvent: vLLM's JSON, valid until the next read
-	Err     error  // of Malformed and Truncated; it quotes nothing of the stream
+	Err     error  // of Malformed, Truncated and NoMemory; it quotes nothing of the stream
 }
 
 // State tracks one stream of completion chunks.
@@ -49,21 +52,30 @@ type State struct {
 	total     int                    // choices of the complete response
 	passUsage bool                   // the client asked for the usage event
 	echoed    func(choice int) int64 // prompt tokens that each choice echoes; nil without echo
-	choices   []ChoiceUsage          // by index; grows with the stream, because a request may ask for millions
+	choices   choiceSet
 
 	began      bool // a chunk has been passed on
 	unfinished int
 	tokens     int64 // lower bound of the completion tokens received
+	data       int64 // events with data
 	usage      Usage
 	failure    Failure
 	chunk      chunkTemplate
-	scratch    []byte
 }
 
-// NewState returns the state of a stream with that many choices. echoed returns how many tokens of the prompt each choice
-// echoes; it is nil without echo.
-func NewState(choices int, passUsage bool, echoed func(choice int) int64) *State {
-	return &State{total: choices, passUsage: passUsage, echoed: echoed, unfinished: choices}
+// NewState returns the state of a stream. echoed returns how many tokens of the prompt each choice echoes; it is nil
+// without echo. The caller must Release the State.
+func NewState(l Limits, passUsage bool, echoed func(choice int) int64) *State {
+	return &State{
+		total: l.Choices, passUsage: passUsage, echoed: echoed, unfinished: l.Choices,
+		choices: choiceSet{memory: counter{memory: l.Memory}}, chunk: chunkTemplate{Object: *NewObject(l)},
+	}
+}
+
+// Release returns the memory that has been counted. The State must not be used afterwards.
+func (s *State) Release() {
+	s.choices.memory.release()
+	s.chunk.Release()
 }
 
 // Usage returns what vLLM reported at the end of the stream.
@@ -72,14 +84,18 @@ func (s *State) Usage() Usage { return s.usage }
 // Tokens returns a lower bound of the completion tokens received so far.
 func (s *State) Tokens() int64 { return s.tokens }
 
-// Choices returns the usage of the choices received so far, by index.
-func (s *State) Choices() []ChoiceUsage { return s.choices }
+// Choices returns the usage of the choices received so far, in the order of their first events.
+func (s *State) Choices() []ChoiceUsage { return s.choices.all }
+
+// DataEvents returns how many events with data have been received. Comments are none: a backend that sends only those
+// makes no progress.
+func (s *State) DataEvents() int64 { return s.data }
 
 // Failure says why the stream is Failed.
 func (s *State) Failure() Failure { return s.failure }
 
 // Add processes a batch of whole events and returns the bytes to pass on: the batch without the events that the client
-// must not receive and without [DONE]. Nothing after the end of the stream is passed on.
+// must not receive and without [DONE]. It removes them in place. Nothing after the end of the stream is passed on.
 func (s *State) Add(batch []byte) ([]byte, Status) {
 	rest := batch
 	for len(rest) > 0 {
@@ -91,20 +107,11 @@ func (s *State) Add(batch []byte) ([]byte, Status) {
 			return batch[:before], status
 		}
 		if !pass {
-			batch = s.without(batch, before, before+len(event))
+			batch = slices.Delete(batch, before, before+len(event))
 			rest = batch[before:]
 		}
 	}
 	return batch, Open
-}
-
-// without returns batch without the bytes from start to end. The batch is in the buffer of the Reader, so it is copied.
-func (s *State) without(batch []byte, start, end int) []byte {
-	if end == len(batch) {
-		return batch[:start]
-	}
-	s.scratch = append(append(s.scratch[:0], batch[:start]...), batch[end:]...)
-	return s.scratch
 }
 
 var done = []byte("[DONE]")
@@ -118,12 +125,13 @@ func (s *State) addEvent(event []byte) (pass bool, status Status) {
 		}
 		return s.began, Open
 	}
+	s.data++
 	if bytes.Equal(data, done) {
 		return false, s.atDone()
 	}
 	chunk := &s.chunk
 	if err := chunk.Parse(data); err != nil {
-		return false, s.fail(Failure{Kind: Malformed, Err: err})
+		return false, s.fail(parseFailure(err))
 	}
 	switch {
 	case chunk.IsError():
@@ -134,39 +142,43 @@ func (s *State) addEvent(event []byte) (pass bool, status Status) {
 	case chunk.Aborted():
 		return false, s.fail(Failure{Kind: Aborted})
 	default:
-		s.addChoices(chunk.choices)
+		if err := s.addChoices(chunk.choices); err != nil {
+			return false, s.fail(Failure{Kind: NoMemory, Err: err})
+		}
 		s.began = true
 		return true, Open
 	}
 }
 
+// parseFailure returns the failure of an event that cannot be parsed.
+func parseFailure(err error) Failure {
+	if _, full := errors.AsType[*MemoryError](err); full {
+		return Failure{Kind: NoMemory, Err: err}
+	}
+	return Failure{Kind: Malformed, Err: err}
+}
+
 // addChoices counts what a chunk brings of each choice, and which choices it finishes.
-func (s *State) addChoices(choices []choice) {
+func (s *State) addChoices(choices []choice) error {
 	for i := range choices {
 		c := &choices[i]
 		if c.index < 0 || c.index >= s.total {
 			continue
 		}
-		u := s.choice(c.index)
+		u, isNew := s.choices.get(c.index)
+		if isNew && s.echoed != nil {
+			u.Echoed = s.echoed(c.index)
+		}
 		before := u.MinTokens()
-		u.add(c)
+		u.count(c)
+		s.choices.appendText(u, c.unquoted())
 		s.tokens += u.MinTokens() - before
 		if c.finished() && !u.finished {
 			u.finished = true
 			s.unfinished--
 		}
 	}
-}
-
-func (s *State) choice(index int) *ChoiceUsage {
-	for next := len(s.choices); next <= index; next++ {
-		var u ChoiceUsage
-		if s.echoed != nil {
-			u.Echoed = s.echoed(next)
-		}
-		s.choices = append(s.choices, u)
-	}
-	return &s.choices[index]
+	return s.choices.countMemory()
 }
 
 func (s *State) fail(f Failure) Status {

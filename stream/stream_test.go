@@ -29,9 +29,10 @@ func (p pooledSource) ReadPooled(get func() []byte, put func([]byte)) (buffer []
 
 // relay reads a stream to its end, as a proxy does, and returns the bytes to pass on.
 func relay(source io.Reader, choices int, passUsage bool) (passed string, state *stream.State, status stream.Status, err error) {
-	reader := stream.NewReader(source)
+	limits := stream.Limits{Choices: choices}
+	reader := stream.NewReader(source, limits)
 	defer reader.Release()
-	state = stream.NewState(choices, passUsage, nil)
+	state = stream.NewState(limits, passUsage, nil)
 	for {
 		batch, err := reader.Next()
 		if errors.Is(err, io.EOF) || errors.Is(err, stream.ErrMidEvent) {

@@ -39,9 +39,13 @@ func (t *chunkTemplate) match(body []byte) bool {
 	if s.bad || s.at < len(s.data) {
 		return false
 	}
-	t.Object = Object{choices: append(t.choices[:0], choice{index: t.index, text: text})}
+	t.failure, t.object, t.usage = nil, nil, nil
+	t.choices = append(t.choices[:0], choice{index: t.index, text: text})
 	return true
 }
+
+// maxTemplate limits the bytes kept around the text; vLLM sends about 200.
+const maxTemplate = 2 << 10
 
 // learn keeps the bytes around the text of a chunk that has nothing else that the gateway reads.
 func (t *chunkTemplate) learn(body []byte) {
@@ -49,6 +53,9 @@ func (t *chunkTemplate) learn(body []byte) {
 		return
 	}
 	c := &t.choices[0]
+	if len(body)-len(c.text) > maxTemplate {
+		return
+	}
 	if c.index < 0 || len(c.text) == 0 || c.text[0] != '"' || !isNull(c.finishReason) || !isNull(c.logprobs) {
 		return
 	}

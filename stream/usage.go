@@ -11,6 +11,7 @@ import (
 // so a stream that is cut off is charged by these counts. An event may contain several tokens; their number follows from
 // its text or logprobs only.
 type ChoiceUsage struct {
+	Index  int
 	Scored int64 // tokens listed by logprobs, those of an echoed prompt included
 	Echoed int64 // tokens of the prompt, which an echo repeats first
 
@@ -19,11 +20,10 @@ type ChoiceUsage struct {
 	text     []byte // the escaped text, as in the JSON
 }
 
-// add counts a choice of an event or of a plain response.
-func (u *ChoiceUsage) add(c *choice) {
+// count counts a choice of an event or of a plain response.
+func (u *ChoiceUsage) count(c *choice) {
 	if c.hasText() {
 		u.events++
-		u.text = append(u.text, c.text[1:len(c.text)-1]...)
 	}
 	if len(c.logprobs) > 0 && c.logprobs[0] == '{' {
 		u.Scored += gjson.GetBytes(c.logprobs, "tokens.#").Int()
@@ -33,8 +33,8 @@ func (u *ChoiceUsage) add(c *choice) {
 // MinTokens returns a lower bound of the completion tokens: one for each event with text, or what logprobs list.
 func (u *ChoiceUsage) MinTokens() int64 { return max(u.events, u.Scored-u.Echoed) }
 
-// HasText reports whether any text has been received.
-func (u *ChoiceUsage) HasText() bool { return len(u.text) > 0 }
+// TextBytes returns an upper bound of the length of the text received, in bytes.
+func (u *ChoiceUsage) TextBytes() int { return len(u.text) }
 
 // Text returns the text received, without prompt if it begins with it.
 func (u *ChoiceUsage) Text(prompt string) string {

@@ -20,8 +20,8 @@ func bodyOfSize(size int) []byte {
 	return []byte(strings.Replace(bodyTemplate, "%", prompt, 1))
 }
 
-// defaultLimit is the limit of logprobs of every model in most tests.
-func defaultLimit(string) int { return 20 }
+// defaultLimits are the limits in most tests.
+var defaultLimits = validate.Limits{MaxLogprobs: func(string) int { return 20 }}
 
 func BenchmarkCompletion(b *testing.B) {
 	for _, size := range []struct {
@@ -33,7 +33,7 @@ func BenchmarkCompletion(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := validate.Completion(body, defaultLimit); err != nil {
+				if _, err := validate.Completion(body, defaultLimits); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -42,7 +42,7 @@ func BenchmarkCompletion(b *testing.B) {
 }
 
 func BenchmarkUpstream(b *testing.B) {
-	r, err := validate.Completion(bodyOfSize(1<<10), defaultLimit)
+	r, err := validate.Completion(bodyOfSize(1<<10), defaultLimits)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func BenchmarkDeepNesting(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := validate.Completion(body, defaultLimit); err == nil {
+				if _, err := validate.Completion(body, defaultLimits); err == nil {
 					b.Fatal("accepted")
 				}
 			}

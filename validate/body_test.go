@@ -76,7 +76,7 @@ func TestInvalidJSONIsReportedWithItsByteOffset(t *testing.T) {
 		{"an exponent without digits", `{"n": 1e}`, 8},
 		{"a lone minus", `{"n": -}`, 7},
 	} {
-		_, err := validate.Completion([]byte(c.body), defaultLimit)
+		_, err := validate.Completion([]byte(c.body), defaultLimits)
 		e := apierr.From(err)
 		if err == nil || e.Code != apierr.BadJSON {
 			t.Errorf("%s: %s", c.name, result(err))
@@ -89,7 +89,7 @@ func TestInvalidJSONIsReportedWithItsByteOffset(t *testing.T) {
 }
 
 func TestWhiteSpaceAroundTheObjectIsAccepted(t *testing.T) {
-	if _, err := validate.Completion([]byte(" \t\r\n"+minimal+" \t\r\n"), defaultLimit); err != nil {
+	if _, err := validate.Completion([]byte(" \t\r\n"+minimal+" \t\r\n"), defaultLimits); err != nil {
 		t.Error(result(err))
 	}
 }
@@ -100,7 +100,7 @@ const allKinds = `{"model": "m\u0041\ud83d\ude00ž😀", "prompt": [[1, 20], [30
 
 func TestTruncatedBodyIsBadJSONAtItsEnd(t *testing.T) {
 	for n := 1; n < len(allKinds); n++ {
-		_, err := validate.Completion([]byte(allKinds[:n]), defaultLimit)
+		_, err := validate.Completion([]byte(allKinds[:n]), defaultLimits)
 		e := apierr.From(err)
 		if err == nil || e.Code != apierr.BadJSON {
 			t.Errorf("%q: %s", allKinds[:n], result(err))
@@ -132,10 +132,10 @@ func TestNestingDepthIsLimitedEverywhere(t *testing.T) {
 		{"logit_bias", `{"logit_bias": {"1": `, `}}`, 2},
 	} {
 		for kind, value := range map[string]func(int) string{"arrays": nested, "objects": objects} {
-			if _, err := validate.Completion([]byte(c.before+value(32-c.outside)+c.after), defaultLimit); apierr.From(err).Code != apierr.InvalidRequest {
+			if _, err := validate.Completion([]byte(c.before+value(32-c.outside)+c.after), defaultLimits); apierr.From(err).Code != apierr.InvalidRequest {
 				t.Errorf("%s, %s, 32 levels: %s", c.name, kind, result(err))
 			}
-			_, err := validate.Completion([]byte(c.before+value(33-c.outside)+c.after), defaultLimit)
+			_, err := validate.Completion([]byte(c.before+value(33-c.outside)+c.after), defaultLimits)
 			if e := apierr.From(err); e.Code != apierr.BadJSON || !strings.Contains(e.Message, "32") {
 				t.Errorf("%s, %s, 33 levels: %s", c.name, kind, result(err))
 			}
@@ -147,7 +147,7 @@ func TestNestingDepthIsLimitedEverywhere(t *testing.T) {
 func TestBodyOfOpeningBracketsIsRefused(t *testing.T) {
 	for _, before := range []string{"", `{"x": `, `{"prompt": `, `{"x": 1, "x": `, `{`} {
 		for _, bracket := range []string{"[", `{"a":`} {
-			_, err := validate.Completion([]byte(before+strings.Repeat(bracket, 1<<20)), defaultLimit)
+			_, err := validate.Completion([]byte(before+strings.Repeat(bracket, 1<<20)), defaultLimits)
 			if apierr.From(err).Code != apierr.BadJSON {
 				t.Errorf("%s%s…: %s", before, bracket, result(err))
 			}
@@ -168,8 +168,9 @@ func TestDuplicateNameIsRefusedAtEveryDepth(t *testing.T) {
 		{`{"stream": true, "stream_options": {"include_usage": true, "include\u005fusage": true}}`, "include_usage"},
 		{`{"logit_bias": {"17": 1, "18": 2, "17": 3}}`, "17"},
 		{`{"logit_bias": {"17": 1, "\u0031\u0037": 3}}`, "17"},
+		{`{"logit_bias": {"17": 1, "17": "x", "y": 1}}`, "17"},
 	} {
-		_, err := validate.Completion([]byte(c.body), defaultLimit)
+		_, err := validate.Completion([]byte(c.body), defaultLimits)
 		e := apierr.From(err)
 		if e.Code != apierr.InvalidRequest || e.Param != c.name || e.Message != fmt.Sprintf("the name %q stands twice in one object; send it once", c.name) {
 			t.Errorf("%s: %s", c.body, result(err))
@@ -178,38 +179,53 @@ func TestDuplicateNameIsRefusedAtEveryDepth(t *testing.T) {
 	// An unknown field is reported before anything in its value; otherwise the first error in the order of the body
 	// counts.
 	for body, param := range map[string]string{
-		`{"x": {"a": 1, "a": 2}}`:                "x",
-		`{"x": [{"b": {"a": 1, "\u0061": 2}}]}`:  "x",
-		`{"x": 1, "x": 2}`:                       "x",
-		`{"stop": [{"a": 1, "a": 2}]}`:           "a",
-		`{"stop": [1, {"a": 1, "a": 2}]}`:        "stop",
-		`{"n": 0, "user": "a", "user": "b"}`:     "n",
-		`{"user": "a", "user": "b", "n": 0}`:     "user",
-		`{"user": "a", "user": "b", "user": ""}`: "user",
+		`{"x": {"a": 1, "a": 2}}`:                  "x",
+		`{"x": [{"b": {"a": 1, "\u0061": 2}}]}`:    "x",
+		`{"x": 1, "x": 2}`:                         "x",
+		`{"stop": [{"a": 1, "a": 2}]}`:             "a",
+		`{"stop": [1, {"a": 1, "a": 2}]}`:          "stop",
+		`{"n": 0, "user": "a", "user": "b"}`:       "n",
+		`{"logit_bias": {"1": 0, "x": 0, "1": 0}}`: "logit_bias",
+		`{"stream_options": {"x": 0, "x": 0}}`:     "stream_options",
+		`{"user": "a", "user": "b", "n": 0}`:       "user",
+		`{"user": "a", "user": "b", "user": ""}`:   "user",
 	} {
-		_, err := validate.Completion([]byte(body), defaultLimit)
+		_, err := validate.Completion([]byte(body), defaultLimits)
 		if e := apierr.From(err); e.Code != apierr.InvalidRequest || e.Param != param {
 			t.Errorf("%s: %s", body, result(err))
 		}
 	}
 }
 
+// The error response carries the user tag, wherever it stands.
+func TestUserTagBehindAnInvalidFieldIsRead(t *testing.T) {
+	for _, body := range []string{
+		`{"x": {"user": "not this"}, "user": "ada"}`, `{"n": 99, "user": "ada"}`, `{"stop": [1, ["user"], {"user": "no"}], "user": "ada"}`,
+		`{"logit_bias": {"user": "no"}, "us\u0065r": "ada"}`, `{"user": "ada", "n": 1, "n": 1, "user": "no"}`, `{"prompt": [[1, {"user": "no"}]], "user": "ada"}`,
+	} {
+		r, err := validate.Completion([]byte(body), defaultLimits)
+		if apierr.From(err).Code != apierr.InvalidRequest || r == nil || r.User != "ada" {
+			t.Errorf("%s: got %+v, %s, want the user tag ada", body, r, result(err))
+		}
+	}
+}
+
 func TestSameNameInTwoObjectsIsAccepted(t *testing.T) {
-	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), defaultLimit); err != nil {
+	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), defaultLimits); err != nil {
 		t.Error(result(err))
 	}
 }
 
 // Names are compared after unescaping, byte for byte.
 func TestNamesAreUnescaped(t *testing.T) {
-	r, err := validate.Completion([]byte(`{"\u006dodel": "m", "pr\u006Fmpt": "a", "max_tok\u0065ns": 7, "\u006e": 2}`), defaultLimit)
+	r, err := validate.Completion([]byte(`{"\u006dodel": "m", "pr\u006Fmpt": "a", "max_tok\u0065ns": 7, "\u006e": 2}`), defaultLimits)
 	if err != nil {
 		t.Fatal(result(err))
 	}
 	if r.Model != "m" || r.MaxTokens != 7 || r.N != 2 {
 		t.Errorf("%+v", r)
 	}
-	_, err = validate.Completion([]byte(`{"model": "m", "prompt": "a", "max_tok\u0065ns": 0}`), defaultLimit)
+	_, err = validate.Completion([]byte(`{"model": "m", "prompt": "a", "max_tok\u0065ns": 0}`), defaultLimits)
 	if e := apierr.From(err); e.Param != "max_tokens" {
 		t.Error(result(err))
 	}
@@ -217,14 +233,14 @@ func TestNamesAreUnescaped(t *testing.T) {
 
 func TestPooledParserKeepsNothingOfThePreviousBody(t *testing.T) {
 	for _, before := range []string{`{"x": 1}`, `{"n": 1, "n": 1}`, `{"n": 1, "n": 1, [`, "\xef\xbb\xbf", `{"logprobs": 30}`, `{"us\u0065r": "abc", "stream": true`} {
-		if _, err := validate.Completion([]byte(before), defaultLimit); err == nil {
+		if _, err := validate.Completion([]byte(before), defaultLimits); err == nil {
 			t.Fatalf("%s: accepted", before)
 		}
-		r, err := validate.Completion([]byte(minimal), defaultLimit)
+		r, err := validate.Completion([]byte(minimal), defaultLimits)
 		if err != nil {
 			t.Fatalf("after %s: %s", before, result(err))
 		}
-		if _, err := validate.Completion([]byte(`{"n": 1, "n": 1}`), defaultLimit); apierr.From(err).Param != "n" {
+		if _, err := validate.Completion([]byte(`{"n": 1, "n": 1}`), defaultLimits); apierr.From(err).Param != "n" {
 			t.Errorf("after %s: %s", before, result(err))
 		}
 		if r.HasUser || r.Stream || r.N != 1 || r.Logprobs != validate.Absent {
@@ -261,7 +277,7 @@ func TestErrorPrecedence(t *testing.T) {
 			t.Fatalf("%s is followed by %s", files[0].Name, files[1].Name)
 		}
 		t.Run(name, func(t *testing.T) {
-			_, err := validate.Completion(files[0].Data, limitByModel)
+			_, err := validate.Completion(files[0].Data, validate.Limits{MaxLogprobs: limitByModel})
 			if diff := cmp.Diff(strings.TrimSpace(string(files[1].Data)), result(err)); diff != "" {
 				t.Errorf("%s(-want +got):\n%s", files[0].Data, diff)
 			}

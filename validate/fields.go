@@ -2,7 +2,9 @@ package validate
 
 import (
 	"bytes"
+	"errors"
 	"math"
+	"slices"
 	"strconv"
 
 	apierr "basegate/errors"
@@ -40,8 +42,8 @@ const (
 type field struct {
 	name     string
 	expected string // the values that are valid, for error messages
-	// read reads exactly one value that is not null. It records an invalid value in parser.failure and returns errors
-	// of syntax only.
+	// read reads exactly one value that is not null. It returns errInvalid after it has recorded an invalid value, with
+	// the value read or not, and errors of syntax.
 	read func(*parser, *field) error
 }
 
@@ -101,14 +103,15 @@ func clampInt(v int64) int { return int(min(v, math.MaxInt32)) }
 func number(inRange func(float64) bool) func(*parser, *field) error {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
-		if raw == nil || err != nil {
+		if err != nil {
 			return err
 		}
 		v, err := strconv.ParseFloat(string(raw), 64)
 		if err != nil {
-			p.invalid(f, describe(raw)+", which no 64-bit float holds")
-		} else if !inRange(v) {
-			p.invalid(f, describe(raw))
+			return p.invalid(f, describe(raw)+", which no 64-bit float holds")
+		}
+		if !inRange(v) {
+			return p.invalid(f, describe(raw))
 		}
 		return nil
 	}
@@ -119,17 +122,17 @@ func number(inRange func(float64) bool) func(*parser, *field) error {
 func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser, *field) error {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
-		if raw == nil || err != nil {
+		if err != nil {
 			return err
 		}
 		v, err := strconv.ParseInt(string(raw), 10, 64)
 		switch {
 		case bytes.ContainsAny(raw, ".eE"):
-			p.invalid(f, describe(raw)+", which is not written as an integer")
+			return p.invalid(f, describe(raw)+", which is not written as an integer")
 		case err != nil:
-			p.invalid(f, describe(raw)+", which does not fit 64 bits")
+			return p.invalid(f, describe(raw)+", which does not fit 64 bits")
 		case !inRange(v):
-			p.invalid(f, describe(raw))
+			return p.invalid(f, describe(raw))
 		case store != nil:
 			store(p.request, v)
 		}
@@ -152,7 +155,7 @@ func boolean(store func(*Request, bool)) func(*parser, *field) error {
 	}
 }
 
-// readNumber reads a field's number literal. If the value is of another kind, it records that and returns nil.
+// readNumber reads a field's number literal.
 func (p *parser) readNumber(f *field) ([]byte, error) {
 	if p.decoder.PeekKind() == '"' {
 		return nil, p.invalidKind(f, " (a number must not stand in quotes)")
@@ -160,43 +163,61 @@ func (p *parser) readNumber(f *field) ([]byte, error) {
 	return p.readScalar(f, '0')
 }
 
-// readScalar reads a value of one kind ('0' for a number, '"' for a string). If the value is of another kind, it
-// records that and returns nil.
+// readScalar reads a value of one kind: '0' for a number, '"' for a string.
 func (p *parser) readScalar(f *field, kind byte) ([]byte, error) {
 	if byte(p.decoder.PeekKind()) != kind {
 		return nil, p.invalidKind(f, "")
 	}
-	return p.decoder.ReadValue()
+	raw, err := p.decoder.ReadValue()
+	if err == nil && kind == '0' && len(raw) > maxCopied {
+		return nil, p.invalid(f, "a number of "+strconv.Itoa(len(raw))+" characters")
+	}
+	return raw, err
 }
 
 // invalidKind skips a value of the wrong kind and records it with a hint.
 func (p *parser) invalidKind(f *field, hint string) error {
-	start := p.valueStart()
-	if err := p.skipValue(); err != nil {
+	value, err := p.skipInvalid()
+	if err != nil {
 		return err
 	}
-	p.invalid(f, describe(p.body[start:p.decoder.InputOffset()])+hint)
-	return nil
+	return p.invalid(f, describe(value)+hint)
+}
+
+// skipInvalid skips a value of the wrong kind and returns it. It records a duplicate name within the value, which is the
+// error then.
+func (p *parser) skipInvalid() ([]byte, error) {
+	start := p.valueStart()
+	if err := p.skipValue(); err != nil {
+		return nil, err
+	}
+	value := p.body[start:p.decoder.InputOffset()]
+	if name, found := duplicateName(value); found {
+		return nil, p.duplicate(name)
+	}
+	return value, nil
 }
 
 func readModel(p *parser, f *field) error {
 	raw, err := p.readScalar(f, '"')
-	if raw == nil || err != nil {
+	if err != nil {
 		return err
 	}
 	p.request.Model = string(p.unquote(raw))
 	return nil
 }
 
+// maxUser limits the user tag, in bytes.
+const maxUser = 512
+
 func readUser(p *parser, f *field) error {
 	raw, err := p.readScalar(f, '"')
-	if raw == nil || err != nil {
+	if err != nil {
 		return err
 	}
 	text := p.unquote(raw)
-	if len(text) > 512 {
-		p.invalid(f, "a string of "+strconv.Itoa(len(text))+" bytes")
-		return nil
+	if len(text) > maxUser {
+		return p.invalid(f, "a string of "+strconv.Itoa(len(text))+" bytes")
 	}
 	p.request.User, p.request.HasUser = string(text), true
 	return nil
@@ -206,7 +227,7 @@ func readStop(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '[' {
 		raw, err := p.readScalar(f, '"')
 		if err == nil && len(raw) == len(`""`) {
-			p.invalid(f, "an empty string")
+			return p.invalid(f, "an empty string")
 		}
 		return err
 	}
@@ -220,11 +241,11 @@ func readStop(p *parser, f *field) error {
 			return err
 		}
 		if len(raw) == len(`""`) {
-			p.invalid(f, "an empty string among them")
+			return p.invalid(f, "an empty string among them")
 		}
 	}
 	if count == 0 || count > 4 {
-		p.invalid(f, "an array of "+strconv.Itoa(count)+" strings")
+		return p.invalid(f, "an array of "+strconv.Itoa(count)+" strings")
 	}
 	_, err := p.decoder.ReadToken()
 	return err
@@ -243,12 +264,11 @@ func readStreamOptions(p *parser, f *field) error {
 		if err != nil {
 			return err
 		}
-		if name := p.unquote(raw); string(name) != "include_usage" {
-			p.invalid(f, strconv.Quote(clip(name))+" in it")
-			if err := p.skipValue(); err != nil {
-				return err
-			}
-			continue
+		switch name := p.unquote(raw); {
+		case string(name) != "include_usage":
+			return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
+		case p.request.includeUsage.end > 0:
+			return p.duplicate("include_usage")
 		}
 		if err := p.readIncludeUsage(f); err != nil {
 			return err
@@ -259,24 +279,51 @@ func readStreamOptions(p *parser, f *field) error {
 }
 
 func (p *parser) readIncludeUsage(f *field) error {
-	start := p.valueStart()
 	kind := p.decoder.PeekKind()
+	if kind != 't' && kind != 'f' && kind != 'n' {
+		value, err := p.skipInvalid()
+		if err != nil {
+			return err
+		}
+		return p.invalid(f, "include_usage with "+describe(value))
+	}
+	start := p.valueStart()
 	if err := p.skipValue(); err != nil {
 		return err
 	}
 	p.request.includeUsage = span{start, int(p.decoder.InputOffset())}
-	if kind == 't' || kind == 'f' || kind == 'n' {
-		p.request.IncludeUsage = kind == 't'
-	} else {
-		p.invalid(f, "include_usage with "+describe(p.body[start:p.decoder.InputOffset()]))
-	}
+	p.request.IncludeUsage = kind == 't'
 	return nil
 }
+
+// maxBiases limits the token ids in logit_bias. No vocabulary has more, and all of them are kept to find those that occur
+// twice.
+const maxBiases = 1 << 18
+
+// MaxParserMemory is the most that the parser counts in Limits.Memory, in bytes.
+const MaxParserMemory = 8 * maxBiases
 
 func readLogitBias(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '{' {
 		return p.invalidKind(f, "")
 	}
+	p.tokenIDs = p.tokenIDs[:0]
+	err := p.readBiases(f)
+	if err != nil && !errors.Is(err, errInvalid) {
+		return err
+	}
+	slices.Sort(p.tokenIDs)
+	for i := 1; i < len(p.tokenIDs); i++ {
+		if p.tokenIDs[i] == p.tokenIDs[i-1] {
+			p.failure = nil // it occurs before what readBiases has found
+			return p.duplicate(strconv.FormatInt(p.tokenIDs[i], 10))
+		}
+	}
+	return err
+}
+
+// readBiases reads logit_bias and collects its token ids, up to the first invalid member.
+func (p *parser) readBiases(f *field) error {
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
@@ -285,18 +332,27 @@ func readLogitBias(p *parser, f *field) error {
 		if err != nil {
 			return err
 		}
-		if name := p.unquote(raw); !isTokenID(name) {
-			p.invalid(f, "the name "+strconv.Quote(clip(name))+", which is not a token id")
+		name := p.unquote(raw)
+		if !isTokenID(name) {
+			return p.invalid(f, "the name "+strconv.Quote(apierr.Clip(string(name)))+", which is not a token id")
 		}
+		id, _ := strconv.ParseInt(string(name), 10, 64) // isTokenID allows no other form
+		switch len(p.tokenIDs) {
+		case maxPooled:
+			if err := p.grow(MaxParserMemory); err != nil {
+				return err
+			}
+			p.tokenIDs = slices.Grow(p.tokenIDs, maxBiases-maxPooled)
+		case maxBiases:
+			return p.invalid(f, "more than "+strconv.Itoa(maxBiases)+" token ids")
+		}
+		p.tokenIDs = append(p.tokenIDs, id)
 		raw, err = p.readScalar(f, '0')
 		if err != nil {
 			return err
 		}
-		if raw == nil {
-			continue
-		}
 		if v, err := strconv.ParseFloat(string(raw), 64); err != nil || !within(-100, 100)(v) {
-			p.invalid(f, "the bias "+describe(raw))
+			return p.invalid(f, "the bias "+describe(raw))
 		}
 	}
 	_, err := p.decoder.ReadToken()
@@ -316,5 +372,3 @@ func isTokenID(text []byte) bool {
 	}
 	return true
 }
-
-func clip(b []byte) string { return apierr.Clip(string(b[:min(len(b), 100)])) }

@@ -167,7 +167,7 @@ func bodyWith(field, value string) string {
 func TestValidValuesAreAccepted(t *testing.T) {
 	for _, row := range fieldTable {
 		for _, value := range row.accepted {
-			if _, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimit); err != nil {
+			if _, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimits); err != nil {
 				t.Errorf("%s %s: %v", row.field, value, result(err))
 			}
 		}
@@ -180,7 +180,7 @@ func TestInvalidValuesAreRefusedWithAnExplanation(t *testing.T) {
 	var got strings.Builder
 	for _, row := range fieldTable {
 		for _, value := range row.refused {
-			_, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimit)
+			_, err := validate.Completion([]byte(bodyWith(row.field, value)), defaultLimits)
 			if err == nil {
 				t.Errorf("%s %s: accepted", row.field, value)
 				continue
@@ -245,7 +245,7 @@ func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {
 		"suffix", "guided_json", "structured_outputs", "max_completion_tokens", "messages", "ignore_eos", "min_tokens", "priority", "request_id",
 		"kv_transfer_params", "prompt_embeds", "cache_salt", "vllm_xargs", "use_beam_search", "truncate_prompt_tokens", "Prompt", "MODEL", "",
 	} {
-		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimit)
+		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
 		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, fmt.Sprintf("unknown field %q", name)) {
 			t.Errorf("%s: %s", name, result(err))
 		}
@@ -283,7 +283,7 @@ func TestMisspeltFieldGetsASuggestion(t *testing.T) {
 		"temprature\\u0000\\n":   "",
 	} {
 		got = strings.Trim(got, `"`)
-		_, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "`+got+`": 1}`), defaultLimit)
+		_, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "`+got+`": 1}`), defaultLimits)
 		e := apierr.From(err)
 		suggestion := ""
 		for _, x := range e.Extras {
@@ -295,7 +295,7 @@ func TestMisspeltFieldGetsASuggestion(t *testing.T) {
 			t.Errorf("%q: suggested %q, want %q (%s)", got, suggestion, want, e.Message)
 		}
 	}
-	_, err := validate.Completion([]byte(`{"temprature": 1}`), defaultLimit)
+	_, err := validate.Completion([]byte(`{"temprature": 1}`), defaultLimits)
 	if diff := cmp.Diff(`unknown field "temprature", did you mean "temperature"?`, apierr.From(err).Message); diff != "" {
 		t.Error(diff)
 	}

@@ -49,7 +49,7 @@ func FuzzCompletion(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		original := bytes.Clone(body)
-		r, err := validate.Completion(body, defaultLimit)
+		r, err := validate.Completion(body, defaultLimits)
 		if !bytes.Equal(original, body) {
 			t.Fatal("Completion modified the body")
 		}
@@ -84,7 +84,7 @@ func FuzzUpstream(f *testing.F) {
 		f.Add([]byte(body), "meta-llama/Llama-3.1-8B", int64(i%3*100), uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, body []byte, model string, maxTokens int64, bestOf uint8) {
-		r, err := validate.Completion(body, defaultLimit)
+		r, err := validate.Completion(body, defaultLimits)
 		if err != nil || !utf8.ValidString(model) {
 			return
 		}

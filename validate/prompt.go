@@ -8,11 +8,11 @@ import (
 // readPrompt reads a prompt in one of its four forms. The first element of an array decides which form it has.
 func readPrompt(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '[' {
-		raw, err := p.readScalar(f, '"')
-		if raw != nil {
-			p.request.Kind, p.request.Prompts = Text, 1
+		if _, err := p.readScalar(f, '"'); err != nil {
+			return err
 		}
-		return err
+		p.request.Kind, p.request.Prompts = Text, 1
+		return nil
 	}
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
@@ -20,7 +20,7 @@ func readPrompt(p *parser, f *field) error {
 	var err error
 	switch byte(p.decoder.PeekKind()) {
 	case ']':
-		p.invalid(f, "an empty array")
+		err = p.invalid(f, "an empty array")
 	case '"':
 		err = p.readTextPrompts(f)
 	case '0':
@@ -30,7 +30,7 @@ func readPrompt(p *parser, f *field) error {
 	case '[':
 		err = p.readTokenPrompts(f)
 	default:
-		err = p.eachElement(func() error { return p.invalidElement(f, 0, "a string, a token id or an array of token ids") })
+		err = p.invalidElement(f, 0, "a string, a token id or an array of token ids")
 	}
 	if err != nil {
 		return err
@@ -47,44 +47,33 @@ func (r *Request) addTokens(n int64) {
 	r.longestPrompt = max(r.longestPrompt, n)
 }
 
-// eachElement calls read for each element of the array whose opening bracket has been read, up to its closing bracket.
-func (p *parser) eachElement(read func() error) error {
-	for p.decoder.PeekKind() != ']' {
-		if err := read(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // invalidElement skips an element of the wrong kind and records it.
 func (p *parser) invalidElement(f *field, index int, want string) error {
-	start := p.valueStart()
-	if err := p.skipValue(); err != nil {
+	value, err := p.skipInvalid()
+	if err != nil {
 		return err
 	}
-	p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(p.body[start:p.decoder.InputOffset()]), index, want))
-	return nil
+	return p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(value), index, want))
 }
 
 func (p *parser) readTextPrompts(f *field) error {
 	p.request.Kind = Text
-	return p.eachElement(func() error {
-		index := p.request.Prompts
-		p.request.Prompts++
+	for p.decoder.PeekKind() != ']' {
 		if p.decoder.PeekKind() != '"' {
-			return p.invalidElement(f, index, "a string, like the ones before it,")
+			return p.invalidElement(f, p.request.Prompts, "a string, like the ones before it,")
 		}
-		_, err := p.decoder.ReadValue()
-		return err
-	})
+		if _, err := p.decoder.ReadValue(); err != nil {
+			return err
+		}
+		p.request.Prompts++
+	}
+	return nil
 }
 
 func (p *parser) readTokenPrompts(f *field) error {
-	return p.eachElement(func() error {
+	for p.decoder.PeekKind() != ']' {
 		index := p.request.Prompts
 		if p.decoder.PeekKind() != '[' {
-			p.request.Prompts++
 			return p.invalidElement(f, index, "an array of token ids, like the ones before it,")
 		}
 		if _, err := p.decoder.ReadToken(); err != nil {
@@ -95,34 +84,31 @@ func (p *parser) readTokenPrompts(f *field) error {
 			return err
 		}
 		if n == 0 {
-			p.invalid(f, "an empty array as element "+strconv.Itoa(index))
+			return p.invalid(f, "an empty array as element "+strconv.Itoa(index))
 		}
 		p.request.addTokens(n)
-		_, err = p.decoder.ReadToken()
-		return err
-	})
+		if _, err := p.decoder.ReadToken(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readTokenIDs reads the ids of the array whose opening bracket has been read, up to its closing bracket, and counts
 // them. where names the array in error messages.
 func (p *parser) readTokenIDs(f *field, where string) (int64, error) {
 	var n int64
-	for p.decoder.PeekKind() != ']' {
+	for ; p.decoder.PeekKind() != ']'; n++ {
 		if p.decoder.PeekKind() != '0' {
-			if err := p.invalidElement(f, int(n), "a token id"); err != nil {
-				return n, err
-			}
-			n++
-			continue
+			return n, p.invalidElement(f, int(n), "a token id")
 		}
 		raw, err := p.decoder.ReadValue()
 		if err != nil {
 			return n, err
 		}
 		if !isTokenID(raw) {
-			p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer of at least 0) was expected", describe(raw), n, where))
+			return n, p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer of at least 0) was expected", describe(raw), n, where))
 		}
-		n++
 	}
 	return n, nil
 }

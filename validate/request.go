@@ -54,7 +54,6 @@ type Request struct {
 // member is a top-level member of the body.
 type member struct {
 	field            fieldID
-	ordinal          int // among all members of the body
 	null             bool
 	name, value, end int // offsets of the name, of the value and of the value's end
 }

@@ -12,7 +12,7 @@ import (
 // mustParse parses a valid body.
 func mustParse(tb testing.TB, body string) *validate.Request {
 	tb.Helper()
-	r, err := validate.Completion([]byte(body), defaultLimit)
+	r, err := validate.Completion([]byte(body), defaultLimits)
 	if err != nil {
 		tb.Fatalf("%s: %s", body, result(err))
 	}
@@ -175,7 +175,7 @@ func TestMemoryDoesNotGrowWithTheBody(t *testing.T) {
 		allocs := func(size int) float64 {
 			b := body(size)
 			return testing.AllocsPerRun(20, func() {
-				if _, err := validate.Completion(b, defaultLimit); err != nil {
+				if _, err := validate.Completion(b, defaultLimits); err != nil {
 					t.Fatal(result(err))
 				}
 			})

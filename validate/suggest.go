@@ -2,9 +2,15 @@ package validate
 
 import "basegate/internal/suggest"
 
+// maxMisspelt limits the names for which a suggestion is looked for, in bytes. No field's name is nearly as long.
+const maxMisspelt = 32
+
 // suggestField returns the field that an unknown name probably means, or "" if none is within one or two typos.
-func suggestField(name string) string {
-	return suggest.Nearest(name, fieldNames, func(field string) int { return min(2, len(field)/3) })
+func suggestField(name []byte) string {
+	if len(name) > maxMisspelt {
+		return ""
+	}
+	return suggest.Nearest(string(name), fieldNames, func(field string) int { return min(2, len(field)/3) })
 }
 
 // fieldNames iterates over the names of all fields.

@@ -26,21 +26,35 @@ const maxDepth = 32
 // DefaultMaxLogprobs is the limit of logprobs for an unknown model.
 const DefaultMaxLogprobs = 20
 
-// Completion parses the body of POST /v1/completions. maxLogprobs returns a model's limit for logprobs and
-// prompt_logprobs by its short id, and DefaultMaxLogprobs for an unknown model.
+// Limits are what a body is checked against besides the contract's field table.
+type Limits struct {
+	// MaxLogprobs returns a model's limit for logprobs and prompt_logprobs by its short id, and DefaultMaxLogprobs for an
+	// unknown model.
+	MaxLogprobs func(model string) int
+	// Memory counts what the parser holds besides the body; nil: it is not counted.
+	Memory Memory
+}
+
+// Memory counts the bytes that a request holds.
+type Memory interface {
+	Grow(bytes int64) error
+	Shrink(bytes int64)
+}
+
+// Completion parses the body of POST /v1/completions.
 //
-// The error is bad_json or invalid_request. Invalid JSON takes precedence over the first invalid field in the order of
-// the body, then follow a missing required field and a pair of conflicting fields. With invalid_request, Completion
-// also returns the Request as far as it has been parsed, because the error response carries its user tag. The Request
-// retains body.
-func Completion(body []byte, maxLogprobs func(model string) int) (*Request, error) {
+// The error is bad_json or invalid_request, or that of Memory. Invalid JSON takes precedence over the first invalid
+// field in the order of the body, then follow a missing required field and a pair of conflicting fields. With
+// invalid_request, Completion also returns the Request as far as it has been parsed, because the error response carries
+// its user tag. The Request retains body.
+func Completion(body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
-	p.reset(body)
+	p.reset(body, limits.Memory)
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
-	p.checkModelLimits(maxLogprobs)
+	p.checkModelLimits(limits.MaxLogprobs)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
 	}
@@ -50,36 +64,61 @@ func Completion(body []byte, maxLogprobs func(model string) int) (*Request, erro
 
 // parser parses one body at a time.
 type parser struct {
-	decoder *jsontext.Decoder
-	source  bytes.Buffer
-	body    []byte
-	scratch []byte // an unescaped name
-	request *Request
-	members [fieldCount]member // backs request.members; large enough, because the decoder rejects duplicate names
+	decoder  *jsontext.Decoder
+	source   bytes.Buffer
+	body     []byte
+	scratch  []byte  // an unescaped name
+	tokenIDs []int64 // of logit_bias
+	request  *Request
+	members  [fieldCount]member // backs request.members
 
-	failure  error // the first invalid field; nil if there is none
-	ordinal  int   // of the member being read
-	failedAt int   // ordinal of the member that failure is about
+	failure error // the first invalid field; nil if there is none
+	memory  Memory
+	grown   int64 // bytes counted in memory
 }
+
+const (
+	// maxCopied limits how much of a name, a number or a string other than a prompt is copied, in bytes.
+	maxCopied = 64 << 10
+	// maxPooled limits the buffers that a pooled parser keeps, in elements.
+	maxPooled = 4 << 10
+)
+
+// decoderOptions make the decoder accept duplicate names, because it would keep every name of an object to find them.
+// The parser looks for them itself.
+var decoderOptions = jsontext.AllowDuplicateNames(true)
 
 var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
 
-func (p *parser) reset(body []byte) {
-	p.body = body
+func (p *parser) reset(body []byte, memory Memory) {
+	p.body, p.memory = body, memory
 	p.source = *bytes.NewBuffer(body) // the decoder reads a *bytes.Buffer in place, without a copy
-	p.decoder.Reset(&p.source)
+	p.decoder.Reset(&p.source, decoderOptions)
 	p.request = newRequest(body)
 	p.request.members = p.members[:0]
-	p.failure, p.ordinal, p.failedAt = nil, 0, 0
+	p.failure = nil
 }
 
 // release returns the parser to its pool without references to the body.
 func (p *parser) release() {
 	p.source = bytes.Buffer{}
 	p.decoder.Reset(&p.source)
-	p.body, p.request, p.failure = nil, nil, nil
+	if p.grown > 0 {
+		p.memory.Shrink(p.grown)
+	}
+	p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, 0
+	if cap(p.scratch) > maxPooled {
+		p.scratch = nil
+	}
+	if cap(p.tokenIDs) > maxPooled {
+		p.tokenIDs = nil
+	}
 	parsers.Put(p)
 }
+
+// errInvalid is returned by the reader of a field after it has recorded an invalid value in parser.failure. The rest of
+// the body is then checked for its syntax only.
+var errInvalid = errors.New("a field is invalid")
 
 // parse parses the whole body: one object and nothing after it. It returns errors of syntax only; an invalid field is
 // kept in p.failure, because bad_json further on takes precedence.
@@ -95,13 +134,11 @@ func (p *parser) parse() error {
 	if opening.Kind() != '{' {
 		return apierr.MalformedJSON(int64(start), "the body is not a JSON object: send {\"model\": …, \"prompt\": …}")
 	}
-	for p.decoder.PeekKind() != '}' {
-		if err := p.readMember(); err != nil {
-			return p.syntaxError(err)
-		}
-		p.ordinal++
+	err = p.readMembers()
+	if errors.Is(err, errInvalid) {
+		err = p.skipRest()
 	}
-	if _, err := p.decoder.ReadToken(); err != nil {
+	if err != nil {
 		return p.syntaxError(err)
 	}
 	return p.checkEnd()
@@ -116,18 +153,31 @@ func (p *parser) checkEnd() error {
 	return apierr.MalformedJSON(int64(len(p.body)-len(rest)), "there is more behind the JSON object; send exactly one object")
 }
 
-// readMember reads a name and its value. It returns errors of syntax only.
+// readMembers reads the members of the body and its closing bracket. It stops at the first invalid field.
+func (p *parser) readMembers() error {
+	for p.decoder.PeekKind() != '}' {
+		if err := p.readMember(); err != nil {
+			return err
+		}
+	}
+	_, err := p.decoder.ReadToken()
+	return err
+}
+
+// readMember reads a name and its value.
 func (p *parser) readMember() error {
 	raw, err := p.decoder.ReadValue()
 	if err != nil {
 		return err
 	}
-	m := member{ordinal: p.ordinal, name: int(p.decoder.InputOffset()) - len(raw)}
+	m := member{name: int(p.decoder.InputOffset()) - len(raw)}
 	name := p.unquote(raw)
 	id, known := fieldByName[string(name)]
 	if !known {
-		p.fail(apierr.UnknownField(string(name), suggestField(string(name))))
-		return p.skipValue()
+		return p.fail(apierr.UnknownField(string(name), suggestField(name)))
+	}
+	if p.request.find(id) != nil {
+		return p.duplicate(fields[id].name)
 	}
 	m.field = id
 	m.null = p.decoder.PeekKind() == 'n'
@@ -137,17 +187,63 @@ func (p *parser) readMember() error {
 	} else {
 		err = fields[id].read(p, &fields[id])
 	}
+	if err != nil {
+		return err
+	}
 	m.end = int(p.decoder.InputOffset())
 	p.request.members = append(p.request.members, m)
+	return nil
+}
+
+// skipRest checks the syntax of the body after an invalid field. Of the fields there, it reads the model, whose limits
+// apply to the fields before the invalid one, and the user tag, which the error response carries.
+func (p *parser) skipRest() error {
+	for p.decoder.StackDepth() > 1 {
+		if err := p.skipToken(); err != nil {
+			return err
+		}
+	}
+	if _, read := p.decoder.StackIndex(1); read%2 == 1 { // names and values: the last name has no value yet
+		if err := p.skipValue(); err != nil {
+			return err
+		}
+	}
+	for p.decoder.PeekKind() != '}' {
+		raw, err := p.decoder.ReadValue()
+		if err != nil {
+			return err
+		}
+		if err := p.readTag(fieldByName[string(p.unquote(raw))]); err != nil {
+			return err
+		}
+	}
+	_, err := p.decoder.ReadToken()
 	return err
+}
+
+// readTag reads the value of the model or of the user tag, if it is valid and none has been read, and skips all others.
+func (p *parser) readTag(id fieldID) error {
+	isString := p.decoder.PeekKind() == '"'
+	switch {
+	case id == fieldModel && p.request.Model == "" && isString, id == fieldUser && !p.request.HasUser && isString:
+		if err := fields[id].read(p, &fields[id]); err != nil && !errors.Is(err, errInvalid) {
+			return err
+		}
+		return nil
+	default:
+		return p.skipValue()
+	}
 }
 
 // readNull reads null, which means that an optional field is absent.
 func (p *parser) readNull(id fieldID) error {
-	if id == fieldModel || id == fieldPrompt {
-		p.invalid(&fields[id], "null")
+	if err := p.skipValue(); err != nil {
+		return err
 	}
-	return p.skipValue()
+	if id == fieldModel || id == fieldPrompt {
+		return p.invalid(&fields[id], "null")
+	}
+	return nil
 }
 
 // valueStart returns the offset of the value that follows; the decoder has read the name before it.
@@ -159,40 +255,69 @@ func (p *parser) valueStart() int {
 	return i
 }
 
-// fail keeps the first error of a field.
-func (p *parser) fail(err error) {
+// fail records the first error of a field and returns errInvalid.
+func (p *parser) fail(err error) error {
 	if p.failure == nil {
-		p.failure, p.failedAt = err, p.ordinal
+		p.failure = err
 	}
+	return errInvalid
 }
 
 // invalid records that the member's value is not valid for its field.
-func (p *parser) invalid(f *field, got string) {
-	p.fail(apierr.InvalidField(f.name, f.name+": got "+got+"; expected "+f.expected))
+func (p *parser) invalid(f *field, got string) error {
+	return p.fail(apierr.InvalidField(f.name, f.name+": got "+got+"; expected "+f.expected))
+}
+
+// duplicate records a name that occurs twice in one object.
+func (p *parser) duplicate(name string) error {
+	return p.fail(apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once"))
 }
 
 // skipValue reads a value of any kind and depth, without recursion.
 func (p *parser) skipValue() error {
 	outside := p.decoder.StackDepth()
 	for {
-		if _, err := p.decoder.ReadToken(); err != nil {
+		if err := p.skipToken(); err != nil {
 			return err
 		}
-		depth := p.decoder.StackDepth()
-		if depth > maxDepth {
-			return apierr.MalformedJSON(p.decoder.InputOffset()-1, "the body nests deeper than 32 levels")
-		}
-		if depth == outside {
+		if p.decoder.StackDepth() == outside {
 			return nil
 		}
 	}
 }
 
-// syntaxError converts an error of the decoder to bad_json. A duplicate name is an error of a field instead: it is kept
-// in p.failure, and syntaxError returns nil if the rest of the body is valid JSON.
+// skipToken reads a token and checks the depth of the nesting.
+func (p *parser) skipToken() error {
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return err
+	}
+	if p.decoder.StackDepth() > maxDepth {
+		return apierr.MalformedJSON(p.decoder.InputOffset()-1, "the body nests deeper than 32 levels")
+	}
+	return nil
+}
+
+// grow counts memory that the parser holds until release.
+func (p *parser) grow(bytes int64) error {
+	if p.memory == nil {
+		return nil
+	}
+	if err := p.memory.Grow(bytes); err != nil {
+		return &memoryError{err}
+	}
+	p.grown += bytes
+	return nil
+}
+
+// memoryError is an error of Limits.Memory.
+type memoryError struct{ error }
+
+func (e *memoryError) Unwrap() error { return e.error }
+
+// syntaxError converts an error of the decoder to bad_json, and returns other errors unchanged.
 func (p *parser) syntaxError(err error) error {
-	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return p.duplicateName(err)
+	if full, ok := errors.AsType[*memoryError](err); ok {
+		return full.error
 	}
 	if _, converted := errors.AsType[*apierr.Error](err); converted {
 		return err
@@ -210,71 +335,43 @@ func (p *parser) syntaxError(err error) error {
 	}
 }
 
-// duplicateName records a name that occurs twice in one object. The decoder stops there, so the body is parsed a second
-// time without that check: bad_json further on takes precedence. This path is cold, because no valid request takes it.
-func (p *parser) duplicateName(found error) error {
-	if p.failure == nil {
-		name := "?"
-		if bad, ok := errors.AsType[*jsontext.SyntacticError](found); ok {
-			name = bad.JSONPointer.LastToken()
-		}
-		p.fail(apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once"))
+// maxCompared limits the size of a value of the wrong kind in which duplicate names are looked for, in bytes.
+const maxCompared = 64 << 10
+
+// duplicateName returns the first name that occurs twice in an object of a value whose syntax has been checked.
+func duplicateName(value []byte) (name string, found bool) {
+	if len(value) > maxCompared || (value[0] != '{' && value[0] != '[') {
+		return "", false
 	}
-	if err := p.reparse(); err != nil {
-		return p.syntaxError(err)
+	_, err := jsontext.NewDecoder(bytes.NewReader(value)).ReadValue()
+	if !errors.Is(err, jsontext.ErrDuplicateName) {
+		return "", false
 	}
-	return p.checkEnd()
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		return bad.JSONPointer.LastToken(), true
+	}
+	return "?", true
 }
 
-// reparse parses the whole body with duplicate names allowed. It checks the syntax and finds the model, whose limits
-// apply to the fields before the duplicate.
-func (p *parser) reparse() error {
-	p.source = *bytes.NewBuffer(p.body)
-	p.decoder.Reset(&p.source, jsontext.AllowDuplicateNames(true))
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	for p.decoder.PeekKind() != '}' {
-		name, err := p.decoder.ReadValue()
-		if err != nil {
-			return err
-		}
-		if string(p.unquote(name)) == "model" && p.request.Model == "" && p.decoder.PeekKind() == '"' {
-			err = readModel(p, &fields[fieldModel])
-		} else {
-			err = p.skipValue()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err := p.decoder.ReadToken()
-	return err
-}
-
-// unquote returns a string without its quotes and escapes. The bytes are valid until the next call.
+// unquote returns a string without its quotes and escapes; of one that is longer than maxCopied, only the beginning. The
+// bytes are valid until the next call.
 func (p *parser) unquote(raw []byte) []byte {
-	if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
+	if len(raw) > maxCopied {
+		raw = raw[:maxCopied]
+	} else if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
 		return inner
 	}
-	out, err := jsontext.AppendUnquote(p.scratch[:0], raw)
-	if err != nil { // impossible: the decoder has accepted the string
-		return raw
-	}
-	p.scratch = out
-	return out
+	p.scratch, _ = jsontext.AppendUnquote(p.scratch[:0], raw) // the decoder has accepted the string, so only a cut is an error
+	return p.scratch
 }
 
 // checkModelLimits checks the fields whose range depends on the model. The model may follow them in the body, so this
-// happens after parsing; an error replaces p.failure if its field comes first.
+// happens after parsing. All fields that have been read come before the invalid one, so an error here replaces it.
 func (p *parser) checkModelLimits(maxLogprobs func(string) int) {
 	r := p.request
 	limit := maxLogprobs(r.Model)
 	for i := range r.members {
 		m := &r.members[i]
-		if p.failure != nil && p.failedAt <= m.ordinal {
-			return
-		}
 		if r.logprobsOf(m.field) > limit {
 			name := fields[m.field].name
 			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], limit))

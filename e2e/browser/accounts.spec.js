@@ -59,6 +59,62 @@ test("a user accepts an invitation, creates a key, spends tokens and pauses the 
   await expect.poll(async () => (await complete(secret)).status, { timeout: 1000 }).toBe(401);
 });
 
+test("what the operator has set for a key is shown as such and cannot be changed", async ({ page }) => {
+  await page.goto(basegate("account", "invite", "lea@example.org").trim());
+  await page.getByLabel("New password").fill(password);
+  await page.getByLabel("The same again").fill(password);
+  await page.getByRole("button", { name: "Set the password" }).click();
+  await expect(page).toHaveURL(/dashboard/);
+  const secret = basegate("key", "create", "--account", "lea@example.org", "--name", "cluster", "--daily-budget", "5000", "--concurrency", "12").trim();
+  const id = JSON.parse(basegate("key", "list", "--json")).find((key) => key.name === "cluster" && key.account === "lea@example.org").id;
+  basegate("key", "pause", id);
+  await page.reload();
+  const row = page.getByRole("row", { name: /cluster/ });
+  await expect(row).toContainText("paused by the operator");
+  await expect(row.getByRole("button", { name: "Resume" })).toBeDisabled();
+  await checkPage(page, "dashboard-paused-by-operator");
+
+  await row.getByRole("link", { name: "Change" }).click();
+  await expect(page.getByRole("button", { name: "Resume the key" })).toBeDisabled();
+  await expect(page.getByLabel("Requests at a time (set by the operator)")).toBeDisabled();
+  await checkPage(page, "key-of-operator");
+  await page.getByLabel("Tokens a day (set by the operator: up to").fill("6000");
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByRole("alert")).toContainText("The operator has set this");
+  await page.getByLabel("Tokens a day").fill("4000");
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(page).toHaveURL(/dashboard/);
+
+  basegate("key", "resume", id);
+  await expect.poll(async () => (await complete(secret)).status, { timeout: 1000 }).toBe(200);
+  await page.reload();
+  await row.getByRole("button", { name: "Pause" }).click();
+  await row.getByRole("button", { name: "Resume" }).click();
+  await expect(row).toContainText("active");
+});
+
+test("a known browser signs in while strangers try passwords", async ({ page, browser }) => {
+  await page.goto(basegate("account", "invite", "mia@example.org").trim());
+  await page.getByLabel("New password").fill(password);
+  await page.getByLabel("The same again").fill(password);
+  await page.getByRole("button", { name: "Set the password" }).click();
+  await expect(page).toHaveURL(/dashboard/);
+  await page.getByText("mia@example.org", { exact: true }).click();
+  await page.getByRole("button", { name: "Sign out" }).click();
+
+  const stranger = await (await browser.newContext({ baseURL: process.env.CONSOLE })).newPage();
+  await stranger.goto("/sign-in");
+  for (let i = 0; i < 7; i++) {
+    await stranger.getByLabel("E-mail").fill("mia@example.org");
+    await stranger.getByLabel("Password").fill(`a wrong password ${i}`);
+    await stranger.getByRole("button", { name: "Sign in" }).click();
+    await expect(stranger.getByRole("alert")).toBeVisible();
+  }
+  await expect(stranger.getByRole("alert")).toContainText("Too many attempts have failed");
+  await stranger.context().close();
+  await signIn(page, "mia@example.org", password);
+});
+
 test("signing out everywhere ends all sessions", async ({ page, browser }) => {
   await page.goto("/sign-in");
   await checkPage(page, "sign-in");

@@ -204,6 +204,7 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await page.getByLabel("Name").fill("A study");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved-usage")).toHaveText(/^Your saved prompts take [\d.]+ of 100 MiB\.$/);
 
   const other = await browser.newContext({ baseURL: process.env.CONSOLE });
   const second = await other.newPage();

@@ -51,7 +51,8 @@ type conn struct {
 	headLeft     int64       // bytes that the response head may still have
 	stopWatch    func() bool // ends watchContext
 	idleSince    time.Time
-	tcp          net.Conn // differs from Conn under TLS
+	tcp          net.Conn    // differs from Conn under TLS
+	records      *recordConn // below TLS; nil without TLS
 
 	unexpectedBytes bool // the backend sent more than its response
 }

@@ -8,6 +8,9 @@ import (
 // usable returns whether an idle connection can carry another request: the backend has neither closed it nor sent bytes
 // that no request asked for. It peeks at the socket without blocking and consumes nothing.
 func (c *conn) usable() bool {
+	if c.records != nil && !c.holdsNothing() {
+		return false
+	}
 	if c.raw == nil {
 		return true
 	}

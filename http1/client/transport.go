@@ -130,7 +130,8 @@ func (t *Transport) handshake(ctx context.Context, c *conn, serverName string) e
 		settings.ServerName = serverName
 	}
 	settings.NextProtos = []string{"http/1.1"}
-	secured := tls.Client(c.Conn, settings)
+	c.records = &recordConn{Conn: c.Conn}
+	secured := tls.Client(c.records, settings)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return err //nolint:wrapcheck // the caller wraps it
 	}

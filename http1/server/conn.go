@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"basegate/http1/pooled"
+	"basegate/http1/strict"
 )
 
 // conn is a client's connection. One goroutine serves it, and holds a buffer only while there are unread bytes.
@@ -126,7 +127,7 @@ func (c *conn) handoff() {
 	prefixed := &prefixConn{Conn: c.Conn, prefix: bytes.Clone(c.buffer[c.start:c.end])}
 	c.releaseBuffer()
 	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed connection only, which net/http notices
-	c.listener.handoff(prefixed)
+	c.listener.handoff(strict.NewConn(prefixed))
 }
 
 // deadlineAfter returns the time at which timeout ends; as in net/http, 0 is no deadline.
@@ -183,7 +184,7 @@ func (c *conn) readRequest() (*response, error) {
 			}
 			return c.newResponse(h, i+len(headEnd))
 		}
-		if c.end == len(c.buffer) {
+		if c.end == len(c.buffer) || hasBareLF(read) {
 			return nil, errFallback
 		}
 		if !hasDeadline {
@@ -195,6 +196,17 @@ func (c *conn) readRequest() (*response, error) {
 			return nil, err //nolint:wrapcheck // the caller only compares it with errFallback
 		}
 	}
+}
+
+// hasBareLF returns whether a line of an incomplete head ends without a CR: net/http refuses the request, and must not
+// wait for the rest of a head that the client has ended in this way.
+func hasBareLF(head []byte) bool {
+	for line := range bytes.Lines(head) {
+		if line[len(line)-1] == '\n' && !bytes.HasSuffix(line, lineEnd) {
+			return true
+		}
+	}
+	return false
 }
 
 // newResponse returns the response, with its request, for a head after which the body begins at start in the buffer.

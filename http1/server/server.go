@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"basegate/http1/pooled"
+	"basegate/http1/strict"
 )
 
 // Server serves one listener. Its handler must set the Content-Type of a response that has a body. The context of a
@@ -50,7 +51,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	l := newHandoffListener(listener)
 	w, err := newHangupWatcher(l.fail)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return s.fallback.Serve(listener) //nolint:wrapcheck // net/http's own
+		return s.fallback.Serve(strict.NewListener(listener)) //nolint:wrapcheck // net/http's own
 	}
 	if err != nil {
 		listener.Close()
@@ -86,7 +87,7 @@ func (s *Server) setHangups(w *hangupWatcher) bool {
 func (s *Server) serveConn(l *handoffListener, accepted net.Conn) {
 	raw := pooled.RawConn(accepted)
 	if raw == nil {
-		l.handoff(accepted)
+		l.handoff(strict.NewConn(accepted))
 		return
 	}
 	s.mu.Lock()

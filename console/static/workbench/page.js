@@ -436,7 +436,7 @@ function copyAs(kind) {
 const runningMessage = "A request is under way. Wait for it, or stop it first.";
 
 const saved = new SavedPrompts({
-  list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"),
+  list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
   onOpen: openSaved,
   onDelete: () => history.replaceState(null, "", "/workbench"),
 });

@@ -2,8 +2,8 @@
 import * as api from "./api.js";
 
 export class SavedPrompts {
-  constructor({ list, search, name, status, onOpen, onDelete }) {
-    Object.assign(this, { list, name, status, onOpen, onDelete, id: null, version: 0, search });
+  constructor({ list, search, name, status, usage, onOpen, onDelete }) {
+    Object.assign(this, { list, name, status, usage, onOpen, onDelete, id: null, version: 0, search });
     let timer = 0;
     search.addEventListener("input", () => {
       clearTimeout(timer);
@@ -13,8 +13,9 @@ export class SavedPrompts {
 
   async refresh() {
     try {
-      const { prompts, more } = await api.searchPrompts(this.search.value);
+      const { prompts, more, bytes, max_bytes } = await api.searchPrompts(this.search.value);
       this.render(prompts, more);
+      this.usage.textContent = `Your saved prompts take ${mebibytes(bytes)} of ${mebibytes(max_bytes)} MiB.`;
     } catch (error) {
       this.setStatus(error.message);
     }
@@ -99,3 +100,5 @@ export class SavedPrompts {
 
   setStatus(text) { this.status.textContent = text; }
 }
+
+const mebibytes = (bytes) => (bytes / (1 << 20)).toLocaleString(undefined, { maximumFractionDigits: 1 });

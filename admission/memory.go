@@ -1,0 +1,134 @@
+package admission
+
+import "sync"
+
+// WaitingCost is what a request that waits holds besides its body, in bytes: its goroutine's stack, its connection, and
+// what is known about it.
+const WaitingCost = 15 << 10
+
+// shareOfFree is how many times the memory that is still free the requests of one key may hold. A key alone can thus hold
+// three quarters of the memory, and of two keys each three sevenths: something is always left for the next key.
+const shareOfFree = 3
+
+// keptForRunning is the part of all memory, as a divisor, that only running requests may use: otherwise the bodies of
+// waiting requests would leave no room for the responses of those that backends have worked on.
+const keptForRunning = 4
+
+// memory limits the memory that the requests of all keys hold, and shares it out among the keys.
+type memory struct {
+	mu      sync.Mutex // guards every field below, and all keyMemories and Allocations; no other lock is taken under it
+	limit   int64
+	used    int64
+	refused int64
+	keys    map[string]*keyMemory // only of keys that hold memory
+	pool    sync.Pool             // of *keyMemory, so that the requests of an idle key allocate nothing
+}
+
+// keyMemory is the memory that the requests of one key hold.
+type keyMemory struct {
+	key   string
+	bytes int64
+}
+
+// Allocation is the memory that one request holds. Its methods are safe for concurrent use. A request that has called Grow
+// must call Release at its end.
+type Allocation struct {
+	memory  *memory // nil: nothing is counted
+	key     string
+	owner   *keyMemory // nil while bytes is 0
+	bytes   int64
+	running bool
+}
+
+// Allocate returns the Allocation of a request, which holds nothing yet.
+func (q *Queue) Allocate(key string) Allocation { return Allocation{memory: &q.memory, key: key} }
+
+// SetRunning lets the Allocation grow into the memory that is kept for running requests. It must not be called at the same
+// time as the other methods.
+func (a *Allocation) SetRunning() { a.running = true }
+
+// Grow counts further bytes. The error is ErrFull: the requests of all keys would hold more than the limit, or those of
+// this key more than its share.
+func (a *Allocation) Grow(bytes int64) error {
+	m := a.memory
+	if m == nil || bytes <= 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.keys[a.key]
+	if !m.fits(k, bytes, a.running) {
+		m.refused++
+		return ErrFull
+	}
+	if k == nil {
+		k = m.pool.Get().(*keyMemory) //nolint:errcheck // the pool holds nothing else
+		k.key = a.key
+		m.keys[a.key] = k
+	}
+	k.bytes += bytes
+	m.used += bytes
+	a.bytes += bytes
+	a.owner = k
+	return nil
+}
+
+// fits reports whether the requests of a key may hold further bytes. k is nil if they hold none.
+func (m *memory) fits(k *keyMemory, bytes int64, running bool) bool {
+	free := m.limit - m.used
+	if bytes > free {
+		return false
+	}
+	free -= bytes
+	if !running {
+		free -= m.limit / keptForRunning
+	}
+	if free < 0 {
+		return false
+	}
+	held := bytes
+	if k != nil {
+		held += k.bytes
+	}
+	return held/shareOfFree <= free
+}
+
+// Shrink returns some of the bytes.
+func (a *Allocation) Shrink(bytes int64) {
+	if a.memory == nil {
+		return
+	}
+	a.memory.mu.Lock()
+	defer a.memory.mu.Unlock()
+	a.shrink(bytes)
+}
+
+// Release returns all bytes.
+func (a *Allocation) Release() {
+	if a.memory == nil {
+		return
+	}
+	a.memory.mu.Lock()
+	defer a.memory.mu.Unlock()
+	a.shrink(a.bytes)
+}
+
+// shrink returns some of the bytes. The caller holds the lock.
+func (a *Allocation) shrink(bytes int64) {
+	m, k := a.memory, a.owner
+	bytes = min(max(bytes, 0), a.bytes)
+	if bytes == 0 {
+		return
+	}
+	a.bytes -= bytes
+	m.used -= bytes
+	k.bytes -= bytes
+	if a.bytes == 0 {
+		a.owner = nil
+	}
+	if k.bytes == 0 {
+		delete(m.keys, k.key)
+		*k = keyMemory{}
+		m.pool.Put(k)
+	}
+}

@@ -1,0 +1,80 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"basegate/database"
+	"basegate/usage"
+)
+
+// monthsKept is how many months of counters the ledger keeps, so that a clock that is set back and forth does not read
+// them each time.
+const monthsKept = 3
+
+// holds reports whether the ledger holds the counters of a month. The caller holds the ledger's lock.
+func (l *Ledger) holds(month int) bool { return slices.Contains(l.months, month) }
+
+// loadMonth reads the counters of the month that the clock shows, unless the ledger holds them. Until then nothing is
+// admitted, so nothing is charged to that month meanwhile. The error is database.ErrUnavailable, database.ErrClosed, or
+// the cause of the end of ctx.
+func (l *Ledger) loadMonth(ctx context.Context) error {
+	l.loading.Lock()
+	defer l.loading.Unlock()
+	month := dateOf(l.clock()).month
+	l.mu.Lock()
+	held := l.holds(month)
+	l.mu.Unlock()
+	if held {
+		return nil
+	}
+	// If the month was dropped a moment ago, settlements of it may be queued still.
+	if err := l.db.WriteGrouped(ctx, func(database.Tx) error { return nil }); err != nil {
+		return fmt.Errorf("load counters: %w", err)
+	}
+	var used []usage.KeyDay
+	start := date{month: month}
+	err := usage.KeyDays(ctx, l.db, start.start(), start.windowEnd(Month), func(d usage.KeyDay) { used = append(used, d) })
+	if err != nil {
+		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropMonths()
+	for _, d := range used {
+		key, account := l.owners(&Payer{Key: d.Key, Account: d.Account})
+		for _, o := range []*owner{key, account} {
+			o.month(month).charge(dateOf(d.Day).day, d.PromptTokens, d.CompletionTokens)
+		}
+	}
+	l.months = append(l.months, month)
+	return nil
+}
+
+// dropMonths drops the counters of months, so that monthsKept are left with the one to be added. It keeps those of
+// requests in flight, and all while rows wait for the database: these counters have what is not in the rows yet.
+func (l *Ledger) dropMonths() {
+	for len(l.months) >= monthsKept && len(l.backlog) == 0 {
+		at := slices.IndexFunc(l.months, func(month int) bool { return !l.reserves(month) })
+		if at < 0 {
+			return
+		}
+		for _, all := range []map[string]*owner{l.keys, l.accounts} {
+			for _, o := range all {
+				o.dropMonth(l.months[at])
+			}
+		}
+		l.months = slices.Delete(l.months, at, at+1)
+	}
+}
+
+// reserves reports whether requests in flight were admitted in a month.
+func (l *Ledger) reserves(month int) bool {
+	for _, account := range l.accounts {
+		if account.reserves(month) {
+			return true
+		}
+	}
+	return false
+}

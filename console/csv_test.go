@@ -1,0 +1,101 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"basegate/console"
+	"basegate/database"
+	"basegate/internal/poll"
+)
+
+// addManyRequests adds requests of an account to the ledger, more than the buffers of a connection hold as CSV.
+func (s *site) addManyRequests(account string) {
+	s.t.Helper()
+	const rows = 40_000
+	const text = `
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+		SELECT printf('req_%026d', i), $2, 'key_of_a_long_name', $3, 'llama-8b', 'gpu1', '/v1/completions', 'batch', 'user', 0,
+			200, '', 'settled', 100, 10, 1, 1, 1 FROM n`
+	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), text, rows, time.Now().UnixMicro(), account)
+		return err
+	}))
+}
+
+// startDownload requests the CSV file of all requests of the month, and reads the first line of the response only.
+func (b *browser) startDownload() (status int, conn net.Conn, rest *bufio.Reader) {
+	b.t.Helper()
+	address, err := url.Parse(b.url)
+	must(b.t, err)
+	conn, err = net.Dial("tcp", address.Host)
+	must(b.t, err)
+	b.t.Cleanup(func() { conn.Close() })
+	must(b.t, conn.(*net.TCPConn).SetReadBuffer(4096))
+	var cookies []string
+	for _, c := range b.client.Jar.Cookies(address) {
+		cookies = append(cookies, c.Name+"="+c.Value)
+	}
+	path := "/usage/csv?by=request&month=" + time.Now().UTC().Format("2006-01")
+	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", path, address.Host, strings.Join(cookies, "; "))
+	must(b.t, err)
+	rest = bufio.NewReader(conn)
+	line, err := rest.ReadString('\n')
+	must(b.t, err)
+	_, err = fmt.Sscanf(line, "HTTP/1.1 %d", &status)
+	must(b.t, err)
+	return status, conn, rest
+}
+
+func TestDownloadsOfAnAccountAreLimitedAndEndIfNotRead(t *testing.T) {
+	s := newSite(t)
+	s.addManyRequests(s.account("ada@example.org", false).ID)
+	s.account("bob@example.org", false)
+	ada, bob := s.signIn("ada@example.org"), s.signIn("bob@example.org")
+	s.SetPatience(time.Minute)
+	for range console.MaxDownloads {
+		if status, _, _ := ada.startDownload(); status != http.StatusOK {
+			t.Fatalf("a download has status %d, want 200", status)
+		}
+	}
+	refused := ada.get("/usage/csv?by=model")
+	if refused.status != http.StatusServiceUnavailable || refused.header.Get("Retry-After") == "" ||
+		refused.header.Get("Content-Disposition") != "" {
+		t.Errorf("one more download has status %d and header %v, want 503 with Retry-After", refused.status, refused.header)
+	}
+	if got := bob.get("/usage/csv?by=model"); got.status != http.StatusOK {
+		t.Errorf("a download of another account has status %d, want 200", got.status)
+	}
+	for _, path := range []string{"/usage", "/usage/requests", "/dashboard"} {
+		if got := ada.get(path); got.status != http.StatusOK {
+			t.Errorf("%s has status %d, want 200", path, got.status)
+		}
+	}
+}
+
+func TestDownloadThatIsNotReadEnds(t *testing.T) {
+	s := newSite(t)
+	s.SetPatience(50 * time.Millisecond)
+	s.addManyRequests(s.account("ada@example.org", false).ID)
+	ada := s.signIn("ada@example.org")
+	_, conn, rest := ada.startDownload()
+	for range console.MaxDownloads - 1 {
+		ada.startDownload()
+	}
+	poll.Until(t, "the account may download again", func() bool { return ada.get("/usage/csv?by=model").status == http.StatusOK })
+	must(t, conn.(*net.TCPConn).SetReadBuffer(4<<20)) // reading what is in flight through a small buffer takes a minute
+	text, err := io.ReadAll(rest)
+	if complete := strings.HasSuffix(string(text), "0\r\n\r\n"); complete && err == nil {
+		t.Error("a download that was not read looks complete")
+	}
+}

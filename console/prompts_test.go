@@ -1,0 +1,115 @@
+package console_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/prompts"
+)
+
+// A save of 4 MB was one transaction, which other writes waited for: the median of settlements was 240 ms instead of 1 ms.
+func TestNoTransactionOfASaveIsLarge(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	b := s.signIn("ada@example.org")
+	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 700_000) + `"}]}}`
+	id := b.savePrompt("large", document)
+	wantSmallTransactions(t, "save", s.path)
+	body := `{"name":"large","model":"llama-8b","version":1,"document":` + document + `}`
+	wantStatus(t, "update", b.sendJSON(http.MethodPut, "/console/api/prompts/"+id, body), http.StatusOK)
+	wantSmallTransactions(t, "update", s.path)
+	wantStatus(t, "delete", b.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
+	wantSmallTransactions(t, "delete", s.path)
+}
+
+// Saves of several users at the same time do not share a transaction either.
+func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
+	s := newSite(t)
+	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 100_000) + `"}]}}`
+	var saves sync.WaitGroup
+	for i := range 8 {
+		email := fmt.Sprintf("%d@example.org", i)
+		s.account(email, false)
+		b := s.signIn(email)
+		saves.Go(func() {
+			body := `{"name":"n","model":"llama-8b","document":` + document + `}`
+			if got := b.sendJSON(http.MethodPost, "/console/api/prompts", body); got.status != http.StatusCreated {
+				t.Errorf("save: got status %d, want 201: %s", got.status, got.body)
+			}
+		})
+	}
+	saves.Wait()
+	wantSmallTransactions(t, "concurrent saves", s.path)
+}
+
+// wantSmallTransactions fails the test if a transaction in the write-ahead log of a database is larger than a chunk and
+// what is changed with it. See https://sqlite.org/fileformat2.html#the_write_ahead_log.
+func wantSmallTransactions(t *testing.T, what, path string) {
+	t.Helper()
+	wal, err := os.ReadFile(path + "-wal")
+	must(t, err)
+	const header, frameHeader, most = 32, 24, 256 << 10
+	frame := frameHeader + int(binary.BigEndian.Uint32(wal[8:]))
+	salt := string(wal[16:24])
+	size, transactions := 0, 0
+	for at := header; at+frame <= len(wal) && string(wal[at+8:at+16]) == salt; at += frame {
+		if size += frame; size > most {
+			t.Fatalf("%s: a transaction wrote more than %d KiB", what, most>>10)
+		}
+		if binary.BigEndian.Uint32(wal[at+4:]) != 0 { // the frame ends a transaction
+			size = 0
+			transactions++
+		}
+	}
+	if transactions == 0 {
+		t.Errorf("%s: the write-ahead log has no transaction, so this test shows nothing", what)
+	}
+}
+
+func TestSaveBeyondTheQuotaIsRefusedWithAReason(t *testing.T) {
+	s := newSite(t)
+	s.prompts.Reload(prompts.Settings{MaxBytesPerAccount: 100 << 10})
+	s.account("ada@example.org", false)
+	s.account("eve@example.org", false)
+	b := s.signIn("ada@example.org")
+	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("x", 30<<10) + `"}]}}`
+	id := b.savePrompt("first", document)
+	body := fmt.Sprintf(`{"name":"second","model":"llama-8b","document":%s}`, document)
+	got := b.sendJSON(http.MethodPost, "/console/api/prompts", body)
+	wantStatus(t, "a save beyond the quota", got, http.StatusRequestEntityTooLarge)
+	has(t, gjson.Get(got.body, "error.message").Str,
+		"This prompt takes 60\u202fKiB", "other saved prompts take 60\u202fKiB of the 100\u202fKiB", "Delete some")
+	list := b.get("/console/api/prompts").body
+	if used := gjson.Get(list, "bytes").Int(); used < 60<<10 || used > 61<<10 || gjson.Get(list, "max_bytes").Int() != 100<<10 {
+		t.Errorf("got list %s, want what the prompts take and the quota", list)
+	}
+	s.signIn("eve@example.org").savePrompt("hers", document)
+	wantStatus(t, "delete", b.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
+	b.savePrompt("second", document)
+}
+
+func TestSavesTooOftenAreRefusedWithATime(t *testing.T) {
+	s := newSite(t)
+	s.prompts.Reload(prompts.Settings{MaxBytesPerAccount: 1 << 40})
+	s.account("ada@example.org", false)
+	b := s.signIn("ada@example.org")
+	body := `{"name":"n","model":"llama-8b","document":{"text":"` + strings.Repeat("x", 4<<20-1000) + `"}}`
+	var got response
+	for range 30 {
+		if got = b.sendJSON(http.MethodPost, "/console/api/prompts", body); got.status != http.StatusCreated {
+			break
+		}
+	}
+	wantStatus(t, "many large saves", got, http.StatusTooManyRequests)
+	has(t, got.body, "Too much has been saved")
+	if got.header.Get("Retry-After") == "" {
+		t.Error("the response has no Retry-After")
+	}
+}

@@ -1,0 +1,149 @@
+package database_test
+
+import (
+	"bytes"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"basegate/database"
+)
+
+// createDatabaseOfConsole creates a database as it was before keys had limits of the operator, sessions a generation and
+// saved prompts chunks, with two accounts, the second an administrator.
+func createDatabaseOfConsole(t *testing.T) (path string, raw *sql.DB) {
+	t.Helper()
+	path = t.TempDir() + "/base.db"
+	createOlderDatabase(t, path, "0001_accounts_and_keys.sql", "0002_requests.sql", "0003_fleet.sql", "0004_console.sql",
+		"0005_prompts.sql", "0006_key_uses.sql")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	t.Cleanup(func() { raw.Close() })
+	_, err = raw.Exec(`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES
+		('a', 'ada@example.org', 'Ada', false, 'active', 1), ('b', 'boss@example.org', 'Boss', true, 'active', 1)`)
+	must(t, err)
+	return path, raw
+}
+
+// Limits and pauses of existing keys are the operator's, unless the audit log says that the holder has set them last.
+func TestMigrationFindsWhoHasSetTheLimitsOfKeys(t *testing.T) {
+	path, raw := createDatabaseOfConsole(t)
+	const key = `INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at, day_total)
+		VALUES ($1, $2, 'k', 'p', $1, 'paused', 5, 1, 100)`
+	const entry = `INSERT INTO audit (id, time, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, '')`
+	want := map[string]string{}
+	add := func(id, account string, pausedByOperator, limitsOfOperator bool, entries ...string) {
+		t.Helper()
+		_, err := raw.Exec(key, id, account)
+		must(t, err)
+		for i, e := range entries {
+			actor, action, _ := strings.Cut(e, ": ")
+			_, err := raw.Exec(entry, fmt.Sprint(id, i), i, actor, action, id)
+			must(t, err)
+		}
+		want[id] = fmt.Sprint(pausedByOperator, limitsOfOperator)
+	}
+	add("unrecorded", "a", true, true)
+	add("holder", "a", false, false, "ada@example.org: create key", "ada@example.org: pause key")
+	add("admin", "a", true, true, "boss@example.org: create key", "boss@example.org: pause key")
+	add("command line", "a", true, true, "command line: create key", "command line: pause key")
+	add("own key of an administrator", "b", true, true, "boss@example.org: create key", "boss@example.org: pause key")
+	add("changed by the holder", "a", true, false, "command line: create key", "boss@example.org: pause key", "ada@example.org: change key")
+	add("changed by an admin", "a", false, true, "ada@example.org: create key", "ada@example.org: pause key", "boss@example.org: change key")
+	must(t, raw.Close())
+
+	db := open(t, path)
+	rows, err := db.Read().Query(`SELECT id, paused_by_operator, operator_concurrency IS 5 AND operator_day_total IS 100,
+		operator_month_total IS NULL FROM keys`)
+	must(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		var paused, limits, unset bool
+		must(t, rows.Scan(&id, &paused, &limits, &unset))
+		if got := fmt.Sprint(paused, limits); got != want[id] || !unset {
+			t.Errorf("key %q: got paused and limited by the operator %s, want %s", id, got, want[id])
+		}
+		delete(want, id)
+	}
+	must(t, rows.Err())
+	if len(want) > 0 {
+		t.Errorf("these keys are missing: %v", want)
+	}
+}
+
+// A database that has later migrations, but not this one, is of a build from before two branches were merged.
+func TestMissingMigrationIsAppliedAfterLaterOnes(t *testing.T) {
+	path, raw := createDatabaseOfConsole(t)
+	must(t, open(t, path).Close())
+	_, err := raw.Exec(`DROP TABLE key_uses; CREATE INDEX requests_key ON requests (key_id);
+		DELETE FROM goose_db_version WHERE version_id = 6`)
+	must(t, err)
+	must(t, raw.Close())
+	var n int
+	must(t, open(t, path).Read().QueryRow("SELECT count(*) FROM key_uses").Scan(&n))
+}
+
+func TestMigrationKeepsSessions(t *testing.T) {
+	path, raw := createDatabaseOfConsole(t)
+	_, err := raw.Exec(`INSERT INTO passwords (account_id, hash, changed_at) VALUES ('a', 'h', 1);
+		INSERT INTO sessions (token_hash, account_id, created_at, expires_at) VALUES (x'01', 'a', 1, 2)`)
+	must(t, err)
+	must(t, raw.Close())
+	var valid bool
+	must(t, open(t, path).Read().QueryRow(`SELECT s.password_generation = p.generation
+		FROM sessions s JOIN passwords p ON p.account_id = s.account_id`).Scan(&valid))
+	if !valid {
+		t.Error("the session is of another generation than the password")
+	}
+}
+
+func TestMigrationSplitsSavedPrompts(t *testing.T) {
+	path, raw := createDatabaseOfConsole(t)
+	type prompt struct{ document, words string }
+	prompts := map[string]prompt{
+		"small": {`{"a":"é"}`, "wörds"},
+		"even":  {strings.Repeat("d", 64<<10), ""},
+		"large": {strings.Repeat("document é ", 100_000), strings.Repeat("words ž ", 50_000)},
+	}
+	for id, p := range prompts {
+		_, err := raw.Exec(`INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document)
+			VALUES ($1, 'a', 'n', 'm', 3, 4, $2, $3)`, id, p.words, p.document)
+		must(t, err)
+	}
+	must(t, raw.Close())
+	db := open(t, path)
+	for id, p := range prompts {
+		var documentBytes, size, version int
+		var content string
+		must(t, db.Read().QueryRow(`SELECT content_id, document_bytes, bytes, version FROM prompts WHERE id = $1`, id).
+			Scan(&content, &documentBytes, &size, &version))
+		chunks := readChunks(t, db, content)
+		want := slices.Concat([]byte(p.document), []byte(p.words))
+		if !bytes.Equal(slices.Concat(chunks...), want) || size != len(want) || documentBytes != len(p.document) || version != 3 {
+			t.Errorf("%s: got %d bytes in %d chunks, %d of the document; want %d and %d, and the same texts",
+				id, size, len(chunks), documentBytes, len(want), len(p.document))
+		}
+	}
+}
+
+// readChunks returns the chunks of a content and checks their numbers and sizes.
+func readChunks(t *testing.T, db *database.DB, content string) (chunks [][]byte) {
+	t.Helper()
+	rows, err := db.Read().Query(`SELECT n, data FROM prompt_chunks WHERE content_id = $1 ORDER BY n`, content)
+	must(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		var data []byte
+		must(t, rows.Scan(&n, &data))
+		if n != len(chunks) || len(data) > 64<<10 {
+			t.Errorf("%s: got chunk %d with %d bytes, want chunk %d with at most 64 KiB", content, n, len(data), len(chunks))
+		}
+		chunks = append(chunks, data)
+	}
+	must(t, rows.Err())
+	return chunks
+}

@@ -1,0 +1,97 @@
+package identity
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// This file has the details of entries in the audit log.
+
+// describe returns the description of a new key.
+func (k Key) describe() string {
+	text := fmt.Sprintf("%s, %s", k.title(), k.Caps)
+	if k.Concurrency > 0 {
+		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
+	}
+	return text
+}
+
+// title names a key and its account.
+func (k Key) title() string { return fmt.Sprintf("%s (%s) of %s", k.Name, k.Prefix, k.Email) }
+
+// describeKeyChange lists what differs between two versions of a key.
+func describeKeyChange(before, after Key) string {
+	var changes changeList
+	changes.add("", before.stateText(), after.stateText())
+	changes.add("name ", before.Name, after.Name)
+	changes = append(changes, before.Caps.Changes(after.Caps)...)
+	changes.add("concurrency ", concurrencyText(before.Concurrency), concurrencyText(after.Concurrency))
+	changes.add("limits of the operator: ", before.Operator.String(), after.Operator.String())
+	return before.title() + ": " + changes.String()
+}
+
+// stateText returns the state, and whether the operator has paused the key.
+func (k Key) stateText() string {
+	if k.PausedByOperator {
+		return "paused by the operator"
+	}
+	return string(k.State)
+}
+
+// describe returns the description of a new account.
+func (a Account) describe() string {
+	text := a.Caps.String()
+	if a.Admin {
+		text = "administrator, " + text
+	}
+	if a.Concurrency > 0 {
+		text += ", " + maxConcurrencyName + strconv.Itoa(a.Concurrency)
+	}
+	return text
+}
+
+// describeAccountChange lists what differs between two versions of an account.
+func describeAccountChange(before, after Account) string {
+	var changes changeList
+	changes.add("name ", strconv.Quote(before.Name), strconv.Quote(after.Name))
+	changes.add("administrator ", yesOrNo(before.Admin), yesOrNo(after.Admin))
+	changes = append(changes, before.Caps.Changes(after.Caps)...)
+	changes.add(maxConcurrencyName, concurrencyText(before.Concurrency), concurrencyText(after.Concurrency))
+	return changes.String()
+}
+
+const maxConcurrencyName = "highest concurrency of a key "
+
+// changeList is a list of "before → after".
+type changeList []string
+
+// add appends a change if there is one.
+func (l *changeList) add(name, before, after string) {
+	if before != after {
+		*l = append(*l, name+before+" → "+after)
+	}
+}
+
+// String joins the changes, or returns "no change".
+func (l changeList) String() string {
+	if len(l) == 0 {
+		return "no change"
+	}
+	return strings.Join(l, ", ")
+}
+
+// concurrencyText formats a concurrency, 0 of which is the configured default.
+func concurrencyText(n int) string {
+	if n == 0 {
+		return "default"
+	}
+	return strconv.Itoa(n)
+}
+
+func yesOrNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,170 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"basegate/database"
+)
+
+// Invitations.
+
+// upsertInvitation replaces the account's invitation, if it has one.
+func upsertInvitation(ctx context.Context, tx database.Tx, account, token string) error {
+	const text = `
+		INSERT INTO invitations (token_hash, account_id, expires_at) VALUES ($1, $2, $3)
+		ON CONFLICT (account_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at`
+	_, err := tx.ExecContext(ctx, text, hashToken(token), account, now().Add(InvitationLife).UnixMicro())
+	return err
+}
+
+// selectInvitedAccount returns ErrNoInvitation if no valid invitation to an active account has the token.
+func selectInvitedAccount(ctx context.Context, q querier, token string) (Account, error) {
+	const text = `SELECT` + accountColumns + `
+		FROM invitations i JOIN accounts a ON a.id = i.account_id
+		WHERE i.token_hash = $1 AND i.expires_at > $2 AND a.state = 'active'`
+	a, err := scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Account{}, ErrNoInvitation
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read invitation: %w", err)
+	}
+	return a, nil
+}
+
+func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
+	const text = `DELETE FROM invitations WHERE account_id = $1`
+	_, err := tx.ExecContext(ctx, text, account)
+	return err
+}
+
+// Passwords.
+
+// upsertPasswordHash returns the generation of the new password.
+func upsertPasswordHash(
+	ctx context.Context, tx database.Tx, account, passwordHash string,
+) (generation int64, err error) {
+	const text = `
+		INSERT INTO passwords (account_id, hash, changed_at, generation) VALUES ($1, $2, $3, 1)
+		ON CONFLICT (account_id) DO UPDATE
+		SET hash = excluded.hash, changed_at = excluded.changed_at, generation = passwords.generation + 1
+		RETURNING generation`
+	err = tx.QueryRowContext(ctx, text, account, passwordHash, now().UnixMicro()).Scan(&generation)
+	return generation, err
+}
+
+// selectGeneration returns the generation of an account's password, or 0 if it has none.
+func selectGeneration(ctx context.Context, q querier, account string) (generation int64, err error) {
+	const text = `SELECT coalesce(max(generation), 0) FROM passwords WHERE account_id = $1`
+	if err := q.QueryRowContext(ctx, text, account).Scan(&generation); err != nil {
+		return 0, fmt.Errorf("read password: %w", err)
+	}
+	return generation, nil
+}
+
+// selectLogin returns a login with dummyHash if no account has the address, or the account has no password.
+func selectLogin(ctx context.Context, q querier, email string) (l login, err error) {
+	const text = `SELECT coalesce(p.hash, ''), coalesce(p.generation, 0), ` + accountColumns + `
+		FROM accounts a LEFT JOIN passwords p ON p.account_id = a.id
+		WHERE lower(a.email) = lower($1)`
+	l.account, err = scanAccount(q.QueryRowContext(ctx, text, email), &l.passwordHash, &l.generation)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return login{}, fmt.Errorf("read account: %w", err)
+	}
+	l.passwordHash = cmp.Or(l.passwordHash, dummyHash)
+	return l, nil
+}
+
+// Sessions.
+
+// insertSession inserts nothing and returns false if the account is not active or its password is of another generation.
+// It also deletes all expired sessions, so that no other code has to.
+func insertSession(
+	ctx context.Context, tx database.Tx, token, account string, generation int64,
+) (inserted bool, err error) {
+	const (
+		deleteExpired = `DELETE FROM sessions WHERE expires_at <= $1`
+		insert        = `
+			INSERT INTO sessions (token_hash, account_id, created_at, expires_at, password_generation)
+			SELECT $1, a.id, $2, $3, p.generation
+			FROM accounts a JOIN passwords p ON p.account_id = a.id
+			WHERE a.id = $4 AND p.generation = $5 AND a.state = 'active'`
+	)
+	at := now()
+	if _, err := tx.ExecContext(ctx, deleteExpired, at.UnixMicro()); err != nil {
+		return false, err
+	}
+	result, err := tx.ExecContext(ctx, insert,
+		hashToken(token), at.UnixMicro(), at.Add(SessionLife).UnixMicro(), account, generation)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// selectSessionAccount returns sql.ErrNoRows if no session has the token, it has expired, or the password has been changed
+// since.
+func selectSessionAccount(ctx context.Context, q querier, token string) (Account, error) {
+	const text = `SELECT` + accountColumns + `
+		FROM sessions s JOIN accounts a ON a.id = s.account_id JOIN passwords p ON p.account_id = a.id
+		WHERE s.token_hash = $1 AND s.expires_at > $2 AND s.password_generation = p.generation`
+	return scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
+}
+
+func deleteSession(ctx context.Context, tx database.Tx, token string) error {
+	const text = `DELETE FROM sessions WHERE token_hash = $1`
+	_, err := tx.ExecContext(ctx, text, hashToken(token))
+	return err
+}
+
+// deleteSignInsOf deletes the sessions and the known browsers of an account.
+func deleteSignInsOf(ctx context.Context, tx database.Tx, account string) error {
+	for _, text := range []string{
+		`DELETE FROM sessions WHERE account_id = $1`,
+		`DELETE FROM known_browsers WHERE account_id = $1`,
+	} {
+		if _, err := tx.ExecContext(ctx, text, account); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Known browsers.
+
+// selectKnownBrowser reports whether the account with an address knows the browser with a token.
+func selectKnownBrowser(ctx context.Context, q querier, email, token string) (known bool, err error) {
+	const text = `
+		SELECT EXISTS (
+			SELECT 1 FROM known_browsers b
+			JOIN accounts a ON a.id = b.account_id JOIN passwords p ON p.account_id = a.id
+			WHERE b.token_hash = $1 AND lower(a.email) = lower($2) AND b.used_at > $3 AND b.password_generation = p.generation)`
+	since := now().Add(-KnownBrowserLife)
+	if err := q.QueryRowContext(ctx, text, hashToken(token), email, since.UnixMicro()).Scan(&known); err != nil {
+		return false, fmt.Errorf("read known browsers: %w", err)
+	}
+	return known, nil
+}
+
+// upsertKnownBrowser makes a browser known to an account, or updates the time of its use. It also deletes the account's
+// least recently used browsers beyond maxKnownBrowsers.
+func upsertKnownBrowser(ctx context.Context, tx database.Tx, token, account string, generation int64) error {
+	const (
+		upsert = `
+			INSERT INTO known_browsers (token_hash, account_id, password_generation, used_at) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (token_hash) DO UPDATE SET used_at = excluded.used_at`
+		deleteOldest = `
+			DELETE FROM known_browsers WHERE account_id = $1 AND token_hash NOT IN (
+				SELECT token_hash FROM known_browsers WHERE account_id = $1 ORDER BY used_at DESC, token_hash LIMIT $2)`
+	)
+	if _, err := tx.ExecContext(ctx, upsert, hashToken(token), account, generation, now().UnixMicro()); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, deleteOldest, account, maxKnownBrowsers)
+	return err
+}

@@ -1,0 +1,135 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"basegate/database"
+	"basegate/internal/ratelimit"
+)
+
+// ErrBadCredentials is returned for an address without an account, and for a wrong password.
+var ErrBadCredentials = errors.New("the e-mail address or the password is wrong")
+
+// Lives of what a sign-in creates.
+const (
+	SessionLife      = 30 * 24 * time.Hour  // from signing in
+	KnownBrowserLife = 400 * 24 * time.Hour // from the latest sign-in; browsers keep no cookie for longer
+)
+
+// maxKnownBrowsers limits the browsers by which an account is known; a new one replaces the least recently used.
+const maxKnownBrowsers = 10
+
+// Credentials are what a user enters to sign in, and where it comes from.
+type Credentials struct {
+	Email    string
+	Password string
+	Address  string // of the client
+	Browser  string // the token that an earlier sign-in gave the browser; may be empty
+}
+
+// SignedIn has the tokens for a browser that has signed in. They cannot be retrieved later.
+type SignedIn struct {
+	Session string
+	Browser string // by which the account knows the browser
+}
+
+// SignIn creates a session if the password is the account's.
+//
+// Failed sign-ins delay the network that they come from, and the account: see slowdownSettings. Strangers who know an
+// account's address, or share a network with its user, can so delay its sign-ins, but not those from a browser that the
+// account knows: only failures from that browser count for it. An unknown address is treated like a wrong password, also
+// in the time that it takes.
+//
+// The error may be ErrBadCredentials, a *TooManyAttemptsError, or, only if the password is right, ErrAccountPending or
+// ErrAccountDisabled.
+func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) {
+	if len(c.Email) > maxEmail {
+		return SignedIn{}, ErrBadCredentials
+	}
+	network, subject := ratelimit.Network(c.Address), accountSubject(c.Email)
+	known, err := s.knowsBrowser(ctx, c)
+	if err != nil {
+		return SignedIn{}, err
+	}
+	if known {
+		network, subject = "", "browser "+string(hashToken(c.Browser))
+	}
+	l, err := s.checkCredentials(ctx, c, network, subject)
+	if err != nil {
+		return SignedIn{}, err
+	}
+	if err := l.account.State.refusal(); err != nil {
+		return SignedIn{}, err
+	}
+	tokens := SignedIn{Session: newToken(), Browser: c.Browser}
+	if !known {
+		tokens.Browser = newToken()
+	}
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertSignIn(ctx, tx, l, tokens) })
+	if err != nil {
+		return SignedIn{}, fmt.Errorf("begin session: %w", err)
+	}
+	return tokens, nil
+}
+
+// login is an account with its password.
+type login struct {
+	account      Account
+	passwordHash string
+	generation   int64 // of the password; 0 if the account has none
+}
+
+// knowsBrowser reports whether the account knows the browser.
+func (s *Sessions) knowsBrowser(ctx context.Context, c Credentials) (bool, error) {
+	if len(c.Browser) != tokenDigits {
+		return false, nil
+	}
+	return selectKnownBrowser(ctx, s.db.Read(), c.Email, c.Browser)
+}
+
+// checkCredentials returns the account if the password is its password. Failures count for the subject, and for the
+// network unless that is empty. The error may be ErrBadCredentials or a *TooManyAttemptsError.
+func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network, subject string) (login, error) {
+	if network != "" {
+		if err := s.networks.begin(network); err != nil {
+			return login{}, err
+		}
+	}
+	if err := s.accounts.begin(subject); err != nil {
+		return login{}, err
+	}
+	l, err := selectLogin(ctx, s.db.Read(), c.Email)
+	if err != nil {
+		return login{}, err
+	}
+	matches, err := s.hasher.matches(ctx, c.Password, l.passwordHash)
+	if err != nil {
+		return login{}, err
+	}
+	if !matches {
+		return login{}, ErrBadCredentials
+	}
+	s.networks.takeBack(network)
+	s.accounts.forget(subject)
+	return l, nil
+}
+
+// accountSubject is the subject of the slowdown for sign-ins from browsers that the account does not know.
+func accountSubject(email string) string { return "account " + strings.ToLower(email) }
+
+// insertSignIn inserts a session, and makes the browser known to the account. The error is ErrBadCredentials if the
+// password has been changed since it was checked, or the account is not active any more.
+func insertSignIn(ctx context.Context, tx database.Tx, l login, tokens SignedIn) error {
+	inserted, err := insertSession(ctx, tx, tokens.Session, l.account.ID, l.generation)
+	if err != nil {
+		return err
+	}
+	if !inserted {
+		return ErrBadCredentials
+	}
+	return upsertKnownBrowser(ctx, tx, tokens.Browser, l.account.ID, l.generation)
+}

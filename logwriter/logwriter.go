@@ -1,0 +1,174 @@
+// Package logwriter writes the log without ever blocking the goroutine that logs: lines wait in a bounded buffer, and one
+// goroutine writes them. A line that finds the buffer full, or whose write fails, is dropped and counted. Formats, levels
+// and the exit code are left to its callers.
+package logwriter
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// bufferSize limits the lines that wait, in bytes. As many bytes again may be in a write.
+const bufferSize = 1 << 20
+
+// syncTimeout limits how long Sync waits. Zap calls it before a panic or an exit.
+const syncTimeout = 500 * time.Millisecond
+
+// ErrNotWritten is returned if lines are still unwritten after the time that was given to write them.
+var ErrNotWritten = errors.New("the log's reader does not read")
+
+// Writer is a zapcore.WriteSyncer. Each Write is one or more whole lines.
+type Writer struct {
+	to   io.Writer
+	wake chan struct{} // receives when there is something to do; buffered
+	done chan struct{} // closed when the goroutine has returned
+
+	mu      sync.Mutex
+	waiting []byte        // the lines to write next
+	flushed chan struct{} // closed when nothing is unwritten; nil if nobody waits for it
+	writing bool          // the goroutine has lines
+	failing bool          // the last line was dropped, or its write failed
+	closed  bool
+	dropped uint64
+}
+
+// New returns a writer to the given one, which only this writer may use. Close ends its goroutine.
+func New(to io.Writer) *Writer {
+	w := &Writer{to: to, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// Write implements io.Writer. It never blocks and never fails.
+func (w *Writer) Write(lines []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || len(w.waiting)+len(lines) > bufferSize {
+		w.drop(lines)
+		return len(lines), nil
+	}
+	w.waiting = append(w.waiting, lines...)
+	w.signal()
+	return len(lines), nil
+}
+
+// Sync implements zapcore.WriteSyncer: it waits until all lines have been written, but not for long.
+func (w *Writer) Sync() error { return w.wait(syncTimeout) }
+
+// Close writes the lines that wait and ends the goroutine. If a write lasts longer than the timeout, Close returns
+// ErrNotWritten and abandons the goroutine, because nothing can interrupt a write to a terminal or a pipe.
+func (w *Writer) Close(timeout time.Duration) error {
+	w.mu.Lock()
+	w.closed = true
+	w.signal()
+	w.mu.Unlock()
+	expired := time.NewTimer(timeout)
+	defer expired.Stop()
+	select {
+	case <-w.done:
+		return nil
+	case <-expired.C:
+		return ErrNotWritten
+	}
+}
+
+// Failing returns whether lines are being dropped. It becomes false when a line is written again.
+func (w *Writer) Failing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failing
+}
+
+// Dropped returns how many lines have been dropped.
+func (w *Writer) Dropped() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dropped
+}
+
+// signal wakes the goroutine. The caller holds mu.
+func (w *Writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drop counts lines as dropped. The caller holds mu.
+func (w *Writer) drop(lines []byte) {
+	w.failing = true
+	w.dropped += uint64(bytes.Count(lines, []byte{'\n'})) //nolint:gosec // not negative
+}
+
+func (w *Writer) wait(timeout time.Duration) error {
+	w.mu.Lock()
+	if !w.writing && len(w.waiting) == 0 {
+		w.mu.Unlock()
+		return nil
+	}
+	if w.flushed == nil {
+		w.flushed = make(chan struct{})
+	}
+	flushed := w.flushed
+	w.mu.Unlock()
+	expired := time.NewTimer(timeout)
+	defer expired.Stop()
+	select {
+	case <-flushed:
+		return nil
+	case <-expired.C:
+		return ErrNotWritten
+	}
+}
+
+// run writes the lines that wait until Close is called and none is left.
+func (w *Writer) run() {
+	defer close(w.done)
+	var batch []byte
+	torn := false // the last write ended within a line
+	for {
+		var closed bool
+		if batch, closed = w.next(batch); len(batch) == 0 {
+			if closed {
+				return
+			}
+			<-w.wake
+			continue
+		}
+		if torn { // or the next line would continue the torn one
+			w.to.Write([]byte{'\n'}) //nolint:errcheck // the next write reports it
+		}
+		n, err := w.to.Write(batch)
+		if n > 0 {
+			torn = batch[n-1] != '\n'
+		}
+		w.written(batch[n:], err)
+	}
+}
+
+// next returns the lines that wait, and keeps the memory of the batch before for those to come.
+func (w *Writer) next(before []byte) (batch []byte, closed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	batch, w.waiting = w.waiting, before[:0]
+	w.writing = len(batch) > 0
+	if !w.writing && w.flushed != nil {
+		close(w.flushed)
+		w.flushed = nil
+	}
+	return batch, w.closed
+}
+
+// written records the result of a write that left some bytes unwritten if it failed.
+func (w *Writer) written(unwritten []byte, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.failing = false
+		return
+	}
+	w.drop(unwritten)
+}

@@ -1,0 +1,308 @@
+package usage
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"basegate/database"
+)
+
+// Difference is a rollup that is not the sum of its rows.
+type Difference struct {
+	Table  string
+	Period time.Time // its start
+	Group  string    // what the requests of the rollup have in common
+	Detail string
+}
+
+// String returns the difference as one line.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s, %s, %s: %s", d.Table, d.Period.Format("2006-01-02 15:04"), d.Group, d.Detail)
+}
+
+// Check compares all rollups with the rows that they include, and calls report with each difference. A gateway may be
+// running: Check reads one day or month at a time, each in a snapshot of its own.
+func (s *Store) Check(ctx context.Context, report func(Difference)) error {
+	for _, part := range []struct {
+		levels []*level // of whose longest periods one after the other is compared
+		check  func(*checker, context.Context, segment) error
+	}{
+		{[]*level{days, hours}, (*checker).compareSeries},
+		{[]*level{tagDays}, (*checker).compareTags},
+		{[]*level{tagMonths}, (*checker).compareTags},
+	} {
+		periods, err := s.periods(ctx, part.levels)
+		if err != nil {
+			return fmt.Errorf("check rollups: %w", err)
+		}
+		longest := part.levels[0]
+		for _, period := range periods {
+			one := segment{level: longest, from: longest.start(period), to: longest.start(period + 1)}
+			err := s.checkSnapshot(ctx, report, func(c *checker) error { return part.check(c, ctx, one) })
+			if err != nil {
+				return fmt.Errorf("check rollups of %s: %w", time.UnixMicro(one.from).UTC().Format(time.DateOnly), err)
+			}
+		}
+	}
+	return nil
+}
+
+// periods returns the periods of the first level for which there are rollups of any level, or rows that these include.
+func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
+	found := map[int64]bool{}
+	add := func(text string, start func(int64) int64) error {
+		rows, err := s.db.Read().QueryContext(ctx, text) //nolint:sqlclosecheck // each closes it
+		if err != nil {
+			return err
+		}
+		return each(rows, func() error {
+			var n int64
+			err := rows.Scan(&n)
+			found[levels[0].number(start(n))] = true
+			return err
+		})
+	}
+	const ofRows = `SELECT DISTINCT time / 86400000000 FROM requests WHERE seq <= (SELECT seq FROM usage_watermark)`
+	if err := add(ofRows, days.start); err != nil {
+		return nil, err
+	}
+	for _, l := range levels {
+		if err := add(`SELECT DISTINCT period FROM `+l.table, l.start); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// checker compares rollups in one snapshot.
+type checker struct {
+	from   database.Reader
+	w      watermark
+	report func(Difference)
+}
+
+func (s *Store) checkSnapshot(ctx context.Context, report func(Difference), check func(*checker) error) error {
+	tx, err := s.db.Read().BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	w, err := selectWatermark(ctx, tx)
+	if err != nil {
+		return err
+	}
+	return check(&checker{from: tx, w: w, report: report})
+}
+
+// compareSeries compares the rollups of series in a day and its hours.
+func (c *checker) compareSeries(ctx context.Context, day segment) error {
+	const text = `SELECT ` + endedColumns + ` FROM requests WHERE time >= $1 AND time < $2 AND seq <= $3`
+	rows, err := c.from.QueryContext(ctx, text, day.from, day.to, c.w.seq)
+	if err != nil {
+		return err
+	}
+	b := newBatch()
+	err = each(rows, func() error {
+		e, err := scanEnded(rows)
+		b.addSeries(&e, 1)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range []*level{hours, days} {
+		if err := c.compareLevel(ctx, b, l, day); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareLevel compares the rollups of one level in a day with those of a batch, which it takes out of the batch.
+func (c *checker) compareLevel(ctx context.Context, b *batch, l *level, day segment) error {
+	text := `
+		SELECT s.account_id, s.key_id, s.model, s.endpoint, s.workload, u.period,
+			u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens, u.latency
+		FROM usage_series s JOIN ` + l.table + ` u ON u.series = s.id AND u.period >= $1 AND u.period < $2`
+	rows, err := c.from.QueryContext(ctx, text, l.number(day.from), l.number(day.to))
+	if err != nil {
+		return err
+	}
+	err = each(rows, func() error {
+		var (
+			k       seriesKey
+			p       = levelPeriod{level: l}
+			stored  rollup
+			encoded []byte
+		)
+		err := rows.Scan(&k.account, &k.key, &k.model, &k.endpoint, &k.workload, &p.period, &stored.requests, &stored.errors,
+			&stored.streams, &stored.prompt, &stored.completion, &encoded)
+		if err != nil {
+			return err
+		}
+		expected := b.series[k][p]
+		if expected == nil {
+			expected = &rollup{}
+		}
+		delete(b.series[k], p)
+		detail := stored.difference(expected.counts)
+		if err := stored.latency.mergeEncoded(encoded); err != nil {
+			detail = "its latencies cannot be read"
+		} else if detail == "" && string(stored.latency.encode()) != string(expected.latency.encode()) {
+			detail = "its latencies differ from those of the rows"
+		}
+		c.add(p, k.String(), detail)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for k, periods := range b.series {
+		for p, expected := range periods {
+			if p.level == l {
+				c.add(p, k.String(), counts{}.difference(expected.counts))
+			}
+		}
+	}
+	return nil
+}
+
+// compareTags compares the rollups of user tags in one period.
+func (c *checker) compareTags(ctx context.Context, s segment) error {
+	expected, err := c.tagCounts(ctx, `
+		SELECT account_id, key_id, user_tag, count(*), count(*) FILTER (WHERE `+failedCondition+`), count(*) FILTER (WHERE stream),
+			sum(prompt_tokens), sum(completion_tokens)
+		FROM requests WHERE time >= $1 AND time < $2 AND seq <= $3
+		GROUP BY account_id, key_id, user_tag`, s.from, s.to, c.w.seq)
+	if err != nil {
+		return err
+	}
+	p := levelPeriod{s.level, s.level.number(s.from)}
+	const columns = `SELECT k.account_id, k.key_id, coalesce(t.tag, ''), u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens`
+	joins := ` FROM usage_keys k JOIN ` + s.level.table + ` u ON u.key = k.id AND u.period = $1 LEFT JOIN usage_tags t ON t.id = u.tag`
+	named, err := c.tagCounts(ctx, columns+joins+` WHERE u.tag <> $2`, p.period, otherTags)
+	if err != nil {
+		return err
+	}
+	others, err := c.tagCounts(ctx, columns+joins+` WHERE u.tag = $2`, p.period, otherTags)
+	if err != nil {
+		return err
+	}
+	for k, want := range expected {
+		owner := tagKey{account: k.account, key: k.key}
+		other, hasOthers := others[owner]
+		got, isNamed := named[k]
+		switch {
+		case !isNamed && hasOthers:
+			other.sub(want)
+			others[owner] = other
+		default:
+			c.add(p, k.String(), got.difference(want))
+			delete(named, k)
+		}
+	}
+	for k, got := range named {
+		c.add(p, k.String(), got.difference(counts{}))
+	}
+	for owner, left := range others {
+		if left != (counts{}) {
+			owner.tag = OtherTags
+			c.add(p, owner.String(), "the rollup is not the sum of the tags without one")
+		}
+	}
+	return nil
+}
+
+// tagCounts runs a query for the counts of user tags.
+func (c *checker) tagCounts(ctx context.Context, text string, args ...any) (map[tagKey]counts, error) {
+	rows, err := c.from.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	all := map[tagKey]counts{}
+	err = each(rows, func() error {
+		var (
+			k tagKey
+			n counts
+		)
+		err := rows.Scan(&k.account, &k.key, &k.tag, &n.requests, &n.errors, &n.streams, &n.prompt, &n.completion)
+		all[k] = n
+		return err
+	})
+	return all, err
+}
+
+// add reports a difference, unless the detail is empty.
+func (c *checker) add(p levelPeriod, group, detail string) {
+	if detail != "" {
+		start := time.UnixMicro(p.level.start(p.period)).UTC()
+		c.report(Difference{Table: p.level.table, Period: start, Group: group, Detail: detail})
+	}
+}
+
+// difference describes how the counts of a rollup differ from those of the rows; it is empty if they do not.
+func (c counts) difference(rows counts) string {
+	if c == rows {
+		return ""
+	}
+	return fmt.Sprintf("the rollup has %v, the rows have %v", c, rows)
+}
+
+// String describes the counts.
+func (c counts) String() string {
+	return fmt.Sprintf("%d requests (%d errors, %d streams) with %d+%d tokens", c.requests, c.errors, c.streams, c.prompt, c.completion)
+}
+
+func (c *counts) sub(n counts) {
+	c.requests -= n.requests
+	c.errors -= n.errors
+	c.streams -= n.streams
+	c.prompt -= n.prompt
+	c.completion -= n.completion
+}
+
+// String describes the series.
+func (k seriesKey) String() string {
+	return fmt.Sprintf("account %s, key %s, model %q, endpoint %q, workload %q", k.account, k.key, k.model, k.endpoint, k.workload)
+}
+
+// String describes the group of a user tag.
+func (k tagKey) String() string {
+	return fmt.Sprintf("account %s, key %s, user tag %q", k.account, k.key, k.tag)
+}
+
+// Rebuild makes all rollups again from the rows. The caller holds the lock of the database, because a started Store has
+// the numbers of series in memory.
+func (s *Store) Rebuild(ctx context.Context) error {
+	if s.stop != nil {
+		return errors.New("rebuild rollups: the store is started")
+	}
+	err := s.db.WriteExclusive(ctx, func(tx database.Tx) error {
+		ctx := context.WithoutCancel(ctx)
+		for _, table := range []string{
+			"usage_hours", "usage_days", "usage_tag_days", "usage_tag_months", "usage_series", "usage_keys", "usage_tags",
+		} {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET seq = 0, corrections = corrections + 1`)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("clear rollups: %w", err)
+	}
+	s.rollups = newRollups()
+	s.rollups.rows = maxBatchRows
+	for {
+		left, _, err := s.addBatch(ctx, s.db.Read())
+		if err != nil || left == 0 {
+			return err
+		}
+	}
+}

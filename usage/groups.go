@@ -1,0 +1,363 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"basegate/database"
+)
+
+// dimension is a column by which rows are grouped, in each of the tables in which it is found.
+type dimension struct {
+	row    string // expression on requests
+	series string // on usage_series s and, for times, a table of rollups u
+	tag    string // on usage_keys k and u
+	scan   func(*Row) any
+}
+
+var (
+	keyDimension     = dimension{"key_id", "s.key_id", "k.key_id", func(r *Row) any { return &r.KeyID }}
+	accountDimension = dimension{"account_id", "s.account_id", "k.account_id", func(r *Row) any { return &r.AccountID }}
+	modelDimension   = dimension{"model", "s.model", "", func(r *Row) any { return &r.Model }}
+	workDimension    = dimension{"workload", "s.workload", "", func(r *Row) any { return &r.Workload }}
+	userDimension    = dimension{"user_tag", "", "u.tag", func(r *Row) any { return &r.User }}
+	dayDimension     = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*dayScanner)(&r.Time) }}
+)
+
+// dayScanner scans a number of days since the epoch.
+type dayScanner time.Time
+
+// Scan implements sql.Scanner.
+func (d *dayScanner) Scan(value any) error {
+	day, ok := value.(int64)
+	if !ok {
+		return fmt.Errorf("a day is a %T", value)
+	}
+	*d = dayScanner(time.UnixMicro(day * dayMicros).UTC())
+	return nil
+}
+
+// grouping has the dimensions of a Grouping and the order of its groups.
+type grouping struct {
+	dimensions []dimension
+	compare    func(a, b *Row) int
+}
+
+var groupings = map[Grouping]grouping{
+	ByKey:      {[]dimension{keyDimension, accountDimension}, mostTokensFirst},
+	ByAccount:  {[]dimension{accountDimension}, mostTokensFirst},
+	ByModel:    {[]dimension{modelDimension}, mostTokensFirst},
+	ByWorkload: {[]dimension{workDimension}, mostTokensFirst},
+	ByUser:     {[]dimension{userDimension}, mostTokensFirst},
+	ByDay:      {[]dimension{dayDimension}, newestFirst},
+	ByDayModel: {[]dimension{dayDimension, modelDimension}, newestFirst},
+}
+
+// mostTokensFirst orders groups by their tokens, and then by their names.
+func mostTokensFirst(a, b *Row) int {
+	return cmp.Or(
+		cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens),
+		cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID),
+		cmp.Compare(a.Model, b.Model), cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.User, b.User),
+	)
+}
+
+func newestFirst(a, b *Row) int { return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Model, b.Model)) }
+
+// groupKey identifies a group.
+type groupKey struct {
+	time                                int64
+	key, account, model, workload, user string
+}
+
+func (r *Row) groupKey() groupKey {
+	k := groupKey{key: r.KeyID, account: r.AccountID, model: r.Model, workload: r.Workload, user: r.User}
+	if !r.Time.IsZero() {
+		k.time = r.Time.UnixMicro()
+	}
+	return k
+}
+
+// groupSum collects the groups of one grouping from the segments of a range.
+type groupSum struct {
+	grouping
+	filter *Filter
+	rows   map[groupKey]*Row
+	users  bool // grouped by user tag
+}
+
+func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
+	g, ok := groupings[by]
+	if !ok {
+		return nil, fmt.Errorf("unknown grouping %q", by)
+	}
+	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser}, nil
+}
+
+// levels returns the rollups that have what the filter selects, none if only the rows have it.
+func (g *groupSum) levels() []*level {
+	switch {
+	case g.filter.Failed || g.filter.Search != "":
+		return nil
+	case !g.users:
+		return []*level{days, hours}
+	case g.filter.Model == "" && !g.filter.Latency:
+		return []*level{tagMonths, tagDays}
+	}
+	return nil
+}
+
+// read adds all requests that the filter selects.
+func (g *groupSum) read(ctx context.Context, from database.Reader, w watermark, last int64) error {
+	since, until := g.filter.bounds()
+	levels := g.levels()
+	if len(levels) == 0 {
+		return g.readRows(ctx, from, rowRange{from: since, to: until, last: last})
+	}
+	for _, s := range split(since, until, levels...) {
+		var err error
+		switch {
+		case s.level == nil:
+			err = g.readRows(ctx, from, rowRange{from: s.from, to: s.to, last: w.seq})
+		case g.users:
+			err = g.readTags(ctx, from, s)
+		default:
+			err = g.readSeries(ctx, from, s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return g.readRows(ctx, from, rowRange{from: since, to: until, after: w.seq, last: last})
+}
+
+// sums are the columns that every table of rollups has.
+const sums = `, sum(u.requests), sum(u.errors), sum(u.streams), sum(u.prompt_tokens), sum(u.completion_tokens)`
+
+// readSeries adds rollups of series.
+func (g *groupSum) readSeries(ctx context.Context, from database.Reader, s segment) error {
+	var q statement
+	columns := g.columns(func(d dimension) string {
+		if d.series == dayDimension.series {
+			return d.series + fmt.Sprint(s.level.perDay)
+		}
+		return d.series
+	})
+	q.add(`SELECT ` + columns)
+	if g.filter.Latency {
+		q.add(`, u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens, u.latency`)
+	} else {
+		q.add(sums)
+	}
+	q.addParam(` FROM usage_series s JOIN `+s.level.table+` u ON u.series = s.id AND u.period >= `, s.from)
+	q.addParam(` AND u.period < `, s.to)
+	q.add(` WHERE true`)
+	q.addFilter(g.filter, "s.")
+	if !g.filter.Latency {
+		q.add(` GROUP BY ` + columns)
+	}
+	return g.scan(ctx, from, &q, g.filter.Latency)
+}
+
+// readTags adds rollups of user tags. Their names are read afterwards, because grouping by numbers is faster.
+func (g *groupSum) readTags(ctx context.Context, from database.Reader, s segment) error {
+	columns := g.columns(func(d dimension) string { return d.tag })
+	var q statement
+	q.add(`SELECT coalesce(t.tag, `)
+	q.addParam(``, OtherTags)
+	q.add(`), u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens FROM (SELECT ` + columns + ` AS tag,
+		sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
+		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`)
+	q.addParam(` FROM usage_keys k JOIN `+s.level.table+` u ON u.key = k.id AND u.period >= `, s.from)
+	q.addParam(` AND u.period < `, s.to)
+	q.add(` WHERE true`)
+	q.addFilter(g.filter, "k.")
+	q.add(` GROUP BY ` + columns + `) u LEFT JOIN usage_tags t ON t.id = u.tag`)
+	return g.scan(ctx, from, &q, false)
+}
+
+// rowRange selects rows by time and by number.
+type rowRange struct {
+	from, to    int64 // times; to is excluded
+	after, last int64 // numbers; after is excluded
+}
+
+// fewRows is the number of rows up to which all rows after the watermark are read, without an index on what the filter
+// selects. SQLite would choose the index if it could, because it does not know how many rows there are.
+const fewRows = 50_000
+
+// readRows adds rows of requests.
+func (g *groupSum) readRows(ctx context.Context, from database.Reader, r rowRange) error {
+	if r.after >= r.last {
+		return nil
+	}
+	var q statement
+	columns := g.columns(func(d dimension) string { return d.row })
+	q.add(`SELECT ` + columns)
+	if g.filter.Latency {
+		q.add(`, 1, CASE WHEN ` + failedCondition + ` THEN 1 ELSE 0 END, CASE WHEN stream THEN 1 ELSE 0 END,
+			prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`)
+	} else {
+		q.add(`, count(*), count(*) FILTER (WHERE ` + failedCondition + `), count(*) FILTER (WHERE stream),
+			sum(prompt_tokens), sum(completion_tokens)`)
+	}
+	q.add(` FROM requests`)
+	if r.after > 0 && r.last-r.after <= fewRows {
+		q.add(` NOT INDEXED`)
+	}
+	q.addParam(` WHERE seq <= `, r.last)
+	if r.after > 0 {
+		q.addParam(` AND seq > `, r.after)
+	}
+	within := *g.filter
+	within.Since, within.Until = time.UnixMicro(r.from), time.UnixMicro(r.to)
+	q.addRowFilter(&within)
+	if !g.filter.Latency {
+		q.add(` GROUP BY ` + columns)
+		return g.scan(ctx, from, &q, false)
+	}
+	return g.scanLatencies(ctx, from, &q)
+}
+
+// columns returns the list of the dimensions' columns.
+func (g *groupSum) columns(of func(dimension) string) string {
+	all := make([]string, len(g.dimensions))
+	for i, d := range g.dimensions {
+		all[i] = of(d)
+	}
+	return strings.Join(all, ", ")
+}
+
+// targets returns where the dimensions and sums of a row are scanned to.
+func (g *groupSum) targets(r *Row) []any {
+	var all []any
+	for _, d := range g.dimensions {
+		all = append(all, d.scan(r))
+	}
+	return append(all, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens)
+}
+
+// scan adds the groups that a query returns, with encoded latencies if there are any.
+func (g *groupSum) scan(ctx context.Context, from database.Reader, q *statement, latency bool) error {
+	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	if err != nil {
+		return err
+	}
+	var (
+		r       Row
+		encoded sql.RawBytes
+	)
+	targets := g.targets(&r)
+	if latency {
+		targets = append(targets, &encoded)
+	}
+	return each(found, func() error {
+		if err := found.Scan(targets...); err != nil {
+			return err
+		}
+		sum := g.add(&r)
+		if !latency {
+			return nil
+		}
+		return sum.Latency.mergeEncoded(encoded)
+	})
+}
+
+// scanLatencies adds the rows that a query returns.
+func (g *groupSum) scanLatencies(ctx context.Context, from database.Reader, q *statement) error {
+	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	if err != nil {
+		return err
+	}
+	var (
+		r                  Row
+		queue, first, last int64
+	)
+	targets := append(g.targets(&r), &queue, &first, &last)
+	return each(found, func() error {
+		if err := found.Scan(targets...); err != nil {
+			return err
+		}
+		sum := g.add(&r)
+		if r.Errors == 0 {
+			sum.Latency.record(queue, first, last, 1)
+		}
+		return nil
+	})
+}
+
+// add adds the sums of a row to its group.
+func (g *groupSum) add(r *Row) *Row {
+	key := r.groupKey()
+	sum := g.rows[key]
+	if sum == nil {
+		group := *r
+		group.Requests, group.Errors, group.Streams, group.PromptTokens, group.CompletionTokens = 0, 0, 0, 0, 0
+		if g.filter.Latency {
+			group.Latency = new(Latency)
+		}
+		sum = &group
+		g.rows[key] = sum
+	}
+	sum.Requests += r.Requests
+	sum.Errors += r.Errors
+	sum.Streams += r.Streams
+	sum.PromptTokens += r.PromptTokens
+	sum.CompletionTokens += r.CompletionTokens
+	return sum
+}
+
+// sorted returns the groups in order, up to Filter.Limit.
+func (g *groupSum) sorted() []Row {
+	all := make([]*Row, 0, len(g.rows))
+	for _, r := range g.rows {
+		if r.Requests != 0 { // a correction may have left an empty rollup
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, g.compare)
+	if g.filter.Limit > 0 && len(all) > g.filter.Limit {
+		all = all[:g.filter.Limit]
+	}
+	sorted := make([]Row, len(all))
+	for i, r := range all {
+		sorted[i] = *r
+	}
+	return sorted
+}
+
+// Groups returns the usage that a filter selects in each of several groupings, all from one snapshot. ByRequest is not
+// one of them.
+func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, error) {
+	all := make([][]Row, len(by))
+	err := s.db.Report(ctx, f.Reader, reportWait, func(ctx context.Context, from database.Reader) error {
+		w, err := selectWatermark(ctx, from)
+		if err != nil {
+			return err
+		}
+		last, err := selectLastSeq(ctx, from)
+		if err != nil {
+			return err
+		}
+		for i, one := range by {
+			sum, err := newGroupSum(one, &f)
+			if err != nil {
+				return err
+			}
+			if err := sum.read(ctx, from, w, last); err != nil {
+				return err
+			}
+			all[i] = sum.sorted()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read usage: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,133 @@
+// Package usage sums up the requests that have ended and reads them: by request, or in groups such as models and days.
+//
+// The rows of the table requests are the truth. Sums over them are kept in rollups: by hour and by day for each series,
+// which is an account, key, model, endpoint and workload, with histograms of latency; and by day and by month for each
+// key and user tag. A rollup goroutine, which the gateway starts, adds new rows once a second. Rows are inserted in the
+// order of their sequence number, whatever their times are, so the rollups include exactly the rows up to a watermark,
+// which is stored in the same transaction. Groups reads the rollups, the rows after the watermark, and the rows of hours
+// that its range cuts, in one snapshot: its figures are exact and current, whether the rollup goroutine runs or not.
+//
+// Clients choose user tags. Each key has rollups of its own for the first 10,000 tags of a day and of a month; requests
+// with further tags are summed up as OtherTags.
+//
+// Everything here may take long, so it is read by database.DB.Report. Requests are read in pages of 1,000, each in a
+// snapshot of its own, so that a client that reads them slowly holds none. Inserting the rows, and what they mean for
+// budgets, belongs to package budget.
+package usage
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+)
+
+// Store reads the usage of a database. It is safe for concurrent use.
+type Store struct {
+	db  *database.DB
+	log *zap.Logger
+
+	rollups rollups
+	stop    context.CancelFunc // nil before Start
+	done    chan struct{}      // closed when the rollup goroutine has exited
+	closed  atomic.Bool
+}
+
+// New returns a Store. It reads complete figures before Start too, but slowly if many rows are not in the rollups yet.
+func New(db *database.DB, log *zap.Logger) *Store {
+	return &Store{db: db, log: log, rollups: newRollups()}
+}
+
+// Start starts to add new rows to the rollups, until Close. Only one Store of a database may be started.
+func (s *Store) Start(ctx context.Context) {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop, s.done = stop, make(chan struct{})
+	go s.run(running)
+}
+
+// Close stops the rollup goroutine and waits for it to exit. Rows that it has not added are added after the next Start.
+func (s *Store) Close() {
+	if s.stop == nil || s.closed.Swap(true) {
+		return
+	}
+	s.stop()
+	<-s.done
+}
+
+// State is the state of a request that has ended.
+type State string
+
+// The states.
+const (
+	Settled     State = "settled"     // ended regularly, successfully or not
+	Interrupted State = "interrupted" // ended by a crash, or released without an outcome
+)
+
+// Grouping is what requests have in common that are summed up in one row.
+type Grouping string
+
+// The groupings.
+const (
+	ByRequest  Grouping = "request" // one row per request
+	ByKey      Grouping = "key"
+	ByAccount  Grouping = "account"
+	ByModel    Grouping = "model"
+	ByDay      Grouping = "day"       // UTC
+	ByDayModel Grouping = "day-model" // one row per day (UTC) and model
+	ByWorkload Grouping = "workload"
+	ByUser     Grouping = "user" // the user tag of the request
+)
+
+// OtherTags stands for the user tags that have no rollups of their own.
+const OtherTags = "(other tags)"
+
+// Filter selects requests. The zero value selects all.
+type Filter struct {
+	// Reader is on whose behalf the requests are read: at most one query of each reader runs at a time. If empty, there
+	// is no such limit.
+	Reader string
+
+	Since   time.Time // inclusive; zero means no lower bound
+	Until   time.Time // exclusive; zero means no upper bound
+	Account string    // id
+	Key     string    // id
+	Model   string
+	Failed  bool   // only requests that ended with an error code or were interrupted
+	Search  string // only requests whose id or code starts with it, or whose user, workload or backend contains it
+	Limit   int    // maximum number of rows, the first in order; 0 means all
+	Latency bool   // read the latencies of groups too
+}
+
+// Row is one request, or the sum of the requests of one group. Fields that the requests of a group do not share are
+// zero.
+type Row struct {
+	Requests         int64 // 1 if grouped by request
+	Errors           int64 // requests that ended with an error code or were interrupted
+	Streams          int64 // requests for a stream
+	PromptTokens     int64
+	CompletionTokens int64
+	Latency          *Latency // of groups, if Filter.Latency is set; nil if not
+
+	Time      time.Time // UTC; by request: when it arrived; by day: the start of the day
+	KeyID     string    // by request or key
+	AccountID string    // by request, key or account
+	Model     string    // by request or model
+	Workload  string    // by request or workload
+	User      string    // by request or user
+
+	// The fields below are set only if grouped by request.
+
+	RequestID  string
+	Backend    string
+	Endpoint   string
+	Stream     bool
+	Status     int
+	Code       string
+	State      State
+	Queue      time.Duration
+	FirstToken time.Duration
+	Total      time.Duration
+}
