@@ -7,6 +7,8 @@ FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
 HOSTILE     ?= 1m
+REAL        ?= 0.32.0
+PARITY      ?= $(CURDIR)/docs/parity.md
 VULNDB      ?= https://vuln.go.dev
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
@@ -18,7 +20,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults hostile memory pages alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults hostile memory real pages alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -50,7 +52,7 @@ check: lint test ## what a commit must pass
 
 lint: tools $(LINT) ## gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted" >&2; exit 1; }
-	go vet ./... && go vet -tags e2e,containers ./...
+	go vet ./... && go vet -tags e2e,containers ./... && go vet -tags real ./e2e/real
 	$(LINT) run ./...
 
 $(LINT):
@@ -87,6 +89,11 @@ memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; ne
 
 hostile: tools ## ten hostile users at once, with limits of latency, revocation, memory and the write-ahead log (HOSTILE=1m)
 	BASEGATE_HOSTILE=$(HOSTILE) go test -count=1 -tags e2e -run '^TestTenHostileUsersAtOnce$$' -v -timeout 30m ./e2e
+
+real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older one, REAL_FLAGS=-short for less)
+	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
+	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
 pages: tools ## the CPU time of each page of the console with a million requests; fails above 100 ms
 	BASEGATE_PAGES=1000000 go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 30m ./e2e

@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mockvllm", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "config", "docs", "quota", "database", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "http1/client", "http1/server"},
 	{"identity", "prompts", "admission", "budget", "fleet"},
 	{"report"},
@@ -33,7 +33,7 @@ var floors = [][]string{
 
 // outside drive the built binary, so they import nothing of its code, not even in tests, but the mock and the helper
 // that waits.
-var outside = []string{"e2e", "bench"}
+var outside = []string{"e2e", "e2e/real", "bench"}
 
 // leaves are small packages that every package may import, and that import nothing of this module.
 var leaves = []string{"internal/suggest"}

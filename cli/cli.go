@@ -60,7 +60,7 @@ func newRoot() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
-		newServe(), newDemo(), newMock(), newCheck(),
+		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
 		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newDatabase(), newVersion(),
 	)
 	return root

@@ -22,10 +22,11 @@ var errPortZero = errors.New("server.listen has port 0, so the gateway's port is
 // checkHealth requests /healthz from the running gateway, at the configured address. It is the health check of
 // containers that have no shell and no curl. It opens no database and queries no backend.
 func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
-	url, err := healthURL(cfg)
+	url, err := localURL(cfg)
 	if err != nil {
 		return err
 	}
+	url += "/healthz"
 	ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -49,8 +50,8 @@ func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
 	return err
 }
 
-// healthURL returns the URL of /healthz on this machine. If the gateway listens on every address, it is on localhost.
-func healthURL(cfg *config.Config) (string, error) {
+// localURL returns the gateway's URL on this machine. If the gateway listens on every address, it is on localhost.
+func localURL(cfg *config.Config) (string, error) {
 	host, port, err := net.SplitHostPort(cfg.Server.Listen)
 	if err != nil {
 		return "", fmt.Errorf("parse server.listen: %w", err)
@@ -65,5 +66,5 @@ func healthURL(cfg *config.Config) (string, error) {
 	if cfg.Server.TLS.Cert != "" {
 		scheme = "https"
 	}
-	return scheme + "://" + net.JoinHostPort(host, port) + "/healthz", nil
+	return scheme + "://" + net.JoinHostPort(host, port), nil
 }

@@ -33,6 +33,7 @@ def faulty():
     urllib.request.urlopen(urllib.request.Request(os.environ["FAULTY_MOCK"] + "/mock/fault", method="DELETE")).read()
 
 
+@pytest.mark.mock
 def test_completion(client):
     completion = client.completions.create(model=MODEL, prompt=FRANCE, max_tokens=16, temperature=0)
     assert completion.choices[0].text.startswith(" Paris")
@@ -113,6 +114,7 @@ def test_stream(client):
     assert not any(before) and last in ("length", "stop")
 
 
+@pytest.mark.mock
 def test_stream_arrives_token_by_token(client):
     params = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "seed": 3, "logprobs": 0}
     plain = client.completions.create(**params).choices[0]
@@ -125,6 +127,7 @@ def test_stream_arrives_token_by_token(client):
     assert arrivals[-1] - arrivals[0] > 0.01 * (len(tokens) - 1)  # the mock takes 15 ms a token
 
 
+@pytest.mark.mock
 def test_stream_with_usage(client):
     stream = client.completions.create(
         model=MODEL, prompt="Five reasons:\n1.", max_tokens=20, stream=True, stream_options={"include_usage": True}
@@ -227,6 +230,7 @@ def test_context_length(client):
     assert error_of(raised)["code"] == "context_length_exceeded"
 
 
+@pytest.mark.mock
 def test_out_of_memory_is_reported(faulty):
     client, inject = faulty
     inject(kind="oom")
@@ -236,12 +240,14 @@ def test_out_of_memory_is_reported(faulty):
     assert raised.value.response.headers["x-acs-upstream-error-kind"] == "vllm_oom"
 
 
+@pytest.mark.mock
 def test_failure_before_the_response_is_retried_by_the_gateway(faulty):
     client, inject = faulty
     inject(kind="reset", times=1)
     assert client.completions.create(model="faulty", prompt="x", max_tokens=2).choices
 
 
+@pytest.mark.mock
 def test_interrupted_stream_raises(faulty):
     client, inject = faulty
     inject(kind="reset_mid", after_events=3)

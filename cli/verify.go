@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/config"
+	"basegate/identity"
+	"basegate/parity"
+	"basegate/quota"
+)
+
+const (
+	// verifyKeyVariable is the environment variable with the key that verify uses.
+	verifyKeyVariable = "BASEGATE_KEY"
+	// verifyEmail is the account of the temporary keys of verify. Nobody can sign in to it.
+	verifyEmail = "verify@basegate.invalid"
+	// verifyBudget is the default of --budget, in tokens: about twice what the matrix can use at most with one backend.
+	verifyBudget = 100_000
+	// keyTimeout limits the wait until the running gateway accepts a new key.
+	keyTimeout = 5 * time.Second
+)
+
+var (
+	errDifferent      = errors.New("responses differ, see the report")
+	errNothing        = errors.New("the budget allows no comparison; raise --budget")
+	errUnknownModel   = errors.New("there is no such model in the configuration")
+	errVerifyBudget   = errors.New("--budget must be a number of tokens over 0")
+	errTwoFormats     = errors.New("--json and --markdown exclude each other")
+	errKeyNotAccepted = errors.New("the gateway does not accept the temporary key; does it run on this configuration's database?")
+)
+
+// verifyFlags are the flags of verify.
+type verifyFlags struct {
+	budget          capFlag
+	asJSON          bool
+	asMarkdown      bool
+	gatewayURL, key string
+}
+
+const verifyHelp = `Compare the responses of the running gateway with those of the model's backends.
+
+Each request of a built-in matrix is sent to every backend directly and through the gateway, plain and streamed, and the
+responses are compared byte for byte; only id and created are left out. The verdicts are:
+  identical         the same bytes
+  as documented     different as the API reference says, for example an error in the gateway's form
+  nondeterministic  the backend's own responses to the request differ
+  different         different otherwise; the exit code is 1
+  skipped           the budget does not allow the request
+
+The worst case of every request is reserved before it is sent, so that no more than --budget tokens are used, direct
+requests included. The prompts are built in; the report names them and shows no text.
+
+The gateway is expected at server.listen on this machine, or at server.public_url if the port is 0. Without a key, a
+temporary one of the account ` + verifyEmail + ` is created, with --budget as its cap, and revoked at the end.`
+
+func newVerify() *cobra.Command {
+	f := verifyFlags{budget: capFlag{quota.Limit(verifyBudget)}}
+	cmd := &cobra.Command{
+		Use:   "verify MODEL",
+		Short: "Compare the gateway's responses with those of its backends",
+		Long:  verifyHelp,
+		Args:  cobra.ExactArgs(1),
+		PreRunE: func(*cobra.Command, []string) error {
+			if tokens, bounded := f.budget.limit.Tokens(); !bounded || tokens == 0 {
+				return errVerifyBudget
+			}
+			if f.asJSON && f.asMarkdown {
+				return errTwoFormats
+			}
+			return nil
+		},
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			cmd.SetContext(ctx)
+			return verify(cmd, f, args[0])
+		}),
+	}
+	cmd.Flags().Var(&f.budget, "budget", "the most tokens to use, direct requests included")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(&f.asMarkdown, "markdown", false, "as Markdown")
+	cmd.Flags().StringVar(&f.gatewayURL, "gateway", "", "the gateway's `URL`, without /v1 (default: server.listen on this machine)")
+	cmd.Flags().StringVar(&f.key, "key", "", "an API `key`; better in the variable "+verifyKeyVariable+" (default: a temporary key)")
+	return cmd
+}
+
+func verify(cmd *cobra.Command, f verifyFlags, model string) error {
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	settings, err := verifySettings(cfg, f, model)
+	if err != nil {
+		return err
+	}
+	transport := newVerifyTransport()
+	defer transport.CloseIdleConnections()
+	settings.Transport = transport
+	settings.Progress = func(done, of int) { fmt.Fprintf(cmd.ErrOrStderr(), "\r%d of %d cases", done, of) }
+	report, err := runWithKey(cmd, settings)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr())
+	return printParity(cmd, f, report)
+}
+
+// newVerifyTransport returns a transport that uses each connection once: vLLM closes idle ones after 5 seconds.
+func newVerifyTransport() *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		//nolint:gosec // the certificate is for the public name, and requests may go to localhost
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}
+}
+
+func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Settings, error) {
+	budget, _ := f.budget.limit.Tokens()
+	s := parity.Settings{Model: model, Budget: budget, Version: versionText()}
+	for _, m := range cfg.Models {
+		if m.ID != model {
+			continue
+		}
+		s.Checkpoint = m.Checkpoint
+		for _, b := range m.Backends {
+			s.Backends = append(s.Backends, parity.Endpoint{Name: b.Name, URL: b.URL.String(), Key: b.APIKey.Reveal()})
+		}
+	}
+	if len(s.Backends) == 0 {
+		return s, fmt.Errorf("%w: %s", errUnknownModel, model)
+	}
+	s.Gateway = parity.Endpoint{Name: "gateway", URL: f.gatewayURL, Key: f.key}
+	if s.Gateway.Key == "" {
+		s.Gateway.Key = os.Getenv(verifyKeyVariable)
+	}
+	if s.Gateway.URL != "" {
+		return s, nil
+	}
+	local, err := localURL(cfg)
+	if errors.Is(err, errPortZero) {
+		local, err = cfg.Server.PublicURL.String(), nil
+	}
+	s.Gateway.URL = local
+	return s, err
+}
+
+// runWithKey runs the comparison, with a temporary key if none is given.
+func runWithKey(cmd *cobra.Command, s parity.Settings) (report *parity.Report, err error) {
+	if s.Gateway.Key != "" {
+		return parity.Run(cmd.Context(), s)
+	}
+	err = withStore(cmd, func(ctx context.Context, store *identity.Store) (err error) {
+		key, secret, err := createVerifyKey(ctx, store, s)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			_, revokeErr := store.Keys.Revoke(context.WithoutCancel(ctx), key.ID)
+			err = errors.Join(err, revokeErr)
+		}()
+		s.Gateway.Key = secret
+		if err := waitForKey(ctx, s); err != nil {
+			return err
+		}
+		report, err = parity.Run(ctx, s)
+		return err
+	})
+	return report, err
+}
+
+// createVerifyKey creates a key that can use the budget at most, and its account unless it exists.
+func createVerifyKey(ctx context.Context, store *identity.Store, s parity.Settings) (identity.Key, string, error) {
+	_, err := store.Accounts.Create(ctx, identity.NewAccount{Email: verifyEmail, Name: "basegate verify"})
+	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
+		return identity.Key{}, "", fmt.Errorf("create account: %w", err)
+	}
+	return store.Keys.Create(ctx, identity.NewKey{
+		Email: verifyEmail, Name: "verify " + s.Model, Caps: quota.Caps{MonthTotal: quota.Limit(s.Budget)},
+	})
+}
+
+// waitForKey waits until the running gateway accepts the new key. Only a refused key is waited for; parity.Run reports
+// every other problem.
+func waitForKey(ctx context.Context, s parity.Settings) error {
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	client := &http.Client{Transport: s.Transport}
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Gateway.URL+"/v1/models", http.NoBody)
+		if err != nil {
+			return fmt.Errorf("ask the gateway: %w", err)
+		}
+		request.Header.Set("Authorization", "Bearer "+s.Gateway.Key)
+		response, err := client.Do(request)
+		if err != nil {
+			return fmt.Errorf("ask the gateway: %w", err)
+		}
+		if err := response.Body.Close(); err != nil {
+			return fmt.Errorf("close response: %w", err)
+		}
+		if response.StatusCode != http.StatusUnauthorized {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errKeyNotAccepted
+		case <-poll.C:
+		}
+	}
+}
+
+func printParity(cmd *cobra.Command, f verifyFlags, report *parity.Report) error {
+	var err error
+	switch {
+	case f.asJSON:
+		err = printJSON(cmd, report)
+	case f.asMarkdown:
+		err = report.WriteMarkdown(cmd.OutOrStdout())
+	default:
+		err = printParityTable(cmd, report)
+	}
+	skipped := report.Count(parity.Skipped)
+	switch {
+	case err != nil:
+		return err
+	case report.Count(parity.Different) > 0:
+		return errDifferent
+	case skipped > 0 && skipped == report.Comparisons():
+		return errNothing
+	case skipped > 0:
+		fmt.Fprintf(cmd.ErrOrStderr(), "%d comparisons were skipped; raise --budget to make them\n", skipped)
+	}
+	return nil
+}
+
+func printParityTable(cmd *cobra.Command, report *parity.Report) error {
+	var rows [][]string
+	for _, row := range report.Rows {
+		rows = append(rows, []string{row.Name, row.Prompt, row.Plain.String(), row.Stream.String(), dash(row.Remarks())})
+	}
+	if err := printTable(cmd, []string{"CASE", "PROMPT", "PLAIN", "STREAMED", "REMARK"}, rows); err != nil {
+		return err
+	}
+	for _, b := range report.Backends {
+		if b.Problem != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "backend %s is left out: %s\n", b.Name, b.Problem)
+		}
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\n%s; at most %d tokens used\n", report.Summary(), report.Spent)
+	return err
+}
