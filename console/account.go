@@ -7,23 +7,23 @@ import (
 	"basegate/identity"
 )
 
-// credentials is a page on which a password is set, with what was wrong.
-type credentials struct {
-	Email   string
-	Least   int // characters of a password
-	Problem string
-	Done    string
+// passwordForm is the data of the pages on which a user sets a password.
+type passwordForm struct {
+	Email     string
+	MinLength int    // characters of a password
+	Problem   string // why the password was not set; empty if it was not tried
+	Done      string // confirms that it was set
 }
 
-func (c *Console) invitationPage(v *visit) error {
-	a, err := c.sessions.InvitedAccount(v.r.Context(), v.r.PathValue("token"))
+func (c *Console) invitationPage(r *request) error {
+	a, err := c.sessions.InvitedAccount(r.ctx(), r.param("token"))
 	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
-	return c.render(v, "invitation", "Choose a password", credentials{Email: a.Email, Least: identity.MinPassword})
+	return c.render(r, "invitation", "Choose a password", passwordForm{Email: a.Email, MinLength: identity.MinPassword})
 }
 
 var errNoInvitation = &problem{
@@ -31,96 +31,96 @@ var errNoInvitation = &problem{
 	"An invitation works once and for seven days, and a new one ends the one before. Ask an administrator for another.",
 }
 
-func (c *Console) acceptInvitation(v *visit) error {
-	token := v.r.PathValue("token")
-	a, err := c.sessions.InvitedAccount(v.r.Context(), token)
+func (c *Console) acceptInvitation(r *request) error {
+	token := r.param("token")
+	a, err := c.sessions.InvitedAccount(r.ctx(), token)
 	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
 	if err != nil {
 		return err
 	}
-	password := v.r.PostFormValue("password")
-	form := credentials{Email: a.Email, Least: identity.MinPassword}
-	if password != v.r.PostFormValue("repeated") {
+	password := r.Request().PostFormValue("password")
+	form := passwordForm{Email: a.Email, MinLength: identity.MinPassword}
+	if password != r.Request().PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
-	_, session, err := c.sessions.AcceptInvitation(v.r.Context(), token, password)
+	_, session, err := c.sessions.AcceptInvitation(r.ctx(), token, password)
 	switch {
 	case err == nil:
-		c.setCookie(v, session)
-		return v.redirect("/dashboard")
+		c.setSessionCookie(r, session)
+		return r.redirect("/dashboard")
 	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = sentence(err)
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
+		form.Problem = inputErrorText(err)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
 	return err
 }
 
-// accessForm is a request for access.
+// accessForm is the form by which a user without an account requests one.
 type accessForm struct {
 	Email, Name, Purpose string
 	Problem              string
 }
 
-func (c *Console) requestAccessPage(v *visit) error {
-	return c.render(v, "request-access", "Request access", accessForm{})
+func (c *Console) requestAccessPage(r *request) error {
+	return c.render(r, "request-access", "Request access", accessForm{})
 }
 
-func (c *Console) requestAccess(v *visit) error {
-	if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+func (c *Console) requestAccess(r *request) error {
+	if retryIn := c.formLimiter.allow(c.settings.Load().ClientAddress(r.Request())); retryIn > 0 {
 		return errTooOften(retryIn)
 	}
-	form := accessForm{Email: v.field("email"), Name: v.field("name"), Purpose: v.field("purpose")}
-	err := c.accounts.RequestAccess(v.r.Context(), form.Email, form.Name, form.Purpose)
+	form := accessForm{Email: r.field("email"), Name: r.field("name"), Purpose: r.field("purpose")}
+	err := c.accounts.RequestAccess(r.ctx(), form.Email, form.Name, form.Purpose)
 	switch {
 	case err == nil:
-		return c.render(v, "requested", "Request access", nil)
-	case isRefusal(err):
-		form.Problem = sentence(err)
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "request-access", "Request access", form)
+		return c.render(r, "requested", "Request access", nil)
+	case isInputError(err):
+		form.Problem = inputErrorText(err)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "request-access", "Request access", form)
 	}
 	return err
 }
 
-func (c *Console) accountPage(v *visit) error {
-	return c.render(v, "account", "Account", credentials{Email: v.account.Email, Least: identity.MinPassword})
+func (c *Console) accountPage(r *request) error {
+	return c.render(r, "account", "Account", passwordForm{Email: r.account.Email, MinLength: identity.MinPassword})
 }
 
-func (c *Console) changePassword(v *visit) error {
-	form := credentials{Email: v.account.Email, Least: identity.MinPassword}
-	next := v.r.PostFormValue("password")
-	if next != v.r.PostFormValue("repeated") {
+func (c *Console) changePassword(r *request) error {
+	form := passwordForm{Email: r.account.Email, MinLength: identity.MinPassword}
+	next := r.Request().PostFormValue("password")
+	if next != r.Request().PostFormValue("repeated") {
 		form.Problem = "The two passwords differ."
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "account", "Account", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
 	}
-	address := c.settings.Load().ClientAddress(v.r)
-	token, err := c.sessions.ChangePassword(v.r.Context(), v.account.Email, v.r.PostFormValue("present"), next, address)
+	address := c.settings.Load().ClientAddress(r.Request())
+	token, err := c.sessions.ChangePassword(r.ctx(), r.account.Email, r.Request().PostFormValue("present"), next, address)
 	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
-		c.setCookie(v, token)
+		c.setSessionCookie(r, token)
 		form.Done = "The password is changed. All other sessions have ended."
-		return c.render(v, "account", "Account", form)
+		return c.render(r, "account", "Account", form)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
+		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The present password is wrong."
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = sentence(err)
+		form.Problem = inputErrorText(err)
 	default:
 		return err
 	}
-	return c.renderStatus(v, http.StatusUnprocessableEntity, "account", "Account", form)
+	return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
 }
 
-func (c *Console) signOutEverywhere(v *visit) error {
-	if err := c.sessions.SignOutEverywhere(v.r.Context(), v.account.Email); err != nil {
+func (c *Console) signOutEverywhere(r *request) error {
+	if err := c.sessions.SignOutEverywhere(r.ctx(), r.account.Email); err != nil {
 		return err
 	}
-	c.setCookie(v, "")
-	return v.redirect("/sign-in")
+	c.setSessionCookie(r, "")
+	return r.redirect("/sign-in")
 }

@@ -2,34 +2,36 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"basegate/identity"
 )
 
-// How much of what only grows an administrator sees.
+// Limits of the lists that only grow.
 const (
 	maxFeedbackShown = 200
-	maxChangesShown  = 500
+	maxAuditShown    = 500
 )
 
-// accountsPage is all accounts, and who asks for one.
+// accountsPage is the data of the page of all accounts and all requests for access.
 type accountsPage struct {
 	Requests []identity.AccessRequest
 	Accounts []accountRow
 }
 
-// accountRow is an account as the list shows it.
+// accountRow is one account of the list.
 type accountRow struct {
 	identity.Account
-	standing
-	Keys int // that are not revoked
+	gauges
+	Keys int // number of keys that are not revoked
 }
 
-func (*Console) administration(v *visit) error { return v.redirect("/admin/accounts") }
+// adminHome redirects to the first page of the administration.
+func (*Console) adminHome(r *request) error { return r.redirect("/admin/accounts") }
 
-func (c *Console) accountsPage(v *visit) error {
-	ctx := v.r.Context()
+func (c *Console) adminAccountsPage(r *request) error {
+	ctx := r.ctx()
 	var page accountsPage
 	var err error
 	if page.Requests, err = c.accounts.AccessRequests(ctx); err != nil {
@@ -53,123 +55,115 @@ func (c *Console) accountsPage(v *visit) error {
 		if a.State == identity.AccountPending {
 			continue
 		}
-		page.Accounts = append(page.Accounts, accountRow{a, newStanding(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
+		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
-	return c.render(v, "admin-accounts", "Accounts", page)
+	return c.render(r, "admin-accounts", "Accounts", page)
 }
 
-// invited is the page that shows an invitation, this once.
-type invited struct {
-	Email   string
-	Address string
+// createdInvitation is a new invitation, which is shown only once.
+type createdInvitation struct {
+	Email string
+	URL   string
 }
 
-// invite answers with the invitation itself and no redirect, since its address is not to be kept anywhere.
-func (c *Console) invite(v *visit) error { return c.showInvitation(v, v.field("email")) }
+// invite responds with the invitation instead of a redirect, because its URL is a secret that is stored nowhere.
+func (c *Console) invite(r *request) error { return c.showInvitation(r, r.field("email")) }
 
-func (c *Console) showInvitation(v *visit, email string) error {
-	a, token, err := c.accounts.Invite(v.r.Context(), email)
-	if isRefusal(err) {
-		return invalid(sentence(err))
-	}
+// showInvitation creates an invitation and shows it.
+func (c *Console) showInvitation(r *request, email string) error {
+	a, token, err := c.accounts.Invite(r.ctx(), email)
 	if err != nil {
-		return err
+		return asInvalid(err)
 	}
-	address := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.render(v, "admin-invited", "Invitation", invited{a.Email, address})
+	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
+	return c.render(r, "admin-invited", "Invitation", createdInvitation{a.Email, link})
 }
 
-func (c *Console) approve(v *visit) error {
-	email := v.field("email")
-	if _, err := c.accounts.Enable(v.r.Context(), email); err != nil {
-		return refuse(err)
+func (c *Console) approve(r *request) error {
+	email := r.field("email")
+	if _, err := c.accounts.Enable(r.ctx(), email); err != nil {
+		return asInvalid(err)
 	}
-	return c.showInvitation(v, email)
+	return c.showInvitation(r, email)
 }
 
-func (c *Console) decline(v *visit) error {
-	if err := c.accounts.Decline(v.r.Context(), v.field("email")); err != nil {
-		return refuse(err)
+func (c *Console) decline(r *request) error {
+	if err := c.accounts.Decline(r.ctx(), r.field("email")); err != nil {
+		return asInvalid(err)
 	}
-	return v.redirect("/admin/accounts")
+	return r.redirect("/admin/accounts")
 }
 
-// refuse makes a page of an error that is about what was entered.
-func refuse(err error) error {
-	if isRefusal(err) {
-		return invalid(sentence(err))
-	}
-	return err
-}
-
-// accountDetails is one account, with all that an administrator may change of it.
-type accountDetails struct {
+// adminAccount is the data of an account's page for administrators.
+type adminAccount struct {
 	identity.Account
-	standing
+	gauges
 	Form    capFields
 	Keys    []keyRow
-	Self    bool // it is the administrator's own
+	Self    bool // the account is the administrator's own
 	Problem string
 }
 
-// foundAccount finds the account that a page is about.
-func (c *Console) foundAccount(v *visit) (identity.Account, error) {
-	all, err := c.accounts.List(v.r.Context())
+// pathAccount returns the account in the path.
+func (c *Console) pathAccount(r *request) (identity.Account, error) {
+	all, err := c.accounts.List(r.ctx())
 	if err != nil {
 		return identity.Account{}, err
 	}
 	for _, a := range all {
-		if a.ID == v.r.PathValue("account") {
+		if a.ID == r.param("account") {
 			return a, nil
 		}
 	}
-	return identity.Account{}, errNoPage
+	return identity.Account{}, errNotFound
 }
 
-func (c *Console) accountDetails(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) adminAccountPage(r *request) error {
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	return c.showAccount(v, http.StatusOK, accountDetails{Account: a, Form: newCapFields(a.Caps)})
+	return c.showAccount(r, http.StatusOK, adminAccount{Account: a, Form: newCapFields(a.Caps)})
 }
 
-func (c *Console) showAccount(v *visit, status int, page accountDetails) error {
+// showAccount renders an account's page with its keys and its usage.
+func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
-	if page.Keys, err = c.keyRows(v.r.Context(), page.ID); err != nil {
+	if page.Keys, err = c.keyRows(r.ctx(), page.ID); err != nil {
 		return err
 	}
-	page.standing = newStanding(c.ledger.AccountTotals(page.ID), page.Caps)
-	page.Self = page.ID == v.account.ID
-	return c.renderStatus(v, status, "admin-account", page.Email, page)
+	page.gauges = newGauges(c.ledger.AccountTotals(page.ID), page.Caps)
+	page.Self = page.ID == r.account.ID
+	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
 
-func (c *Console) setAccount(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) setAccount(r *request) error {
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	page := accountDetails{Account: a, Form: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}}
-	caps, err := v.caps()
+	page := adminAccount{Account: a, Form: r.capFields()}
+	name := r.field("name")
+	admin := r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
+	caps, err := r.caps()
 	if err == nil {
-		_, err = c.accounts.Set(v.r.Context(), a.Email, func(f *identity.AccountFields) {
-			f.Name, f.Caps = v.field("name"), caps
-			f.Admin = v.field("admin") != "" || a.ID == v.account.ID // nobody shuts themselves out
+		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
+			f.Name, f.Caps, f.Admin = name, caps, admin
 		})
-		err = refuse(err)
+		err = asInvalid(err)
 	}
-	if p, ok := asProblem(err); ok {
+	if p, ok := errors.AsType[*problem](err); ok {
 		page.Problem = p.text
-		return c.showAccount(v, p.status, page)
+		return c.showAccount(r, p.status, page)
 	}
 	if err != nil {
 		return err
 	}
-	return v.redirect("/admin/accounts/" + a.ID)
+	return r.redirect("/admin/accounts/" + a.ID)
 }
 
-// accountChanges are what is done to an account without a form.
-var accountChanges = map[string]func(c *Console, ctx context.Context, email string) error{
+// accountActions are the changes of an account that need no form, by their names in paths.
+var accountActions = map[string]func(c *Console, ctx context.Context, email string) error{
 	"disable": func(c *Console, ctx context.Context, email string) error {
 		_, err := c.accounts.Disable(ctx, email)
 		return err
@@ -183,32 +177,32 @@ var accountChanges = map[string]func(c *Console, ctx context.Context, email stri
 	},
 }
 
-func (c *Console) changeAccount(v *visit) error {
-	a, err := c.foundAccount(v)
+func (c *Console) changeAccount(r *request) error {
+	a, err := c.pathAccount(r)
 	if err != nil {
 		return err
 	}
-	what := v.r.PathValue("change")
-	if what == "invite" {
-		return c.showInvitation(v, a.Email)
+	action := r.param("action")
+	if action == "invite" {
+		return c.showInvitation(r, a.Email)
 	}
-	change, ok := accountChanges[what]
+	change, ok := accountActions[action]
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if what == "disable" && a.ID == v.account.ID {
+	if action == "disable" && a.ID == r.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	if err := change(c, v.r.Context(), a.Email); err != nil {
-		return refuse(err)
+	if err := change(c, r.ctx(), a.Email); err != nil {
+		return asInvalid(err)
 	}
-	return v.redirect("/admin/accounts/" + a.ID)
+	return r.redirect("/admin/accounts/" + a.ID)
 }
 
-// anyKey finds a key of any account by its id, with the page that an administrator changes it on.
-func (c *Console) anyKey(v *visit) (keyPage, error) {
-	id := v.r.PathValue("key")
-	all, err := c.keys.List(v.r.Context())
+// pathKeyPage returns the page of the key in the path, which may be any account's.
+func (c *Console) pathKeyPage(r *request) (keyPage, error) {
+	id := r.param("key")
+	all, err := c.keys.List(r.ctx())
 	if err != nil {
 		return keyPage{}, err
 	}
@@ -216,58 +210,58 @@ func (c *Console) anyKey(v *visit) (keyPage, error) {
 		if k.ID != id {
 			continue
 		}
-		a, err := c.accounts.Find(v.r.Context(), k.Email)
+		a, err := c.accounts.Find(r.ctx(), k.Email)
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: a.Caps, Concurrency: concurrencyField(k),
 			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
 		}, err
 	}
-	return keyPage{}, errNoPage
+	return keyPage{}, errNotFound
 }
 
-func (c *Console) anyKeyPage(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) adminKeyPage(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
-	return c.keyPage(v, http.StatusOK, page)
+	return c.showKey(r, http.StatusOK, page)
 }
 
-func (c *Console) setAnyKey(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) adminSetKey(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
-	return c.setKey(v, page)
+	return c.setKey(r, page)
 }
 
-func (c *Console) changeAnyKey(v *visit) error {
-	page, err := c.anyKey(v)
+func (c *Console) adminChangeKey(r *request) error {
+	page, err := c.pathKeyPage(r)
 	if err != nil {
 		return err
 	}
-	return c.changeKey(v, page.Key, page.Back)
+	return c.changeKey(r, page.Key, page.Back)
 }
 
-func (c *Console) feedbackReceived(v *visit) error {
-	all, err := c.received(v.r.Context(), maxFeedbackShown)
+func (c *Console) adminFeedbackPage(r *request) error {
+	all, err := c.listFeedback(r.ctx(), maxFeedbackShown)
 	if err != nil {
 		return err
 	}
-	known, err := c.readNames(v.r.Context(), v.account)
+	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		all[i].Email = known.account(all[i].AccountID)
 	}
-	return c.render(v, "admin-feedback", "Feedback received", all)
+	return c.render(r, "admin-feedback", "Feedback received", all)
 }
 
-func (c *Console) audit(v *visit) error {
-	entries, err := c.auditLog.List(v.r.Context(), maxChangesShown)
+func (c *Console) auditPage(r *request) error {
+	entries, err := c.auditLog.List(r.ctx(), maxAuditShown)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "admin-audit", "Audit log", entries)
+	return c.render(r, "admin-audit", "Audit log", entries)
 }

@@ -2,38 +2,39 @@ package console
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"basegate/breaker"
 	"basegate/fleet"
 )
 
-// watchedModel is a model as an administrator sees it.
-type watchedModel struct {
+// adminModel is a model on the administrators' page.
+type adminModel struct {
 	modelRow
-	Backends  []watchedBackend
-	Calendars []calendar
-	Booked    []fleet.BookedWindow // that are not over
+	Backends  []adminBackend
+	Calendars []calendar           // of the configured warm windows, one for each time zone
+	Booked    []fleet.BookedWindow // warm windows that are not over
 }
 
-// watchedBackend is a backend with its breaker.
-type watchedBackend struct {
+// adminBackend is a backend on the administrators' page.
+type adminBackend struct {
 	Name, GPU, State, Reason string
-	Level                    string // good, warn or bad
+	Level                    string // CSS class of the state: good, warn or bad
 	Breaker                  breaker.State
 	InFlight                 int64
 	Version                  string
-	Outcomes                 []outcome // the newest first
+	Outcomes                 []outcome // of the last attempts, the newest first
 }
 
-// outcome is what became of one attempt.
+// outcome is the outcome of one attempt.
 type outcome struct {
 	Time  time.Time
 	Class string
-	Level string // good, warn or bad
+	Level string // CSS class: good, warn or bad
 }
 
-// calendar is a week of warm windows by the clocks of one place.
+// calendar is a week of warm windows in one time zone.
 type calendar struct {
 	Zone string
 	Days []calendarDay // from Monday
@@ -44,46 +45,44 @@ type calendarDay struct {
 	Spans []daySpan
 }
 
-// daySpan is a part of a day; From and Width are percentages of it.
+// daySpan is a part of a day. From and Width are percentages of the day.
 type daySpan struct {
 	From, Width float64
 	Text        string
 }
 
-func (c *Console) watchModels(v *visit) error {
-	var all []watchedModel
+func (c *Console) adminModelsPage(r *request) error {
+	var models []adminModel
 	for _, m := range c.fleet.Models() {
-		w := watchedModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
+		model := adminModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
 		for _, b := range m.Backends() {
-			w.Backends = append(w.Backends, watch(b))
+			model.Backends = append(model.Backends, newAdminBackend(b))
 		}
-		all = append(all, w)
+		models = append(models, model)
 	}
-	return c.render(v, "admin-models", "Models and backends", all)
+	return c.render(r, "admin-models", "Models and backends", models)
 }
 
-func watch(b *fleet.Backend) watchedBackend {
+func newAdminBackend(b *fleet.Backend) adminBackend {
 	state, reason := b.State()
-	w := watchedBackend{
+	row := adminBackend{
 		Name: b.Name, GPU: b.GPU, State: string(state), Reason: reason, Level: "bad",
 		Breaker: b.Breaker(), InFlight: b.InFlight(), Version: b.Version(),
 	}
 	switch state {
 	case fleet.Ready:
-		w.Level = "good"
+		row.Level = "good"
 	case fleet.Starting, fleet.Stopped, fleet.Asleep, fleet.Draining:
-		w.Level = "warn"
+		row.Level = "warn"
 	case fleet.Unreachable, fleet.Failed:
 	}
-	seen := b.RecentAttempts()
-	for i := range seen {
-		o := seen[len(seen)-1-i]
-		w.Outcomes = append(w.Outcomes, outcome{o.Time, o.Class.String(), outcomeLevel(o.Class)})
+	for _, o := range slices.Backward(b.RecentAttempts()) {
+		row.Outcomes = append(row.Outcomes, outcome{o.Time, o.Class.String(), outcomeLevel(o.Class)})
 	}
-	return w
+	return row
 }
 
-// outcomeLevel tells what speaks against a backend from what only a client did.
+// outcomeLevel returns the CSS class of an outcome: bad if the backend caused it, warn if the client or the load did.
 func outcomeLevel(c breaker.Class) string {
 	switch c {
 	case breaker.Success:
@@ -96,10 +95,12 @@ func outcomeLevel(c breaker.Class) string {
 	return "bad"
 }
 
-// week is in the order in which people look at it.
-var week = []time.Weekday{time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday}
+// weekdays are in the order of the calendar.
+var weekdays = []time.Weekday{
+	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
+}
 
-// calendars draws the configured windows, a week for each time zone.
+// calendars returns the configured warm windows of a model. A window that passes midnight is two spans.
 func calendars(m *fleet.Model) []calendar {
 	var all []calendar
 	for _, w := range m.WarmWindows() {
@@ -111,7 +112,7 @@ func calendars(m *fleet.Model) []calendar {
 		if at == len(all) {
 			all = append(all, emptyWeek(zone))
 		}
-		for i, day := range week {
+		for i, day := range weekdays {
 			if !w.Days.Has(day) {
 				continue
 			}
@@ -122,7 +123,7 @@ func calendars(m *fleet.Model) []calendar {
 			}
 			all[at].add(i, w.From, wholeDay, text)
 			if w.To > 0 {
-				all[at].add((i+1)%len(week), 0, w.To, text)
+				all[at].add((i+1)%len(weekdays), 0, w.To, text)
 			}
 		}
 	}
@@ -131,19 +132,22 @@ func calendars(m *fleet.Model) []calendar {
 
 const wholeDay = 24 * time.Hour
 
+// emptyWeek returns a calendar without windows.
 func emptyWeek(zone string) calendar {
-	c := calendar{Zone: cmp.Or(zone, "UTC"), Days: make([]calendarDay, len(week))}
-	for i, day := range week {
+	c := calendar{Zone: cmp.Or(zone, "UTC"), Days: make([]calendarDay, len(weekdays))}
+	for i, day := range weekdays {
 		c.Days[i].Name = day.String()
 	}
 	return c
 }
 
+// add adds a span to a day; 0 is Monday.
 func (c *calendar) add(day int, from, to time.Duration, text string) {
-	share := func(d time.Duration) float64 { return 100 * d.Hours() / wholeDay.Hours() }
-	c.Days[day].Spans = append(c.Days[day].Spans, daySpan{share(from), share(to - from), text})
+	percentage := func(d time.Duration) float64 { return 100 * d.Hours() / wholeDay.Hours() }
+	c.Days[day].Spans = append(c.Days[day].Spans, daySpan{percentage(from), percentage(to - from), text})
 }
 
+// clockText formats a time of day as hours and minutes.
 func clockText(d time.Duration) string {
 	if d == wholeDay {
 		return "24:00"

@@ -24,53 +24,42 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	root := s.account("root@example.org", true)
 	ada := s.account("ada@example.org", false)
 	k, secret := s.key("ada@example.org", "laptop")
-	session := s.as("ada@example.org")
-	b := s.as("root@example.org")
+	session := s.signIn("ada@example.org")
+	b := s.signIn("root@example.org")
 	page := "/admin/accounts/" + ada.ID
-	if got := b.post(page, "name", "Ada", "month", "1k", "admin", ""); got.to() != page {
-		t.Fatalf("change: %d %s", got.status, got.body)
+	if got := b.post(page, "name", "Ada", "month", "1k", "admin", ""); got.location() != page {
+		t.Fatalf("change account: got %d %s, want a redirect to %s", got.status, got.body, page)
 	}
 	a, err := s.accounts.Find(t.Context(), "ada@example.org")
 	must(t, err)
 	if a.Name != "Ada" || a.Caps.MonthTotal != quota.Limit(1000) || a.Admin {
-		t.Errorf("it is %+v", a)
+		t.Errorf("got account %+v, want the name, the cap and no administrator", a)
 	}
-	if got := b.post("/admin/keys/"+k.ID, "name", "desk", "month", "2k"); got.status != http.StatusUnprocessableEntity {
-		t.Errorf("above the account: %d", got.status)
-	}
-	if got := b.post("/admin/keys/"+k.ID, "name", "desk", "month", "900"); got.to() != page {
-		t.Errorf("change key: %d", got.status)
-	}
+	wantStatus(t, "a key's cap above its account's",
+		b.post("/admin/keys/"+k.ID, "name", "desk", "month", "2k"), http.StatusUnprocessableEntity)
+	wantRedirect(t, "change key", b.post("/admin/keys/"+k.ID, "name", "desk", "month", "900"), page)
 	got := b.post(page, "name", "Ada", "month", "800")
 	has(t, got.body, "lower or revoke these first", "desk")
 	b.post("/admin/keys/" + k.ID + "/pause")
 	if _, err := s.keys.Authenticate(secret); !errors.Is(err, identity.ErrKeyPaused) {
-		t.Errorf("paused: %v", err)
+		t.Errorf("a paused key: got %v, want ErrKeyPaused", err)
 	}
-	if got := b.post(page + "/disable"); got.to() != page {
-		t.Errorf("disable: %d", got.status)
-	}
-	if got := session.get("/dashboard"); got.status != http.StatusSeeOther {
-		t.Errorf("the session of a disabled account: %d", got.status)
-	}
+	wantRedirect(t, "disable", b.post(page+"/disable"), page)
+	wantStatus(t, "the session of a disabled account", session.get("/dashboard"), http.StatusSeeOther)
 	b.post(page + "/enable")
 	has(t, b.post(page+"/invite").body, "/invitation/")
 	has(t, b.get("/admin/audit").body, "disable account", "enable account", "change key", "pause key", "invite")
 
 	own := "/admin/accounts/" + root.ID
-	if got := b.post(own + "/disable"); got.status != http.StatusUnprocessableEntity {
-		t.Errorf("to disable oneself: %d", got.status)
-	}
-	b.post(own, "name", "Root")
-	if got := b.get("/admin/accounts"); got.status != http.StatusOK {
-		t.Errorf("whoever saves their own account is shut out: %d", got.status)
-	}
+	wantStatus(t, "disable the own account", b.post(own+"/disable"), http.StatusUnprocessableEntity)
+	b.post(own, "name", "Root") // without the field for administrators
+	wantStatus(t, "administration after saving the own account", b.get("/admin/accounts"), http.StatusOK)
 }
 
-func TestAdministratorsSeeUsageOfAll(t *testing.T) {
-	s, _ := busySite(t)
+func TestAdministratorsSeeTheUsageOfAllAccounts(t *testing.T) {
+	s, _ := newSiteWithUsage(t)
 	s.account("root@example.org", true)
-	b := s.as("root@example.org")
+	b := s.signIn("root@example.org")
 	lacks(t, b.get("/usage").body, "cluster")
 	has(t, b.get("/usage?account=all").body, "cluster", "1\u202f541", `id="by-account"`)
 	a, err := s.accounts.Find(t.Context(), "ada@example.org")
@@ -78,7 +67,7 @@ func TestAdministratorsSeeUsageOfAll(t *testing.T) {
 	has(t, b.get("/usage?account="+a.ID).body, "cluster", "1\u202f541")
 }
 
-func TestBackendsAreShownWithTheirLastOutcomesAndWindows(t *testing.T) {
+func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	s := newSite(t)
 	backend, err := url.Parse("http://127.0.0.1:9")
 	must(t, err)
@@ -96,121 +85,133 @@ func TestBackendsAreShownWithTheirLastOutcomesAndWindows(t *testing.T) {
 		lease.Release()
 	}
 	s.account("root@example.org", true)
-	page := s.as("root@example.org").get("/admin/models").body
+	page := s.signIn("root@example.org").get("/admin/models").body
 	has(t, page, "gpu1", "H100", "closed", "Europe/Prague", "18:00–06:00", `x="75%" width="25%"`, `x="0%" width="25%"`)
-	if !strings.Contains(strings.ReplaceAll(page, "\n", " "), "client_gone") || strings.Index(page, "client_gone") > strings.Index(page, "out_of_memory") {
-		t.Error("the newest outcome is not the first")
+	newest, older := strings.Index(page, "client_gone"), strings.Index(page, "out_of_memory")
+	if newest < 0 || newest > older {
+		t.Errorf("got the newest outcome at %d and an older one at %d, want the newest first", newest, older)
 	}
 }
 
-func TestFeedbackIsStoredShownAndAnnounced(t *testing.T) {
-	got := make(chan map[string]string, 1)
-	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+func TestFeedbackIsStoredShownAndSentToTheWebhook(t *testing.T) {
+	received := make(chan map[string]string, 1)
+	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var body map[string]string
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Error(err)
 		}
-		got <- body
+		received <- body
 	}))
-	defer hook.Close()
-	address, err := url.Parse(hook.URL)
+	defer webhook.Close()
+	address, err := url.Parse(webhook.URL)
 	must(t, err)
 	s := newSite(t, func(s *console.Settings, _ *console.Deps) { s.FeedbackWebhook = address })
 	s.account("ada@example.org", true)
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	sent := b.post("/feedback", "page", "/usage", "request_id", "req_1", "message", "It is <slow>.")
 	has(t, sent.body, "Thank you", `href="/usage"`)
-	body := <-got
-	if body["account"] != "ada@example.org" || body["message"] != "It is <slow>." || body["request_id"] != "req_1" || !strings.Contains(body["text"], "/usage") {
-		t.Errorf("the webhook got %v", body)
+	body := <-received
+	if body["account"] != "ada@example.org" || body["message"] != "It is <slow>." || body["request_id"] != "req_1" ||
+		!strings.Contains(body["text"], "/usage") {
+		t.Errorf("the webhook received %v", body)
 	}
 	has(t, b.get("/admin/feedback").body, "It is &lt;slow&gt;.", "req_1", "ada@example.org", "/usage")
 
-	hook.Close()
-	if got := b.post("/feedback", "message", "no webhook"); got.status != http.StatusOK {
-		t.Errorf("a webhook that fails: %d", got.status)
-	}
-	for _, c := range [][2]string{{"", ""}, {strings.Repeat("x", 5001), ""}, {"x", strings.Repeat("x", 101)}} {
-		if got := b.post("/feedback", "message", c[0], "request_id", c[1]); got.status != http.StatusUnprocessableEntity {
-			t.Errorf("%.10q %.10q: %d", c[0], c[1], got.status)
+	webhook.Close()
+	wantStatus(t, "a webhook that fails", b.post("/feedback", "message", "no webhook"), http.StatusOK)
+	for _, c := range []struct{ message, requestID string }{
+		{"", ""}, {strings.Repeat("x", 5001), ""}, {"x", strings.Repeat("x", 101)},
+	} {
+		got := b.post("/feedback", "message", c.message, "request_id", c.requestID)
+		if got.status != http.StatusUnprocessableEntity {
+			t.Errorf("message %.10q, request id %.10q: got %d, want 422", c.message, c.requestID, got.status)
 		}
 	}
-	if got := b.post("/feedback", "message", strings.Repeat("x", 70_000)); got.status != http.StatusRequestEntityTooLarge && got.status != http.StatusUnprocessableEntity {
-		t.Errorf("70 KB: %d", got.status)
+	tooLong := b.post("/feedback", "message", strings.Repeat("x", 70_000))
+	if tooLong.status != http.StatusRequestEntityTooLarge && tooLong.status != http.StatusUnprocessableEntity {
+		t.Errorf("a form of 70 kB: got %d, want 413 or 422", tooLong.status)
 	}
-	stranger := s.browser()
+	anonymous := s.browser()
 	for range 10 {
-		stranger.post("/feedback", "message", "hello")
+		anonymous.post("/feedback", "message", "hello")
 	}
-	if got := stranger.post("/feedback", "message", "hello"); got.status != http.StatusTooManyRequests {
-		t.Errorf("the eleventh of a stranger: %d", got.status)
-	}
+	wantStatus(t, "the eleventh form without signing in",
+		anonymous.post("/feedback", "message", "hello"), http.StatusTooManyRequests)
 }
 
-// Every route is asked with the ids of another account, by everybody who may not know them.
-func TestNobodySeesOrChangesWhatIsAnothers(t *testing.T) {
+// Every route is requested with ids of an account, by another user and without signing in.
+func TestUsersCannotReadOrChangeOtherAccounts(t *testing.T) {
 	s := newSite(t)
 	ada := s.account("ada@example.org", false)
 	s.account("eve@example.org", false)
 	k, secret := s.key("ada@example.org", "secret-project")
-	s.use(k, budget.Request{ID: "req_ADA", User: "ada-tag", Workload: "batch"}, 4321, 1, "")
-	saved := s.as("ada@example.org").savePrompt("secret-study", `{"text":"secret-words"}`)
-	before := s.state()
-	for who, b := range map[string]*browser{"eve": s.as("eve@example.org"), "a stranger": s.browser()} {
+	s.addRequest(k, budget.Request{ID: "req_ADA", User: "ada-tag", Workload: "batch"}, 4321, 1, "")
+	saved := s.signIn("ada@example.org").savePrompt("secret-study", `{"text":"secret-words"}`)
+	before := s.adasState()
+	for name, b := range map[string]*browser{"eve": s.signIn("eve@example.org"), "nobody": s.browser()} {
 		for _, r := range console.Routes() {
 			method, path, _ := strings.Cut(r, " ")
 			if path == "/sign-out" || path == "/account/sign-out-everywhere" {
 				continue
 			}
-			path = strings.NewReplacer("{key}", k.ID, "{account}", ada.ID, "{change}", "revoke", "{model}", "llama-8b", "{id}", saved).Replace(path)
-			path = filled(path) + "?account=" + ada.ID + "&key=" + k.ID + "&by=request&month=" + time.Now().UTC().Format("2006-01")
-			var got answer
+			path = fillParameters(path, ":key", k.ID, ":account", ada.ID, ":action", "revoke", ":model", "llama-8b", ":id", saved)
+			path += "?account=" + ada.ID + "&key=" + k.ID + "&by=request&month=" + time.Now().UTC().Format("2006-01")
+			var got response
 			switch {
 			case method == http.MethodGet:
 				got = b.get(path)
 			case strings.HasPrefix(path, "/console/api/"):
-				got = b.script(method, path, `{"name":"mine now","model":"llama-8b","version":1,"document":{}}`)
+				got = b.sendJSON(method, path, `{"name":"mine now","model":"llama-8b","version":1,"document":{}}`)
 			default:
-				got = b.post(path, "email", "ada@example.org", "name", "mine now", "month", "1", "password", "a guess at it", "account", ada.ID)
+				got = b.post(path, "email", "ada@example.org", "name", "mine now", "month", "1",
+					"password", "a guess at it", "account", ada.ID)
 			}
 			if strings.HasPrefix(path, "/admin") && got.status == http.StatusOK {
-				t.Errorf("%s %s by %s: %d", method, path, who, got.status)
+				t.Errorf("%s %s as %s: got 200, want an error or a redirect", method, path, name)
 			}
 			if page, _, _ := strings.Cut(path, "?"); page != "/sign-in" && page != "/request-access" {
-				for _, private := range []string{"secret-project", "secret-study", "secret-words", k.Prefix, secret, "req_ADA", "ada-tag", "4\u202f321", "4321"} {
+				for _, private := range []string{
+					"secret-project", "secret-study", "secret-words", k.Prefix, secret, "req_ADA", "ada-tag", "4\u202f321", "4321",
+				} {
 					if strings.Contains(got.body, private) {
-						t.Errorf("%s %s tells %s %q", method, path, who, private)
+						t.Errorf("%s %s as %s: the response contains %q", method, path, name, private)
 					}
 				}
 			}
 		}
 	}
-	if after := s.state(); after != before {
-		t.Errorf("it was %s and is %s", before, after)
+	if after := s.adasState(); after != before {
+		t.Errorf("the account was %s and is %s", before, after)
 	}
 }
 
-// state is ada's account, keys and prompts.
-func (s *site) state() string {
+// adasState returns the account of ada@example.org with its keys and prompts.
+func (s *site) adasState() string {
 	s.t.Helper()
 	a, err := s.accounts.Find(s.t.Context(), "ada@example.org")
 	must(s.t, err)
-	owned, err := s.keys.ListOf(s.t.Context(), a.ID)
+	keys, err := s.keys.ListOf(s.t.Context(), a.ID)
 	must(s.t, err)
 	var prompts string
-	must(s.t, s.db.Read().QueryRowContext(s.t.Context(),
-		"SELECT coalesce(group_concat(name || version || document), '') FROM prompts WHERE account_id = $1", a.ID).Scan(&prompts))
-	return fmt.Sprintf("%+v %+v %s", a, owned, prompts)
+	const text = "SELECT coalesce(group_concat(name || version || document), '') FROM prompts WHERE account_id = $1"
+	must(s.t, s.db.Read().QueryRowContext(s.t.Context(), text, a.ID).Scan(&prompts))
+	return fmt.Sprintf("%+v %+v %s", a, keys, prompts)
 }
 
-// content is everything that the database holds, but what reading pages must be allowed to do.
-func (s *site) content() string {
+// databaseContent returns the rows of the database, except columns that reading a page may update.
+func (s *site) databaseContent() string {
 	s.t.Helper()
 	var all strings.Builder
 	for _, query := range []string{
-		"SELECT id || state || name || admin || coalesce(month_total, '') FROM accounts", "SELECT id || state || name FROM keys",
-		"SELECT hash FROM passwords", "SELECT hex(token_hash) FROM invitations", "SELECT hex(token_hash) FROM sessions",
-		"SELECT account_id FROM access_requests", "SELECT id FROM audit", "SELECT id FROM feedback", "SELECT request_id FROM requests",
+		"SELECT id || state || name || admin || coalesce(month_total, '') FROM accounts",
+		"SELECT id || state || name FROM keys",
+		"SELECT hash FROM passwords",
+		"SELECT hex(token_hash) FROM invitations",
+		"SELECT hex(token_hash) FROM sessions",
+		"SELECT account_id FROM access_requests",
+		"SELECT id FROM audit",
+		"SELECT id FROM feedback",
+		"SELECT request_id FROM requests",
 		"SELECT id || version || updated_at FROM prompts",
 	} {
 		rows, err := s.db.Read().Query(query + " ORDER BY 1")
@@ -226,24 +227,25 @@ func (s *site) content() string {
 	return all.String()
 }
 
-func TestToLookAtPagesChangesNothing(t *testing.T) {
-	s, k := busySite(t)
+func TestGETRequestsChangeNothing(t *testing.T) {
+	s, k := newSiteWithUsage(t)
 	root := s.account("root@example.org", true)
 	must(t, s.accounts.RequestAccess(t.Context(), "bea@example.org", "Bea", "poems"))
 	_, token, err := s.accounts.Invite(t.Context(), "ada@example.org")
 	must(t, err)
-	b := s.as("root@example.org")
+	b := s.signIn("root@example.org")
 	prompt := b.savePrompt("A study", `{}`)
-	before := s.content()
+	before := s.databaseContent()
 	for _, r := range console.Routes() {
-		_, path, _ := strings.Cut(r, " ") // those of POST too, which GET must not reach
-		path = strings.NewReplacer("{key}", k.ID, "{account}", root.ID, "{change}", "revoke", "{token}", token, "{model}", "llama-8b", "{id}", prompt).Replace(path)
-		got := b.get(filled(path) + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
+		_, path, _ := strings.Cut(r, " ") // includes the paths of POST, whose handlers GET must not call
+		path = fillParameters(path, ":key", k.ID, ":account", root.ID, ":action", "revoke", ":token", token,
+			":model", "llama-8b", ":id", prompt)
+		got := b.get(path + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
 		if got.status >= http.StatusInternalServerError {
-			t.Errorf("%s: %d", path, got.status)
+			t.Errorf("%s: got %d, want no server error", path, got.status)
 		}
 	}
-	if after := s.content(); after != before {
-		t.Errorf("it was\n%s\nand is\n%s", before, after)
+	if after := s.databaseContent(); after != before {
+		t.Errorf("the database contained\n%s\nand contains\n%s", before, after)
 	}
 }

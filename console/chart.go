@@ -10,8 +10,8 @@ import (
 	"basegate/budget"
 )
 
-// chart is a month's tokens per day, stacked by model. Places and sizes are percentages of the drawing, so that it fits
-// every screen and its text keeps its size.
+// chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the
+// drawing, so that it fits every screen and its text keeps its size.
 type chart struct {
 	Bars   []bar
 	Lines  []gridline
@@ -20,53 +20,55 @@ type chart struct {
 	Days   []dayRow // the same figures as a table
 }
 
-// bar is what one model took on one day.
+// bar is the tokens of one series on one day.
 type bar struct {
 	X, Y, Width, Height float64
 	Series              int // from 1
 	Title               string
 }
 
+// gridline is a horizontal line with its label.
 type gridline struct {
 	Y    float64
 	Text string
 }
 
+// label is a day below the horizontal axis.
 type label struct {
 	X    float64
 	Text string
 }
 
-// series is one model, or all those together that are too many.
+// series is one model, or the sum of the models that have no color of their own.
 type series struct {
 	Name   string
-	Number int // from 1; of its colour
+	Number int // of its color, from 1
 	Tokens int64
 }
 
-// dayRow is one day, with a figure for each series.
+// dayRow is one day with the tokens of each series.
 type dayRow struct {
 	Day    string
 	Tokens []int64
 	Total  int64
 }
 
-// maxSeries is how many colours there are.
+// maxSeries is the number of colors in the style sheet.
 const maxSeries = 6
 
-// newChart draws rows that are added up by day and model.
+// newChart draws the ledger's rows by day and model.
 func newChart(m month, rows []budget.Row) chart {
 	c := chart{Series: rank(rows)}
-	column := map[string]int{}
+	index := map[string]int{}
 	for i, s := range c.Series {
-		column[s.Name] = i
+		index[s.Name] = i
 	}
 	c.Days = make([]dayRow, m.days())
 	for i := range c.Days {
 		c.Days[i] = dayRow{Day: m.begin.AddDate(0, 0, i).Format("2006-01-02"), Tokens: make([]int64, len(c.Series))}
 	}
 	for _, r := range rows {
-		at, ok := column[r.Model]
+		at, ok := index[r.Model]
 		if !ok {
 			at = len(c.Series) - 1
 		}
@@ -78,7 +80,7 @@ func newChart(m month, rows []budget.Row) chart {
 	return c
 }
 
-// rank orders the models by what they took; those after the fifth are one.
+// rank orders the models by their tokens. If there are more than maxSeries, the last series is the sum of the rest.
 func rank(rows []budget.Row) []series {
 	tokens := map[string]int64{}
 	for _, r := range rows {
@@ -88,7 +90,9 @@ func rank(rows []budget.Row) []series {
 	for name, n := range tokens {
 		all = append(all, series{Name: name, Tokens: n})
 	}
-	slices.SortFunc(all, func(a, b series) int { return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(all, func(a, b series) int {
+		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name))
+	})
 	if len(all) > maxSeries {
 		rest := series{Name: "other models"}
 		for _, s := range all[maxSeries-1:] {
@@ -102,16 +106,16 @@ func rank(rows []budget.Row) []series {
 	return all
 }
 
-// draw places bars, lines and labels.
+// draw computes the positions of bars, lines and labels.
 func (c *chart) draw() {
-	var most int64
+	var highest int64
 	for _, d := range c.Days {
-		most = max(most, d.Total)
+		highest = max(highest, d.Total)
 	}
-	top := roundUp(most)
+	top := roundUp(highest)
 	for i := range 3 {
 		share := float64(i) / 2
-		c.Lines = append(c.Lines, gridline{Y: 100 - 100*share, Text: short(int64(share * float64(top)))})
+		c.Lines = append(c.Lines, gridline{Y: 100 - 100*share, Text: formatShort(int64(share * float64(top)))})
 	}
 	slot := 100 / float64(len(c.Days))
 	for i, d := range c.Days {
@@ -128,13 +132,13 @@ func (c *chart) draw() {
 				X: slot * (float64(i) + .12), Width: slot * .76,
 				Y: 100 - 100*float64(below)/float64(top), Height: 100 * float64(n) / float64(top),
 				Series: c.Series[at].Number,
-				Title:  fmt.Sprintf("%s, %s: %s tokens", d.Day, c.Series[at].Name, number(n)),
+				Title:  fmt.Sprintf("%s, %s: %s tokens", d.Day, c.Series[at].Name, formatNumber(n)),
 			})
 		}
 	}
 }
 
-// roundUp is the next number of one digit, or of 1, 2 or 5 tenths above it, that is even when halved.
+// roundUp rounds n up to a number that is round when halved too, since the middle gridline is at half of it.
 func roundUp(n int64) int64 {
 	if n <= 2 {
 		return 2
@@ -146,17 +150,4 @@ func roundUp(n int64) int64 {
 		}
 	}
 	return n
-}
-
-// short is a count for where there is little room: 950, 1.2k, 30M.
-func short(n int64) string {
-	for _, unit := range []struct {
-		size int64
-		name string
-	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if n >= unit.size {
-			return strconv.FormatFloat(math.Round(float64(n)/float64(unit.size)*10)/10, 'f', -1, 64) + unit.name
-		}
-	}
-	return strconv.FormatInt(n, 10)
 }

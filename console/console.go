@@ -1,19 +1,22 @@
-// Package console is what people see in a browser: accounts and their keys, usage, administration. Pages are rendered
-// here and work without scripts; the scripts beside them only make some of them alive. Nothing comes from another
-// origin, and nothing is stored in a browser but the session's cookie and the choice of light or dark.
+// Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
+// administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
+// from another origin, and stores nothing in the browser but the session cookie and the choice of a light or dark
+// theme.
 //
-// A page is a row in the table of routes.go, a handler, and a template. What all have in common is done once: who is
-// signed in and whether that is enough (visit.go), the defences of a browser (security.go), the layout (pages.go).
+// A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
+// security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
+// check) and problem.go (errors and panics); templates.go renders pages in the common layout.
+//
+// The rules themselves are left to other packages: identity, budget and fleet decide what a user may change, and the
+// API's server answers the completions of the workbench.
 package console
 
 import (
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
 	"basegate/budget"
@@ -23,14 +26,14 @@ import (
 	"basegate/identity"
 )
 
-// Settings are what a new configuration may change.
+// Settings are the part of the configuration that a reload may change.
 type Settings struct {
-	PublicURL       *url.URL                   // what browsers and clients call the gateway
-	ClientAddress   func(*http.Request) string // where a request came from
-	FeedbackWebhook *url.URL                   // told of feedback; nil: nobody is
+	PublicURL       *url.URL                   // of the gateway, for browsers and clients
+	ClientAddress   func(*http.Request) string // returns the address of a request's client
+	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
 }
 
-// Deps are what a Console shows and changes. All are needed, but Warm.
+// Deps are the parts of the gateway that a Console uses. All are required, except Warm.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -38,84 +41,48 @@ type Deps struct {
 	AuditLog  *identity.AuditLog
 	Ledger    *budget.Ledger
 	Fleet     *fleet.Fleet
-	DB        *database.DB      // of what the console keeps itself
-	Transport http.RoundTripper // to the feedback's webhook
+	DB        *database.DB      // stores feedback and saved prompts
+	Transport http.RoundTripper // for the feedback webhook
 	Log       *zap.Logger
-	Warm      Warmer // nil: models cannot be warmed from here
+	Warm      Warmer // nil if models cannot be started from the console
 	Completer Completer
 }
 
 // Console serves the pages. It is safe for concurrent use.
 type Console struct {
-	settings atomic.Pointer[Settings]
-	keys     *identity.Keys
-	accounts *identity.Accounts
-	sessions *identity.Sessions
-	auditLog *identity.AuditLog
-	ledger   *budget.Ledger
-	fleet    *fleet.Fleet
-	db       *database.DB
-	warm     Warmer
-	complete Completer
-	texts    tokenTexts
-	log      *zap.Logger
-	clock    func() time.Time
-	client   *http.Client
-	forms    formLimiter // of clients that are not signed in
-	pages    pages
-	tutorial []docs.Page
-	assets   assets
-	handler  http.Handler
+	settings    atomic.Pointer[Settings]
+	keys        *identity.Keys
+	accounts    *identity.Accounts
+	sessions    *identity.Sessions
+	auditLog    *identity.AuditLog
+	ledger      *budget.Ledger
+	fleet       *fleet.Fleet
+	db          *database.DB
+	warm        Warmer
+	completer   Completer
+	tokenTexts  tokenTexts
+	log         *zap.Logger
+	clock       func() time.Time
+	webhook     *http.Client
+	formLimiter formLimiter // for clients that are not signed in
+	crossOrigin *http.CrossOriginProtection
+	templates   templates
+	tutorial    []docs.Page
+	assets      assets
 }
 
-// New makes a Console.
-func New(s Settings, p Deps) *Console {
+// New returns a Console that serves no route before Mount.
+func New(s Settings, d Deps) *Console {
 	c := &Console{
-		keys: p.Keys, accounts: p.Accounts, sessions: p.Sessions, auditLog: p.AuditLog,
-		ledger: p.Ledger, fleet: p.Fleet, db: p.DB, warm: p.Warm, complete: p.Completer, log: p.Log,
-		clock: time.Now, client: &http.Client{Transport: p.Transport}, assets: readAssets(),
+		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
+		ledger: d.Ledger, fleet: d.Fleet, db: d.DB, warm: d.Warm, completer: d.Completer, log: d.Log,
+		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
+		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 	}
 	c.settings.Store(&s)
-	c.pages = readPages(c.assets)
-	c.tutorial = readTutorial()
-	mux := http.NewServeMux()
-	for _, r := range routes {
-		mux.Handle(r.pattern, c.serve(r))
-	}
-	mux.Handle("GET "+staticPath, c.assets)
-	mux.Handle("/", c.serve(route{access: anyone, handler: (*Console).notFound}))
-	c.handler = c.defend(mux)
+	c.templates = parseTemplates(c.assets)
 	return c
 }
 
-// Reload takes over other settings.
+// Reload replaces the settings. Forms are still accepted from the origin of the public URL that New got.
 func (c *Console) Reload(s Settings) { c.settings.Store(&s) }
-
-// Handler serves every page.
-func (c *Console) Handler() http.Handler { return c.handler }
-
-// Mount registers the pages on e, and everything beside them, so that a path below a page that does not exist is
-// refused with a page.
-func (c *Console) Mount(e *echo.Echo) {
-	handler := echo.WrapHandler(c.handler)
-	e.Any("/", handler)
-	for _, first := range firstSegments() {
-		e.Any("/"+first, handler)
-		e.Any("/"+first+"/*", handler)
-	}
-}
-
-// firstSegments are what the paths of the routes begin with.
-func firstSegments() []string {
-	seen := map[string]bool{"": true}
-	var all []string
-	for _, r := range append([]route{{pattern: "GET " + staticPath}}, routes...) {
-		_, path, _ := strings.Cut(r.pattern, " ")
-		first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-		if !seen[first] && !strings.HasPrefix(first, "{") {
-			seen[first] = true
-			all = append(all, first)
-		}
-	}
-	return all
-}

@@ -13,36 +13,36 @@ import (
 	"basegate/quota"
 )
 
-// overview is the dashboard.
-type overview struct {
-	Warnings []string // what does not work at the moment, and until when
-	Total    standing
-	Keys     []keyRow
-	Gone     []keyRow // revoked
-	Models   []modelRow
-	CanWarm  bool
+// dashboardPage is the data of the dashboard.
+type dashboardPage struct {
+	Warnings    []string // why requests are refused, and until when
+	Total       gauges   // of the account
+	Keys        []keyRow // that are not revoked
+	RevokedKeys []keyRow
+	Models      []modelRow
+	CanWarm     bool // models can be started from the console
 }
 
-// keyRow is a key as the dashboard shows it.
+// keyRow is one key of a table.
 type keyRow struct {
 	identity.Key
-	standing
+	gauges
 	LastUse time.Time
 	Form    capFields
 }
 
-// standing is what a key or an account has taken of its caps.
-type standing struct {
+// gauges show the usage of a key or an account in the current windows.
+type gauges struct {
 	Month, Day, Input, Output gauge
 }
 
-// gauge is one cap and what counts against it.
+// gauge shows the usage of one cap.
 type gauge struct {
-	Used    int64
-	Bounded bool
-	Limit   int64
+	Used    int64   // tokens
+	Bounded bool    // there is a limit
+	Limit   int64   // tokens
 	Percent float64 // of the limit, at most 100
-	Level   string  // near, full, or empty
+	Level   string  // CSS class: near, full, or empty
 }
 
 func newGauge(used int64, c quota.Cap) gauge {
@@ -64,54 +64,55 @@ func newGauge(used int64, c quota.Cap) gauge {
 	return g
 }
 
-// nearPercent is from where on a cap is nearly used up.
+// nearPercent is the usage from which on a cap is shown as nearly used up.
 const nearPercent = 85
 
-func newStanding(s budget.WindowTotals, c quota.Caps) standing {
-	return standing{
-		Month:  newGauge(s.Month(), c.MonthTotal),
-		Day:    newGauge(s.Day, c.DayTotal),
-		Input:  newGauge(s.MonthInput, c.MonthInput),
-		Output: newGauge(s.MonthOutput, c.MonthOutput),
+func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
+	return gauges{
+		Month:  newGauge(t.Month(), c.MonthTotal),
+		Day:    newGauge(t.Day, c.DayTotal),
+		Input:  newGauge(t.MonthInput, c.MonthInput),
+		Output: newGauge(t.MonthOutput, c.MonthOutput),
 	}
 }
 
-func (c *Console) dashboard(v *visit) error {
-	data, err := c.overview(v.r.Context(), v.account)
+func (c *Console) dashboard(r *request) error {
+	page, err := c.dashboardPage(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
-	return c.render(v, "dashboard", "Dashboard", data)
+	return c.render(r, "dashboard", "Dashboard", page)
 }
 
-func (c *Console) overview(ctx context.Context, a identity.Account) (overview, error) {
-	o := overview{
-		Total:  newStanding(c.ledger.AccountTotals(a.ID), a.Caps),
+func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashboardPage, error) {
+	page := dashboardPage{
+		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
 	}
-	all, err := c.keyRows(ctx, a.ID)
+	keys, err := c.keyRows(ctx, a.ID)
 	if err != nil {
-		return o, err
+		return page, err
 	}
-	for _, k := range all {
+	for _, k := range keys {
 		if k.State == identity.KeyRevoked {
-			o.Gone = append(o.Gone, k)
+			page.RevokedKeys = append(page.RevokedKeys, k)
 			continue
 		}
-		o.Keys = append(o.Keys, k)
+		page.Keys = append(page.Keys, k)
 	}
-	o.Warnings = c.warnings(a, o)
-	return o, nil
+	page.Warnings = c.warnings(a, page)
+	return page, nil
 }
 
+// keyRows returns the keys of an account with their usage.
 func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error) {
-	owned, err := c.keys.ListOf(ctx, account)
+	keys, err := c.keys.ListOf(ctx, account)
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]keyRow, len(owned))
-	for i, k := range owned {
-		rows[i] = keyRow{Key: k, standing: newStanding(c.ledger.KeyTotals(k.ID), k.Caps), Form: newCapFields(k.Caps)}
+	rows := make([]keyRow, len(keys))
+	for i, k := range keys {
+		rows[i] = keyRow{Key: k, gauges: newGauges(c.ledger.KeyTotals(k.ID), k.Caps), Form: newCapFields(k.Caps)}
 		if rows[i].LastUse, err = c.ledger.LastUse(ctx, k.ID); err != nil {
 			return nil, err
 		}
@@ -119,26 +120,26 @@ func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error)
 	return rows, nil
 }
 
-// warnings tell in words why requests are refused now: a budget that is used up, a model that does not answer.
-func (c *Console) warnings(a identity.Account, o overview) []string {
-	var all []string
-	whole := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.ledger.Exhausted(whole); e != nil {
-		all = append(all, capHit("your account", "No key works", e))
+// warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.
+func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
+	var warnings []string
+	account := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
+	if e := c.ledger.Exhausted(account); e != nil {
+		warnings = append(warnings, budgetWarning("your account", "No key works", e))
 	}
-	for _, k := range o.Keys {
-		one := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Exhausted(one); e != nil && k.State == identity.KeyActive {
-			all = append(all, capHit("the key "+k.Name, "It is refused", e))
+	for _, k := range page.Keys {
+		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
+		if e := c.ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
+			warnings = append(warnings, budgetWarning("the key "+k.Name, "It is refused", e))
 		}
 	}
-	for _, m := range o.Models {
+	for _, m := range page.Models {
 		if m.Down {
-			all = append(all, fmt.Sprintf("The model %s does not answer: none of its backends does. Requests to it fail until "+
-				"one is back, and are worth trying again in a few minutes.", m.ID))
+			warnings = append(warnings, fmt.Sprintf("The model %s does not answer: none of its backends does. "+
+				"Requests to it fail until one is back, and are worth trying again in a few minutes.", m.ID))
 		}
 	}
-	return all
+	return warnings
 }
 
 var (
@@ -146,42 +147,48 @@ var (
 	meterNames  = map[budget.Meter]string{budget.Total: "", budget.Input: " input", budget.Output: " output"}
 )
 
-// capHit says which budget is used up, what that does, and until when.
-func capHit(whose, effect string, e *budget.Exceeded) string {
-	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. %s until %s, 00:00 UTC, or until the budget is raised.",
-		windowNames[e.Window], meterNames[e.Meter], whose, number(e.Used), number(e.Limit), effect,
+// budgetWarning says which budget is used up, with what effect, and until when.
+func budgetWarning(owner, effect string, e *budget.Exceeded) string {
+	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. "+
+		"%s until %s, 00:00 UTC, or until the budget is raised.",
+		windowNames[e.Window], meterNames[e.Meter], owner, formatNumber(e.Used), formatNumber(e.Limit), effect,
 		e.ResetsAt.Format("2 January"))
 }
 
-// capFields are caps as a form has them: digits, or empty for unbounded.
+// capFields are the form fields of caps: digits, or empty for unbounded.
 type capFields struct {
 	Month, Day, Input, Output string
 }
 
 func newCapFields(c quota.Caps) capFields {
-	text := func(limit quota.Cap) string {
+	format := func(limit quota.Cap) string {
 		if !limit.Bounded() {
 			return ""
 		}
 		return limit.String()
 	}
-	return capFields{text(c.MonthTotal), text(c.DayTotal), text(c.MonthInput), text(c.MonthOutput)}
+	return capFields{format(c.MonthTotal), format(c.DayTotal), format(c.MonthInput), format(c.MonthOutput)}
 }
 
-// caps reads the caps of a form.
-func (v *visit) caps() (c quota.Caps, err error) {
-	for _, one := range []struct {
-		to   *quota.Cap
-		name string
+// capFields returns the caps of a form as the user has entered them.
+func (r *request) capFields() capFields {
+	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output")}
+}
+
+// caps parses the caps of a form.
+func (r *request) caps() (c quota.Caps, err error) {
+	for _, f := range []struct {
+		limit *quota.Cap
+		name  string
 	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
-		if *one.to, err = parseCap(v.field(one.name)); err != nil {
+		if *f.limit, err = parseCap(r.field(f.name)); err != nil {
 			return c, err
 		}
 	}
 	return c, nil
 }
 
-// parseCap reads a number of tokens as people write it: 1000000, 1 000 000, 1,000,000, 500k, 20M.
+// parseCap parses a number of tokens in one of the ways that people write it: 1000000, 1 000 000, 1,000,000, 500k, 20M.
 func parseCap(text string) (quota.Cap, error) {
 	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
 	if digits == "" || strings.EqualFold(digits, "unbounded") {
@@ -204,5 +211,5 @@ func parseCap(text string) (quota.Cap, error) {
 	return quota.Limit(n * unit), nil
 }
 
-// maxCap is far beyond what anybody spends, and far from an overflow.
+// maxCap is the highest cap in tokens: more than any account spends, and far from an overflow.
 const maxCap = 1e15

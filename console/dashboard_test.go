@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
-	"strings"
+	"slices"
 	"testing"
 
 	"basegate/budget"
@@ -14,18 +14,19 @@ import (
 	"basegate/quota"
 )
 
-func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
+func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	got := b.post("/keys", "name", "laptop", "month", "20M", "day", "500 000", "concurrency", "4")
 	if got.status != http.StatusOK {
-		t.Fatalf("%d %s", got.status, got.body)
+		t.Fatalf("create: got %d %s, want 200", got.status, got.body)
 	}
 	secret := regexp.MustCompile(`acs-bm-[0-9A-Za-z]{43}`).FindString(got.body)
 	i, err := s.keys.Authenticate(secret)
-	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 || i.KeyCaps.MonthTotal != quota.Limit(20e6) || i.KeyCaps.DayTotal != quota.Limit(500_000) {
-		t.Errorf("the key is %+v, %v", i, err)
+	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 ||
+		i.KeyCaps.MonthTotal != quota.Limit(20e6) || i.KeyCaps.DayTotal != quota.Limit(500_000) {
+		t.Errorf("got key %+v, %v, want what the form said", i, err)
 	}
 	has(t, got.body, "curl -s http://basegate.example.org/v1/completions", "Bearer "+secret)
 	page := b.get("/dashboard").body
@@ -33,12 +34,14 @@ func TestAKeyIsMadeAndItsSecretShownOnce(t *testing.T) {
 	lacks(t, page, secret)
 }
 
-func TestAKeyThatCannotBeIsRefusedInWords(t *testing.T) {
+func TestInvalidKeyIsRefusedWithAReason(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1000) })
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
+		f.Caps.MonthTotal = quota.Limit(1000)
+	})
 	must(t, err)
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	for _, c := range []struct{ name, month, concurrency, want string }{
 		{"", "", "", "it is empty"},
 		{"x", "many", "", "A budget is a number of tokens"},
@@ -50,13 +53,13 @@ func TestAKeyThatCannotBeIsRefusedInWords(t *testing.T) {
 	} {
 		got := b.post("/keys", "name", c.name, "month", c.month, "concurrency", c.concurrency)
 		if got.status != http.StatusUnprocessableEntity {
-			t.Errorf("%+v: %d", c, got.status)
+			t.Errorf("%+v: got %d, want 422", c, got.status)
 		}
 		has(t, got.body, c.want, `role="alert"`)
 	}
 	all, err := s.keys.List(t.Context())
 	if err != nil || len(all) != 0 {
-		t.Errorf("keys: %v %v", all, err)
+		t.Errorf("got keys %v, %v, want none", all, err)
 	}
 }
 
@@ -64,43 +67,40 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, secret := s.key("ada@example.org", "laptop")
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	for _, c := range []struct {
-		change string
+		action string
 		want   error
 	}{{"pause", identity.ErrKeyPaused}, {"resume", nil}, {"revoke", identity.ErrKeyRevoked}} {
-		if c.change == "revoke" {
+		if c.action == "revoke" {
 			got := b.post("/keys/"+k.ID, "name", "desk", "month", "7")
-			if changed, err := s.keys.Find(t.Context(), k.ID); err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
-				t.Errorf("change: %d, %+v, %v", got.status, changed, err)
+			changed, err := s.keys.Find(t.Context(), k.ID)
+			if err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
+				t.Errorf("change: got %d and key %+v, %v, want the name and the cap of the form", got.status, changed, err)
 			}
 		}
-		if got := b.post("/keys/" + k.ID + "/" + c.change); got.status != http.StatusSeeOther {
-			t.Errorf("%s: %d %s", c.change, got.status, got.body)
-		}
+		wantStatus(t, c.action, b.post("/keys/"+k.ID+"/"+c.action), http.StatusSeeOther)
 		if _, err := s.keys.Authenticate(secret); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", c.change, err)
+			t.Errorf("authenticate after %s: got %v, want %v", c.action, err, c.want)
 		}
 	}
-	if got := b.post("/keys/" + k.ID + "/resume"); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "final") {
-		t.Errorf("resume what is revoked: %d", got.status)
-	}
-	if got := b.post("/keys/" + k.ID + "/paint"); got.status != http.StatusNotFound {
-		t.Errorf("an unknown change: %d", got.status)
-	}
+	resumed := b.post("/keys/" + k.ID + "/resume")
+	wantStatus(t, "resume a revoked key", resumed, http.StatusUnprocessableEntity)
+	has(t, resumed.body, "final")
+	wantStatus(t, "an unknown action", b.post("/keys/"+k.ID+"/paint"), http.StatusNotFound)
 	has(t, b.get("/dashboard").body, "1 revoked key")
 	changes, err := s.auditLog.List(t.Context(), 1)
 	if err != nil || changes[0].Actor != "ada@example.org" || changes[0].Action != "revoke key" {
-		t.Errorf("the audit log says %+v, %v", changes, err)
+		t.Errorf("got audit log %+v, %v", changes, err)
 	}
 }
 
-func TestTheDashboardShowsSpendAndTellsWhatIsUsedUp(t *testing.T) {
+func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
-	s.use(k, budget.Request{}, 1200, 34, "")
-	b := s.as("ada@example.org")
+	s.addRequest(k, budget.Request{}, 1200, 34, "")
+	b := s.signIn("ada@example.org")
 	page := b.get("/dashboard").body
 	has(t, page, "1\u202f234")
 	lacks(t, page, "is used up")
@@ -109,39 +109,40 @@ func TestTheDashboardShowsSpendAndTellsWhatIsUsedUp(t *testing.T) {
 	has(t, b.get("/dashboard").body, "1\u202f234", "of 2\u202f468", `width="50%"`)
 	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
 	must(t, err)
-	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(1234) })
+	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
+		f.Caps.DayTotal = quota.Limit(1234)
+	})
 	must(t, err)
 	has(t, b.get("/dashboard").body,
 		"The monthly input budget of the key laptop is used up: 1\u202f200 of 1\u202f000 tokens.",
 		"The daily budget of your account is used up: 1\u202f234 of 1\u202f234 tokens. No key works until")
 }
 
-func TestAModelThatIsDownIsToldInWords(t *testing.T) {
+func TestDashboardWarnsOfAModelThatIsDown(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	page := s.as("ada@example.org").get("/dashboard").body
+	page := s.signIn("ada@example.org").get("/dashboard").body
 	has(t, page, "The model llama-8b does not answer")
 	lacks(t, page, "127.0.0.1:9", "Warm</button>")
 }
 
-func TestAModelIsWarmedWhereItCanBe(t *testing.T) {
-	var asked []string
+func TestModelIsWarmedOnRequest(t *testing.T) {
+	var warmed []string
 	s := newSite(t, func(_ *console.Settings, p *console.Deps) {
 		p.Warm = func(_ context.Context, id string) error {
-			asked = append(asked, id)
+			warmed = append(warmed, id)
 			return nil
 		}
 	})
 	s.account("ada@example.org", false)
-	b := s.as("ada@example.org")
-	if got := b.post("/models/llama-8b/warm"); got.status != http.StatusSeeOther || len(asked) != 1 || asked[0] != "llama-8b" {
-		t.Errorf("%d, asked for %v", got.status, asked)
+	b := s.signIn("ada@example.org")
+	wantStatus(t, "warm", b.post("/models/llama-8b/warm"), http.StatusSeeOther)
+	if !slices.Equal(warmed, []string{"llama-8b"}) {
+		t.Errorf("got %v warmed, want llama-8b once", warmed)
 	}
 	changes, err := s.auditLog.List(t.Context(), 1)
 	if err != nil || changes[0].Action != "warm model" || changes[0].Actor != "ada@example.org" {
-		t.Errorf("the audit log says %+v, %v", changes, err)
+		t.Errorf("got audit log %+v, %v", changes, err)
 	}
-	if got := b.post("/models/nothing/warm"); got.status != http.StatusNotFound {
-		t.Errorf("no such model: %d", got.status)
-	}
+	wantStatus(t, "an unknown model", b.post("/models/nothing/warm"), http.StatusNotFound)
 }

@@ -6,18 +6,18 @@ import (
 	"basegate/quota"
 )
 
-// Routes lists the patterns of all routes.
+// Routes returns the method and the path of every route, with a space between them.
 func Routes() []string {
 	var all []string
 	for _, r := range routes {
-		all = append(all, r.pattern)
+		all = append(all, r.method+" "+r.path)
 	}
 	return all
 }
 
-// Outlook is what is said of how a month will end.
-func Outlook(begin, now time.Time, used int64, limit quota.Cap) string {
-	return outlookWords(month{begin}, used, limit, now)
+// ForecastText exports forecastText.
+func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
+	return forecastText(month{begin}, used, limit, now)
 }
 
 // The limits of forms that are sent without signing in.

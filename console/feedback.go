@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,64 +18,65 @@ import (
 	"basegate/database"
 )
 
-// The bounds of feedback, in characters.
+// Limits of feedback.
 const (
-	maxMessage   = 5000
-	maxRequestID = 100
-	maxPage      = 300
+	maxMessage   = 5000 // characters
+	maxRequestID = 100  // characters
+	maxPagePath  = 300  // bytes
 )
 
-// feedback is what somebody has written.
+// feedback is a message to the administrators.
 type feedback struct {
 	Time      time.Time
-	AccountID string // empty where nobody was signed in
+	AccountID string // empty if nobody was signed in
 	Email     string // of that account
-	Page      string // where it was written
-	RequestID string // what it is about; may be empty
+	Page      string // path of the page it was sent from
+	RequestID string // of the request it is about; may be empty
 	Message   string
 }
 
-// feedbackForm is the page on which it is written.
+// feedbackForm is the data of the feedback page.
 type feedbackForm struct {
 	Page, RequestID, Message string
 	Problem                  string
 }
 
-func (c *Console) feedbackPage(v *visit) error {
-	return c.render(v, "feedback", "Feedback", feedbackForm{Page: local(v.query("page")), RequestID: v.query("request_id")})
+func (c *Console) feedbackPage(r *request) error {
+	form := feedbackForm{Page: localPath(r.query("page")), RequestID: r.query("request_id")}
+	return c.render(r, "feedback", "Feedback", form)
 }
 
-func (c *Console) sendFeedback(v *visit) error {
-	if !v.signedIn() {
-		if retryIn := c.forms.allow(c.settings.Load().ClientAddress(v.r)); retryIn > 0 {
+func (c *Console) sendFeedback(r *request) error {
+	if !r.signedIn() {
+		if retryIn := c.formLimiter.allow(c.settings.Load().ClientAddress(r.Request())); retryIn > 0 {
 			return errTooOften(retryIn)
 		}
 	}
 	f := feedback{
-		Time: c.clock(), AccountID: v.account.ID, Email: v.account.Email,
-		Page: local(v.field("page")), RequestID: v.field("request_id"), Message: v.field("message"),
+		Time: c.clock(), AccountID: r.account.ID, Email: r.account.Email,
+		Page: localPath(r.field("page")), RequestID: r.field("request_id"), Message: r.field("message"),
 	}
-	if problem := f.problem(); problem != "" {
+	if problem := f.validate(); problem != "" {
 		form := feedbackForm{f.Page, f.RequestID, f.Message, problem}
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
 	}
-	if err := c.storeFeedback(v.r.Context(), f); err != nil {
+	if err := c.storeFeedback(r.ctx(), f); err != nil {
 		return err
 	}
-	c.announce(v.r.Context(), f)
-	return c.render(v, "feedback-sent", "Feedback", f)
+	c.callWebhook(r.ctx(), f)
+	return c.render(r, "feedback-sent", "Feedback", f)
 }
 
-// problem says what is wrong with it, or nothing.
-func (f feedback) problem() string {
+// validate returns what is wrong with the feedback, or an empty string.
+func (f feedback) validate() string {
 	switch {
 	case f.Message == "":
 		return "There is nothing in it. Write what you have noticed."
 	case !utf8.ValidString(f.Message + f.RequestID + f.Page):
 		return "This is not text."
 	case utf8.RuneCountInString(f.Message) > maxMessage:
-		return "It is too long: up to " + number(maxMessage) + " characters are taken."
-	case utf8.RuneCountInString(f.RequestID) > maxRequestID || len(f.Page) > maxPage:
+		return "It is too long: up to " + formatNumber(maxMessage) + " characters are taken."
+	case utf8.RuneCountInString(f.RequestID) > maxRequestID || len(f.Page) > maxPagePath:
 		return "This is no request id. One begins with req_ and stands in the header X-Request-Id of every answer."
 	}
 	return ""
@@ -83,7 +85,8 @@ func (f feedback) problem() string {
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
 	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text, "fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
+		_, err := tx.ExecContext(ctx, text,
+			"fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
 		return err
 	})
 	if err != nil {
@@ -92,10 +95,10 @@ func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 	return nil
 }
 
-// received lists the last feedback, the newest first.
-func (c *Console) received(ctx context.Context, most int) ([]feedback, error) {
+// listFeedback returns the last feedback, the newest first.
+func (c *Console) listFeedback(ctx context.Context, limit int) ([]feedback, error) {
 	const text = `SELECT time, account_id, page, request_id, message FROM feedback ORDER BY time DESC, id DESC LIMIT $1`
-	rows, err := c.db.Read().QueryContext(ctx, text, most)
+	rows, err := c.db.Read().QueryContext(ctx, text, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read feedback: %w", err)
 	}
@@ -116,55 +119,56 @@ func (c *Console) received(ctx context.Context, most int) ([]feedback, error) {
 	return all, nil
 }
 
-// webhookTimeout bounds how long whoever sends feedback waits for the webhook.
+// webhookTimeout limits how long the response waits for the webhook.
 const webhookTimeout = 3 * time.Second
 
-// announce tells the webhook, where one is configured. It is stored by then, so a webhook that fails is logged and
-// nobody's concern who has written it.
-func (c *Console) announce(ctx context.Context, f feedback) {
-	hook := c.settings.Load().FeedbackWebhook
-	if hook == nil {
+// callWebhook sends the feedback to the webhook, if one is configured. The feedback is already stored, so an error of
+// the webhook is only logged.
+func (c *Console) callWebhook(ctx context.Context, f feedback) {
+	webhook := c.settings.Load().FeedbackWebhook
+	if webhook == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
 	defer cancel()
-	body, err := json.Marshal(f.announcement())
+	body, err := json.Marshal(f.webhookBody())
 	if err != nil {
-		c.log.Warn("announce feedback", zap.Error(err))
+		c.log.Warn("encode feedback for the webhook", zap.Error(err))
 		return
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, hook.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, webhook.String(), bytes.NewReader(body))
 	if err == nil {
 		req.Header.Set("Content-Type", "application/json")
-		err = c.post(req)
+		err = c.sendToWebhook(req)
 	}
-	if err != nil { // the error of the client names the address, which may be a secret
-		c.log.Warn("the feedback webhook has failed", zap.String("host", hook.Host))
+	if err != nil { // the error contains the URL, which may hold a secret
+		c.log.Warn("feedback webhook failed", zap.String("host", webhook.Host))
 	}
 }
 
-func (c *Console) post(req *http.Request) error {
-	resp, err := c.client.Do(req)
+func (c *Console) sendToWebhook(req *http.Request) error {
+	resp, err := c.webhook.Do(req)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	defer resp.Body.Close()
-	if _, err := io.CopyN(io.Discard, resp.Body, 4<<10); err != nil && err != io.EOF { //nolint:errorlint // CopyN returns it as it is
-		return fmt.Errorf("read answer: %w", err)
+	if _, err := io.CopyN(io.Discard, resp.Body, 4<<10); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read response: %w", err)
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("it answered %d", resp.StatusCode)
+		return fmt.Errorf("status %d", resp.StatusCode)
 	}
 	return nil
 }
 
-// announcement is what a webhook gets. Chat servers show "text" (Slack, Mattermost) or "content" (Discord).
-func (f feedback) announcement() map[string]string {
-	from := f.Email
-	if from == "" {
-		from = "somebody who is not signed in"
+// webhookBody returns the JSON fields that the webhook receives. Chat servers show "text" (Slack, Mattermost) or
+// "content" (Discord).
+func (f feedback) webhookBody() map[string]string {
+	sender := f.Email
+	if sender == "" {
+		sender = "somebody who is not signed in"
 	}
-	lines := []string{"Feedback from " + from + ", on " + f.Page}
+	lines := []string{"Feedback from " + sender + ", on " + f.Page}
 	if f.RequestID != "" {
 		lines = append(lines, "Request "+f.RequestID)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/tidwall/gjson"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -30,12 +31,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const password = "correct horse battery"
 
-// site is a console on a socket, over a real database.
+// site is a console that listens on a socket and has a database of its own.
 type site struct {
 	*console.Console
 	t        *testing.T
 	url      string
-	path     string // of the database
+	path     string // of the database file
 	db       *database.DB
 	keys     *identity.Keys
 	accounts *identity.Accounts
@@ -45,6 +46,8 @@ type site struct {
 	fleet    *fleet.Fleet
 }
 
+// newSite starts a console whose only model has no backend that answers. The functions may change its settings and
+// dependencies first.
 func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *site {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "console.db")
@@ -71,16 +74,18 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" },
 	}
-	parts := console.Deps{
+	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
 		Ledger: s.ledger, Fleet: s.fleet, DB: db, Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+		Completer: unauthorizedCompleter{},
 	}
-	parts.Completer = refuser{}
 	for _, c := range change {
-		c(&settings, &parts)
+		c(&settings, &deps)
 	}
-	s.Console = console.New(settings, parts)
-	server := httptest.NewServer(s.Handler())
+	s.Console = console.New(settings, deps)
+	e := echo.New()
+	s.Mount(e)
+	server := httptest.NewServer(e)
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
@@ -90,10 +95,10 @@ var fleetSettings = fleet.Settings{
 	Breaker: breaker.Settings{ConsecutiveFailures: 5, OpenFor: time.Minute, HalfOpenRequests: 1},
 }
 
-// reload gives the fleet other models.
+// reload replaces the models of the fleet.
 func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSettings) }
 
-// account makes an account with the password.
+// account creates an account with the password.
 func (s *site) account(email string, admin bool) identity.Account {
 	s.t.Helper()
 	a, err := s.accounts.Create(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
@@ -102,7 +107,7 @@ func (s *site) account(email string, admin bool) identity.Account {
 	return a
 }
 
-// browser keeps cookies, and says where its requests come from, as browsers do.
+// browser is an HTTP client that stores cookies and sends Sec-Fetch-Site.
 type browser struct {
 	*site
 	client *http.Client
@@ -120,29 +125,29 @@ func (s *site) browser() *browser {
 	return &browser{site: s, client: client}
 }
 
-// as is a browser in which the account is signed in.
-func (s *site) as(email string) *browser {
+// signIn returns a browser in which the account is signed in.
+func (s *site) signIn(email string) *browser {
 	s.t.Helper()
 	b := s.browser()
 	if got := b.post("/sign-in", "email", email, "password", password); got.status != http.StatusSeeOther {
-		s.t.Fatalf("sign in as %s: %d %s", email, got.status, got.body)
+		s.t.Fatalf("sign in as %s: got %d %s, want 303", email, got.status, got.body)
 	}
 	return b
 }
 
-// answer is what a browser got.
-type answer struct {
+// response is an HTTP response with its whole body.
+type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-func (a answer) to() string { return a.header.Get("Location") }
+func (r response) location() string { return r.header.Get("Location") }
 
-func (b *browser) get(path string) answer { return b.send(http.MethodGet, path, nil) }
+func (b *browser) get(path string) response { return b.send(http.MethodGet, path, nil) }
 
-// post sends a form of names and values by turns.
-func (b *browser) post(path string, fields ...string) answer {
+// post sends a form. The fields are names and values in turn.
+func (b *browser) post(path string, fields ...string) response {
 	form := url.Values{}
 	for i := 0; i < len(fields); i += 2 {
 		form.Add(fields[i], fields[i+1])
@@ -150,7 +155,7 @@ func (b *browser) post(path string, fields ...string) answer {
 	return b.send(http.MethodPost, path, form)
 }
 
-func (b *browser) send(method, path string, form url.Values, header ...string) answer {
+func (b *browser) send(method, path string, form url.Values, header ...string) response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(form.Encode()))
 	must(b.t, err)
@@ -166,11 +171,11 @@ func (b *browser) send(method, path string, form url.Values, header ...string) a
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	must(b.t, err)
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// script sends JSON, as the workbench's scripts do.
-func (b *browser) script(method, path, body string) answer {
+// sendJSON sends a JSON body, as the workbench's scripts do.
+func (b *browser) sendJSON(method, path, body string) response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(body))
 	must(b.t, err)
@@ -181,23 +186,24 @@ func (b *browser) script(method, path, body string) answer {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	must(b.t, err)
-	return answer{resp.StatusCode, resp.Header, string(text)}
+	return response{resp.StatusCode, resp.Header, string(text)}
 }
 
-// savePrompt saves one in the workbench and returns its id.
+// savePrompt saves a prompt and returns its id.
 func (b *browser) savePrompt(name, document string) string {
 	b.t.Helper()
-	got := b.script(http.MethodPost, "/console/api/prompts", fmt.Sprintf(`{"name":%q,"model":"llama-8b","document":%s}`, name, document))
+	body := fmt.Sprintf(`{"name":%q,"model":"llama-8b","document":%s}`, name, document)
+	got := b.sendJSON(http.MethodPost, "/console/api/prompts", body)
 	if got.status != http.StatusCreated {
-		b.t.Fatalf("save: %d %s", got.status, got.body)
+		b.t.Fatalf("save prompt: got %d %s, want 201", got.status, got.body)
 	}
 	return gjson.Get(got.body, "id").Str
 }
 
-// refuser stands where no test asks for completions: it knows no key.
-type refuser struct{}
+// unauthorizedCompleter refuses every completion.
+type unauthorizedCompleter struct{}
 
-func (refuser) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
+func (unauthorizedCompleter) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }
 
@@ -208,28 +214,44 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// has fails the test where a text lacks a part.
+// wantStatus fails the test if the response has another status. what names the request.
+func wantStatus(t *testing.T, what string, got response, want int) {
+	t.Helper()
+	if got.status != want {
+		t.Errorf("%s: got %d %s, want %d", what, got.status, got.body, want)
+	}
+}
+
+// wantRedirect fails the test if the response is no redirect to the path.
+func wantRedirect(t *testing.T, what string, got response, path string) {
+	t.Helper()
+	if got.status != http.StatusSeeOther || got.location() != path {
+		t.Errorf("%s: got %d to %q %s, want a redirect to %q", what, got.status, got.location(), got.body, path)
+	}
+}
+
+// has fails the test if a text does not contain one of the parts.
 func has(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
-			t.Errorf("no %q in:\n%s", p, text)
+			t.Errorf("%q is missing in:\n%s", p, text)
 		}
 	}
 }
 
-// lacks fails the test where a text has a part.
+// lacks fails the test if a text contains one of the parts.
 func lacks(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
 		if strings.Contains(text, p) {
-			t.Errorf("there is %q in:\n%s", p, text)
+			t.Errorf("unexpected %q in:\n%s", p, text)
 		}
 	}
 }
 
-// use makes a request of a key that took so many tokens.
-func (s *site) use(k identity.Key, q budget.Request, prompt, completion int64, code string) {
+// addRequest records a request of a key with so many tokens on the ledger.
+func (s *site) addRequest(k identity.Key, q budget.Request, prompt, completion int64, code string) {
 	s.t.Helper()
 	if q.ID == "" {
 		q.ID = "req_" + rand.Text()
@@ -244,10 +266,12 @@ func (s *site) use(k identity.Key, q budget.Request, prompt, completion int64, c
 	if code != "" {
 		status = http.StatusBadGateway
 	}
-	must(s.t, r.Settle(s.t.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: status, Code: code, Backend: "gpu1"}))
+	must(s.t, r.Settle(s.t.Context(), budget.Outcome{
+		Prompt: prompt, Completion: completion, Status: status, Code: code, Backend: "gpu1",
+	}))
 }
 
-// key makes a key of an account.
+// key creates a key of an account.
 func (s *site) key(email, name string) (k identity.Key, secret string) {
 	s.t.Helper()
 	k, secret, err := s.keys.Create(s.t.Context(), identity.NewKey{Email: email, Name: name})

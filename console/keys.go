@@ -11,61 +11,62 @@ import (
 	"basegate/quota"
 )
 
-// newKeyForm is the page on which a key is made.
+// newKeyForm is the form that creates a key.
 type newKeyForm struct {
 	Name        string
 	Caps        capFields
 	Concurrency string
-	Account     quota.Caps // what the key's caps may not exceed
+	Account     quota.Caps // upper limits of the key's caps
 	Problem     string
 }
 
-// madeKey is the page that shows a secret, this once.
-type madeKey struct {
+// createdKey is a new key with its secret, which is shown only once.
+type createdKey struct {
 	identity.Key
 	Secret  string
 	BaseURL string
 	Model   string // for the example
 }
 
-func (c *Console) newKeyPage(v *visit) error {
-	return c.render(v, "new-key", "New key", newKeyForm{Account: v.account.Caps})
+func (c *Console) newKeyPage(r *request) error {
+	return c.render(r, "new-key", "New key", newKeyForm{Account: r.account.Caps})
 }
 
-// createKey answers with the secret itself and no redirect, since the secret is not to be kept anywhere.
-func (c *Console) createKey(v *visit) error {
+// createKey responds with the secret instead of a redirect, because the secret is stored nowhere.
+func (c *Console) createKey(r *request) error {
 	form := newKeyForm{
-		Name: v.field("name"), Concurrency: v.field("concurrency"), Account: v.account.Caps,
-		Caps: capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")},
+		Name: r.field("name"), Concurrency: r.field("concurrency"), Account: r.account.Caps,
+		Caps: r.capFields(),
 	}
-	refused := func(text string) error {
+	reject := func(text string) error {
 		form.Problem = text
-		return c.renderStatus(v, http.StatusUnprocessableEntity, "new-key", "New key", form)
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
 	}
-	caps, err := v.caps()
+	caps, err := r.caps()
 	if err != nil {
-		return refused(err.Error())
+		return reject(err.Error())
 	}
 	concurrency, err := parseConcurrency(form.Concurrency)
 	if err != nil {
-		return refused(err.Error())
+		return reject(err.Error())
 	}
-	key, secret, err := c.keys.Create(v.r.Context(), identity.NewKey{
-		Email: v.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
+	key, secret, err := c.keys.Create(r.ctx(), identity.NewKey{
+		Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
 	})
-	if isRefusal(err) {
-		return refused(sentence(err))
+	if isInputError(err) {
+		return reject(inputErrorText(err))
 	}
 	if err != nil {
 		return err
 	}
-	made := madeKey{Key: key, Secret: secret, BaseURL: c.settings.Load().PublicURL.JoinPath("v1").String()}
-	if all := c.fleet.Models(); len(all) > 0 {
-		made.Model = all[0].ID()
+	created := createdKey{Key: key, Secret: secret, BaseURL: c.settings.Load().PublicURL.JoinPath("v1").String()}
+	if models := c.fleet.Models(); len(models) > 0 {
+		created.Model = models[0].ID()
 	}
-	return c.render(v, "made-key", "New key", made)
+	return c.render(r, "key-created", "New key", created)
 }
 
+// parseConcurrency parses the form field of the concurrency; empty is 0, for the configured one.
 func parseConcurrency(text string) (int, error) {
 	if text == "" {
 		return 0, nil
@@ -77,83 +78,80 @@ func parseConcurrency(text string) (int, error) {
 	return int(n), nil
 }
 
-// ownKey finds a key of the visitor's by its id. Of others' keys nothing is told, not even that they exist.
-func (c *Console) ownKey(v *visit) (identity.Key, error) {
-	id := v.r.PathValue("key")
-	owned, err := c.keys.ListOf(v.r.Context(), v.account.ID)
+// ownKey returns the key in the path if it is the user's own. It does not reveal whether another user has this key.
+func (c *Console) ownKey(r *request) (identity.Key, error) {
+	id := r.param("key")
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return identity.Key{}, err
 	}
-	for _, k := range owned {
+	for _, k := range keys {
 		if k.ID == id {
 			return k, nil
 		}
 	}
-	return identity.Key{}, errNoPage
+	return identity.Key{}, errNotFound
 }
 
-// keyChange is something that is done to a key.
-type keyChange func(*identity.Keys, context.Context, string) (identity.Key, error)
-
-var keyChanges = map[string]keyChange{
+// keyActions are the changes of a key's state, by their names in paths.
+var keyActions = map[string]func(*identity.Keys, context.Context, string) (identity.Key, error){
 	"pause":  (*identity.Keys).Pause,
 	"resume": (*identity.Keys).Resume,
 	"revoke": (*identity.Keys).Revoke,
 }
 
-func (c *Console) changeOwnKey(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) changeOwnKey(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	return c.changeKey(v, k, "/dashboard#keys")
+	return c.changeKey(r, k, "/dashboard#keys")
 }
 
-// changeKey pauses, resumes or revokes, and goes on to a page.
-func (c *Console) changeKey(v *visit, k identity.Key, to string) error {
-	change, ok := keyChanges[v.r.PathValue("change")]
+// changeKey pauses, resumes or revokes a key, and redirects to a page.
+func (c *Console) changeKey(r *request, k identity.Key, next string) error {
+	change, ok := keyActions[r.param("action")]
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if _, err := change(c.keys, v.r.Context(), k.ID); err != nil {
-		if isRefusal(err) {
-			return invalid(sentence(err))
-		}
-		return err
+	if _, err := change(c.keys, r.ctx(), k.ID); err != nil {
+		return asInvalid(err)
 	}
-	return v.redirect(to)
+	return r.redirect(next)
 }
 
-// keyPage is a key whose caps are changed, or that is about to be revoked.
+// keyPage is the data of a key's page, for its owner or for an administrator.
 type keyPage struct {
 	keyRow
 	Account     quota.Caps
 	Concurrency string
 	Problem     string
-	Back        string // where the page came from
-	Action      string // where its forms go
+	Back        string // path of the page that links here
+	Action      string // path that the forms are sent to
 }
 
-func (c *Console) ownKeyPage(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) ownKeyPage(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	return c.keyPage(v, http.StatusOK, keyPage{
-		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: v.account.Caps,
+	return c.showKey(r, http.StatusOK, keyPage{
+		keyRow: keyRow{Key: k, Form: newCapFields(k.Caps)}, Account: r.account.Caps,
 		Concurrency: concurrencyField(k), Back: "/dashboard", Action: "/keys/" + k.ID,
 	})
 }
 
-func (c *Console) keyPage(v *visit, status int, p keyPage) error {
+// showKey renders a key's page with its usage.
+func (c *Console) showKey(r *request, status int, p keyPage) error {
 	var err error
-	if p.LastUse, err = c.ledger.LastUse(v.r.Context(), p.ID); err != nil {
+	if p.LastUse, err = c.ledger.LastUse(r.ctx(), p.ID); err != nil {
 		return err
 	}
-	p.standing = newStanding(c.ledger.KeyTotals(p.ID), p.Caps)
-	return c.renderStatus(v, status, "key", "Key "+p.Name, p)
+	p.gauges = newGauges(c.ledger.KeyTotals(p.ID), p.Caps)
+	return c.renderStatus(r, status, "key", "Key "+p.Name, p)
 }
 
+// concurrencyField formats a key's concurrency as the form has it.
 func concurrencyField(k identity.Key) string {
 	if k.Concurrency == 0 {
 		return ""
@@ -161,45 +159,45 @@ func concurrencyField(k identity.Key) string {
 	return strconv.Itoa(k.Concurrency)
 }
 
-func (c *Console) setOwnKey(v *visit) error {
-	k, err := c.ownKey(v)
+func (c *Console) setOwnKey(r *request) error {
+	k, err := c.ownKey(r)
 	if err != nil {
 		return err
 	}
-	page := keyPage{keyRow: keyRow{Key: k}, Account: v.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
-	return c.setKey(v, page)
+	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account.Caps, Back: "/dashboard", Action: "/keys/" + k.ID}
+	return c.setKey(r, page)
 }
 
-// setKey takes over the fields of a key's form, or shows it again with what is wrong.
-func (c *Console) setKey(v *visit, page keyPage) error {
-	page.Form = capFields{v.field("month"), v.field("day"), v.field("input"), v.field("output")}
-	page.Concurrency = v.field("concurrency")
-	name := v.field("name")
-	caps, err := v.caps()
+// setKey saves the fields of a key's form. If one is invalid, it shows the form again.
+func (c *Console) setKey(r *request, page keyPage) error {
+	page.Form = r.capFields()
+	page.Concurrency = r.field("concurrency")
+	name := r.field("name")
+	caps, err := r.caps()
 	var concurrency int
 	if err == nil {
 		concurrency, err = parseConcurrency(page.Concurrency)
 	}
 	if err != nil {
 		page.Problem = err.Error()
-		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+		return c.showKey(r, http.StatusUnprocessableEntity, page)
 	}
-	_, err = c.keys.Set(v.r.Context(), page.ID, func(f *identity.KeyFields) {
+	_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
 		f.Name, f.Caps, f.Concurrency = name, caps, concurrency
 	})
-	if isRefusal(err) {
-		page.Problem = sentence(err)
-		return c.keyPage(v, http.StatusUnprocessableEntity, page)
+	if isInputError(err) {
+		page.Problem = inputErrorText(err)
+		return c.showKey(r, http.StatusUnprocessableEntity, page)
 	}
 	if err != nil {
 		return err
 	}
-	return v.redirect(page.Back)
+	return r.redirect(page.Back)
 }
 
-// Curl is a line that asks for a completion with the key.
-func (m madeKey) Curl() string {
+// Curl returns a shell command that requests a completion with the key.
+func (k createdKey) Curl() string {
 	return fmt.Sprintf("curl -s %s/completions \\\n  -H \"Authorization: Bearer %s\" -H \"Content-Type: application/json\" \\\n"+
 		"  -d '{\"model\": %q, \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'",
-		strings.TrimSuffix(m.BaseURL, "/"), m.Secret, m.Model)
+		strings.TrimSuffix(k.BaseURL, "/"), k.Secret, k.Model)
 }

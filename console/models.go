@@ -11,10 +11,10 @@ import (
 	"basegate/fleet"
 )
 
-// Warmer starts a model that is not running. It returns when the start has begun, not when it is over.
+// Warmer starts a model that is not running. It returns when the boot has begun, not when it has finished.
 type Warmer func(ctx context.Context, model string) error
 
-// statusStarting is what GET /v1/models says of a model that will soon be warm.
+// statusStarting is the status in GET /v1/models of a model that is booting.
 const statusStarting = "starting"
 
 // modelRow is a model as the dashboard shows it.
@@ -22,11 +22,11 @@ type modelRow struct {
 	ID         string
 	Checkpoint string
 	Precision  string
-	Context    int64  // tokens; 0 while nobody has said
-	Status     string // as GET /v1/models says it
-	Words      string // what the status means
-	Level      string // good, warn or bad
-	Down       bool
+	Context    int64  // tokens; 0 while unknown
+	Status     string // as in GET /v1/models
+	Meaning    string // of the status, as a predicate
+	Level      string // CSS class: good, warn or bad
+	Down       bool   // no backend answers, and the gateway cannot start one
 	Starting   bool
 	Warmable   bool
 }
@@ -46,27 +46,27 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	boot := m.BootEstimate()
 	switch {
 	case row.Status == fleet.StatusWarm:
-		row.Words, row.Level = "answers at once", "good"
+		row.Meaning, row.Level = "answers at once", "good"
 	case row.Status == statusStarting:
-		row.Words, row.Level, row.Starting = "is starting, which takes about "+span(boot), "warn", true
+		row.Meaning, row.Level, row.Starting = "is starting, which takes about "+formatDuration(boot), "warn", true
 	case boot > 0:
-		row.Words, row.Level = "is not running; a start takes about "+span(boot), "warn"
+		row.Meaning, row.Level = "is not running; a start takes about "+formatDuration(boot), "warn"
 		row.Warmable = c.warm != nil
 	default:
-		row.Words, row.Level, row.Down = "does not answer", "bad", true
+		row.Meaning, row.Level, row.Down = "does not answer", "bad", true
 	}
 	return row
 }
 
-func (c *Console) warmModel(v *visit) error {
+func (c *Console) warmModel(r *request) error {
 	if c.warm == nil {
-		return errNoPage
+		return errNotFound
 	}
-	m, ok := c.fleet.Model(v.r.PathValue("model"))
+	m, ok := c.fleet.Model(r.param("model"))
 	if !ok {
-		return errNoPage
+		return errNotFound
 	}
-	if err := c.warm(v.r.Context(), m.ID()); err != nil {
+	if err := c.warm(r.ctx(), m.ID()); err != nil {
 		if public, ok := errors.AsType[*apierr.Error](err); ok {
 			return &problem{public.Code.Status(), "The model cannot be started", public.Message}
 		}
@@ -76,8 +76,8 @@ func (c *Console) warmModel(v *visit) error {
 			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
 		}
 	}
-	if err := c.auditLog.Record(v.r.Context(), "warm model", m.ID(), ""); err != nil {
+	if err := c.auditLog.Record(r.ctx(), "warm model", m.ID(), ""); err != nil {
 		return err
 	}
-	return v.redirect("/dashboard#models")
+	return r.redirect("/dashboard#models")
 }

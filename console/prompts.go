@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	maxSaved      = 4 << 20 // bytes of one, with its branches
-	maxPrompts    = 1000    // of one account
-	maxPromptName = 200     // characters
-	maxModelName  = 200     // characters
-	maxListed     = 100
-	maxWords      = 20 // of a search
+	maxPrompt          = 4 << 20 // bytes of a saved prompt with its branches, as sent
+	maxPrompts         = 1000    // of one account
+	maxPromptName      = 200     // characters
+	maxModelName       = 200     // characters
+	maxPromptsReturned = 100     // by one search
+	maxSearchWords     = 20
 )
 
-// prompt is what somebody has saved in the workbench: a text with its branches, the only text that the gateway keeps.
+// prompt is a prompt saved in the workbench, with its branches. The gateway stores no other prompts and completions.
 type prompt struct {
 	ID       string          `json:"id"`
 	Name     string          `json:"name"`
@@ -39,194 +39,218 @@ type prompt struct {
 	Document json.RawMessage `json:"document,omitempty"`
 }
 
-// sentPrompt is one as the workbench sends it.
-type sentPrompt struct {
+// promptInput is a prompt as the workbench sends it.
+type promptInput struct {
 	Name     string          `json:"name"`
 	Model    string          `json:"model"`
-	Version  int64           `json:"version"` // that the change is to; of a new one 0
+	Version  int64           `json:"version"` // that the change is based on; 0 for a new prompt
 	Document json.RawMessage `json:"document"`
 }
 
-func (p *sentPrompt) problem() error {
+// validate trims the name and returns a problem if the prompt cannot be saved.
+func (p *promptInput) validate() error {
 	p.Name = strings.TrimSpace(p.Name)
 	switch {
 	case p.Name == "":
 		return invalid("It needs a name.")
 	case utf8.RuneCountInString(p.Name) > maxPromptName:
-		return invalid("The name is too long: up to " + number(maxPromptName) + " characters are taken.")
+		return invalid("The name is too long: up to " + formatNumber(maxPromptName) + " characters are taken.")
 	case utf8.RuneCountInString(p.Model) > maxModelName:
-		return invalid("The model's name is too long: up to " + number(maxModelName) + " characters are taken.")
+		return invalid("The model's name is too long: up to " + formatNumber(maxModelName) + " characters are taken.")
 	case len(p.Document) == 0 || p.Document[0] != '{':
 		return invalid("There is no document to save.")
 	}
 	return nil
 }
 
-// words is what a search finds: the name, the prompts and the texts of all branches, and no word of the JSON around them.
-func (p *sentPrompt) words() string {
-	var all strings.Builder
-	all.WriteString(p.Name)
+// searchText returns the folded text that a search matches: the name, and the texts of the prompts and all branches
+// without the JSON around them.
+func (p *promptInput) searchText() string {
+	var text strings.Builder
+	text.WriteString(p.Name)
 	gjson.GetBytes(p.Document, "tree.nodes").ForEach(func(_, node gjson.Result) bool {
-		all.WriteString("\n" + node.Get("text").Str + "\n")
-		node.Get("tokens.#.text").ForEach(func(_, text gjson.Result) bool { all.WriteString(text.Str); return true })
+		text.WriteString("\n" + node.Get("text").Str + "\n")
+		node.Get("tokens.#.text").ForEach(func(_, token gjson.Result) bool { text.WriteString(token.Str); return true })
 		return true
 	})
-	return folded(all.String())
+	return fold(text.String())
 }
 
-// folded is a text as it is searched for: É is é, whatever it was written with.
-func folded(text string) string { return cases.Fold().String(norm.NFC.String(text)) }
+// fold normalizes a text (NFC) and folds its case, so that a search ignores both.
+func fold(text string) string { return cases.Fold().String(norm.NFC.String(text)) }
 
 var (
-	errNoPrompt  = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
-	errConflict  = &problem{http.StatusConflict, "It was changed elsewhere", "It was changed elsewhere since it was opened here. Nothing was saved."}
-	errManyWords = invalid("A search takes up to " + number(maxWords) + " words.")
-	errFull      = invalid("There are " + number(maxPrompts) + " saved prompts already, which is as many as an account may have. Delete some.")
+	errPromptNotFound = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
+	errPromptConflict = &problem{
+		http.StatusConflict, "It was changed elsewhere",
+		"It was changed elsewhere since it was opened here. Nothing was saved.",
+	}
+	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
+	errTooManyPrompts     = invalid("There are " + formatNumber(maxPrompts) +
+		" saved prompts already, which is as many as an account may have. Delete some.")
 )
 
-func (c *Console) savedPrompts(v *visit) error {
-	words := strings.Fields(folded(v.query("q")))
-	if len(words) > maxWords {
-		return errManyWords
+// listPrompts searches the user's prompts.
+func (c *Console) listPrompts(r *request) error {
+	words := strings.Fields(fold(r.query("q")))
+	if len(words) > maxSearchWords {
+		return errTooManySearchWords
 	}
-	all, err := c.findPrompts(v.r.Context(), v.account.ID, words)
+	prompts, err := c.findPrompts(r.ctx(), r.account.ID, words)
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"prompts": all[:min(len(all), maxListed)], "more": len(all) > maxListed})
+	return r.sendJSON(http.StatusOK, map[string]any{
+		"prompts": prompts[:min(len(prompts), maxPromptsReturned)], "more": len(prompts) > maxPromptsReturned,
+	})
 }
 
-func (c *Console) savedPrompt(v *visit) error {
-	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document FROM prompts WHERE account_id = $1 AND id = $2`
-	row := c.db.Read().QueryRowContext(v.r.Context(), text, v.account.ID, v.r.PathValue("id"))
+// getPrompt responds with one of the user's prompts and its document.
+func (c *Console) getPrompt(r *request) error {
+	const text = `SELECT id, name, model, updated_at, version, octet_length(document), document
+		FROM prompts WHERE account_id = $1 AND id = $2`
+	row := c.db.Read().QueryRowContext(r.ctx(), text, r.account.ID, r.param("id"))
 	var document string
 	p, err := scanPrompt(row, &document)
 	if errors.Is(err, sql.ErrNoRows) {
-		return errNoPrompt
+		return errPromptNotFound
 	}
 	if err != nil {
 		return err
 	}
 	p.Document = json.RawMessage(document)
-	return v.json(http.StatusOK, p)
+	return r.sendJSON(http.StatusOK, p)
 }
 
-func (c *Console) savePrompt(v *visit) error {
-	var p sentPrompt
-	if err := v.read(&p); err != nil {
+// createPrompt stores a new prompt.
+func (c *Console) createPrompt(r *request) error {
+	var p promptInput
+	if err := r.readJSON(&p); err != nil {
 		return err
 	}
-	if err := p.problem(); err != nil {
+	if err := p.validate(); err != nil {
 		return err
 	}
-	id, words := "pr_"+rand.Text(), p.words()
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(v.r.Context())
-		var there int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", v.account.ID).Scan(&there); err != nil {
+	id, account, searchText := "pr_"+rand.Text(), r.account.ID, p.searchText()
+	ctx := context.WithoutCancel(r.ctx())
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
+		var count int
+		row := tx.QueryRowContext(ctx, "SELECT count(*) FROM prompts WHERE account_id = $1", account)
+		if err := row.Scan(&count); err != nil {
 			return fmt.Errorf("count prompts: %w", err)
 		}
-		if there >= maxPrompts {
-			return errFull
+		if count >= maxPrompts {
+			return errTooManyPrompts
 		}
-		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document) VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
-		_, err := tx.ExecContext(ctx, text, id, v.account.ID, p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
+		const text = `INSERT INTO prompts (id, account_id, name, model, version, updated_at, words, document)
+			VALUES ($1, $2, $3, $4, 1, $5, $6, $7)`
+		_, err := tx.ExecContext(ctx, text,
+			id, account, p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("save prompt: %w", err)
 	}
-	return v.json(http.StatusCreated, map[string]any{"id": id, "version": 1})
+	return r.sendJSON(http.StatusCreated, map[string]any{"id": id, "version": 1})
 }
 
-// changePrompt takes the place of the version that was open, and of no later one.
-func (c *Console) changePrompt(v *visit) error {
-	var p sentPrompt
-	if err := v.read(&p); err != nil {
+// updatePrompt replaces a prompt, unless it has been changed since the version that the change is based on.
+func (c *Console) updatePrompt(r *request) error {
+	var p promptInput
+	if err := r.readJSON(&p); err != nil {
 		return err
 	}
-	if err := p.problem(); err != nil {
+	if err := p.validate(); err != nil {
 		return err
 	}
-	words := p.words()
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(v.r.Context())
+	id, account, searchText := r.param("id"), r.account.ID, p.searchText()
+	ctx := context.WithoutCancel(r.ctx())
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
 		var version int64
-		err := tx.QueryRowContext(ctx, "SELECT version FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id")).Scan(&version)
+		const read = "SELECT version FROM prompts WHERE account_id = $1 AND id = $2"
+		err := tx.QueryRowContext(ctx, read, account, id).Scan(&version)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return errNoPrompt
+			return errPromptNotFound
 		case err != nil:
 			return fmt.Errorf("read version: %w", err)
 		case version != p.Version:
-			return errConflict
+			return errPromptConflict
 		}
-		const text = `UPDATE prompts SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
-		_, err = tx.ExecContext(ctx, text, v.r.PathValue("id"), p.Name, p.Model, c.clock().UnixMicro(), words, string(p.Document))
+		const update = `UPDATE prompts
+			SET name = $2, model = $3, version = version + 1, updated_at = $4, words = $5, document = $6 WHERE id = $1`
+		_, err = tx.ExecContext(ctx, update,
+			id, p.Name, p.Model, c.clock().UnixMicro(), searchText, string(p.Document))
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("save prompt: %w", err)
 	}
-	return v.json(http.StatusOK, map[string]any{"version": p.Version + 1})
+	return r.sendJSON(http.StatusOK, map[string]any{"version": p.Version + 1})
 }
 
-func (c *Console) deletePrompt(v *visit) error {
-	var gone int64
-	err := c.db.WriteGrouped(v.r.Context(), func(tx database.Tx) error {
-		result, err := tx.ExecContext(context.WithoutCancel(v.r.Context()), "DELETE FROM prompts WHERE account_id = $1 AND id = $2", v.account.ID, v.r.PathValue("id"))
+func (c *Console) deletePrompt(r *request) error {
+	const text = "DELETE FROM prompts WHERE account_id = $1 AND id = $2"
+	id, account := r.param("id"), r.account.ID
+	ctx := context.WithoutCancel(r.ctx())
+	var deleted int64
+	err := c.db.WriteGrouped(r.ctx(), func(tx database.Tx) error {
+		result, err := tx.ExecContext(ctx, text, account, id)
 		if err != nil {
 			return err
 		}
-		gone, err = result.RowsAffected()
+		deleted, err = result.RowsAffected()
 		return err
 	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("delete prompt: %w", err)
-	case gone == 0:
-		return errNoPrompt
+	case deleted == 0:
+		return errPromptNotFound
 	}
-	v.w.WriteHeader(http.StatusNoContent)
+	r.Response().WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// findPrompts lists an account's prompts that have all the words in name or text, the last changed first: one more than
-// are shown, where there are so many.
+// findPrompts returns an account's prompts that contain all words in their search text, the last changed first, without
+// their documents. It returns one more than maxPromptsReturned if there are more.
 func (c *Console) findPrompts(ctx context.Context, account string, words []string) ([]prompt, error) {
 	var text strings.Builder
-	text.WriteString("SELECT id, name, model, updated_at, version, octet_length(document) FROM prompts WHERE account_id = $1")
+	text.WriteString("SELECT id, name, model, updated_at, version, octet_length(document)" +
+		" FROM prompts WHERE account_id = $1")
 	args := []any{account}
 	for _, w := range words {
 		args = append(args, "%"+escapeLike.Replace(w)+"%")
 		fmt.Fprintf(&text, ` AND words LIKE $%d ESCAPE '\'`, len(args))
 	}
-	fmt.Fprintf(&text, " ORDER BY updated_at DESC, id LIMIT %d", maxListed+1)
+	fmt.Fprintf(&text, " ORDER BY updated_at DESC, id LIMIT %d", maxPromptsReturned+1)
 	rows, err := c.db.Read().QueryContext(ctx, text.String(), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list prompts: %w", err)
 	}
 	defer rows.Close()
-	all := []prompt{}
+	prompts := []prompt{}
 	for rows.Next() {
 		p, err := scanPrompt(rows)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, p)
+		prompts = append(prompts, p)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list prompts: %w", err)
 	}
-	return all, nil
+	return prompts, nil
 }
 
-// escapeLike keeps what has a meaning to LIKE from having it.
+// escapeLike escapes the wildcards of LIKE.
 var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-func scanPrompt(row interface{ Scan(into ...any) error }, more ...any) (p prompt, err error) {
+// scanPrompt scans the columns of a prompt without its document, and then the additional ones.
+func scanPrompt(row interface{ Scan(into ...any) error }, additional ...any) (p prompt, err error) {
 	var updated int64
-	if err := row.Scan(append([]any{&p.ID, &p.Name, &p.Model, &updated, &p.Version, &p.Bytes}, more...)...); err != nil {
+	columns := []any{&p.ID, &p.Name, &p.Model, &updated, &p.Version, &p.Bytes}
+	if err := row.Scan(append(columns, additional...)...); err != nil {
 		return p, fmt.Errorf("read prompt: %w", err)
 	}
 	p.Updated = time.UnixMicro(updated).UTC()

@@ -69,6 +69,6 @@ func (l *formLimiter) evictFull(now time.Time) {
 func errTooOften(retryIn time.Duration) error {
 	return &problem{
 		http.StatusTooManyRequests, "This is too often",
-		"Too much has been sent from your address. Try again in " + span(retryIn) + ".",
+		"Too much has been sent from your address. Try again in " + formatDuration(retryIn) + ".",
 	}
 }

@@ -10,26 +10,26 @@ import (
 	"basegate/identity"
 )
 
-// maxRequestsShown is how many of the last requests are shown.
+// maxRequestsShown limits the requests on the page.
 const maxRequestsShown = 200
 
-// requestsPage is the last requests, as metadata.
+// requestsPage is the data of the page of the last requests. They are metadata: prompts and completions are not stored.
 type requestsPage struct {
 	Key, Model, Search string
 	Failed             bool
-	Keys               []identity.Key // to choose from
-	Models             []*fleet.Model
+	Keys               []identity.Key // options of the filter
+	Models             []*fleet.Model // options of the filter
 	Rows               []requestRow
-	Most               int
+	Limit              int
 }
 
-// requestRow is one request.
+// requestRow is one request of the table.
 type requestRow struct {
 	budget.Row
 	KeyName string
 }
 
-// Level is whether it went well.
+// Level returns the CSS class of the request's outcome: good, warn or bad.
 func (r requestRow) Level() string {
 	switch {
 	case r.State == budget.Interrupted:
@@ -40,7 +40,7 @@ func (r requestRow) Level() string {
 	return "good"
 }
 
-// Outcome is the error's code, or what else is to be said.
+// Outcome returns the error code, or that the request was interrupted. It is empty for a success.
 func (r requestRow) Outcome() string {
 	if r.State == budget.Interrupted {
 		return "interrupted"
@@ -48,10 +48,10 @@ func (r requestRow) Outcome() string {
 	return r.Code
 }
 
-// Seconds is how long it took.
+// Seconds returns the duration of the request.
 func (r requestRow) Seconds() string { return fmt.Sprintf("%.2f s", r.Total.Seconds()) }
 
-// Query is the filter in addresses.
+// Query returns the filter as the query of the CSV file's URL.
 func (p requestsPage) Query() string {
 	q := url.Values{"by": {string(budget.ByRequest)}}
 	for name, value := range map[string]string{"key": p.Key, "model": p.Model, "q": p.Search} {
@@ -65,35 +65,35 @@ func (p requestsPage) Query() string {
 	return q.Encode()
 }
 
-func (c *Console) requests(v *visit) error {
+func (c *Console) requests(r *request) error {
 	page := requestsPage{
-		Key: v.query("key"), Model: v.query("model"), Search: v.query("q"), Failed: v.query("failed") != "",
-		Models: c.fleet.Models(), Most: maxRequestsShown,
+		Key: r.query("key"), Model: r.query("model"), Search: r.query("q"), Failed: r.query("failed") != "",
+		Models: c.fleet.Models(), Limit: maxRequestsShown,
 	}
 	var err error
-	if page.Keys, err = c.keys.ListOf(v.r.Context(), v.account.ID); err != nil {
+	if page.Keys, err = c.keys.ListOf(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
 	names := map[string]string{}
 	for _, k := range page.Keys {
 		names[k.ID] = k.Name
 	}
-	filter := requestsFilter(v)
+	filter := requestsFilter(r)
 	filter.Limit = maxRequestsShown
-	rows, err := c.ledger.Usage(v.r.Context(), filter, budget.ByRequest)
+	rows, err := c.ledger.Usage(r.ctx(), filter, budget.ByRequest)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		page.Rows = append(page.Rows, requestRow{r, cmp.Or(names[r.KeyID], r.KeyID)})
+	for _, row := range rows {
+		page.Rows = append(page.Rows, requestRow{row, cmp.Or(names[row.KeyID], row.KeyID)})
 	}
-	return c.render(v, "requests", "Requests", page)
+	return c.render(r, "requests", "Requests", page)
 }
 
-// requestsFilter is what the page of requests was asked for, of the visitor's own account.
-func requestsFilter(v *visit) budget.Filter {
+// requestsFilter returns the filter in the query, limited to the user's own account.
+func requestsFilter(r *request) budget.Filter {
 	return budget.Filter{
-		Account: v.account.ID, Key: v.query("key"), Model: v.query("model"),
-		Search: v.query("q"), Failed: v.query("failed") != "",
+		Account: r.account.ID, Key: r.query("key"), Model: r.query("model"),
+		Search: r.query("q"), Failed: r.query("failed") != "",
 	}
 }

@@ -1,84 +1,150 @@
 package console
 
-// route is one page, or one thing that a form or a script asks for.
-type route struct {
-	pattern string // of net/http: a method and a path; GET changes nothing
-	access  access
-	handler func(*Console, *visit) error
-	body    int64 // the longest body, in bytes; 0: maxForm
-}
+import (
+	"net/http"
+	"strings"
 
-// access is who may see a page.
-type access int
-
-// Who may see a page.
-const (
-	anyone   access = iota
-	signedIn        // others are sent to sign in
-	admins          // others are told that there is no such page
+	"github.com/labstack/echo/v4"
 )
 
-var routes = []route{
-	{pattern: "GET /{$}", access: anyone, handler: (*Console).home},
-	{pattern: "GET /sign-in", access: anyone, handler: (*Console).signInPage},
-	{pattern: "POST /sign-in", access: anyone, handler: (*Console).signIn},
-	{pattern: "POST /sign-out", access: anyone, handler: (*Console).signOut},
-	{pattern: "GET /invitation/{token}", access: anyone, handler: (*Console).invitationPage},
-	{pattern: "POST /invitation/{token}", access: anyone, handler: (*Console).acceptInvitation},
-	{pattern: "GET /request-access", access: anyone, handler: (*Console).requestAccessPage},
-	{pattern: "POST /request-access", access: anyone, handler: (*Console).requestAccess},
-
-	{pattern: "GET /account", access: signedIn, handler: (*Console).accountPage},
-	{pattern: "POST /account/password", access: signedIn, handler: (*Console).changePassword},
-	{pattern: "POST /account/sign-out-everywhere", access: signedIn, handler: (*Console).signOutEverywhere},
-
-	{pattern: "GET /dashboard", access: signedIn, handler: (*Console).dashboard},
-	{pattern: "GET /keys/new", access: signedIn, handler: (*Console).newKeyPage},
-	{pattern: "POST /keys", access: signedIn, handler: (*Console).createKey},
-	{pattern: "GET /keys/{key}", access: signedIn, handler: (*Console).ownKeyPage},
-	{pattern: "POST /keys/{key}", access: signedIn, handler: (*Console).setOwnKey},
-	{pattern: "POST /keys/{key}/{change}", access: signedIn, handler: (*Console).changeOwnKey},
-	{pattern: "GET /usage", access: signedIn, handler: (*Console).usage},
-	{pattern: "GET /usage/requests", access: signedIn, handler: (*Console).requests},
-	{pattern: "GET /usage/csv", access: signedIn, handler: (*Console).usageCSV},
-	{pattern: "GET /workbench", access: signedIn, handler: (*Console).workbench},
-	{pattern: "GET /console/api/workbench", access: signedIn, handler: (*Console).workbenchOffer},
-	{pattern: "POST /console/api/completions", access: signedIn, handler: (*Console).completeHere, body: maxCompletion},
-	{pattern: "POST /console/api/tokenize", access: signedIn, handler: (*Console).tokenize, body: maxQuestion},
-	{pattern: "POST /console/api/detokenize", access: signedIn, handler: (*Console).detokenize, body: maxQuestion},
-	{pattern: "GET /console/api/prompts", access: signedIn, handler: (*Console).savedPrompts},
-	{pattern: "POST /console/api/prompts", access: signedIn, handler: (*Console).savePrompt, body: maxSaved},
-	{pattern: "GET /console/api/prompts/{id}", access: signedIn, handler: (*Console).savedPrompt},
-	{pattern: "PUT /console/api/prompts/{id}", access: signedIn, handler: (*Console).changePrompt, body: maxSaved},
-	{pattern: "DELETE /console/api/prompts/{id}", access: signedIn, handler: (*Console).deletePrompt},
-	{pattern: "POST /models/{model}/warm", access: signedIn, handler: (*Console).warmModel},
-	{pattern: "GET /tutorial", access: anyone, handler: (*Console).tutorialSearch},
-	{pattern: "GET /tutorial/{page}", access: anyone, handler: (*Console).tutorialPage},
-	{pattern: "GET /llms.txt", access: anyone, handler: (*Console).llms},
-	{pattern: "GET /openapi.json", access: anyone, handler: (*Console).openAPI},
-	{pattern: "GET /feedback", access: anyone, handler: (*Console).feedbackPage},
-	{pattern: "POST /feedback", access: anyone, handler: (*Console).sendFeedback},
-
-	{pattern: "GET /admin", access: admins, handler: (*Console).administration},
-	{pattern: "GET /admin/accounts", access: admins, handler: (*Console).accountsPage},
-	{pattern: "POST /admin/approve", access: admins, handler: (*Console).approve},
-	{pattern: "POST /admin/decline", access: admins, handler: (*Console).decline},
-	{pattern: "POST /admin/invite", access: admins, handler: (*Console).invite},
-	{pattern: "GET /admin/accounts/{account}", access: admins, handler: (*Console).accountDetails},
-	{pattern: "POST /admin/accounts/{account}", access: admins, handler: (*Console).setAccount},
-	{pattern: "POST /admin/accounts/{account}/{change}", access: admins, handler: (*Console).changeAccount},
-	{pattern: "GET /admin/keys/{key}", access: admins, handler: (*Console).anyKeyPage},
-	{pattern: "POST /admin/keys/{key}", access: admins, handler: (*Console).setAnyKey},
-	{pattern: "POST /admin/keys/{key}/{change}", access: admins, handler: (*Console).changeAnyKey},
-	{pattern: "GET /admin/models", access: admins, handler: (*Console).watchModels},
-	{pattern: "GET /admin/feedback", access: admins, handler: (*Console).feedbackReceived},
-	{pattern: "GET /admin/audit", access: admins, handler: (*Console).audit},
+// route is one page, or one request that a form or a script sends.
+type route struct {
+	method  string // GET changes nothing, and is registered for HEAD too
+	path    string // with echo's parameters
+	access  access
+	maxBody int64 // bytes
+	handler handler
 }
 
-// destination is a place in the header's navigation.
+// maxForm is the limit of a form, in bytes.
+const maxForm = 64 << 10
+
+var routes = []route{
+	{http.MethodGet, "/", anyone, maxForm, (*Console).home},
+	{http.MethodGet, "/sign-in", anyone, maxForm, (*Console).signInPage},
+	{http.MethodPost, "/sign-in", anyone, maxForm, (*Console).signIn},
+	{http.MethodPost, "/sign-out", anyone, maxForm, (*Console).signOut},
+	{http.MethodGet, "/invitation/:token", anyone, maxForm, (*Console).invitationPage},
+	{http.MethodPost, "/invitation/:token", anyone, maxForm, (*Console).acceptInvitation},
+	{http.MethodGet, "/request-access", anyone, maxForm, (*Console).requestAccessPage},
+	{http.MethodPost, "/request-access", anyone, maxForm, (*Console).requestAccess},
+
+	{http.MethodGet, "/account", signedIn, maxForm, (*Console).accountPage},
+	{http.MethodPost, "/account/password", signedIn, maxForm, (*Console).changePassword},
+	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
+
+	{http.MethodGet, "/dashboard", signedIn, maxForm, (*Console).dashboard},
+	{http.MethodGet, "/keys/new", signedIn, maxForm, (*Console).newKeyPage},
+	{http.MethodPost, "/keys", signedIn, maxForm, (*Console).createKey},
+	{http.MethodGet, "/keys/:key", signedIn, maxForm, (*Console).ownKeyPage},
+	{http.MethodPost, "/keys/:key", signedIn, maxForm, (*Console).setOwnKey},
+	{http.MethodPost, "/keys/:key/:action", signedIn, maxForm, (*Console).changeOwnKey},
+	{http.MethodGet, "/usage", signedIn, maxForm, (*Console).usage},
+	{http.MethodGet, "/usage/requests", signedIn, maxForm, (*Console).requests},
+	{http.MethodGet, "/usage/csv", signedIn, maxForm, (*Console).usageCSV},
+	{http.MethodGet, "/workbench", signedIn, maxForm, (*Console).workbench},
+	{http.MethodGet, "/console/api/workbench", signedIn, maxForm, (*Console).workbenchOptions},
+	{http.MethodPost, "/console/api/completions", signedIn, noLimit, (*Console).complete},
+	{http.MethodPost, "/console/api/tokenize", signedIn, maxTokenizerBody, (*Console).tokenize},
+	{http.MethodPost, "/console/api/detokenize", signedIn, maxTokenizerBody, (*Console).detokenize},
+	{http.MethodGet, "/console/api/prompts", signedIn, maxForm, (*Console).listPrompts},
+	{http.MethodPost, "/console/api/prompts", signedIn, maxPrompt, (*Console).createPrompt},
+	{http.MethodGet, "/console/api/prompts/:id", signedIn, maxForm, (*Console).getPrompt},
+	{http.MethodPut, "/console/api/prompts/:id", signedIn, maxPrompt, (*Console).updatePrompt},
+	{http.MethodDelete, "/console/api/prompts/:id", signedIn, maxForm, (*Console).deletePrompt},
+	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, (*Console).warmModel},
+	{http.MethodGet, "/tutorial", anyone, maxForm, (*Console).tutorialSearch},
+	{http.MethodGet, "/tutorial/:page", anyone, maxForm, (*Console).tutorialPage},
+	{http.MethodGet, "/llms.txt", anyone, maxForm, (*Console).llms},
+	{http.MethodGet, "/openapi.json", anyone, maxForm, (*Console).openAPI},
+	{http.MethodGet, "/feedback", anyone, maxForm, (*Console).feedbackPage},
+	{http.MethodPost, "/feedback", anyone, maxForm, (*Console).sendFeedback},
+
+	{http.MethodGet, "/admin", administrators, maxForm, (*Console).adminHome},
+	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},
+	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
+	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},
+	{http.MethodPost, "/admin/invite", administrators, maxForm, (*Console).invite},
+	{http.MethodGet, "/admin/accounts/:account", administrators, maxForm, (*Console).adminAccountPage},
+	{http.MethodPost, "/admin/accounts/:account", administrators, maxForm, (*Console).setAccount},
+	{http.MethodPost, "/admin/accounts/:account/:action", administrators, maxForm, (*Console).changeAccount},
+	{http.MethodGet, "/admin/keys/:key", administrators, maxForm, (*Console).adminKeyPage},
+	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
+	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
+	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
+	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
+}
+
+// Mount registers the console on e: its static files, its routes, and the page for unknown paths. That page is the
+// response to every other path and method below the first segments of the console's paths.
+func (c *Console) Mount(e *echo.Echo) {
+	e.Match([]string{http.MethodGet, http.MethodHead}, staticPath+"*", c.asset, c.securityHeaders)
+	firstSegments := map[string]bool{strings.Trim(staticPath, "/"): true}
+	for _, r := range routes {
+		methods := []string{r.method}
+		if r.method == http.MethodGet {
+			methods = append(methods, http.MethodHead)
+		}
+		e.Match(methods, r.path, c.handle(r.handler), c.middleware(r)...)
+		first, _, _ := strings.Cut(strings.TrimPrefix(r.path, "/"), "/")
+		firstSegments[first] = true
+	}
+	unknown := route{access: anyone, maxBody: maxForm, handler: (*Console).notFound}
+	for segment := range firstSegments {
+		e.RouteNotFound("/"+segment, c.handle(unknown.handler), c.middleware(unknown)...)
+		if segment != "" {
+			e.RouteNotFound("/"+segment+"/*", c.handle(unknown.handler), c.middleware(unknown)...)
+		}
+	}
+}
+
+// middleware returns the middleware of a route, the outermost first.
+func (c *Console) middleware(r route) []echo.MiddlewareFunc {
+	return []echo.MiddlewareFunc{
+		c.securityHeaders,
+		c.renderError,
+		c.recoverPanic,
+		limitBody(r.maxBody),
+		c.identify, // before the refusals, whose pages show the user's navigation
+		c.refuseCrossOrigin,
+		requireWholeSegments,
+		requireAccess(r.access),
+	}
+}
+
+// handle converts a handler to echo's type.
+func (c *Console) handle(h handler) echo.HandlerFunc {
+	return func(ec echo.Context) error { return h(c, requestOf(ec)) }
+}
+
+// limitBody returns middleware that limits the body, in bytes.
+func limitBody(limit int64) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(ec echo.Context) error {
+			ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
+			return next(ec)
+		}
+	}
+}
+
+// requireWholeSegments is middleware that refuses a path if one of its parameters is not exactly one segment. Echo also
+// matches a parameter with an empty segment, and the last one with the rest of the path, slashes included.
+func requireWholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		for _, value := range ec.ParamValues() {
+			if value == "" || strings.Contains(value, "/") {
+				return errNotFound
+			}
+		}
+		return next(ec)
+	}
+}
+
+// destination is a page of the navigation in the header.
 type destination struct {
 	Name   string
-	Path   string // of the page, which is also where the paths of its neighbours begin
+	Path   string // of the page, and the prefix of the pages below it
 	access access
 }
 
@@ -87,5 +153,5 @@ var destinations = []destination{
 	{"Usage", "/usage", signedIn},
 	{"Workbench", "/workbench", signedIn},
 	{"Tutorial", "/tutorial", anyone},
-	{"Administration", "/admin", admins},
+	{"Administration", "/admin", administrators},
 }

@@ -8,40 +8,40 @@ import (
 	"basegate/identity"
 )
 
-// signInForm is the page of signing in, with what was wrong.
+// signInForm is the data of the sign-in page.
 type signInForm struct {
 	Email   string
-	Next    string // where to go from there
-	Problem string
+	Next    string // path of the page to open afterwards
+	Problem string // why signing in failed; empty if it was not tried
 }
 
-func (*Console) home(v *visit) error {
-	if v.signedIn() {
-		return v.redirect("/dashboard")
+func (*Console) home(r *request) error {
+	if r.signedIn() {
+		return r.redirect("/dashboard")
 	}
-	return v.redirect("/sign-in")
+	return r.redirect("/sign-in")
 }
 
-func (c *Console) signInPage(v *visit) error {
-	next := local(v.query("next"))
-	if v.signedIn() {
-		return v.redirect(next)
+func (c *Console) signInPage(r *request) error {
+	next := localPath(r.query("next"))
+	if r.signedIn() {
+		return r.redirect(next)
 	}
-	return c.render(v, "sign-in", "Sign in", signInForm{Next: next})
+	return c.render(r, "sign-in", "Sign in", signInForm{Next: next})
 }
 
-func (c *Console) signIn(v *visit) error {
-	form := signInForm{Email: v.field("email"), Next: local(v.field("next"))}
-	address := c.settings.Load().ClientAddress(v.r)
-	token, err := c.sessions.SignIn(v.r.Context(), form.Email, v.r.PostFormValue("password"), address)
+func (c *Console) signIn(r *request) error {
+	form := signInForm{Email: r.field("email"), Next: localPath(r.field("next"))}
+	address := c.settings.Load().ClientAddress(r.Request())
+	token, err := c.sessions.SignIn(r.ctx(), form.Email, r.Request().PostFormValue("password"), address)
 	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
-		c.setCookie(v, token)
-		return v.redirect(form.Next)
+		c.setSessionCookie(r, token)
+		return r.redirect(form.Next)
 	case errors.As(err, &tooMany):
-		form.Problem = "Too many attempts have failed. Try again in " + span(tooMany.RetryIn) + "."
-		return c.renderStatus(v, http.StatusTooManyRequests, "sign-in", "Sign in", form)
+		form.Problem = "Too many attempts have failed. Try again in " + formatDuration(tooMany.RetryIn) + "."
+		return c.renderStatus(r, http.StatusTooManyRequests, "sign-in", "Sign in", form)
 	case errors.Is(err, identity.ErrBadCredentials):
 		form.Problem = "The e-mail address or the password is wrong."
 	case errors.Is(err, identity.ErrAccountPending):
@@ -51,21 +51,21 @@ func (c *Console) signIn(v *visit) error {
 	default:
 		return err
 	}
-	return c.renderStatus(v, http.StatusUnprocessableEntity, "sign-in", "Sign in", form)
+	return c.renderStatus(r, http.StatusUnprocessableEntity, "sign-in", "Sign in", form)
 }
 
-func (c *Console) signOut(v *visit) error {
-	if cookie, err := v.r.Cookie(c.cookieName()); err == nil {
-		if err := c.sessions.SignOut(v.r.Context(), cookie.Value); err != nil {
+func (c *Console) signOut(r *request) error {
+	if cookie, err := r.Request().Cookie(c.cookieName()); err == nil {
+		if err := c.sessions.SignOut(r.ctx(), cookie.Value); err != nil {
 			return err
 		}
 	}
-	c.setCookie(v, "")
-	return v.redirect("/sign-in")
+	c.setSessionCookie(r, "")
+	return r.redirect("/sign-in")
 }
 
-// local is a path of the console to go to; what would lead elsewhere is the dashboard's.
-func local(next string) string {
+// localPath returns the path if it stays on this site, and the dashboard's otherwise.
+func localPath(next string) string {
 	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
 		return "/dashboard"
 	}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"path"
 	"strings"
+
+	"github.com/labstack/echo/v4"
 )
 
 //go:embed static
@@ -16,8 +18,9 @@ var staticFiles embed.FS
 
 const staticPath = "/static/"
 
-// assets are the files that pages load. Their addresses hold a digest of them all, so that a browser keeps them for good
-// and yet has the new ones with a new version, those included that a script imports from beside it.
+// assets are the static files that pages load. Their URLs contain a digest of all of them, so that a browser may cache
+// them for a year and still loads the new ones after an upgrade, including those that a script imports by a relative
+// path.
 type assets struct {
 	files   map[string][]byte
 	version string
@@ -42,28 +45,27 @@ func readAssets() assets {
 			return nil
 		})
 	}
-	if err != nil { // cannot be: the files are in the program
+	if err != nil { // impossible: the files are embedded
 		panic("read static files: " + err.Error())
 	}
 	a.version = hex.EncodeToString(sum.Sum(nil))[:12]
 	return a
 }
 
-// url is the address of a file.
+// url returns the path of a file.
 func (a assets) url(name string) string { return staticPath + a.version + "/" + name }
 
-// ServeHTTP serves a file. Of another version's address it serves the present file, which a browser is not to keep.
-func (a assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	version, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, staticPath), "/")
-	content, ok := a.files[name]
+// asset serves a static file. The path of another version gets the current file, which the browser must not cache.
+func (c *Console) asset(ec echo.Context) error {
+	version, name, _ := strings.Cut(strings.TrimPrefix(ec.Request().URL.Path, staticPath), "/")
+	content, ok := c.assets.files[name]
 	if !ok {
-		http.NotFound(w, r)
-		return
+		http.NotFound(ec.Response(), ec.Request())
+		return nil
 	}
-	h := w.Header()
-	h.Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
-	if version == a.version {
-		h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	if version == c.assets.version {
+		ec.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	_, _ = w.Write(content) // whoever does not read it to the end has gone
+	_ = ec.Blob(http.StatusOK, mime.TypeByExtension(path.Ext(name)), content) // fails only if the client has disconnected
+	return nil
 }

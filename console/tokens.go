@@ -2,10 +2,8 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -18,81 +16,82 @@ import (
 )
 
 const (
-	// maxQuestion is the longest text or list of ids that is asked about, in bytes.
-	maxQuestion = 16 << 20
-	// maxTokens is how many tokens are asked about at once.
+	// maxTokenizerBody limits a request to tokenize or detokenize, in bytes.
+	maxTokenizerBody = 16 << 20
+	// maxTokens limits the tokens of one request to detokenize.
 	maxTokens = 1 << 18
-	// maxTexts is how many texts of tokens are kept for all models together; a model's vocabulary is 128,000 or so.
-	maxTexts = 1 << 20
-	// textsAtOnce is how many questions a backend gets at a time.
-	textsAtOnce = 8
-	// tokensTimeout bounds all the questions for one answer.
-	tokensTimeout = 30 * time.Second
+	// maxCachedTexts limits the cached texts of all models together. A vocabulary has about 128,000 tokens.
+	maxCachedTexts = 1 << 20
+	// maxParallelTexts limits the concurrent requests for texts to a backend, for one request of a script.
+	maxParallelTexts = 8
+	// tokenizerTimeout limits all requests to backends for one request of a script.
+	tokenizerTimeout = 30 * time.Second
 )
 
-// tokenize tells the tokens of a prompt, the special ones included, as a completion has them.
-func (c *Console) tokenize(v *visit) error {
-	var q struct {
+// tokenize responds with the token ids of a prompt, as a completion would see them: with the special tokens.
+func (c *Console) tokenize(r *request) error {
+	var input struct {
 		Model  string `json:"model"`
 		Prompt string `json:"prompt"`
 	}
-	if err := v.read(&q); err != nil {
+	if err := r.readJSON(&input); err != nil {
 		return err
 	}
-	m, err := c.awake(q.Model)
+	m, err := c.servableModel(input.Model)
 	if err != nil {
 		return err
 	}
 	var ids []int64
-	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		ids, err = b.TokenIDs(ctx, q.Prompt)
+	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		ids, err = b.TokenIDs(ctx, input.Prompt)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"tokens": ids})
+	return r.sendJSON(http.StatusOK, map[string]any{"tokens": ids})
 }
 
-// detokenize tells the text of tokens, of all together and of each: several can make one character.
-func (c *Console) detokenize(v *visit) error {
-	var q struct {
+// detokenize responds with the text of all tokens together and with the text of each, because several tokens can make
+// one character.
+func (c *Console) detokenize(r *request) error {
+	var input struct {
 		Model  string  `json:"model"`
 		Tokens []int64 `json:"tokens"`
 	}
-	if err := v.read(&q); err != nil {
+	if err := r.readJSON(&input); err != nil {
 		return err
 	}
-	if len(q.Tokens) > maxTokens {
-		return invalid("These are too many tokens at once: up to " + number(maxTokens) + " are taken.")
+	if len(input.Tokens) > maxTokens {
+		return invalid("These are too many tokens at once: up to " + formatNumber(maxTokens) + " are taken.")
 	}
-	if slices.ContainsFunc(q.Tokens, func(id int64) bool { return id < 0 }) {
-		return errNoToken
+	if slices.ContainsFunc(input.Tokens, func(id int64) bool { return id < 0 }) {
+		return errUnknownToken
 	}
-	m, err := c.awake(q.Model)
+	m, err := c.servableModel(input.Model)
 	if err != nil {
 		return err
 	}
 	var text string
 	var pieces []string
-	err = asked(v.r.Context(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		if text, err = b.Detokenize(ctx, q.Tokens); err != nil {
+	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
+		if text, err = b.Detokenize(ctx, input.Tokens); err != nil {
 			return err
 		}
-		pieces, err = c.texts.of(ctx, b, m.Checkpoint(), q.Tokens)
+		pieces, err = c.tokenTexts.lookUp(ctx, b, m.Checkpoint(), input.Tokens)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return v.json(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
+	return r.sendJSON(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
 }
 
-var errNoToken = invalid("One of these ids is no token of the model.")
+var errUnknownToken = invalid("One of these ids is no token of the model.")
 
-// awake finds a model that answers. One that does not is started, as by a completion, and the error says how long that
-// takes.
-func (c *Console) awake(id string) (*fleet.Model, error) {
+// servableModel returns a model that can serve requests. Otherwise it starts the model, as a completion would, and
+// returns an error that says how long the boot takes.
+func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	m, ok := c.fleet.Model(id)
 	if !ok {
 		return nil, apierr.UnknownModel(id, nil, "")
@@ -103,12 +102,13 @@ func (c *Console) awake(id string) (*fleet.Model, error) {
 	return m, nil
 }
 
-func asked(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet.Backend) error) error {
-	ctx, cancel := context.WithTimeout(ctx, tokensTimeout)
+// queryBackend calls query with a backend of the model that is ready.
+func queryBackend(ctx context.Context, m *fleet.Model, query func(context.Context, *fleet.Backend) error) error {
+	ctx, cancel := context.WithTimeout(ctx, tokenizerTimeout)
 	defer cancel()
-	err := m.QueryReady(func(b *fleet.Backend) error { return ask(ctx, b) })
+	err := m.QueryReady(func(b *fleet.Backend) error { return query(ctx, b) })
 	if errors.Is(err, fleet.ErrUnknownToken) {
-		return errNoToken
+		return errUnknownToken
 	}
 	if err != nil {
 		return apierr.Unreachable("the tokenizer of "+m.ID()+" does not answer", 1, err)
@@ -116,67 +116,58 @@ func asked(ctx context.Context, m *fleet.Model, ask func(context.Context, *fleet
 	return nil
 }
 
-// tokenTexts remembers the texts of tokens, which do not change as long as a checkpoint has its name.
+// tokenTexts caches the texts of tokens, which do not change as long as a checkpoint keeps its name. The zero value is
+// an empty cache.
 type tokenTexts struct {
 	mu    sync.Mutex
-	known map[tokenOf]string
+	texts map[tokenKey]string
 }
 
-type tokenOf struct {
+type tokenKey struct {
 	checkpoint string
 	id         int64
 }
 
-// of asks the backend for the texts that are not known yet.
-func (t *tokenTexts) of(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
+// lookUp returns the texts of tokens. It requests those that are not cached from the backend.
+func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
 	texts := make([]string, len(ids))
-	missing := map[int64][]int{}
+	missing := map[int64][]int{} // indexes by token id
 	t.mu.Lock()
 	for i, id := range ids {
-		text, ok := t.known[tokenOf{checkpoint, id}]
+		text, ok := t.texts[tokenKey{checkpoint, id}]
 		if !ok {
 			missing[id] = append(missing[id], i)
 		}
 		texts[i] = text
 	}
 	t.mu.Unlock()
-	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(textsAtOnce)
-	for id, places := range missing {
-		asking.Go(func() error {
+	requests, ctx := errgroup.WithContext(ctx)
+	requests.SetLimit(maxParallelTexts)
+	for id, indexes := range missing {
+		requests.Go(func() error {
 			text, err := b.Detokenize(ctx, []int64{id})
 			if err != nil {
 				return err
 			}
-			for _, i := range places {
+			for _, i := range indexes {
 				texts[i] = text
 			}
-			t.keep(tokenOf{checkpoint, id}, text)
+			t.put(tokenKey{checkpoint, id}, text)
 			return nil
 		})
 	}
-	if err := asking.Wait(); err != nil {
+	if err := requests.Wait(); err != nil {
 		return nil, fmt.Errorf("read texts of tokens: %w", err)
 	}
 	return texts, nil
 }
 
-func (t *tokenTexts) keep(of tokenOf, text string) {
+// put adds a text. A cache that is full is emptied first.
+func (t *tokenTexts) put(key tokenKey, text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known) >= maxTexts {
-		t.known = map[tokenOf]string{}
+	if t.texts == nil || len(t.texts) >= maxCachedTexts {
+		t.texts = map[tokenKey]string{}
 	}
-	t.known[of] = text
-}
-
-// unread says what is wrong with what a script has sent.
-func unread(err error) error {
-	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return long
-	}
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid("What was sent is not JSON.")
-	}
-	return invalid("What was sent is not understood: " + err.Error())
+	t.texts[key] = text
 }

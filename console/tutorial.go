@@ -2,52 +2,53 @@ package console
 
 import (
 	"html/template"
-	"net/http"
 	"strings"
 
 	"basegate/docs"
 	"basegate/identity"
 )
 
-// readTutorial reads the pages of the tutorial, which are in the program.
+// readTutorial returns the embedded pages of the tutorial.
 func readTutorial() []docs.Page {
-	all, err := docs.Pages()
-	if err != nil { // cannot be: the pages' own test reads them
+	pages, err := docs.Pages()
+	if err != nil { // impossible: a test of package docs reads the same pages
 		panic("read tutorial: " + err.Error())
 	}
-	return all
+	return pages
 }
 
-// What snippets say where nothing is known of who reads them.
+// The placeholders in snippets, used if there is no key or no model to show.
 const (
-	anyKey   = "acs-bm-…"
-	anyModel = "llama-8b"
+	exampleKey   = "acs-bm-…"
+	exampleModel = "llama-8b"
 )
 
-// reader is who reads the tutorial: the address for everybody, and for who is signed in a key's beginning. Secrets are
-// not known here.
-func (c *Console) reader(v *visit) (docs.Variables, error) {
-	r := docs.Variables{Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: anyKey, Model: anyModel}
+// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, and for a user
+// who is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
+func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
+	vars := docs.Variables{
+		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,
+	}
 	if models := c.fleet.Models(); len(models) > 0 {
-		r.Model = models[0].ID()
+		vars.Model = models[0].ID()
 	}
-	if !v.signedIn() {
-		return r, nil
+	if !r.signedIn() {
+		return vars, nil
 	}
-	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
-		return r, err
+		return vars, err
 	}
-	for _, k := range own {
+	for _, k := range keys {
 		if k.State == identity.KeyActive {
-			r.Key = k.Prefix + "…"
+			vars.Key = k.Prefix + "…"
 			break
 		}
 	}
-	return r, nil
+	return vars, nil
 }
 
-// tutorialView is a page, or what a search has found.
+// tutorialView is a page of the tutorial, or the results of a search.
 type tutorialView struct {
 	Pages    []docs.Page
 	Slug     string
@@ -58,82 +59,76 @@ type tutorialView struct {
 	Found    []docs.SearchResult
 }
 
-// tutorialSearch is the tutorial's first page, or what was found.
-func (c *Console) tutorialSearch(v *visit) error {
-	query := v.query("q")
+// tutorialSearch shows the results of a search. Without a query it redirects to the first page.
+func (c *Console) tutorialSearch(r *request) error {
+	query := r.query("q")
 	if query == "" {
-		return v.redirect("/tutorial/" + c.tutorial[0].Slug)
+		return r.redirect("/tutorial/" + c.tutorial[0].Slug)
 	}
-	r, err := c.reader(v)
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
-	found := docs.Search(c.tutorial, query, r)
-	return c.render(v, "tutorial", "Tutorial: "+query, tutorialView{Pages: c.tutorial, Query: query, Found: found})
+	found := docs.Search(c.tutorial, query, vars)
+	return c.render(r, "tutorial", "Tutorial: "+query, tutorialView{Pages: c.tutorial, Query: query, Found: found})
 }
 
-// tutorialPage is one page; with .md behind its name it is the Markdown, and all.md is that of all pages.
-func (c *Console) tutorialPage(v *visit) error {
-	r, err := c.reader(v)
+// tutorialPage shows one page. The suffix .md selects its Markdown, and all.md is the Markdown of all pages.
+func (c *Console) tutorialPage(r *request) error {
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
-	slug, markdown := strings.CutSuffix(v.r.PathValue("page"), ".md")
+	slug, markdown := strings.CutSuffix(r.param("page"), ".md")
 	if markdown && slug == "all" {
-		return v.text("text/markdown", c.allPages(r))
+		return r.sendText("text/markdown", c.tutorialMarkdown(vars))
 	}
 	for i, p := range c.tutorial {
 		if p.Slug != slug {
 			continue
 		}
 		if markdown {
-			return v.text("text/markdown", p.Markdown(r))
+			return r.sendText("text/markdown", p.Markdown(vars))
 		}
-		show := tutorialView{Pages: c.tutorial, Slug: slug}
-		if show.HTML, err = p.HTML(r); err != nil {
+		view := tutorialView{Pages: c.tutorial, Slug: slug}
+		if view.HTML, err = p.HTML(vars); err != nil {
 			return err
 		}
 		if i > 0 {
-			show.Previous = &c.tutorial[i-1]
+			view.Previous = &c.tutorial[i-1]
 		}
 		if i+1 < len(c.tutorial) {
-			show.Next = &c.tutorial[i+1]
+			view.Next = &c.tutorial[i+1]
 		}
-		return c.render(v, "tutorial", p.Title, show)
+		return c.render(r, "tutorial", p.Title, view)
 	}
-	return errNoPage
+	return errNotFound
 }
 
-func (c *Console) allPages(r docs.Variables) string {
-	var all []string
+// tutorialMarkdown returns the Markdown of all pages.
+func (c *Console) tutorialMarkdown(vars docs.Variables) string {
+	var pages []string
 	for _, p := range c.tutorial {
-		all = append(all, p.Markdown(r))
+		pages = append(pages, p.Markdown(vars))
 	}
-	return strings.Join(all, "\n")
+	return strings.Join(pages, "\n")
 }
 
-// llms is the list of pages for language models, in the form of llmstxt.org.
-func (c *Console) llms(v *visit) error {
-	r, err := c.reader(v)
+// llms lists the pages for language models, in the format of llmstxt.org.
+func (c *Console) llms(r *request) error {
+	vars, err := c.tutorialVariables(r)
 	if err != nil {
 		return err
 	}
 	var list strings.Builder
-	list.WriteString("# Basegate\n\n> " + c.tutorial[0].Summary(r) + "\n\n## Pages\n\n")
+	list.WriteString("# Basegate\n\n> " + c.tutorial[0].Summary(vars) + "\n\n## Pages\n\n")
 	for _, p := range c.tutorial {
-		list.WriteString("- [" + p.Title + "](" + r.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(r) + "\n")
+		list.WriteString("- [" + p.Title + "](" + vars.Base + "/tutorial/" + p.Slug + ".md): " + p.Summary(vars) + "\n")
 	}
-	list.WriteString("\n## Optional\n\n- [Everything on one page](" + r.Base + "/tutorial/all.md)\n- [OpenAPI 3.1](" + r.Base + "/openapi.json)\n")
-	return v.text("text/plain", list.String())
+	list.WriteString("\n## Optional\n\n- [Everything on one page](" + vars.Base + "/tutorial/all.md)\n" +
+		"- [OpenAPI 3.1](" + vars.Base + "/openapi.json)\n")
+	return r.sendText("text/plain", list.String())
 }
 
-// openAPI is the description of the API for programs.
-func (*Console) openAPI(v *visit) error { return v.text("application/json", docs.OpenAPI) }
-
-// text answers with a text as it is.
-func (v *visit) text(kind, text string) error {
-	v.w.Header().Set("Content-Type", kind+"; charset=utf-8")
-	v.w.WriteHeader(http.StatusOK)
-	_, _ = v.w.Write([]byte(text)) // whoever does not read it to the end has gone
-	return nil
-}
+// openAPI serves the OpenAPI description of the API.
+func (*Console) openAPI(r *request) error { return r.sendText("application/json", docs.OpenAPI) }

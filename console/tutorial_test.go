@@ -6,44 +6,40 @@ import (
 	"testing"
 )
 
-func TestTheTutorialIsForEverybodyAndFilledInForWhoIsSignedIn(t *testing.T) {
+func TestTutorialIsPublicAndShowsTheUsersKeyPrefix(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, secret := s.key("ada@example.org", "mine")
-	stranger, ada := s.browser(), s.as("ada@example.org")
-	page := stranger.get("/tutorial/overview")
+	anonymous, ada := s.browser(), s.signIn("ada@example.org")
+	page := anonymous.get("/tutorial/overview")
 	has(t, page.body, "http://basegate.example.org/v1", "acs-bm-…", "llama-8b", `href="/tutorial/models"`)
 	lacks(t, page.body, k.Prefix)
 	page = ada.get("/tutorial/overview")
 	has(t, page.body, k.Prefix+"…")
 	lacks(t, page.body, secret)
-	if got := stranger.get("/tutorial"); got.status != http.StatusSeeOther || got.to() != "/tutorial/overview" {
-		t.Errorf("got %d to %s", got.status, got.to())
-	}
-	if got := stranger.get("/tutorial/none"); got.status != http.StatusNotFound {
-		t.Errorf("a page that there is not: %d", got.status)
-	}
+	wantRedirect(t, "without a page", anonymous.get("/tutorial"), "/tutorial/overview")
+	wantStatus(t, "an unknown page", anonymous.get("/tutorial/none"), http.StatusNotFound)
 }
 
-func TestTheTutorialIsSearched(t *testing.T) {
+func TestTutorialSearch(t *testing.T) {
 	b := newSite(t).browser()
 	has(t, b.get("/tutorial?q=token+ids").body, `href="/tutorial/prompts#token-ids"`)
 	has(t, b.get("/tutorial?q=%3Cscript%3Exyzzy").body, "No page has “&lt;script&gt;xyzzy”")
 }
 
-func TestTheTutorialIsThereAsText(t *testing.T) {
+func TestTutorialIsServedAsMarkdown(t *testing.T) {
 	b := newSite(t).browser()
 	list := b.get("/llms.txt")
 	has(t, list.body, "# Basegate\n\n> ", "/tutorial/all.md")
 	pages := regexp.MustCompile(`\(http://basegate\.example\.org(/tutorial/[a-z-]+\.md)\)`).FindAllStringSubmatch(list.body, -1)
 	if len(pages) < 10 {
-		t.Fatalf("%d pages: %s", len(pages), list.body)
+		t.Fatalf("llms.txt: got %d pages, want 10 or more: %s", len(pages), list.body)
 	}
 	all := b.get("/tutorial/all.md")
 	for _, p := range pages {
 		got := b.get(p[1])
 		if got.status != http.StatusOK || got.header.Get("Content-Type") != "text/markdown; charset=utf-8" {
-			t.Errorf("%s: %d %s", p[1], got.status, got.header.Get("Content-Type"))
+			t.Errorf("%s: got %d %s, want 200 and Markdown", p[1], got.status, got.header.Get("Content-Type"))
 		}
 		has(t, all.body, got.body)
 	}

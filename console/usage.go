@@ -13,18 +13,18 @@ import (
 	"basegate/quota"
 )
 
-// scope is whose usage is looked at, and of which month.
+// scope selects the usage of an account, or of all accounts, in one month.
 type scope struct {
 	Month   month
-	Account string // id; "all" is all accounts, for administrators
-	Email   string // of that account, or what stands for all
+	Account string // id, or allAccounts, for administrators
+	Email   string // of that account, or "all accounts"
 	caps    quota.Caps
-	own     bool
+	own     bool // the account is the user's own
 }
 
 const allAccounts = "all"
 
-// filter is the scope as the ledger takes it.
+// filter returns the ledger's filter for the scope.
 func (s scope) filter() budget.Filter {
 	f := budget.Filter{Since: s.Month.begin, Until: s.Month.end(), Account: s.Account}
 	if s.Account == allAccounts {
@@ -33,7 +33,7 @@ func (s scope) filter() budget.Filter {
 	return f
 }
 
-// Query is the scope in addresses.
+// Query returns the scope as the query of a URL.
 func (s scope) Query() string {
 	q := url.Values{"month": {s.Month.ID()}}
 	if !s.own {
@@ -42,23 +42,23 @@ func (s scope) Query() string {
 	return q.Encode()
 }
 
-// All tells whether it is all accounts.
+// All reports whether the scope is all accounts.
 func (s scope) All() bool { return s.Account == allAccounts }
 
-// scope reads whose usage is asked for. An account that is not the visitor's own is there for administrators only.
-func (c *Console) scope(v *visit) (scope, error) {
-	s := scope{Month: parseMonth(v.query("month"), c.clock()), Account: v.query("account")}
+// scope returns the scope in the query. Only administrators may see other accounts than their own.
+func (c *Console) scope(r *request) (scope, error) {
+	s := scope{Month: parseMonth(r.query("month"), c.clock()), Account: r.query("account")}
 	switch {
-	case s.Account == "" || s.Account == v.account.ID:
-		s.Account, s.Email, s.caps, s.own = v.account.ID, v.account.Email, v.account.Caps, true
+	case s.Account == "" || s.Account == r.account.ID:
+		s.Account, s.Email, s.caps, s.own = r.account.ID, r.account.Email, r.account.Caps, true
 		return s, nil
-	case !v.account.Admin:
-		return s, errNoPage
+	case !r.account.Admin:
+		return s, errNotFound
 	case s.All():
 		s.Email = "all accounts"
 		return s, nil
 	}
-	accounts, err := c.accounts.List(v.r.Context())
+	accounts, err := c.accounts.List(r.ctx())
 	if err != nil {
 		return s, err
 	}
@@ -68,69 +68,72 @@ func (c *Console) scope(v *visit) (scope, error) {
 			return s, nil
 		}
 	}
-	return s, errNoPage
+	return s, errNotFound
 }
 
-// usagePage is a month.
+// usagePage is the data of the usage page.
 type usagePage struct {
 	scope
-	Months   []month
-	Accounts []identity.Account // to choose from, for administrators
-	Chart    chart
-	Totals   share
-	Caps     []outlook
-	Shares   []shares
+	Months     []month            // options
+	Accounts   []identity.Account // options for administrators
+	Chart      chart
+	Totals     share
+	Forecasts  []forecast
+	Breakdowns []breakdown
 }
 
-// share is what one model, key, workload or user has taken.
+// share is the usage of one model, key, account, workload or user tag.
 type share struct {
 	Name, Note         string
 	Requests           int64
 	Prompt, Completion int64
-	Percent            float64 // of all
+	Percent            float64 // of the total tokens
 }
 
-// Total is prompt and completion.
+// Total returns the tokens of prompts and completions.
 func (s share) Total() int64 { return s.Prompt + s.Completion }
 
-// shares are a month divided up in one way.
-type shares struct {
+// breakdown is the usage of a month by model, key, account, workload or user tag.
+type breakdown struct {
 	By   budget.Grouping
-	Head string
+	Head string // of the table's first column
 	Rows []share
-	Rest *share // what is not in Rows; nil where nothing is left
+	Rest *share // the sum of what is not in Rows; nil if nothing is left
 }
 
-// maxShares is how many shares are shown; a user tag may be another one with every request.
+// maxShares limits the rows of a breakdown. There may be as many user tags as requests.
 const maxShares = 15
 
-// outlook is a cap and how the month will end.
-type outlook struct {
+// forecast is the usage of a cap so far and at the end of the month.
+type forecast struct {
 	Name  string
 	Gauge gauge
-	Words string
+	Text  string // empty if there is nothing to extrapolate
 }
 
-// divisions are the ways in which a month is divided up.
-var divisions = []struct {
+// dimension is one way to break down usage.
+type dimension struct {
 	by   budget.Grouping
 	head string
-}{
+}
+
+// dimensions are the breakdowns of one account.
+var dimensions = []dimension{
 	{budget.ByModel, "Model"}, {budget.ByKey, "Key"}, {budget.ByWorkload, "Workload"}, {budget.ByUser, "User tag"},
 }
 
-func (c *Console) usage(v *visit) error {
-	s, err := c.scope(v)
+func (c *Console) usage(r *request) error {
+	s, err := c.scope(r)
 	if err != nil {
 		return err
 	}
 	page := usagePage{scope: s, Months: recentMonths(c.clock())}
-	ctx := v.r.Context()
-	names, err := c.readNames(ctx, v.account)
+	ctx := r.ctx()
+	names, err := c.readNames(ctx, r.account)
 	if err != nil {
 		return err
 	}
-	if v.account.Admin {
+	if r.account.Admin {
 		page.Accounts = names.accounts
 	}
 	days, err := c.ledger.Usage(ctx, s.filter(), budget.ByDayModel)
@@ -138,44 +141,41 @@ func (c *Console) usage(v *visit) error {
 		return err
 	}
 	page.Chart = newChart(s.Month, days)
-	for _, r := range days {
-		page.Totals.Requests += r.Requests
-		page.Totals.Prompt += r.PromptTokens
-		page.Totals.Completion += r.CompletionTokens
+	for _, day := range days {
+		page.Totals.Requests += day.Requests
+		page.Totals.Prompt += day.PromptTokens
+		page.Totals.Completion += day.CompletionTokens
 	}
-	ways := divisions
+	all := dimensions
 	if s.All() {
-		ways = append(slices.Clip(ways), struct {
-			by   budget.Grouping
-			head string
-		}{budget.ByAccount, "Account"})
+		all = append(slices.Clip(all), dimension{budget.ByAccount, "Account"})
 	}
-	for _, way := range ways {
+	for _, d := range all {
 		filter := s.filter()
 		filter.Limit = maxShares
-		rows, err := c.ledger.Usage(ctx, filter, way.by)
+		rows, err := c.ledger.Usage(ctx, filter, d.by)
 		if err != nil {
 			return err
 		}
-		shown := names.shares(rows, way.by, page.Totals.Total())
-		page.Shares = append(page.Shares, shares{way.by, way.head, shown, rest(shown, page.Totals)})
+		shown := names.shares(rows, d.by, page.Totals.Total())
+		page.Breakdowns = append(page.Breakdowns, breakdown{d.by, d.head, shown, remainder(shown, page.Totals)})
 	}
-	page.Caps = outlooks(s, page.Totals, c.clock())
-	return c.render(v, "usage", "Usage", page)
+	page.Forecasts = forecasts(s, page.Totals, c.clock())
+	return c.render(r, "usage", "Usage", page)
 }
 
-// rest is what the shares leave of all.
-func rest(shown []share, all share) *share {
-	left := share{Requests: all.Requests, Prompt: all.Prompt, Completion: all.Completion}
+// remainder returns the usage that is not in the shares shown, or nil if they are complete.
+func remainder(shown []share, total share) *share {
+	left := share{Requests: total.Requests, Prompt: total.Prompt, Completion: total.Completion}
 	for _, s := range shown {
 		left.Requests -= s.Requests
 		left.Prompt -= s.Prompt
 		left.Completion -= s.Completion
 	}
-	if len(shown) < maxShares || left.Requests <= 0 { // a request may have ended between the two questions
+	if len(shown) < maxShares || left.Requests <= 0 { // a request may have finished between the two queries
 		return nil
 	}
-	left.Percent = percent(left, all.Total())
+	left.Percent = percent(left, total.Total())
 	return &left
 }
 
@@ -186,48 +186,47 @@ func percent(s share, total int64) float64 {
 	return 100 * float64(s.Total()) / float64(total)
 }
 
-// outlooks tell how the month will end, against the caps where there are any.
-func outlooks(s scope, t share, now time.Time) []outlook {
-	var all []outlook
-	for _, one := range []struct {
-		name  string
-		used  int64
-		limit quota.Cap
-	}{
-		{"Tokens", t.Total(), s.caps.MonthTotal}, {"Of prompts", t.Prompt, s.caps.MonthInput}, {"Of completions", t.Completion, s.caps.MonthOutput},
-	} {
-		all = append(all, outlook{one.name, newGauge(one.used, one.limit), outlookWords(s.Month, one.used, one.limit, now)})
+// forecasts returns the forecast of each monthly cap.
+func forecasts(s scope, t share, now time.Time) []forecast {
+	newForecast := func(name string, used int64, limit quota.Cap) forecast {
+		return forecast{name, newGauge(used, limit), forecastText(s.Month, used, limit, now)}
 	}
-	return all
+	return []forecast{
+		newForecast("Tokens", t.Total(), s.caps.MonthTotal),
+		newForecast("Of prompts", t.Prompt, s.caps.MonthInput),
+		newForecast("Of completions", t.Completion, s.caps.MonthOutput),
+	}
 }
 
-func outlookWords(m month, used int64, c quota.Cap, now time.Time) string {
+// forecastText says how the month will end if usage continues at its average rate so far, and when it will reach the
+// cap.
+func forecastText(m month, used int64, c quota.Cap, now time.Time) string {
 	tokens, ok := m.projection(used, now)
 	if !ok || used == 0 {
 		return ""
 	}
-	words := fmt.Sprintf("At this rate about %s by the end of the month", short(tokens))
+	text := fmt.Sprintf("At this rate about %s by the end of the month", formatShort(tokens))
 	limit, bounded := c.Tokens()
 	if !bounded {
-		return words + "."
+		return text + "."
 	}
 	if used >= limit {
 		return "The budget is used up."
 	}
-	if at, reached := m.reaches(used, limit, now); reached {
-		return fmt.Sprintf("%s: the budget will be used up about %s.", words, at.Format("2 January"))
+	if at, reached := m.exhaustion(used, limit, now); reached {
+		return fmt.Sprintf("%s: the budget will be used up about %s.", text, at.Format("2 January"))
 	}
-	return fmt.Sprintf("%s, %.0f %% of the budget.", words, 100*float64(tokens)/float64(limit))
+	return fmt.Sprintf("%s, %.0f %% of the budget.", text, 100*float64(tokens)/float64(limit))
 }
 
-// names are people's words for the ids on the ledger.
+// names are the names of the keys and accounts whose ids are in the ledger.
 type names struct {
 	keys     map[string]identity.Key
 	emails   map[string]string
 	accounts []identity.Account
 }
 
-// readNames reads as many as the visitor may know.
+// readNames returns the names that the user may see: those of the user's own account, or all for an administrator.
 func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
 	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
 	owned, err := c.keys.ListOf(ctx, a.ID)

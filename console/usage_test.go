@@ -25,24 +25,24 @@ func rows(t *testing.T, text string) [][]string {
 	return all
 }
 
-// busySite has an account with two keys and six requests.
-func busySite(t *testing.T) (*site, identity.Key) {
+// newSiteWithUsage starts a console with one account, which has two keys and six requests. It returns the first key.
+func newSiteWithUsage(t *testing.T) (*site, identity.Key) {
 	t.Helper()
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
 	other, _ := s.key("ada@example.org", "cluster")
 	for i := range 4 {
-		s.use(k, budget.Request{ID: "req_" + strings.Repeat("A", i+1), Workload: "interactive", User: "=cmd()"}, 100, 10, "")
+		s.addRequest(k, budget.Request{ID: "req_" + strings.Repeat("A", i+1), Workload: "interactive", User: "=cmd()"}, 100, 10, "")
 	}
-	s.use(other, budget.Request{ID: "req_Z", Model: "llama-405b", Workload: "batch", User: "run-7"}, 1000, 100, "")
-	s.use(other, budget.Request{ID: "req_Y", Model: "llama-405b", Workload: "batch", User: "run-8"}, 1, 0, "vllm_oom")
+	s.addRequest(other, budget.Request{ID: "req_Z", Model: "llama-405b", Workload: "batch", User: "run-7"}, 1000, 100, "")
+	s.addRequest(other, budget.Request{ID: "req_Y", Model: "llama-405b", Workload: "batch", User: "run-8"}, 1, 0, "vllm_oom")
 	return s, k
 }
 
-func TestUsageIsShownAndAsCSV(t *testing.T) {
-	s, _ := busySite(t)
-	b := s.as("ada@example.org")
+func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
+	s, _ := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
 	has(t, page, "1\u202f541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1\u202f101 tokens")
 	day := time.Now().UTC().Format("2006-01-02")
@@ -58,52 +58,50 @@ func TestUsageIsShownAndAsCSV(t *testing.T) {
 		}
 		has(t, got.header.Get("Content-Disposition"), "attachment", ".csv")
 	}
-	if got := b.get("/usage?month=2001-02"); got.status != http.StatusOK || !strings.Contains(got.body, "Nothing was used in February 2001") {
-		t.Errorf("a month without requests: %d", got.status)
-	}
-	if got := b.get("/usage/csv?by=colour"); got.status != http.StatusNotFound {
-		t.Errorf("by colour: %d", got.status)
-	}
+	empty := b.get("/usage?month=2001-02")
+	wantStatus(t, "a month without requests", empty, http.StatusOK)
+	has(t, empty.body, "Nothing was used in February 2001")
+	wantStatus(t, "an unknown grouping", b.get("/usage/csv?by=colour"), http.StatusNotFound)
 }
 
 func TestCSVEscapesFormulas(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	for _, tag := range []string{"\n=1", "＝1", "＠x", "@x", "\t=1"} {
 		id := "req_" + rand.Text()
-		s.use(k, budget.Request{ID: id, User: tag, Workload: tag}, 1, 1, "")
+		s.addRequest(k, budget.Request{ID: id, User: tag, Workload: tag}, 1, 1, "")
 		for _, query := range []string{"by=user", "by=workload", "by=request&q=" + id} {
 			got := rows(t, b.get("/usage/csv?"+query).body)
 			escaped := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, "'"+tag) })
 			raw := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, tag) })
 			if !escaped || raw {
-				t.Errorf("%s: %q is not escaped: %q", query, tag, got)
+				t.Errorf("%s: got %q, want %q escaped", query, got, tag)
 			}
 		}
 	}
 }
 
-func TestManyUserTagsAreSummedUp(t *testing.T) {
+func TestUserTagsBeyondTheLimitAreSummedUp(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
 	for i := range 20 {
-		s.use(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
+		s.addRequest(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
 	}
-	b := s.as("ada@example.org")
+	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
 	has(t, page, "tag-14", "all others", "415")
 	lacks(t, page, "tag-15")
 	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
-		t.Errorf("the file has %d lines", len(got))
+		t.Errorf("by=user: got %d lines, want the header and 20 tags", len(got))
 	}
 }
 
-func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
-	s, k := busySite(t)
-	b := s.as("ada@example.org")
+func TestRequestsAreFilteredAndSearched(t *testing.T) {
+	s, k := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
 	for query, want := range map[string]int{
 		"":                             6,
 		"key=" + k.ID:                  4,
@@ -121,16 +119,16 @@ func TestTheLastRequestsAreFilteredAndSearched(t *testing.T) {
 		query = strings.ReplaceAll(query, " ", "%20")
 		page := b.get("/usage/requests?" + query).body
 		if got := strings.Count(page, `<code class="id">`); got != want {
-			t.Errorf("%s shows %d requests, want %d", query, got, want)
+			t.Errorf("%s: got %d requests on the page, want %d", query, got, want)
 		}
 		if got := len(rows(t, b.get("/usage/csv?by=request&"+query).body)) - 1; got != want {
-			t.Errorf("%s as CSV has %d requests, want %d", query, got, want)
+			t.Errorf("%s: got %d requests in the CSV file, want %d", query, got, want)
 		}
 	}
 	has(t, b.get("/usage/requests").body, "vllm_oom", "502")
 }
 
-func TestAMonthIsProjectedToItsEnd(t *testing.T) {
+func TestForecastExtrapolatesTheMonth(t *testing.T) {
 	at := func(text string) time.Time {
 		parsed, err := time.Parse("2006-01-02", text)
 		must(t, err)
@@ -150,8 +148,8 @@ func TestAMonthIsProjectedToItsEnd(t *testing.T) {
 		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "The budget is used up."},
 		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
 	} {
-		if got := console.Outlook(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
-			t.Errorf("%+v: %q", c, got)
+		if got := console.ForecastText(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
+			t.Errorf("%+v: got %q", c, got)
 		}
 	}
 }

@@ -1,100 +1,76 @@
 package console
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"net/http"
 
 	"basegate/identity"
 )
 
-// Completer answers a completion request from within, in the name of one of an account's keys: judged, queued, charged
-// and logged as the public API does.
+// Completer serves a completion request on behalf of an account with one of its keys. It checks, queues, charges and
+// logs the request as the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 }
 
-// maxCompletion leaves the limit to the API, which has its own.
-const maxCompletion = math.MaxInt64
+// noLimit is for bodies that the API limits itself.
+const noLimit = math.MaxInt64
 
-// workbenchPage is the page itself. What it offers it asks for, again and again.
+// workbenchPage is the data of the workbench's page. Its scripts poll workbenchOptions for keys and models.
 type workbenchPage struct {
-	Base   string // of the public API
-	Prompt string // the saved one to open
-	Shades []int
+	BaseURL string // of the public API
+	Prompt  string // id of the saved prompt to open; may be empty
+	Shades  []int  // CSS classes of the legend
 }
 
-func (c *Console) workbench(v *visit) error {
-	return c.render(v, "workbench", "Workbench", workbenchPage{
-		Base: c.settings.Load().PublicURL.String(), Prompt: v.query("prompt"), Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
+func (c *Console) workbench(r *request) error {
+	return c.render(r, "workbench", "Workbench", workbenchPage{
+		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
 	})
 }
 
-// offer is what there is to work with.
-type offer struct {
-	Keys    []offeredKey   `json:"keys"`
-	Models  []offeredModel `json:"models"`
-	CanWarm bool           `json:"can_warm"`
+// workbenchOptions are the keys and models that the workbench can use.
+type workbenchOptions struct {
+	Keys    []keyOption   `json:"keys"`
+	Models  []modelOption `json:"models"`
+	CanWarm bool          `json:"can_warm"`
 }
 
-type offeredKey struct {
+type keyOption struct {
 	ID     string            `json:"id"`
 	Name   string            `json:"name"`
 	Prefix string            `json:"prefix"`
 	State  identity.KeyState `json:"state"`
 }
 
-type offeredModel struct {
+type modelOption struct {
 	ID          string  `json:"id"`
-	Status      string  `json:"status"` // as GET /v1/models says it
+	Status      string  `json:"status"` // as in GET /v1/models
 	MaxModelLen int64   `json:"max_model_len"`
 	MaxLogprobs int     `json:"max_logprobs"`
-	BootSeconds float64 `json:"boot_seconds"` // 0 where it is not ours to start
+	BootSeconds float64 `json:"boot_seconds"` // 0 if the gateway does not start the model
 }
 
-func (c *Console) workbenchOffer(v *visit) error {
-	own, err := c.keys.ListOf(v.r.Context(), v.account.ID)
+// workbenchOptions lists the user's keys and all models.
+func (c *Console) workbenchOptions(r *request) error {
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
 	}
-	o := offer{Keys: []offeredKey{}, Models: []offeredModel{}, CanWarm: c.warm != nil}
-	for _, k := range own {
-		o.Keys = append(o.Keys, offeredKey{k.ID, k.Name, k.Prefix, k.State})
+	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
+	for _, k := range keys {
+		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.State})
 	}
 	for _, m := range c.fleet.Models() {
-		o.Models = append(o.Models, offeredModel{m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds()})
+		options.Models = append(options.Models, modelOption{
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(),
+		})
 	}
-	return v.json(http.StatusOK, o)
+	return r.sendJSON(http.StatusOK, options)
 }
 
-// completeHere has the request answered with one of the account's keys. Whose key it is, is checked where the key is.
-func (c *Console) completeHere(v *visit) error {
-	c.complete.ServeOnBehalfOf(v.account.ID, v.query("key"), v.w, v.r)
+// complete serves a completion with one of the user's keys. The Completer checks that the key is the user's.
+func (c *Console) complete(r *request) error {
+	c.completer.ServeOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
 	return nil
-}
-
-// json answers a script.
-func (v *visit) json(status int, what any) error {
-	v.w.Header().Set("Content-Type", "application/json")
-	v.w.WriteHeader(status)
-	_ = json.NewEncoder(v.w).Encode(what) // whoever does not read it to the end has gone
-	return nil
-}
-
-// read takes what a script sends.
-func (v *visit) read(into any) error {
-	from := json.NewDecoder(v.r.Body)
-	from.DisallowUnknownFields()
-	if err := from.Decode(into); err != nil {
-		return unread(err)
-	}
-	switch _, err := from.Token(); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return unread(err)
-	}
-	return invalid("What was sent goes on behind its end.")
 }

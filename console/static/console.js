@@ -1,4 +1,4 @@
-// What every page has: the choice of light or dark.
+// The scripts of every page. First, the choice of a light or dark theme.
 const root = document.documentElement;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -13,12 +13,12 @@ for (const button of document.querySelectorAll("[data-theme-toggle]")) {
   prefersDark.addEventListener("change", label);
   button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* it holds for this page */ }
+    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* storage may be disabled: then the choice applies to this page only */ }
     label();
   });
 }
 
-// A button that copies what another element says.
+// A button that copies the text of another element.
 for (const button of document.querySelectorAll("[data-copy]")) {
   const label = button.textContent;
   button.hidden = false;
@@ -34,19 +34,19 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
-// A choice that takes effect at once. Without this script its form has a button.
+// A form that is submitted when one of its fields changes. Its button is for browsers without scripts.
 for (const form of document.querySelectorAll("[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
 }
 
-// A page that shows something on its way looks again after so many seconds, unless somebody is writing on it.
-for (const part of document.querySelectorAll("[data-refresh]")) {
+// A page that shows progress is reloaded every data-refresh seconds, unless a dialog or details are open on it.
+for (const element of document.querySelectorAll("[data-refresh]")) {
   setInterval(() => {
     if (!document.hidden && !document.querySelector("dialog[open], details[open]")) location.reload();
-  }, 1000 * Number(part.dataset.refresh));
+  }, 1000 * Number(element.dataset.refresh));
 }
 
-// The feedback's page opens as a dialog over the one it is about.
+// The feedback form opens as a dialog on the current page.
 const feedback = document.getElementById("feedback");
 for (const link of document.querySelectorAll("[data-feedback]")) {
   link.addEventListener("click", (event) => {

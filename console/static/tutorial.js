@@ -1,8 +1,8 @@
-// A button on every snippet that copies it, and a way for the keyboard into what is wider than the page.
+// Every snippet gets a button that copies it. Snippets and tables get the focus, so that the keyboard can scroll them.
 for (const pre of document.querySelectorAll(".tutorial article pre")) {
-  const box = document.createElement("div");
-  box.className = "snippet";
-  pre.replaceWith(box);
+  const wrapper = document.createElement("div");
+  wrapper.className = "snippet";
+  pre.replaceWith(wrapper);
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Copy";
@@ -16,6 +16,6 @@ for (const pre of document.querySelectorAll(".tutorial article pre")) {
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   });
   pre.tabIndex = 0;
-  box.append(pre, button);
+  wrapper.append(pre, button);
 }
 for (const table of document.querySelectorAll(".tutorial article table")) table.tabIndex = 0;

@@ -214,7 +214,7 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await second.locator("#saved-search").fill("saved later");
   await second.getByRole("button", { name: "A study", exact: true }).click();
   await expect(second.getByLabel("Prompt", { exact: true })).toHaveValue("Saved for later");
-  await expect(column(second).getByRole("option")).toHaveText(text);
+  await expect(columns(second).getByRole("option")).toHaveText(text);
   await expect(second).toHaveURL(/prompt=pr_/);
 
   await second.getByRole("button", { name: "Save", exact: true }).click();
@@ -248,7 +248,7 @@ test("a used-up budget and an invalid parameter are explained next to their fiel
   await page.locator("#key").selectOption({ index: 0 });
   await page.locator("#p-temperature").fill("9");
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(page.locator("#trouble")).toContainText("temperature");
+  await expect(page.locator("#error")).toContainText("temperature");
   await expect(page.locator("#p-temperature")).toHaveAttribute("aria-invalid", "true");
   await expectAccessible(page);
 });

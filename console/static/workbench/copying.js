@@ -1,4 +1,4 @@
-// The request as somebody would write it who has a key: for the shell, for Python, as JSON.
+// The request as code for users with a key: a shell command, Python or JSON.
 export function body(model, prompt, settings) {
   return { model, prompt, ...settings };
 }
@@ -12,18 +12,19 @@ export function asCurl(base, request) {
   return `curl ${base}/v1/completions \\\n  -H "Authorization: Bearer $BASEGATE_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'\n`;
 }
 
-// What the OpenAI library does not know by name goes by extra_body.
+// The parameters that the OpenAI library has. It sends any other ones if they are in extra_body.
 const known = new Set(["model", "prompt", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "logprobs", "stop", "echo"]);
 
 export function asPython(base, request) {
-  const own = Object.entries(request).filter(([name]) => known.has(name));
+  const args = Object.entries(request).filter(([name]) => known.has(name));
   const extra = Object.entries(request).filter(([name]) => !known.has(name));
-  const lines = own.map(([name, value]) => `    ${name}=${literal(value)},`);
+  const lines = args.map(([name, value]) => `    ${name}=${literal(value)},`);
   if (extra.length) lines.push(`    extra_body={${extra.map(([name, value]) => `${literal(name)}: ${literal(value)}`).join(", ")}},`);
   return `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key=os.environ["BASEGATE_KEY"])\nanswer = client.completions.create(\n${lines.join("\n")}\n)\nprint(answer.choices[0].text)\n`;
 }
 
-// literal is a value in Python; strings and numbers are written as in JSON, but for lone halves of characters.
+// literal returns a value as a Python literal. Strings and numbers are written as in JSON, which differs only for unpaired
+// surrogates.
 function literal(value) {
   if (value === true) return "True";
   if (value === false) return "False";

@@ -1,4 +1,4 @@
-// What a token's log-probability says, in the ways people look at it.
+// Measures of a token's log-probability.
 const ln2 = Math.log(2);
 
 export const probability = (logprob) => Math.exp(logprob);
@@ -6,29 +6,30 @@ export const probability = (logprob) => Math.exp(logprob);
 // surprisal is in bits.
 export const surprisal = (logprob) => 0 - logprob / ln2;
 
-// rank is a token's place among the alternatives: 1 is the likeliest. Behind the last that is known it is null.
+// rank returns a token's rank by likelihood, from 1. It is null if the token is not among the known alternatives and has no
+// rank from the API.
 export function rank(token) {
   if (token.rank) return token.rank;
-  const at = token.top?.findIndex((one) => one.id === token.id) ?? -1;
-  if (at < 0) return null;
-  return 1 + token.top.filter((one) => one.logprob > token.logprob).length;
+  const index = token.top?.findIndex((alternative) => alternative.id === token.id) ?? -1;
+  if (index < 0) return null;
+  return 1 + token.top.filter((alternative) => alternative.logprob > token.logprob).length;
 }
 
-// entropy is in bits, of the alternatives that are known; all others count as one, so the true one is not below it.
+// entropy returns a lower bound in bits: it counts all tokens that are not among the known alternatives as one.
 export function entropy(token) {
   if (!token.top?.length) return null;
-  let left = 1;
+  let remaining = 1;
   let sum = 0;
   for (const { logprob } of token.top) {
     const p = Math.exp(logprob);
-    left -= p;
+    remaining -= p;
     if (p > 0) sum -= p * Math.log(p);
   }
-  if (left > 1e-6) sum -= left * Math.log(left);
+  if (remaining > 1e-6) sum -= remaining * Math.log(remaining);
   return sum / ln2;
 }
 
-// score sums up tokens whose log-probability is known; bytes are those of their text.
+// score sums up the tokens whose log-probability is known. bytes is the length of the text of all tokens.
 export function score(tokens, bytes) {
   const known = tokens.filter((t) => typeof t.logprob === "number");
   const total = known.reduce((sum, t) => sum + t.logprob, 0);
@@ -38,7 +39,7 @@ export function score(tokens, bytes) {
   };
 }
 
-// shade is how strongly a token is coloured, from 0 to 8, by one of the measures; null where it is not known.
+// shade returns how strongly a token is colored by a measure, from 0 to 8, or null if the measure is not known.
 export function shade(token, measure) {
   if (typeof token.logprob !== "number") return null;
   const value = { surprisal: surprisal(token.logprob), rank: rank(token), entropy: entropy(token), probability: surprisal(token.logprob) }[measure];

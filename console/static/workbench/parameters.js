@@ -1,5 +1,5 @@
-// The sampling parameters, as the API names and bounds them: one table for the form, for what is sent, and for what an
-// error is shown beside. An empty field is not sent, so that vLLM's own default holds.
+// The sampling parameters with the names and limits of the API. The table is used for the form, for the request, and to find
+// the field that an error is about. An empty field is not sent, so vLLM's default applies.
 export const parameters = [
   { name: "max_tokens", label: "max_tokens", kind: "integer", min: 1, value: 64, hint: "how many tokens at the most" },
   { name: "temperature", kind: "number", min: 0, max: 2, step: 0.05, value: 1, hint: "0 takes the likeliest token every time" },
@@ -15,8 +15,8 @@ export const parameters = [
   { name: "stop", kind: "lines", hint: "one text a line; \\n stands for a line break" },
 ];
 
-// fields makes the form's fields. prefix keeps the ids of two forms on a page apart.
-export function fields(prefix) {
+// createFields returns the fields of a form. The prefix distinguishes the ids of two forms on one page.
+export function createFields(prefix) {
   return parameters.map((p) => {
     const label = document.createElement("label");
     const name = document.createElement("code");
@@ -26,7 +26,7 @@ export function fields(prefix) {
     input.name = p.name;
     if (p.kind !== "lines") {
       input.type = "number";
-      for (const bound of ["min", "max"]) if (p[bound] !== undefined) input[bound] = p[bound];
+      for (const limit of ["min", "max"]) if (p[limit] !== undefined) input[limit] = p[limit];
       input.step = p.kind === "integer" ? 1 : "any";
     } else {
       input.rows = 2;
@@ -49,32 +49,30 @@ function range(p) {
   return `${p.min} to ${p.max}: `;
 }
 
-// read is what a form says, as the API takes it. What is out of range goes as it is: the API's own words explain it.
-export function read(form) {
-  const all = {};
+// readForm returns the parameters of a form as the API takes them. Values out of range are sent unchanged: the API's error
+// explains them.
+export function readForm(form) {
+  const values = {};
   for (const p of parameters) {
     const text = form.elements[p.name].value;
     if (text.trim() === "") continue;
-    all[p.name] = p.kind === "lines"
-      ? text.split("\n").filter((one) => one !== "").map((one) => one.replaceAll("\\n", "\n"))
+    values[p.name] = p.kind === "lines"
+      ? text.split("\n").filter((line) => line !== "").map((line) => line.replaceAll("\\n", "\n"))
       : Number(text);
   }
-  return all;
+  return values;
 }
 
-// write puts into a form what read has taken from one.
-export function write(form, settings) {
+// fillForm sets the fields of a form to values that readForm has returned.
+export function fillForm(form, values) {
   for (const p of parameters) {
-    const value = settings[p.name];
-    form.elements[p.name].value = Array.isArray(value) ? value.map((one) => one.replaceAll("\n", "\\n")).join("\n") : value ?? "";
+    const value = values[p.name];
+    form.elements[p.name].value = Array.isArray(value) ? value.map((line) => line.replaceAll("\n", "\\n")).join("\n") : value ?? "";
   }
 }
 
-// blame marks the field that an error is about, and tells whether there is one.
-export function blame(form, name) {
+// markInvalid marks the field of that name as invalid, and no other one.
+export function markInvalid(form, name) {
   for (const input of form.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
-  const input = name && form.elements[name];
-  if (!input) return false;
-  input.setAttribute("aria-invalid", "true");
-  return true;
+  if (name) form.elements[name]?.setAttribute("aria-invalid", "true");
 }

@@ -1,100 +1,101 @@
-// The saved prompts: a list that is searched on the server, and which of them is open.
+// The list of saved prompts, which the server searches, and the prompt that is open.
 import * as api from "./api.js";
 
-export class Saved {
-  constructor({ list, search, name, status, onOpen, onErase }) {
-    Object.assign(this, { list, name, status, onOpen, onErase, id: null, version: 0, search });
-    let waiting = 0;
+export class SavedPrompts {
+  constructor({ list, search, name, status, onOpen, onDelete }) {
+    Object.assign(this, { list, name, status, onOpen, onDelete, id: null, version: 0, search });
+    let timer = 0;
     search.addEventListener("input", () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => this.refresh(), 200);
+      clearTimeout(timer);
+      timer = setTimeout(() => this.refresh(), 200);
     });
   }
 
   async refresh() {
     try {
-      const { prompts, more } = await api.prompts(this.search.value);
-      this.draw(prompts, more);
+      const { prompts, more } = await api.searchPrompts(this.search.value);
+      this.render(prompts, more);
     } catch (error) {
-      this.say(error.message);
+      this.setStatus(error.message);
     }
   }
 
-  draw(all, more) {
-    this.list.replaceChildren(...all.map((one) => this.row(one)));
+  render(prompts, more) {
+    this.list.replaceChildren(...prompts.map((prompt) => this.createRow(prompt)));
     const last = document.createElement("li");
     last.className = "soft";
-    if (!all.length) last.textContent = this.search.value ? "Nothing that is saved has these words." : "Nothing is saved yet.";
+    if (!prompts.length) last.textContent = this.search.value ? "Nothing that is saved has these words." : "Nothing is saved yet.";
     if (more) last.textContent = "There are older ones: search for them.";
     if (last.textContent) this.list.append(last);
   }
 
-  row(one) {
+  createRow(prompt) {
     const item = document.createElement("li");
-    const open = document.createElement("button");
-    open.type = "button";
-    open.className = "quiet";
-    open.textContent = one.name;
-    if (one.id === this.id) open.setAttribute("aria-current", "true");
-    open.addEventListener("click", () => this.onOpen(one.id));
-    const when = document.createElement("small");
-    when.textContent = `${one.model} · ${new Date(one.updated).toLocaleString()}`;
-    const erase = document.createElement("button");
-    erase.type = "button";
-    erase.className = "quiet";
-    erase.textContent = "Delete";
-    erase.setAttribute("aria-label", `Delete ${one.name}`);
-    erase.addEventListener("click", () => this.erase(one));
-    item.append(open, when, erase);
+    const openButton = document.createElement("button");
+    openButton.type = "button";
+    openButton.className = "quiet";
+    openButton.textContent = prompt.name;
+    if (prompt.id === this.id) openButton.setAttribute("aria-current", "true");
+    openButton.addEventListener("click", () => this.onOpen(prompt.id));
+    const details = document.createElement("small");
+    details.textContent = `${prompt.model} · ${new Date(prompt.updated).toLocaleString()}`;
+    const deleteButton = document.createElement("button");
+    deleteButton.type = "button";
+    deleteButton.className = "quiet";
+    deleteButton.textContent = "Delete";
+    deleteButton.setAttribute("aria-label", `Delete ${prompt.name}`);
+    deleteButton.addEventListener("click", () => this.delete(prompt));
+    item.append(openButton, details, deleteButton);
     return item;
   }
 
   async load(id) {
-    const one = await api.prompt(id);
-    Object.assign(this, { id: one.id, version: one.version });
-    this.name.value = one.name;
-    this.say("");
+    const prompt = await api.getPrompt(id);
+    Object.assign(this, { id: prompt.id, version: prompt.version });
+    this.name.value = prompt.name;
+    this.setStatus("");
     this.refresh();
-    return one;
+    return prompt;
   }
 
-  // save keeps the document under the name. Somebody else's newer version is not written over: after such a refusal the
-  // next save makes another one beside it.
+  // save stores the document under the name. It does not overwrite a version that is newer than the one that was opened:
+  // then it throws, and the next save creates another prompt.
   async save(model, document_) {
     const fields = { name: this.name.value.trim(), model, document: document_ };
     if (this.id) {
       try {
-        this.version = (await api.update(this.id, { ...fields, version: this.version })).version;
+        this.version = (await api.updatePrompt(this.id, { ...fields, version: this.version })).version;
       } catch (error) {
         if (error.status === 409 || error.status === 404) this.id = null;
         throw error;
       }
     } else {
-      const made = await api.create(fields);
-      Object.assign(this, { id: made.id, version: made.version });
+      const created = await api.createPrompt(fields);
+      Object.assign(this, { id: created.id, version: created.version });
     }
-    this.say("Saved.");
+    this.setStatus("Saved.");
     this.refresh();
   }
 
-  async erase(one) {
-    if (!confirm(`Delete “${one.name}” with all its branches? It cannot be brought back.`)) return;
+  async delete(prompt) {
+    if (!confirm(`Delete “${prompt.name}” with all its branches? It cannot be brought back.`)) return;
     try {
-      await api.erase(one.id);
-      if (this.id === one.id) this.forget();
-      this.say(`“${one.name}” is deleted.`);
-      this.onErase(one.id);
+      await api.deletePrompt(prompt.id);
+      if (this.id === prompt.id) this.close();
+      this.setStatus(`“${prompt.name}” is deleted.`);
+      this.onDelete(prompt.id);
     } catch (error) {
-      this.say(error.message);
+      this.setStatus(error.message);
     }
     this.refresh();
   }
 
-  forget() {
+  // close leaves no prompt open, so that the next save creates one.
+  close() {
     Object.assign(this, { id: null, version: 0 });
     this.name.value = "";
-    this.say("");
+    this.setStatus("");
   }
 
-  say(words) { this.status.textContent = words; }
+  setStatus(text) { this.status.textContent = text; }
 }

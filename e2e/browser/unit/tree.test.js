@@ -26,7 +26,7 @@ test("a prefix is exactly the token IDs before a position, across nodes", () => 
 test("a branch within the prompt excludes the rest of the prompt", () => {
   const [doc, id] = tree.branch(sampleTree().doc, "root", 1, token(20));
   assert.deepEqual(tree.prefix(doc, id), [1, 20]);
-  assert.deepEqual(tree.line(doc, id).map((p) => [p.node, p.index]), [["root", 0], [id, 0]]);
+  assert.deepEqual(tree.path(doc, id).map((p) => [p.node, p.index]), [["root", 0], [id, 0]]);
 });
 
 test("the prefix of a branch of a branch has the tokens of both", () => {
@@ -68,12 +68,12 @@ test("each pair of prompt and model has exactly one root", () => {
   const text = "prompt";
   let doc = tree.newTree();
   let a, b, c, again;
-  [doc, a] = tree.plant(doc, text, "m");
+  [doc, a] = tree.ensureRoot(doc, text, "m");
   assert.equal(a, "root"); // the empty root is reused
-  [doc, b] = tree.plant(doc, text, "other");
-  [doc, c] = tree.plant(doc, "another prompt", "m");
+  [doc, b] = tree.ensureRoot(doc, text, "other");
+  [doc, c] = tree.ensureRoot(doc, "another prompt", "m");
   assert.equal(new Set([a, b, c]).size, 3);
-  [doc, again] = tree.plant(doc, text, "other");
+  [doc, again] = tree.ensureRoot(doc, text, "other");
   assert.equal(again, b);
   assert.deepEqual(tree.roots(doc), [a, b, c]);
 
@@ -88,8 +88,8 @@ test("each pair of prompt and model has exactly one root", () => {
 
 test("a draft without a model gets the model of its first request", () => {
   let doc, draft, sent;
-  [doc, draft] = tree.plant(tree.newTree(), "draft", null);
-  [doc, sent] = tree.plant(doc, "draft", "m");
+  [doc, draft] = tree.ensureRoot(tree.newTree(), "draft", null);
+  [doc, sent] = tree.ensureRoot(doc, "draft", "m");
   assert.equal(sent, draft);
   assert.equal(doc.nodes[sent].model, "m");
 });

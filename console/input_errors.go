@@ -9,17 +9,17 @@ import (
 	"basegate/identity"
 )
 
-// refusals are the errors of package identity that are about what somebody has entered.
-var refusals = []error{
+// inputErrors are the errors of package identity that the user's input causes.
+var inputErrors = []error{
 	identity.ErrNoAccount, identity.ErrEmailTaken, identity.ErrBadEmail, identity.ErrBadName, identity.ErrBadCap,
 	identity.ErrAboveAccount, identity.ErrNoKey, identity.ErrBadConcurrency, identity.ErrKeyRevoked,
 	identity.ErrAccountDisabled, identity.ErrAccountPending, identity.ErrBadPassword, identity.ErrBadPurpose,
 	identity.ErrTooManyAccessRequests, identity.ErrNotPending,
 }
 
-// isRefusal tells whether whoever has entered something is to be told what is wrong with it.
-func isRefusal(err error) bool {
-	for _, known := range refusals {
+// isInputError reports whether the user's input caused the error, so that the user gets to see its text.
+func isInputError(err error) bool {
+	for _, known := range inputErrors {
 		if errors.Is(err, known) {
 			return true
 		}
@@ -27,10 +27,10 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// sentence is what a refusal says, without what was being done, as a sentence.
-func sentence(err error) string {
+// inputErrorText returns the text of an input error as a sentence, without the operations that wrap it.
+func inputErrorText(err error) string {
 	text := err.Error()
-	for _, known := range refusals {
+	for _, known := range inputErrors {
 		if at := strings.Index(text, known.Error()); at >= 0 && errors.Is(err, known) {
 			text = text[at:]
 			break
@@ -38,4 +38,12 @@ func sentence(err error) string {
 	}
 	first, size := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + text[size:] + "."
+}
+
+// asInvalid converts an input error to a problem, and returns any other error unchanged.
+func asInvalid(err error) error {
+	if isInputError(err) {
+		return invalid(inputErrorText(err))
+	}
+	return err
 }

@@ -1,0 +1,79 @@
+package console
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"basegate/quota"
+)
+
+// templateFunctions returns the functions that templates can call.
+func templateFunctions(a assets) template.FuncMap {
+	return template.FuncMap{
+		"asset":    a.url,
+		"number":   formatNumber,
+		"limit":    formatLimit,
+		"count":    formatCount,
+		"percent":  func(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) },
+		"date":     func(t time.Time) string { return t.UTC().Format("2 January 2006") },
+		"datetime": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") },
+		"rfc3339":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	}
+}
+
+// formatNumber formats a number with its digits in groups of three, separated by narrow no-break spaces.
+func formatNumber(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	var out strings.Builder
+	for i, d := range digits {
+		if left := len(digits) - i; i > 0 && left%3 == 0 && digits[i-1] != '-' {
+			out.WriteRune('\u202f')
+		}
+		out.WriteRune(d)
+	}
+	return out.String()
+}
+
+// formatShort formats a number with a unit and at most one decimal: 950, 1.2k, 30M.
+func formatShort(n int64) string {
+	for _, unit := range []struct {
+		size int64
+		name string
+	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if n >= unit.size {
+			return strconv.FormatFloat(math.Round(float64(n)/float64(unit.size)*10)/10, 'f', -1, 64) + unit.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// formatLimit formats the tokens of a bounded cap.
+func formatLimit(c quota.Cap) string {
+	tokens, _ := c.Tokens()
+	return formatNumber(tokens)
+}
+
+// formatCount formats a number with its noun: "1 key" or "2 keys".
+func formatCount(n int, singular, plural string) string {
+	if n == 1 {
+		return "1 " + singular
+	}
+	return formatNumber(int64(n)) + " " + plural
+}
+
+// formatDuration formats a duration in one unit, from seconds to days.
+func formatDuration(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return formatCount(int(max(d.Round(time.Second), time.Second)/time.Second), "second", "seconds")
+	case d < 2*time.Hour:
+		return formatCount(int(d.Round(time.Minute)/time.Minute), "minute", "minutes")
+	case d < 48*time.Hour:
+		return formatCount(int(d.Round(time.Hour)/time.Hour), "hour", "hours")
+	}
+	return fmt.Sprintf("%d days", int(d/(24*time.Hour)))
+}

@@ -1,0 +1,116 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"basegate/identity"
+)
+
+// request is a request to the console and its response: echo's context, which the middleware passes on, with the
+// account that is signed in. Echo reuses its context after the handler has returned, so a function that may run later
+// must not use the request. A database write whose caller is cancelled is such a function.
+type request struct {
+	echo.Context
+	account identity.Account // zero if nobody is signed in
+}
+
+// handler is the handler of a route. Middleware renders the error that it returns.
+type handler func(*Console, *request) error
+
+// requestOf returns the request that renderError has made, the outermost middleware that uses one.
+func requestOf(ec echo.Context) *request {
+	return ec.(*request) //nolint:errcheck,forcetypeassert // renderError makes it
+}
+
+// ctx returns the context of the request. It carries the user's e-mail address as the actor of the audit log.
+func (r *request) ctx() context.Context { return r.Request().Context() }
+
+// signedIn reports whether a user is signed in.
+func (r *request) signedIn() bool { return r.account.ID != "" }
+
+// isAPI reports whether the request is a script's, which gets JSON instead of pages.
+func (r *request) isAPI() bool { return strings.HasPrefix(r.Request().URL.Path, "/console/api/") }
+
+// param returns the decoded value of a parameter of the path. Echo matches the path undecoded if its encoding is not
+// the usual one, and then does not decode the parameters either.
+func (r *request) param(name string) string {
+	value := r.Param(name)
+	if r.Request().URL.RawPath == "" {
+		return value
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil {
+		return value
+	}
+	return decoded
+}
+
+// query returns a parameter of the query without surrounding space.
+func (r *request) query(name string) string { return strings.TrimSpace(r.QueryParam(name)) }
+
+// field returns a form field without surrounding space.
+func (r *request) field(name string) string {
+	return strings.TrimSpace(r.Request().PostFormValue(name))
+}
+
+// readJSON decodes a body that must be one JSON value without unknown fields.
+func (r *request) readJSON(into any) error {
+	decoder := json.NewDecoder(r.Request().Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return invalidJSON(err)
+	}
+	switch _, err := decoder.Token(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return invalidJSON(err)
+	}
+	return invalid("What was sent goes on behind its end.")
+}
+
+// invalidJSON converts an error of the decoder to a problem. An error of the body's limit stays as it is.
+func invalidJSON(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge
+	}
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	if syntax || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return invalid("What was sent is not JSON.")
+	}
+	return invalid("What was sent is not understood: " + err.Error())
+}
+
+// redirect sends the browser to another page with GET.
+func (r *request) redirect(path string) error {
+	http.Redirect(r.Response(), r.Request(), path, http.StatusSeeOther)
+	return nil
+}
+
+// send writes a whole response.
+func (r *request) send(status int, contentType string, body []byte) error {
+	_ = r.Blob(status, contentType, body) // fails only if the client has disconnected
+	return nil
+}
+
+// sendJSON responds to a script.
+func (r *request) sendJSON(status int, value any) error {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return r.send(status, echo.MIMEApplicationJSON, append(body, '\n'))
+}
+
+// sendText responds with a text that is no page. The media type is one of text/* or application/json.
+func (r *request) sendText(mediaType, text string) error {
+	return r.send(http.StatusOK, mediaType+"; charset=utf-8", []byte(text))
+}
