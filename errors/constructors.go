@@ -22,13 +22,36 @@ func UnknownField(name, suggestion string) error {
 	if suggestion == "" {
 		return &Error{
 			Code: InvalidRequest, Param: name,
-			Message: fmt.Sprintf("unknown field %q: it would have no effect, so it is refused; leave it out", Clip(name)),
+			Message: fmt.Sprintf("unknown field %q: this gateway does not take it; leave it out", Clip(name)),
 		}
 	}
 	return &Error{
 		Code: InvalidRequest, Param: name,
 		Message: fmt.Sprintf("unknown field %q, did you mean %q?", Clip(name), suggestion),
 		Extras:  []Extra{{"suggestion", suggestion}},
+	}
+}
+
+// UnsupportedField returns the error for a field that vLLM has but this gateway does not take. instead is the field to
+// use in its place, or empty.
+func UnsupportedField(name, instead string) error {
+	advice := "leave it out"
+	if instead != "" {
+		advice = "use " + instead + " in its place"
+	}
+	return &Error{
+		Code: InvalidRequest, Param: name,
+		Message: fmt.Sprintf("field %q: vLLM has it, but this gateway does not take it; %s", name, advice),
+	}
+}
+
+// FieldTooNew returns the error for a field that no backend of the model has: the newest of them runs vLLM version got,
+// and the field exists since version since. param is the top-level field.
+func FieldTooNew(param, field, model, got, since string) error {
+	return &Error{
+		Code: InvalidRequest, Param: param,
+		Message: fmt.Sprintf("%s: got it for %s, which runs vLLM %s; expected vLLM %s or later, which is the first to have it; leave it out or use another model",
+			field, model, got, since),
 	}
 }
 
