@@ -40,7 +40,10 @@ var exhausted = apierr.Budget{
 func examples() []example {
 	return []example{
 		{"InvalidField", apierr.InvalidField("temperature", "temperature: got 3; expected a number from 0 to 2")},
-		{"UnknownField", apierr.UnknownField("guided_json", "")},
+		{"UnknownField", apierr.UnknownField("max_completion_tokens", "")},
+		{"UnsupportedField", apierr.UnsupportedField("priority", "")},
+		{"UnsupportedField with another field", apierr.UnsupportedField("guided_json", "structured_outputs")},
+		{"FieldTooNew", apierr.FieldTooNew("truncate_prompt_tokens", "truncate_prompt_tokens -1", "llama-8b", "0.9", "0.11")},
 		{"UnknownField with a suggestion", apierr.UnknownField("temprature", "temperature")},
 		{"MalformedJSON", apierr.MalformedJSON(17, "the body ends in the middle of the JSON object")},
 		{"UnknownModel", apierr.UnknownModel("gpt-4o", []string{"llama-8b", "llama-405b"}, "")},

@@ -498,6 +498,9 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 				m.value = c.value
 			}
 		}
+		if e.Guided {
+			m = guided(m)
+		}
 		if m.value == "null" || (name == "best_of" && e.BestOf != validate.KeepBestOf) {
 			continue
 		}
@@ -509,6 +512,39 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 		}
 	}
 	return want
+}
+
+// guided returns the member that a version before 0.11 takes in place of structured output.
+func guided(m rawMember) rawMember {
+	inside, err := parseMembers([]byte(m.value))
+	if err != nil {
+		return m
+	}
+	switch m.decodedName() {
+	case "structured_outputs":
+		for _, o := range inside {
+			switch name := o.decodedName(); {
+			case o.value == "null", name == "disable_any_whitespace":
+			case name == "json_object":
+				return rawMember{`"response_format"`, `{"type":"json_object"}`}
+			default:
+				return rawMember{strconv.Quote("guided_" + name), o.value}
+			}
+		}
+	case "response_format":
+		for _, o := range inside {
+			if o.decodedName() != "json_schema" || o.value == "null" {
+				continue
+			}
+			parts, _ := parseMembers([]byte(o.value))
+			for _, part := range parts {
+				if part.decodedName() == "schema" {
+					return rawMember{`"guided_json"`, part.value}
+				}
+			}
+		}
+	}
+	return m
 }
 
 // nullContinuousUsage reports whether continuous_usage_stats is null, which older versions of vLLM refuse.
