@@ -85,6 +85,17 @@ func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 	}
 }
 
+// MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
+// so far, at least 1.
+func MaxTokensTooLarge(promptTokens, maxTokens, maxModelLen int64) error {
+	return &Error{
+		Code: ContextLengthExceeded, Param: "max_tokens",
+		Message: fmt.Sprintf("max_tokens asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower max_tokens",
+			maxTokens, maxModelLen, promptTokens),
+		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
+	}
+}
+
 // NoChat returns the error of the chat endpoint, which base models cannot serve.
 func NoChat() error {
 	return &Error{

@@ -41,6 +41,7 @@ func examples() []example {
 	return []example{
 		{"InvalidField", apierr.InvalidField("temperature", "temperature: got 3; expected a number from 0 to 2")},
 		{"UnknownField", apierr.UnknownField("max_completion_tokens", "")},
+		{"MaxTokensTooLarge", apierr.MaxTokensTooLarge(1, 9000, 8192)},
 		{"UnsupportedField", apierr.UnsupportedField("priority", "")},
 		{"UnsupportedField with another field", apierr.UnsupportedField("guided_json", "structured_outputs")},
 		{"FieldTooNew", apierr.FieldTooNew("truncate_prompt_tokens", "truncate_prompt_tokens -1", "llama-8b", "0.9", "0.11")},
@@ -181,6 +182,7 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"UnknownModel":                         "available",
 		"UnknownModel with a suggestion":       "available suggestion",
 		"ContextTooLong":                       "prompt_tokens max_tokens max_model_len",
+		"MaxTokensTooLarge":                    "prompt_tokens max_tokens max_model_len",
 		"BodyTooLarge":                         "limit_bytes",
 		"Unreachable":                          "attempts",
 		"Unreachable at once":                  "attempts",

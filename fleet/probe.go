@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"basegate/validate"
 )
 
 // startingProbeInterval is the probe interval of a starting backend, if the configured one is not shorter. The measured
@@ -111,6 +113,7 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 	if restarted || info.version == "" {
 		if version, err := b.Get(ctx, "/version"); err == nil {
 			info.version = gjson.GetBytes(version.Body, "version").Str
+			info.vllm = validate.ParseVersion(info.version)
 		}
 	}
 	if restarted || !info.specialKnown {

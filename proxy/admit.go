@@ -48,6 +48,11 @@ func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
+// bodyLimits returns the limits that apply to the body of a completion.
+func (s *Server) bodyLimits(x *exchange) validate.Limits {
+	return validate.Limits{MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest}
+}
+
 func (s *Server) maxLogprobs(model string) int {
 	if m, ok := s.fleet.Model(model); ok {
 		return m.MaxLogprobs()
@@ -73,7 +78,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait. The body counts as buffered
 // memory meanwhile, as it does while the request waits for a slot.
 func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
-	err := x.model.EnsureServable()
+	err := x.model.EnsureServable(x.attempts.usable)
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		release, full := s.queue.ReserveMemory(bodyBytes)
 		if full != nil {
@@ -82,7 +87,7 @@ func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
 		defer release()
 		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
 		defer cancel()
-		err = x.model.AwaitBoot(ctx)
+		err = x.model.AwaitBoot(ctx, x.attempts.usable)
 	}
 	if err != nil {
 		return x.unavailable(err)
@@ -92,10 +97,14 @@ func (s *Server) awaitModel(x *exchange, bodyBytes int64) error {
 
 // unavailable returns the error of a model at which no attempt can be made.
 func (x *exchange) unavailable(err error) error {
-	if x.cancelled() {
+	switch {
+	case x.cancelled():
 		return x.cancelErr()
+	case errors.Is(err, fleet.ErrUnsuitable):
+		return x.fieldTooNew()
+	default:
+		return x.model.APIError(err)
 	}
-	return x.model.APIError(err)
 }
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is

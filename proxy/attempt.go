@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"basegate/breaker"
@@ -35,7 +34,7 @@ func (s *Server) forward(x *exchange) (*response, error) {
 	var tried []fleet.FailedAttempt
 	var last breaker.Outcome
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(tried)
+		lease, err := x.model.Acquire(tried, x.attempts.usable)
 		if err != nil {
 			if x.attempts.count == 0 {
 				return nil, x.unavailable(err)
@@ -124,7 +123,8 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 // exchangeWith sends the request and receives what must be known before any of the response is sent to the client: the
 // whole of a plain response, the first event of a stream.
 func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
-	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOfEdit(x.request, p.lease.Backend), TokenIDs: x.caller.onBehalfOf != nil}
+	edits := versionEdits(x.request, p.lease.Backend)
+	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}
@@ -141,24 +141,6 @@ func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
 	default:
 		return p.receivePlain(x)
 	}
-}
-
-// bestOfEdit decides how best_of is sent to a backend. Only the engine of versions before 0.8 honours it; later ones refuse
-// or ignore it, and a parameter is never silently ignored.
-func bestOfEdit(r *validate.Request, b *fleet.Backend) validate.BestOf {
-	switch {
-	case r.BestOf == 0 || honoursBestOf(b.Version()):
-		return validate.KeepBestOf
-	case r.BestOf == r.N:
-		return validate.DropBestOf
-	default:
-		return validate.EmulateBestOf
-	}
-}
-
-func honoursBestOf(version string) bool {
-	minor, ok := strings.CutPrefix(version, "0.")
-	return ok && len(minor) > 1 && minor[1] == '.' && minor[0] < '8'
 }
 
 // response is a backend's response on its way to the client.

@@ -15,16 +15,22 @@ func (s *Server) completion(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs}); err != nil {
+	if x.request, err = validate.Completion(body, s.bodyLimits(x)); err != nil {
 		return err
 	}
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := s.awaitModel(x, int64(len(body))); err != nil {
+	if err := x.checkVersions(); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
+		return err
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := s.awaitModel(x, int64(len(body))); err != nil {
 		return err
 	}
 	if err := s.acquireSlot(x, int64(len(body))); err != nil {

@@ -25,14 +25,11 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
-	each, err := countTexts(ctx, x.model, x.texts(), withSpecial)
+	each, err := countTexts(ctx, x.model, x.texts(), !x.request.NoSpecialTokens)
 	if err != nil {
 		return err
 	}
-	x.prompt = promptCount{exact: true, each: each}
-	for _, n := range each {
-		x.prompt.tokens += n
-	}
+	x.setPrompt(each, true)
 	return nil
 }
 
@@ -110,13 +107,13 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 	if !x.request.Echo {
 		return nil
 	}
-	each, n := x.prompt.each, int(x.request.N)
-	if each == nil {
-		each = x.request.PromptLengths()
+	each, n, maxTokens := x.request.PromptLengths(), int(x.request.N), x.maxTokens()
+	if x.request.Kind == validate.Text && x.prompt.exact {
+		each = x.prompt.each
 	}
 	return func(choice int) int64 {
 		if prompt := choice / n; prompt < len(each) {
-			return each[prompt]
+			return x.truncated(each[prompt], maxTokens)
 		}
 		return unlimited
 	}
@@ -127,7 +124,8 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	r, choices := x.request, x.charge.choices
 	var prompts []string
-	if r.Echo {
+	wholeEcho := r.Kind == validate.Text && r.Truncate == 0 // the echo begins with the prompt as the client sent it
+	if r.Echo && wholeEcho {
 		prompts = x.texts()
 	}
 	if echoed := x.echoedTokens(); echoed != nil {
@@ -156,7 +154,7 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	}
 	for j, i := range indexes {
 		n := counts[j]
-		if r.Echo && r.Kind == validate.Tokens {
+		if r.Echo && !wholeEcho {
 			n -= choices[i].Echoed
 		}
 		tokens[i] = max(tokens[i], n)
@@ -168,11 +166,8 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// Whether to count the special tokens that the tokenizer adds to a prompt.
-const (
-	withSpecial    = true
-	withoutSpecial = false
-)
+// withoutSpecial leaves out the special tokens that the tokenizer adds to a prompt.
+const withoutSpecial = false
 
 // countTexts returns the number of tokens of each text, from the tokenizers of ready backends. It counts several texts
 // at a time.

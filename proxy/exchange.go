@@ -54,6 +54,7 @@ type caller struct {
 // attempts are the attempts made so far.
 type attempts struct {
 	count   int
+	usable  fleet.Filter   // of backends that have the request's fields; nil if every version has them
 	backend *fleet.Backend // of the last attempt; nil before the first
 	working bool           // the backend is working on the request, or was when the client disconnected
 }
