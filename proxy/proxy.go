@@ -26,13 +26,13 @@ import (
 // Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
-	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
-	IdleTimeout       time.Duration              // between two events of a stream
-	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
+	FirstByteTimeout  time.Duration // for a whole plain response, or the first event of a stream
+	IdleTimeout       time.Duration // between two events of a stream
+	ConcurrencyPerKey int           // running requests of a key without a limit of its own
 
-	SequencesPerRequest int64 // the most completions that one request may ask for; 0: no limit
-	Attempts          int                        // per request, before the first byte is sent to the client
-	ClientAddress     func(*http.Request) string // returns the client's IP address
+	SequencesPerRequest int64                      // the most completions that one request may ask for; 0: no limit
+	Attempts            int                        // per request, before the first byte is sent to the client
+	ClientAddress       func(*http.Request) string // returns the client's IP address
 }
 
 // Server serves the /v1 API. It is safe for concurrent use.
