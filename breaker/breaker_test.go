@@ -399,7 +399,7 @@ func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 	golden(t, "testdata/classes.golden", got.String())
 }
 
-// The client sees the class's code and vLLM's message; the log sees the class and the cause, but never vLLM's message.
+// The client sees the class's code, and vLLM's message if it is about the request; the log sees the class and the cause, but never vLLM's message.
 func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 	cause := errors.New("dial tcp 10.0.0.1:8001: connection refused")
 	for _, c := range breaker.Classes() {
@@ -414,9 +414,10 @@ func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 			if len(e.Message) < 20 && message == "" || strings.Contains(e.Message, "10.0.0.1") || strings.Contains(e.Message, "%!") {
 				t.Errorf("%s: got message %q", c, e.Message)
 			}
-			if unreachable := e.Code == apierr.UpstreamUnreachable; strings.Contains(e.Message, message) == unreachable && message != "" {
+			aboutRequest := c == breaker.ClientError || c == breaker.ContextLength
+			if strings.Contains(e.Message, message) != aboutRequest && message != "" {
 				t.Errorf("%s: got message %q", c, e.Message)
-			} else if unreachable && !strings.Contains(e.Message, "llama-8b") {
+			} else if e.Code == apierr.UpstreamUnreachable && !strings.Contains(e.Message, "llama-8b") {
 				t.Errorf("%s: got message %q, want the model's id in it", c, e.Message)
 			}
 			if c != breaker.ClientError && (!errors.Is(e, cause) || !strings.Contains(e.Error(), c.String())) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxRetryAfter limits Retry-After: the official SDKs ignore a longer wait.
-const maxRetryAfter = 60 * time.Second
+// maxRetryAfter limits Retry-After: the official SDK for Go ignores a wait of a minute or more.
+const maxRetryAfter = 59 * time.Second
 
 // InvalidField returns the error for a field with an invalid value. The message says what was received and what is
 // allowed.
@@ -194,6 +194,19 @@ func Unreachable(reason string, attempts int, cause error) error {
 	}
 }
 
+// BootFailed returns the error for a model that could not be started. retry is the time until the next boot. The cause may
+// name what the operator runs, so only the log receives it.
+func BootFailed(model string, retry time.Duration, cause error) error {
+	retry = clampRetry(retry)
+	return &Error{
+		Code:       UpstreamUnreachable,
+		Message:    fmt.Sprintf("%s could not be started; it is started again for a request in %d seconds, so ask again then", model, Seconds(retry)),
+		Extras:     []Extra{{"attempts", 0}},
+		retryAfter: retry,
+		cause:      cause,
+	}
+}
+
 // UpstreamFailed returns the error for a failure that a backend reported in its response. code must have the type
 // upstream_error, status is the backend's HTTP status, message is for the client and cause for the log.
 func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
@@ -206,12 +219,12 @@ func UpstreamFailed(code Code, message string, status, attempts int, cause error
 }
 
 // UpstreamRefused returns the error for a request that a backend refused as the client's mistake. message is vLLM's: it
-// may quote the prompt, so only the client receives it.
-func UpstreamRefused(message string, status int) error {
+// may quote the prompt, so only the client receives it. param is the field that it is about, or empty.
+func UpstreamRefused(message, param string, status int) error {
 	if message == "" {
 		message = fmt.Sprintf("the model server refused the request with status %d and no reason", status)
 	}
-	return &Error{Code: InvalidRequest, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
+	return &Error{Code: InvalidRequest, Param: param, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
 }
 
 // Booting returns the error for a model that is starting. retry is the recommended wait, elapsed the duration of the

@@ -59,7 +59,16 @@ func (s *Server) forward(x *exchange) (*response, error) {
 		}
 		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
 	}
-	return nil, last.Err(x.model.ID(), x.attempts.count)
+	x.attempts.busy = last.Class == breaker.Busy
+	return nil, x.outcomeErr(last)
+}
+
+// outcomeErr returns the API error for an outcome. A param of vLLM's is kept if it names a field that the client sent.
+func (x *exchange) outcomeErr(o breaker.Outcome) error {
+	if !x.request.Has(o.Param) {
+		o.Param = ""
+	}
+	return o.Err(x.model.ID(), x.attempts.count)
 }
 
 // backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that

@@ -56,6 +56,7 @@ type attempts struct {
 	count   int
 	usable  fleet.Filter   // of backends that have the request's fields; nil if every version has them
 	backend *fleet.Backend // of the last attempt; nil before the first
+	busy    bool           // the last attempt found its backend busy, and no other one was left
 	working bool           // the backend is working on the request, or was when the client disconnected
 }
 

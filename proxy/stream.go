@@ -177,5 +177,5 @@ func (s *Server) breakStream(x *exchange, p *response) error {
 		return x.cancelErr()
 	}
 	s.report(x, p.lease, outcome)
-	return outcome.Err(x.model.ID(), x.attempts.count)
+	return x.outcomeErr(outcome)
 }
