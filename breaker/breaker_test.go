@@ -280,6 +280,86 @@ func TestCloseAfterReportHasNoEffect(t *testing.T) {
 	})
 }
 
+// A stream that has begun is no success yet, so streams that break off halfway are failures in a row.
+func TestStreamsThatBreakOffOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 6, 1)
+		stream := func(end breaker.Class) {
+			p := b.permit()
+			p.Begin()
+			p.Report(end)
+			p.Close()
+		}
+		for range 5 {
+			stream(breaker.Truncated)
+		}
+		stream(breaker.Success)
+		for range 5 {
+			stream(breaker.Truncated)
+			b.wantState(breaker.Closed)
+		}
+		stream(breaker.Truncated)
+		b.wantState(breaker.Open)
+	})
+}
+
+// A trial ends at the first event of its stream, which may run for hours.
+func TestStreamThatHasBegunEndsTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newOpenBreaker(t, 1)
+		time.Sleep(afterOpen)
+		trial := b.permit()
+		b.wantRefused()
+		trial.Begin()
+		b.wantState(breaker.Closed)
+		trial.Report(breaker.Truncated)
+		b.wantState(breaker.Open)
+	})
+}
+
+func TestRequestCountsOncePerBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 3, 1)
+		for range 2 {
+			b.attempt(breaker.ServerError)
+			for range 5 {
+				p := b.permit()
+				p.ReportRepeated(breaker.ServerError)
+				p.Close()
+			}
+		}
+		b.wantState(breaker.Closed)
+		if n := len(b.Recent()); n != 12 {
+			t.Errorf("got %d recent attempts, want all 12", n)
+		}
+		b.permit().ReportRepeated(breaker.EngineDead)
+		b.wantState(breaker.Open) // a dead engine opens it whatever the count
+	})
+}
+
+func TestResetClosesTheBreakerAndForgetsItsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 2, 1)
+		before := b.permit()
+		b.attempt(breaker.ServerError)
+		b.Reset()
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Closed)
+		before.Report(breaker.ServerError) // of the time before
+		b.wantState(breaker.Closed)
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Open)
+		b.Reset()
+		b.wantState(breaker.Closed)
+		if b.RetryIn() != 0 {
+			t.Errorf("RetryIn is %v after Reset", b.RetryIn())
+		}
+		if diff := cmp.Diff([]string{"closed>open", "open>closed"}, b.changes); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestEveryReportOfAPermitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBreaker(t, 2, 1)

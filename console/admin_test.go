@@ -81,7 +81,7 @@ func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	for _, class := range []breaker.Class{breaker.Success, breaker.OutOfMemory, breaker.ClientGone} {
 		lease, err := m.Acquire(nil, nil)
 		must(t, err)
-		lease.Report(class)
+		lease.Report(class, false)
 		lease.Release()
 	}
 	s.account("root@example.org", true)

@@ -151,7 +151,7 @@ func TestBreakerOpenErrorHasTheRemainingTime(t *testing.T) {
 	m := getModel(t, startFleet(t, modelConfig(t, "m", newServer(t, 100).URL)), "m")
 	for range 2 {
 		l := acquire(t, m)
-		l.Report(breaker.ServerError)
+		l.Report(breaker.ServerError, false)
 		l.Release()
 	}
 	_, err := m.Acquire(nil, nil)
@@ -169,7 +169,7 @@ func TestRefusedConnectionMakesTheBackendUnreachableUntilAProbe(t *testing.T) {
 	m := getModel(t, startFleet(t, modelConfig(t, "m", s.URL)), "m")
 	s.unhealthy.Store(true)
 	l := acquire(t, m)
-	l.Report(breaker.Refused)
+	l.Report(breaker.Refused, false)
 	l.Release()
 	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason == "" {
 		t.Errorf("got %s (%q), want %s with a reason", state, reason, fleet.Unreachable)

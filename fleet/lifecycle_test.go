@@ -36,7 +36,7 @@ func TestOpenBreakerStaysOpenAcrossAReload(t *testing.T) {
 	s := newServer(t, 100)
 	f := startFleet(t, modelConfig(t, "m", s.URL))
 	l := acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.EngineDead)
+	l.Report(breaker.EngineDead, false)
 	l.Release()
 	withSecond := modelConfig(t, "m", s.URL, newServer(t, 100).URL)
 	f.Reload([]config.Model{withSecond}, settings)
@@ -58,13 +58,13 @@ func TestReloadWithOtherBreakerSettingsReplacesTheBreakers(t *testing.T) {
 	s := newServer(t, 100)
 	f := startFleet(t, modelConfig(t, "m", s.URL))
 	l := acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.EngineDead)
+	l.Report(breaker.EngineDead, false)
 	l.Release()
 	other := settings
 	other.Breaker.ConsecutiveFailures = 1
 	f.Reload([]config.Model{modelConfig(t, "m", s.URL)}, other)
 	l = acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.ServerError)
+	l.Report(breaker.ServerError, false)
 	l.Release()
 	if err := getModel(t, f, "m").EnsureServable(nil); err == nil {
 		t.Error("the new breaker is closed after one failure, want open")
@@ -164,7 +164,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 		if state, _ := l.State(); state != fleet.Unreachable {
 			t.Errorf("got %s, want %s", state, fleet.Unreachable)
 		}
-		l.Report(breaker.Refused)
+		l.Report(breaker.Refused, false)
 		l.Release()
 	}
 	_, err := m.Acquire(nil, nil)

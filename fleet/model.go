@@ -348,10 +348,18 @@ type Lease struct {
 	permit *breaker.Permit
 }
 
-// Report reports the outcome of the attempt to the breaker; see breaker.Permit. After a refused connection or a dead
-// engine the backend is unreachable until a probe succeeds, so that the next requests avoid it.
-func (l *Lease) Report(c breaker.Class) {
-	l.permit.Report(c)
+// Begin reports to the breaker that a stream has begun; see breaker.Permit.
+func (l *Lease) Begin() { l.permit.Begin() }
+
+// Report reports the outcome of the attempt to the breaker; see breaker.Permit. repeated says that an earlier attempt of
+// the same request has failed at the same backend. After a refused connection or a dead engine the backend is unreachable
+// until a probe succeeds, so that the next requests avoid it.
+func (l *Lease) Report(c breaker.Class, repeated bool) {
+	if repeated {
+		l.permit.ReportRepeated(c)
+	} else {
+		l.permit.Report(c)
+	}
 	if c == breaker.Refused || c == breaker.EngineDead {
 		l.markUnreachable(c.String())
 	}

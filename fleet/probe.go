@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -66,14 +67,15 @@ func (b *Backend) probe(ctx context.Context) {
 		b.probeSoon() // the state changed during the probe, so the result may be outdated
 		return
 	}
+	b.life.probeFailed = b.life.probeFailed || e == eventUnreachable
 	if !b.transition(e, reason) && e == eventUnreachable && b.life.state == Unreachable {
 		b.life.reason = reason
 	}
 }
 
 // checkHealth returns the event that the backend's responses amount to, with a reason, and updates the server info of a
-// backend that serves. vLLM refuses connections until its model is loaded, so responses on /health and /v1/models mean
-// that it is ready, unless it sleeps: a sleeping server responds too.
+// backend that serves. vLLM refuses connections until its model is loaded, so a 200 of /health, and /v1/models with the
+// checkpoint, mean that it is ready, unless it sleeps: a sleeping server responds too. /v1/models requires the key.
 func (b *Backend) checkHealth(ctx context.Context) (e event, reason string) {
 	health, err := b.Get(ctx, "/health")
 	switch {
@@ -88,11 +90,15 @@ func (b *Backend) checkHealth(ctx context.Context) (e event, reason string) {
 	if err != nil {
 		return eventUnreachable, err.Error()
 	}
-	if models.Status >= http.StatusInternalServerError {
+	if models.Status != http.StatusOK {
 		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status)
 	}
+	served := gjson.GetBytes(models.Body, "data")
+	if !slices.ContainsFunc(served.Array(), func(m gjson.Result) bool { return m.Get("id").Str == b.checkpoint }) {
+		return eventUnreachable, fmt.Sprintf("/v1/models does not list %s", b.checkpoint)
+	}
 	state, _ := b.State()
-	b.updateInfo(ctx, gjson.GetBytes(models.Body, "data"), state != Ready)
+	b.updateInfo(ctx, served, state != Ready)
 	return eventAnswered, ""
 }
 

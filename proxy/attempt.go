@@ -31,10 +31,9 @@ var errTimeout = errors.New("the backend was silent for too long")
 // of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
 // far as possible before any of it is sent to the client; the caller must close it.
 func (s *Server) forward(x *exchange) (*response, error) {
-	var tried []fleet.FailedAttempt
 	var last breaker.Outcome
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(tried, x.attempts.usable)
+		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable)
 		if err != nil {
 			if x.attempts.count == 0 {
 				return nil, x.unavailable(err)
@@ -42,7 +41,7 @@ func (s *Server) forward(x *exchange) (*response, error) {
 			break
 		}
 		x.attempts.count++
-		if err := x.backOff(lease, tried); err != nil {
+		if err := x.backOff(lease); err != nil {
 			lease.Release()
 			return nil, err
 		}
@@ -57,7 +56,7 @@ func (s *Server) forward(x *exchange) (*response, error) {
 		if last.Class.Retry() == breaker.RetryNever {
 			break
 		}
-		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
+		x.attempts.tried = append(x.attempts.tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: last.Class.Retry() == breaker.RetryAnywhere})
 	}
 	x.attempts.busy = last.Class == breaker.Busy
 	return nil, x.outcomeErr(last)
@@ -73,9 +72,9 @@ func (x *exchange) outcomeErr(o breaker.Outcome) error {
 
 // backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that
 // requests that failed together do not return together.
-func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.FailedAttempt) error {
+func (x *exchange) backOff(lease *fleet.Lease) error {
 	bound := backoffBase / 2
-	for _, t := range tried {
+	for _, t := range x.attempts.tried {
 		if t.Backend == lease.Backend {
 			bound = min(2*bound, maxBackoff)
 		}
@@ -109,7 +108,12 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	x.timings.sent = time.Now()
 	x.reservation.SetBackend(lease.Name)
 	outcome := s.exchangeWith(x, p)
-	s.report(x, lease, outcome)
+	if outcome.Class == breaker.Success && x.request.Stream {
+		lease.Begin()
+		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
+	} else {
+		s.report(x, lease, outcome)
+	}
 	if outcome.Class != breaker.Success {
 		return nil, outcome
 	}
@@ -117,15 +121,14 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	return p, outcome
 }
 
-// report reports the outcome of an attempt to the breaker and the metrics. A stream reports at its first event and not
-// at its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it
-// reports again.
+// report reports the outcome of an attempt to the breaker and the metrics. A stream that has begun counts as a success in
+// the metrics at its first event, and is reported to the breaker when it ends.
 func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome) {
 	if outcome.Class != breaker.Success {
 		x.timings.upstream = time.Since(x.timings.sent)
 		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
 	}
-	lease.Report(outcome.Class)
+	lease.Report(outcome.Class, x.attempts.failedAt(lease.Backend))
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
