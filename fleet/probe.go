@@ -94,8 +94,8 @@ func (b *Backend) checkHealth(ctx context.Context) (e event, reason string) {
 		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status)
 	}
 	served := gjson.GetBytes(models.Body, "data")
-	if !slices.ContainsFunc(served.Array(), func(m gjson.Result) bool { return m.Get("id").Str == b.checkpoint }) {
-		return eventUnreachable, fmt.Sprintf("/v1/models does not list %s", b.checkpoint)
+	if ids := served.Get("#.id").Array(); !slices.ContainsFunc(ids, func(id gjson.Result) bool { return id.Str == b.checkpoint }) {
+		return eventUnreachable, fmt.Sprintf("/v1/models lists %s and not %s", served.Get("#.id").String(), b.checkpoint)
 	}
 	state, _ := b.State()
 	b.updateInfo(ctx, served, state != Ready)

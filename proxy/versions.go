@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"slices"
+
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"
@@ -32,10 +34,8 @@ func (x *exchange) checkVersions() error {
 		return nil
 	}
 	x.attempts.usable = func(b *fleet.Backend) bool { return !b.VLLM().Before(later.Since) }
-	for _, b := range x.model.Backends() {
-		if x.attempts.usable(b) {
-			return nil
-		}
+	if slices.ContainsFunc(x.model.Backends(), x.attempts.usable) {
+		return nil
 	}
 	return x.fieldTooNew()
 }

@@ -123,7 +123,8 @@ var fieldTable = []struct {
 	},
 	{
 		"stream_options",
-		[]string{`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`,
+		[]string{
+			`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`,
 			`{"include_usage": true, "continuous_usage_stats": true}`, `{"continuous_usage_stats": true, "include_usage": true}`,
 			`{"include_usage": true, "continuous_usage_stats": false}`, `{"include_usage": false, "continuous_usage_stats": false}`,
 			`{"continuous_usage_stats": null}`, `{"include_usage": true, "continuous\u005fusage_stats": null}`,
