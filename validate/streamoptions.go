@@ -45,23 +45,23 @@ func (p *parser) readStreamOption(f *field) error {
 		return err
 	}
 	r := p.request
-	switch name := string(p.unquote(raw)); name {
+	switch name := p.unquote(raw); string(name) {
 	case "include_usage":
 		if r.includeUsage.end > 0 {
-			return p.duplicate(name)
+			return p.duplicate("include_usage")
 		}
-		kind, at, err := p.readOption(f, name)
+		kind, at, err := p.readOption(f, "include_usage")
 		r.includeUsage, r.IncludeUsage = at, kind == 't'
 		return err
 	case "continuous_usage_stats":
 		if r.continuousUsage != continuousAbsent {
-			return p.duplicate(name)
+			return p.duplicate("continuous_usage_stats")
 		}
-		kind, _, err := p.readOption(f, name)
+		kind, _, err := p.readOption(f, "continuous_usage_stats")
 		r.continuousUsage = continuousUsageOf[kind]
 		return err
 	default:
-		return p.invalid(f, strconv.Quote(apierr.Clip(name))+" in it")
+		return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
 	}
 }
 
