@@ -203,7 +203,7 @@ func everything(t *testing.T) *config.Config {
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
-		Limits:   config.Limits{ConcurrencyPerKey: 12},
+		Limits:   config.Limits{ConcurrencyPerKey: 12, SequencesPerRequest: 64},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},

@@ -13,7 +13,10 @@ func (c *Config) fields() []field {
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
 		key("database", func(v value) { v.section(key("path", nonEmptyPath(&c.Database.Path))) }),
 		key("limits", func(v value) {
-			v.section(key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)))
+			v.section(
+				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
+				key("sequences_per_request", integer(&c.Limits.SequencesPerRequest, 1, math.MaxInt32)),
+			)
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),

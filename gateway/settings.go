@@ -38,7 +38,10 @@ func proxySettings(c *config.Config) proxy.Settings {
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		Attempts:          c.Upstream.Attempts,
-		ClientAddress:     clientAddress(c.Server.TrustedProxies),
+
+		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
+
+		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}
 }
 

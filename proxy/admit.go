@@ -50,7 +50,9 @@ func Payer(i *identity.Principal) budget.Payer {
 
 // parse parses and validates the body.
 func (s *Server) parse(x *exchange, body []byte) (err error) {
-	x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs, Memory: &x.memory})
+	x.request, err = validate.Completion(body, validate.Limits{
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
+	})
 	if errors.Is(err, admission.ErrFull) {
 		return bufferFull(err)
 	}
@@ -81,7 +83,7 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.
 func (x *exchange) awaitModel() error {
-	err := x.model.EnsureServable()
+	err := x.model.EnsureServable(x.attempts.usable)
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
 		if full := x.memory.Grow(admission.WaitingCost); full != nil {
 			return bufferFull(full)
@@ -89,7 +91,7 @@ func (x *exchange) awaitModel() error {
 		defer x.memory.Shrink(admission.WaitingCost)
 		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
 		defer cancel()
-		err = x.model.AwaitBoot(ctx)
+		err = x.model.AwaitBoot(ctx, x.attempts.usable)
 	}
 	if err != nil {
 		return x.unavailable(err)
@@ -99,10 +101,14 @@ func (x *exchange) awaitModel() error {
 
 // unavailable returns the error of a model at which no attempt can be made.
 func (x *exchange) unavailable(err error) error {
-	if x.cancelled() {
+	switch {
+	case x.cancelled():
 		return x.cancelErr()
+	case errors.Is(err, fleet.ErrUnsuitable):
+		return x.fieldTooNew()
+	default:
+		return x.model.APIError(err)
 	}
-	return x.model.APIError(err)
 }
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is

@@ -20,10 +20,16 @@ func (s *Server) completion(x *exchange) error {
 	if x.model, err = s.findModel(x.request.Model); err != nil {
 		return err
 	}
-	if err := x.awaitModel(); err != nil {
+	if err := x.checkVersions(); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
+		return err
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := x.awaitModel(); err != nil {
 		return err
 	}
 	if err := s.acquireSlot(x); err != nil {

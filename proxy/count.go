@@ -40,15 +40,17 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
-	count := promptCount{exact: true}
-	if x.request.Echo {
-		if err := x.growEach(); err != nil {
-			return err
+	var each []int64
+	if x.request.Echo || x.request.Truncate != 0 {
+		if x.prompt.each == nil {
+			if err := x.growEach(); err != nil {
+				return err
+			}
 		}
-		count.each = make([]int64, x.request.Prompts)
+		each = make([]int64, x.request.Prompts)
 	}
 	var total atomic.Int64
-	counter := newTextCounter(ctx, x, withSpecial)
+	counter := newTextCounter(ctx, x, !x.request.NoSpecialTokens)
 	defer counter.stop()
 	index := 0
 	x.request.EachText(func(text []byte) bool {
@@ -56,16 +58,19 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 		index++
 		return counter.add(len(text), func() string { return string(text) }, func(tokens int64) {
 			total.Add(tokens)
-			if count.each != nil {
-				count.each[i] = tokens
+			if each != nil {
+				each[i] = tokens
 			}
 		})
 	})
 	if err := counter.wait(); err != nil {
 		return err
 	}
-	count.tokens = total.Load()
-	x.prompt.promptCount = count
+	if each != nil {
+		x.setPrompt(each, true)
+	} else {
+		x.prompt.tokens, x.prompt.exact = total.Load(), true
+	}
 	return nil
 }
 
@@ -141,10 +146,14 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 	if x.prompt.each == nil && x.request.Kind == validate.Tokens && x.growEach() == nil {
 		x.prompt.each = x.request.PromptLengths()
 	}
-	each, n := x.prompt.each, int(x.request.N)
+	var each []int64
+	if x.prompt.exact { // bounds of the prompts say nothing about their echo
+		each = x.prompt.each
+	}
+	n, maxTokens := int(x.request.N), x.maxTokens()
 	return func(choice int) int64 {
 		if prompt := choice / n; prompt < len(each) {
-			return each[prompt]
+			return x.truncated(each[prompt], maxTokens)
 		}
 		return unlimited
 	}
@@ -176,7 +185,7 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 			continue
 		}
 		counter.add(c.TextBytes(), func() string { return c.Text(x.echoedText(c, prompts)) }, func(n int64) {
-			if x.request.Echo && x.request.Kind == validate.Tokens {
+			if x.request.Echo && prompts == nil { // the text may begin with the prompt's own tokens
 				n -= c.Echoed
 			}
 			tokens[i] = max(tokens[i], n)
@@ -192,10 +201,10 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// echoedTexts returns the text prompts if the choices repeat them.
+// echoedTexts returns the text prompts if the choices begin with them as the client sent them.
 func (x *exchange) echoedTexts() ([]string, error) {
 	r := x.request
-	if !r.Echo || r.Kind != validate.Text {
+	if !r.Echo || r.Kind != validate.Text || r.Truncate != 0 {
 		return nil, nil
 	}
 	if r.Prompts > maxCounted {
@@ -220,11 +229,8 @@ func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
 	return ""
 }
 
-// Whether to count the special tokens that the tokenizer adds to a prompt.
-const (
-	withSpecial    = true
-	withoutSpecial = false
-)
+// withoutSpecial leaves out the special tokens that the tokenizer adds to a prompt.
+const withoutSpecial = false
 
 // textCounter counts the tokens of texts with the tokenizers of ready backends, several texts at a time.
 type textCounter struct {
@@ -300,7 +306,7 @@ func (c *textCounter) count(text string) (tokens int64, err error) {
 
 // countText counts the tokens of one text.
 func (x *exchange) countText(ctx context.Context, text []byte) (tokens int64, err error) {
-	counter := newTextCounter(ctx, x, withSpecial)
+	counter := newTextCounter(ctx, x, !x.request.NoSpecialTokens)
 	defer counter.stop()
 	counter.add(len(text), func() string { return string(text) }, func(n int64) { tokens = n })
 	return tokens, counter.wait()

@@ -164,9 +164,10 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 	return nil
 }
 
-// completeStream sends [DONE] after the charge is on disk, and reads the backend's response to its end so that the
+// completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response to its end so that the
 // connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
+	p.lease.Report(breaker.Success, false)
 	usage := p.stream.state.Usage()
 	if !usage.Known {
 		usage = s.countUsage(x)
@@ -187,13 +188,13 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 // reuseGrace is how long a backend has to end its stream after [DONE] for the connection to be reused.
 const reuseGrace = 100 * time.Millisecond
 
-// breakStream ends a stream that failed after its first event: it reports a second outcome to the breaker and returns the
-// error, which fail (respond.go) sends as the error event.
+// breakStream ends a stream that failed after its first event: it reports the failure and returns the error, which fail
+// (respond.go) sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
 	outcome := p.stream.failure
 	if outcome.Class == breaker.ClientGone {
 		return x.cancelErr()
 	}
 	s.report(x, p.lease, outcome)
-	return outcome.Err(x.model.ID(), x.attempts.count)
+	return x.outcomeErr(outcome)
 }
