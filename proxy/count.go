@@ -12,8 +12,6 @@ import (
 
 	"basegate/admission"
 	"basegate/fleet"
-	"basegate/stream"
-	"basegate/validate"
 )
 
 const (
@@ -135,98 +133,6 @@ func (x *exchange) stopCounting() {
 		cancel()
 		<-done
 	}
-}
-
-// echoedTokens returns a function from a choice to the number of its tokens that echo the prompt: unlimited if they have
-// not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
-func (x *exchange) echoedTokens() func(choice int) int64 {
-	if !x.request.Echo {
-		return nil
-	}
-	if x.prompt.each == nil && x.request.Kind == validate.Tokens && x.growEach() == nil {
-		x.prompt.each = x.request.PromptLengths()
-	}
-	var each []int64
-	if x.prompt.exact { // bounds of the prompts say nothing about their echo
-		each = x.prompt.each
-	}
-	n, maxTokens := int(x.request.N), x.maxTokens()
-	return func(choice int) int64 {
-		if prompt := choice / n; prompt < len(each) {
-			return x.truncated(each[prompt], maxTokens)
-		}
-		return unlimited
-	}
-}
-
-// countCompletion counts the completion tokens in what has been received of each choice: never fewer than its events with
-// text, more if an event held several tokens, and never more than was reserved.
-func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
-	choices := x.charge.choices
-	if len(choices) > maxCounted {
-		return 0, errTooMany
-	}
-	prompts, err := x.echoedTexts()
-	if err != nil {
-		return 0, err
-	}
-	if echoed := x.echoedTokens(); echoed != nil {
-		for i := range choices {
-			choices[i].Echoed = echoed(choices[i].Index)
-		}
-	}
-	tokens := make([]int64, len(choices))
-	counter := newTextCounter(ctx, x, withoutSpecial)
-	defer counter.stop()
-	for i := range choices {
-		c := &choices[i]
-		tokens[i] = c.MinTokens()
-		if c.Scored > 0 || c.TextBytes() == 0 {
-			continue
-		}
-		counter.add(c.TextBytes(), func() string { return c.Text(x.echoedText(c, prompts)) }, func(n int64) {
-			if x.request.Echo && prompts == nil { // the text may begin with the prompt's own tokens
-				n -= c.Echoed
-			}
-			tokens[i] = max(tokens[i], n)
-		})
-	}
-	if err := counter.wait(); err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, n := range tokens {
-		sum += min(n, x.reservation.MaxTokens())
-	}
-	return sum, nil
-}
-
-// echoedTexts returns the text prompts if the choices begin with them as the client sent them.
-func (x *exchange) echoedTexts() ([]string, error) {
-	r := x.request
-	if !r.Echo || r.Kind != validate.Text || r.Truncate != 0 {
-		return nil, nil
-	}
-	if r.Prompts > maxCounted {
-		return nil, errTooMany
-	}
-	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
-		return nil, err //nolint:wrapcheck // compared by the callers
-	}
-	all := make([]string, 0, r.Prompts)
-	r.EachText(func(text []byte) bool {
-		all = append(all, string(text))
-		return true
-	})
-	return all, nil
-}
-
-// echoedText returns the prompt that a choice repeats, or "".
-func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
-	if p := c.Index / int(x.request.N); p < len(prompts) {
-		return prompts[p]
-	}
-	return ""
 }
 
 // withoutSpecial leaves out the special tokens that the tokenizer adds to a prompt.
