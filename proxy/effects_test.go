@@ -100,8 +100,8 @@ func TestFieldsOfVLLMHaveTheirEffect(t *testing.T) {
 // lacks reports whether a version is older than since, both of 0.x.
 func lacks(version, since string) bool {
 	var v, s [2]int
-	fmt.Sscanf(version, "0.%d.%d", &v[0], &v[1]) //nolint:errcheck // a missing patch release is 0
-	fmt.Sscanf(since, "0.%d.%d", &s[0], &s[1])   //nolint:errcheck // as above
+	fmt.Sscanf(version, "0.%d.%d", &v[0], &v[1]) // a missing patch release is 0
+	fmt.Sscanf(since, "0.%d.%d", &s[0], &s[1])
 	return slices.Compare(v[:], s[:]) < 0
 }
 

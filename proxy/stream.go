@@ -164,8 +164,8 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 	return nil
 }
 
-// completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response to its end so that the
-// connection can be reused.
+// completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response
+// to its end so that the connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
 	p.lease.Report(breaker.Success, false)
 	usage := p.stream.state.Usage()
