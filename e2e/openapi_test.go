@@ -81,7 +81,7 @@ var fieldSamples = map[string][]string{
 		`{"type":"json_schema","json_schema":{"name":"n"}}`, `{"type":"json_schema","json_schema":{"name":"","schema":{}}}`, `{"type":"text","x":1}`, `null`,
 	},
 	"structured_outputs": {
-		`{"json":{}}`, `{"json":"{}"}`, `{"regex":"a"}`, `{"choice":["a"]}`, `{"grammar":"g"}`, `{"json_object":true}`, `{"regex":"a","disable_any_whitespace":true}`,
+		`{"json":{}}`, `{"json":"{}"}`, `{"regex":"a"}`, `{"choice":["a"]}`, `{"grammar":"root ::= \"a\""}`, `{"json_object":true}`, `{"regex":"a","disable_any_whitespace":true}`,
 		`{}`, `{"json":1}`, `{"regex":""}`, `{"choice":[]}`, `{"choice":[""]}`, `{"grammar":1}`, `{"json_object":false}`, `{"x":1}`, `"json"`, `null`,
 	},
 }
