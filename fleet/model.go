@@ -182,6 +182,16 @@ func (m *Model) AwaitBoot(ctx context.Context, f Filter) error {
 	}
 }
 
+// Boot returns the progress of a boot of the model; nil if none of its backends is starting.
+func (m *Model) Boot() *BootingError {
+	for _, b := range m.backends {
+		if state, _ := b.State(); state == Starting {
+			return b.bootingError()
+		}
+	}
+	return nil
+}
+
 // start starts one of the backends, unless one is starting already. It returns a *BootingError with the progress, a
 // *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or a cancelled
 // drain made one ready.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -81,15 +82,24 @@ func (s *Server) findModel(id string) (*fleet.Model, error) {
 	return nil, apierr.UnknownModel(id, available, suggestion)
 }
 
-// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.
+// unlimitedWait is longer than any boot.
+const unlimitedWait = 1<<63 - 1
+
+// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait, or with keepalive until its
+// boot ends.
 func (x *exchange) awaitModel() error {
 	err := x.model.EnsureServable(x.attempts.usable)
-	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
+	wait := x.model.ColdWait()
+	if x.keepalive.interval > 0 {
+		wait = unlimitedWait // until the boot ends: nothing closes the connection
+	}
+	if _, booting := errors.AsType[*fleet.BootingError](err); booting && wait > 0 {
+		x.keepalive.waitingFor(x.bootComment)
 		if full := x.memory.Grow(admission.WaitingCost); full != nil {
 			return bufferFull(full)
 		}
 		defer x.memory.Shrink(admission.WaitingCost)
-		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
+		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
 		defer cancel()
 		err = x.model.AwaitBoot(ctx, x.attempts.usable)
 	}
@@ -115,7 +125,13 @@ func (x *exchange) unavailable(err error) error {
 // looked up again, because it may have been paused or its caps changed meanwhile.
 func (s *Server) acquireSlot(x *exchange) error {
 	began := time.Now()
-	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	if err == nil {
+		if x.keepalive.interval > 0 {
+			x.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
+		}
+		err = slot.Wait(x.r.Context())
+	}
 	x.timings.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):

@@ -29,6 +29,10 @@ func (s *Server) completion(x *exchange) error {
 	if err := x.checkKnownLength(); err != nil {
 		return err
 	}
+	if err := s.beginKeepalive(x); err != nil {
+		return err
+	}
+	defer x.keepalive.stop()
 	if err := x.awaitModel(); err != nil {
 		return err
 	}
@@ -54,7 +58,9 @@ func (s *Server) serve(x *exchange) error {
 	}
 	x.startCounting()
 	defer x.stopCounting()
+	x.keepalive.waitingFor(waitingForFirstEvent)
 	response, err := s.forward(x)
+	x.keepalive.stop()
 	if err != nil {
 		return err
 	}

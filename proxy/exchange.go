@@ -41,6 +41,7 @@ type exchange struct {
 	attempts    attempts
 	charge      charge
 	delivery    delivery
+	keepalive   keepalive
 	timings     timings
 }
 

@@ -153,15 +153,22 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 		}
 		return ledgerUnavailable(err)
 	}
+	late := s.lateHeaders(x, nil)
 	x.charge.stream, p.stream.relayed = p.stream.state, true
-	h := x.w.Header()
-	h.Set("Content-Type", p.Header.Get("Content-Type"))
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
+	if x.delivery.streaming { // since beginKeepalive
+		return x.send(late)
+	}
+	setStreamHeaders(x.w.Header(), p.Header.Get("Content-Type"))
 	s.setHeaders(x, "")
 	x.delivery.status, x.delivery.streaming = http.StatusOK, true
 	x.w.WriteHeader(http.StatusOK)
 	return nil
+}
+
+func setStreamHeaders(h http.Header, contentType string) {
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
 }
 
 // completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response
