@@ -118,26 +118,22 @@ func (q *Queue) Acquire(ctx context.Context, key string, limit int, a *Allocatio
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	s, err := q.acquireOrEnqueue(key, max(limit, 1), a)
-	if err != nil || s.ready == nil {
-		return s, err
+	s, err := q.Enqueue(key, limit, a)
+	if err != nil {
+		return nil, err
 	}
-	defer a.Shrink(WaitingCost)
-	select {
-	case <-s.ready:
-		return s, nil
-	case <-ctx.Done():
-		s.Release()
-		return nil, context.Cause(ctx)
+	if err := s.Wait(ctx); err != nil {
+		return nil, err
 	}
+	return s, nil
 }
 
-// acquireOrEnqueue returns a running Slot, or a waiting one whose ready channel is not nil.
-func (q *Queue) acquireOrEnqueue(key string, limit int, a *Allocation) (*Slot, error) {
+// Enqueue is the first half of Acquire: it returns a Slot, perhaps one that waits. The caller must call its Wait.
+func (q *Queue) Enqueue(key string, limit int, a *Allocation) (*Slot, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	k := q.keyQueue(key)
-	k.limit = limit
+	k.limit = max(limit, 1)
 	q.dispatch(k)
 	if k.running < k.limit { // after dispatch, so the queue is empty
 		k.running++
@@ -147,7 +143,7 @@ func (q *Queue) acquireOrEnqueue(key string, limit int, a *Allocation) (*Slot, e
 	if err := a.Grow(WaitingCost); err != nil {
 		return nil, err
 	}
-	s := &Slot{queue: q, keyQueue: k, state: waiting, ready: make(chan struct{})}
+	s := &Slot{queue: q, keyQueue: k, state: waiting, ready: make(chan struct{}), memory: a}
 	k.push(s)
 	q.totals.Waiting++
 	return s, nil

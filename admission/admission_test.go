@@ -476,3 +476,34 @@ func BenchmarkContendedSlot(b *testing.B) {
 		}
 	})
 }
+
+func TestSlotKnowsHowManyWaitBeforeIt(t *testing.T) {
+	q := admission.New(admission.Settings{MaxBufferedBytes: 1 << 30})
+	var slots []*admission.Slot
+	for range 1500 {
+		s, err := q.Enqueue("a", 1, newAllocation(q, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots = append(slots, s)
+	}
+	expect := func(when string, want map[int]int) {
+		t.Helper()
+		for i, before := range want {
+			if got := slots[i].Before(); got != before {
+				t.Errorf("%s: %d requests wait before request %d, want %d", when, got, i, before)
+			}
+		}
+	}
+	expect("at first", map[int]int{0: 0, 1: 0, 2: 1, 900: 899, 1499: 1498})
+	slots[5].Release()
+	expect("after one has left", map[int]int{4: 3, 6: 4, 900: 898, 1499: 1498}) // the last is far behind: it is not counted one by one
+	slots[0].Release()
+	expect("after the first has ended", map[int]int{0: 0, 1: 0, 2: 0, 6: 3, 900: 897})
+	for _, s := range slots {
+		s.Release()
+	}
+	if got := q.Stats(); got.Running+got.Waiting+got.Keys != 0 {
+		t.Errorf("got %+v, want nothing", got)
+	}
+}

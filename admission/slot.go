@@ -1,12 +1,16 @@
 package admission
 
-// Slot is the permission to run one request. Until Acquire returns it, it is the request's place in the queue.
+import "context"
+
+// Slot is the permission to run one request. Until Wait returns, it is the request's place in the queue.
 type Slot struct {
 	queue    *Queue
 	keyQueue *keyQueue
 	state    state
 	ready    chan struct{} // closed when the slot is handed out; nil if it was free at once
+	memory   *Allocation   // of the request, if it waits
 
+	number     int64 // in the order of arrival
 	prev, next *Slot // in the queue
 }
 
@@ -18,6 +22,42 @@ const (
 	running
 	released
 )
+
+// Wait waits until the slot is handed out. If ctx ends first, it releases the Slot and returns context.Cause(ctx).
+func (s *Slot) Wait(ctx context.Context) error {
+	if s.ready == nil {
+		return nil
+	}
+	defer s.memory.Shrink(WaitingCost)
+	select {
+	case <-s.ready:
+		return nil
+	case <-ctx.Done():
+		s.Release()
+		return context.Cause(ctx)
+	}
+}
+
+// maxWalk limits the requests that Before counts one by one.
+const maxWalk = 1000
+
+// Before returns how many requests of the key wait in front of this one; 0 if it does not wait. For more than maxWalk, the
+// number includes some that have left the queue.
+func (s *Slot) Before() int {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	if s.state != waiting {
+		return 0
+	}
+	if most := s.number - s.keyQueue.first.number; most > maxWalk {
+		return int(most)
+	}
+	before := 0
+	for other := s.prev; other != nil; other = other.prev {
+		before++
+	}
+	return before
+}
 
 // Release returns the slot and hands it to the next request in the queue. Later calls have no effect; concurrent calls
 // are safe.
@@ -44,12 +84,14 @@ type keyQueue struct {
 	key         string
 	limit       int
 	running     int   // above limit after a reduction, until enough slots are released
+	arrived     int64 // requests that have waited
 	first, last *Slot // nil unless running has reached limit
 }
 
 // push appends s to the queue.
 func (k *keyQueue) push(s *Slot) {
-	s.prev = k.last
+	k.arrived++
+	s.number, s.prev = k.arrived, k.last
 	if k.last == nil {
 		k.first = s
 	} else {

@@ -34,50 +34,72 @@ const (
 
 // Breaker counts the failures of one backend. It is safe for concurrent use.
 type Breaker struct {
-	circuit  *gobreaker.TwoStepCircuitBreaker[any]
-	openFor  time.Duration
-	openedAt atomic.Int64 // nanoseconds since the epoch
-	fatal    atomic.Int32 // reports in progress whose class opens the breaker whatever the count
+	name     string
+	settings Settings
+	changed  func(from, to State)
+	circuit  atomic.Pointer[circuit] // Reset replaces it
+	openedAt atomic.Int64            // nanoseconds since the epoch
+	fatal    atomic.Int32            // reports in progress whose class opens the breaker whatever the count
 	recent   recent
 }
 
-// New returns a closed Breaker. It calls changed on every change of state, under the breaker's lock, so changed must
-// return at once and must not call the Breaker.
+type circuit struct {
+	*gobreaker.TwoStepCircuitBreaker[any]
+}
+
+// New returns a closed Breaker. It calls changed on every change of state, which must return at once and must not call
+// the Breaker.
 func New(name string, s Settings, changed func(from, to State)) *Breaker {
-	b := &Breaker{openFor: s.OpenFor}
-	b.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
-		Name:        name,
-		MaxRequests: uint32(s.HalfOpenRequests), //nolint:gosec // the configuration limits it to int32
-		Timeout:     s.OpenFor,
-		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return b.fatal.Load() > 0 || int(c.ConsecutiveFailures) >= s.ConsecutiveFailures
-		},
-		IsExcluded: func(err error) bool { return errors.Is(err, errUncounted) },
-		OnStateChange: func(_ string, from, to gobreaker.State) {
-			if to == gobreaker.StateOpen {
-				b.openedAt.Store(time.Now().UnixNano())
-			}
-			changed(stateOf(from), stateOf(to))
-		},
-	})
+	b := &Breaker{name: name, settings: s, changed: changed}
+	b.circuit.Store(b.newCircuit())
 	return b
 }
 
+func (b *Breaker) newCircuit() *circuit {
+	c := new(circuit)
+	c.TwoStepCircuitBreaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Name:        b.name,
+		MaxRequests: uint32(b.settings.HalfOpenRequests), //nolint:gosec // the configuration limits it to int32
+		Timeout:     b.settings.OpenFor,
+		ReadyToTrip: func(counts gobreaker.Counts) bool {
+			return b.fatal.Load() > 0 || int(counts.ConsecutiveFailures) >= b.settings.ConsecutiveFailures
+		},
+		IsExcluded: func(err error) bool { return errors.Is(err, errUncounted) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			if b.circuit.Load() != c { // an attempt from before a Reset
+				return
+			}
+			if to == gobreaker.StateOpen {
+				b.openedAt.Store(time.Now().UnixNano())
+			}
+			b.changed(stateOf(from), stateOf(to))
+		},
+	})
+	return c
+}
+
+// Reset closes the breaker and forgets what it has counted. Attempts that began before do not count.
+func (b *Breaker) Reset() {
+	if from := stateOf(b.circuit.Swap(b.newCircuit()).State()); from != Closed {
+		b.changed(from, Closed)
+	}
+}
+
 // State returns the current state. It makes an open breaker half-open if OpenFor has passed.
-func (b *Breaker) State() State { return stateOf(b.circuit.State()) }
+func (b *Breaker) State() State { return stateOf(b.circuit.Load().State()) }
 
 // RetryIn returns how long the breaker stays open; 0 if it is not open.
 func (b *Breaker) RetryIn() time.Duration {
 	if b.State() != Open {
 		return 0
 	}
-	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.openFor)))
+	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.settings.OpenFor)))
 }
 
 // Allow returns a permit for one attempt, or ErrOpen. The caller must close the permit on every path: a half-open
 // breaker whose trial attempt never reports would stay half-open forever.
 func (b *Breaker) Allow() (*Permit, error) {
-	done, err := b.circuit.Allow()
+	done, err := b.circuit.Load().Allow()
 	if err != nil {
 		return nil, ErrOpen
 	}
@@ -91,16 +113,37 @@ type Permit struct {
 	done    func(error) // nil once reported
 }
 
-// Report records the class of the attempt. A second report counts as another attempt: a stream reports success at its
-// first event, since gobreaker drops reports made after the breaker's state has changed, and reports again if it fails
-// later.
+// Begin records that a stream has begun. It ends the trial of a half-open breaker with success, because a stream may run
+// for hours. A closed breaker counts nothing yet: Report at the end of the stream does, so that streams that break off
+// halfway are failures in a row.
+func (p *Permit) Begin() {
+	if p.breaker.State() == HalfOpen {
+		p.end(nil)
+	} else {
+		p.end(errUncounted)
+	}
+}
+
+// ReportRepeated records the class of an attempt of a request that has failed at the same backend before. The breaker
+// counts a request once, so it does not count this failure, unless the class opens it whatever the count.
+func (p *Permit) ReportRepeated(c Class) {
+	if c.row().counts && !c.row().opens {
+		p.breaker.recent.add(c)
+		p.Close()
+		return
+	}
+	p.Report(c)
+}
+
+// Report records the class of the attempt. A report after Begin or another report counts as another attempt, since
+// gobreaker drops reports made after the breaker's state has changed.
 func (p *Permit) Report(c Class) {
 	p.mu.Lock()
 	done := p.done
 	p.done = nil
 	p.mu.Unlock()
 	if done == nil {
-		again, err := p.breaker.circuit.Allow()
+		again, err := p.breaker.circuit.Load().Allow()
 		if err != nil { // the breaker is open already
 			p.breaker.recent.add(c)
 			return
@@ -110,14 +153,17 @@ func (p *Permit) Report(c Class) {
 	p.breaker.report(done, c)
 }
 
-// Close ends an attempt without a result, unless Report was called.
-func (p *Permit) Close() {
+// Close ends an attempt without a result, unless it has been reported.
+func (p *Permit) Close() { p.end(errUncounted) }
+
+// end gives the permit back with a result, unless that has been done.
+func (p *Permit) end(result error) {
 	p.mu.Lock()
 	done := p.done
 	p.done = nil
 	p.mu.Unlock()
 	if done != nil {
-		done(errUncounted)
+		done(result)
 	}
 }
 

@@ -280,6 +280,86 @@ func TestCloseAfterReportHasNoEffect(t *testing.T) {
 	})
 }
 
+// A stream that has begun is no success yet, so streams that break off halfway are failures in a row.
+func TestStreamsThatBreakOffOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 6, 1)
+		stream := func(end breaker.Class) {
+			p := b.permit()
+			p.Begin()
+			p.Report(end)
+			p.Close()
+		}
+		for range 5 {
+			stream(breaker.Truncated)
+		}
+		stream(breaker.Success)
+		for range 5 {
+			stream(breaker.Truncated)
+			b.wantState(breaker.Closed)
+		}
+		stream(breaker.Truncated)
+		b.wantState(breaker.Open)
+	})
+}
+
+// A trial ends at the first event of its stream, which may run for hours.
+func TestStreamThatHasBegunEndsTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newOpenBreaker(t, 1)
+		time.Sleep(afterOpen)
+		trial := b.permit()
+		b.wantRefused()
+		trial.Begin()
+		b.wantState(breaker.Closed)
+		trial.Report(breaker.Truncated)
+		b.wantState(breaker.Open)
+	})
+}
+
+func TestRequestCountsOncePerBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 3, 1)
+		for range 2 {
+			b.attempt(breaker.ServerError)
+			for range 5 {
+				p := b.permit()
+				p.ReportRepeated(breaker.ServerError)
+				p.Close()
+			}
+		}
+		b.wantState(breaker.Closed)
+		if n := len(b.Recent()); n != 12 {
+			t.Errorf("got %d recent attempts, want all 12", n)
+		}
+		b.permit().ReportRepeated(breaker.EngineDead)
+		b.wantState(breaker.Open) // a dead engine opens it whatever the count
+	})
+}
+
+func TestResetClosesTheBreakerAndForgetsItsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 2, 1)
+		before := b.permit()
+		b.attempt(breaker.ServerError)
+		b.Reset()
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Closed)
+		before.Report(breaker.ServerError) // of the time before
+		b.wantState(breaker.Closed)
+		b.attempt(breaker.ServerError)
+		b.wantState(breaker.Open)
+		b.Reset()
+		b.wantState(breaker.Closed)
+		if b.RetryIn() != 0 {
+			t.Errorf("RetryIn is %v after Reset", b.RetryIn())
+		}
+		if diff := cmp.Diff([]string{"closed>open", "open>closed"}, b.changes); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestEveryReportOfAPermitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBreaker(t, 2, 1)
@@ -399,7 +479,7 @@ func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 	golden(t, "testdata/classes.golden", got.String())
 }
 
-// The client sees the class's code and vLLM's message; the log sees the class and the cause, but never vLLM's message.
+// The client sees the class's code, and vLLM's message if it is about the request; the log sees the class and the cause, but never vLLM's message.
 func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 	cause := errors.New("dial tcp 10.0.0.1:8001: connection refused")
 	for _, c := range breaker.Classes() {
@@ -414,10 +494,10 @@ func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 			if len(e.Message) < 20 && message == "" || strings.Contains(e.Message, "10.0.0.1") || strings.Contains(e.Message, "%!") {
 				t.Errorf("%s: got message %q", c, e.Message)
 			}
-			unreachable := e.Code == apierr.UpstreamUnreachable
-			if noResponse := unreachable || e.Code == apierr.Overloaded; strings.Contains(e.Message, message) == noResponse && message != "" {
+			aboutRequest := c == breaker.ClientError || c == breaker.ContextLength
+			if strings.Contains(e.Message, message) != aboutRequest && message != "" {
 				t.Errorf("%s: got message %q", c, e.Message)
-			} else if unreachable && !strings.Contains(e.Message, "llama-8b") {
+			} else if e.Code == apierr.UpstreamUnreachable && !strings.Contains(e.Message, "llama-8b") {
 				t.Errorf("%s: got message %q, want the model's id in it", c, e.Message)
 			}
 			if c != breaker.ClientError && (!errors.Is(e, cause) || !strings.Contains(e.Error(), c.String())) {

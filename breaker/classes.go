@@ -40,6 +40,8 @@ const (
 	// LocalFault is an attempt that failed for lack of something of this side: file descriptors, ports, memory. It says
 	// nothing about the backend.
 	LocalFault
+	// Misconfigured is a backend that rejects the gateway's key, path or model, which is the operator's mistake.
+	Misconfigured
 	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
 	// nothing about the backend.
 	ClientGone
@@ -76,7 +78,7 @@ var table = [classCount]row{
 	Success:         {name: "success"},
 	ClientError:     {name: "client_error", code: apierr.InvalidRequest},
 	ContextLength:   {name: "context_length", code: apierr.VLLMContextLength, advice: "the model server found the prompt too long for its context; shorten the prompt or lower max_tokens"},
-	Busy:            {name: "busy", code: apierr.UpstreamServerError, retry: RetryElsewhere, advice: "the model server has no room at the moment; try again shortly"},
+	Busy:            {name: "busy", code: apierr.Overloaded, retry: RetryElsewhere, advice: "every backend of %s is busy"},
 	OutOfMemory:     {name: "out_of_memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs"},
 	OutOfMemoryDead: {name: "out_of_memory_dead", code: apierr.VLLMOutOfMemory, counts: true, opens: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs once it is back"},
 	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhereOnce, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
@@ -88,7 +90,8 @@ var table = [classCount]row{
 	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
 	TimedOut:        {name: "timed_out", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere, advice: "the backend of %s was silent for too long"},
 	TooLarge:        {name: "too_large", code: apierr.UpstreamServerError, advice: "the model server's answer is larger than this gateway takes; ask for fewer or shorter completions, or fewer log-probabilities"},
-	LocalFault:      {name: "local_fault", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare at the moment"},
+	LocalFault:      {name: "local_fault", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare for %s at the moment"},
+	Misconfigured:   {name: "misconfigured", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server cannot serve this model at the moment; try again later, and report it if it stays so"},
 	ClientGone:      {name: "client_gone"},
 }
 

@@ -18,6 +18,7 @@ type Outcome struct {
 	Class   Class
 	Status  int    // the backend's HTTP status, or the one its error object names; 0 without a response
 	Message string // vLLM's error text; it may quote the prompt, so it goes to the client only and never to the log
+	Param   string // the request's field that vLLM names; it need not be one that the client sent
 	Cause   error  // logged if the response itself does not say what is wrong
 }
 
@@ -26,22 +27,23 @@ func (o Outcome) Err(model string, attempts int) error {
 	row := o.Class.row()
 	switch {
 	case o.Class == ClientError:
-		return apierr.UpstreamRefused(o.Message, o.Status)
+		return apierr.UpstreamRefused(o.Message, o.Param, o.Status)
+	case row.code == apierr.Overloaded:
+		return apierr.Overload(fmt.Sprintf(row.advice, model), overloadedRetry, o.logError())
 	case row.code == apierr.UpstreamUnreachable:
 		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, o.logError())
-	case row.code == apierr.Overloaded:
-		return apierr.Overload(row.advice, localFaultRetry, o.logError())
 	default:
 		return apierr.UpstreamFailed(row.code, o.clientMessage(), o.Status, attempts, o.logError())
 	}
 }
 
-// localFaultRetry is when a client should retry after a LocalFault.
-const localFaultRetry = 5 * time.Second
+// overloadedRetry is when a client should retry after every backend was Busy, or after a LocalFault.
+const overloadedRetry = 5 * time.Second
 
-// clientMessage returns the class's advice followed by vLLM's error text, if it sent any.
+// clientMessage returns the class's advice. vLLM's text follows only if it is about the request: that of another failure
+// can name addresses, paths or hardware of the operator.
 func (o Outcome) clientMessage() string {
-	if o.Message == "" {
+	if o.Message == "" || o.Class != ContextLength {
 		return o.Class.row().advice
 	}
 	return fmt.Sprintf("%s (it said: %s)", o.Class.row().advice, o.Message)
@@ -65,12 +67,13 @@ func Classify(status int, body []byte) Outcome {
 			status = e.status
 		}
 	}
-	return Outcome{Class: classOf(status, e), Status: status, Message: clip(e.message)}
+	return Outcome{Class: classOf(status, e), Status: status, Message: clip(e.message), Param: fieldOf(e.param)}
 }
 
 // errorBody is a parsed error response.
 type errorBody struct {
 	message string
+	param   string
 	status  int  // HTTP status named by the error; 0 if it names none
 	empty   bool // the response has no body
 }
@@ -88,16 +91,22 @@ func parseError(body []byte) errorBody {
 	object := gjson.ParseBytes(body)
 	switch e := object.Get("error"); {
 	case e.IsObject():
-		return errorBody{message: e.Get("message").String(), status: statusOf(e)}
+		return errorBody{message: e.Get("message").String(), param: e.Get("param").Str, status: statusOf(e)}
 	case e.Type == gjson.String:
 		return errorBody{message: e.Str}
 	case object.Get("object").Str == "error":
-		return errorBody{message: object.Get("message").String(), status: statusOf(object)}
+		return errorBody{message: object.Get("message").String(), param: object.Get("param").Str, status: statusOf(object)}
 	case object.Get("detail").Exists():
 		return errorBody{message: object.Get("detail").String()}
 	default:
 		return errorBody{message: object.Get("message").String()}
 	}
+}
+
+// fieldOf returns the top-level field of a param such as body.prompt or body.stream_options.include_usage.
+func fieldOf(param string) string {
+	field, _, _ := strings.Cut(strings.TrimPrefix(param, "body."), ".")
+	return field
 }
 
 // statusOf returns the HTTP status that an error object names, or 0. vLLM's Rust frontend sends a word as the code, so
@@ -147,8 +156,10 @@ func classOf(status int, e errorBody) Class {
 	switch {
 	case status == http.StatusTooManyRequests:
 		return Busy
-	case status >= 400 && status <= 499:
+	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge, status == http.StatusUnprocessableEntity:
 		return ClientError
+	case status >= 400 && status <= 499:
+		return Misconfigured
 	default:
 		return ServerError
 	}

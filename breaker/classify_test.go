@@ -85,13 +85,39 @@ func TestEveryErrorWithStatus200IsDetected(t *testing.T) {
 }
 
 func TestClientErrorKeepsVLLMsMessageAndStatus(t *testing.T) {
-	e := apierr.From(breaker.Classify(404, []byte(`{"error":{"message":"The model does not exist.","code":404}}`)).Err("llama-8b", 1))
-	if e.Code != apierr.InvalidRequest || e.Message != "The model does not exist." || e.Extras[0].Value != 404 {
+	e := apierr.From(breaker.Classify(422, []byte(`{"error":{"message":"No.","param":"body.prompt","code":422}}`)).Err("llama-8b", 1))
+	if e.Code != apierr.InvalidRequest || e.Message != "No." || e.Param != "prompt" || e.Extras[0].Value != 422 {
 		t.Errorf("with a message: got %+v", e)
 	}
 	e = apierr.From(breaker.Classify(400, nil).Err("llama-8b", 1))
 	if e.Code != apierr.InvalidRequest || e.Message == "" {
 		t.Errorf("with an empty body: got %+v", e)
+	}
+}
+
+func TestParamIsTheTopLevelField(t *testing.T) {
+	for param, want := range map[string]string{
+		`"prompt"`: "prompt", `"body.prompt"`: "prompt", `"body.stream_options.include_usage"`: "stream_options", `null`: "", `1`: "", `""`: "", `"body"`: "body",
+	} {
+		for _, body := range []string{`{"error":{"message":"no","param":` + param + `,"code":400}}`, `{"object":"error","message":"no","param":` + param + `,"code":400}`} {
+			if got := breaker.Classify(400, []byte(body)).Param; got != want {
+				t.Errorf("%s: got %q, want %q", body, got, want)
+			}
+		}
+	}
+}
+
+// vLLM's text about a failure of its own can name addresses, paths and hardware.
+func TestOnlyTextAboutTheRequestReachesTheClient(t *testing.T) {
+	const secret = "http://10.0.0.5:8000 /opt/vllm/run.sh sk-secret"
+	for status, passed := range map[int]bool{400: true, 413: true, 422: true, 401: false, 403: false, 404: false, 405: false, 429: false, 500: false, 502: false, 503: false} {
+		for _, text := range []string{secret, "CUDA out of memory: " + secret, "engine is currently busy " + secret, "EngineCore encountered an issue. " + secret} {
+			o := breaker.Classify(status, []byte(`{"error":{"message":`+jsonString(t, text)+`,"code":`+strconv.Itoa(status)+`}}`))
+			e := apierr.From(o.Err("m", 1))
+			if got := strings.Contains(e.Message, secret); got != (passed && o.Class == breaker.ClientError) {
+				t.Errorf("%d %s: the client receives %q", status, o.Class, e.Message)
+			}
+		}
 	}
 }
 

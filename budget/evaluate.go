@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"sort"
 	"time"
 
 	"basegate/quota"
@@ -12,6 +13,19 @@ type Demand struct {
 	Exact        bool  // PromptTokens is the exact count; if false, it is an upper bound
 	Candidates   int64 // prompts × max(n, best_of); at least 1
 	MaxTokens    int64 // of each candidate; at least 1
+	MinTokens    int64 // of each candidate: a lower max_tokens is no use
+	// PromptAt returns PromptTokens for a lower max_tokens, if the prompts are truncated to what it leaves of the context;
+	// nil if PromptTokens does not depend on it. Each token less of max_tokens may lengthen each prompt by one. It is called
+	// under the ledger's lock.
+	PromptAt func(maxTokens int64) int64
+}
+
+// promptAt returns the tokens of all prompts for a max_tokens.
+func (d *Demand) promptAt(maxTokens int64) int64 {
+	if d.PromptAt == nil || maxTokens >= d.MaxTokens {
+		return d.PromptTokens
+	}
+	return min(max(d.PromptAt(maxTokens), 0), maxCount)
 }
 
 // normalized limits the counts to their valid ranges, so that a negative count cannot add budget.
@@ -58,6 +72,10 @@ func (c capCheck) allowed(d Demand) int64 {
 	case Output:
 		return max(remaining, 0) / d.Candidates
 	case Total:
+	}
+	if d.PromptAt != nil { // the cost of one more token of max_tokens is never negative, since every prompt has a candidate
+		cost := func(maxTokens int64) int64 { return d.promptAt(maxTokens) + product(d.Candidates, maxTokens) }
+		return int64(sort.Search(int(min(d.MaxTokens, maxCount)), func(i int) bool { return cost(int64(i)+1) > remaining }))
 	}
 	if remaining <= d.PromptTokens {
 		return 0
@@ -139,6 +157,7 @@ func (b bucket) capChecks(p *Payer) (c capChecks) {
 type decision struct {
 	bucket           bucket
 	maxTokens        int64 // of each candidate: what used tokens leave, up to the demand
+	promptTokens     int64 // of all prompts, at that maxTokens
 	exceeded         *Exceeded
 	blockedByKey     bool // reservations against the key's caps stand in the way
 	blockedByAccount bool // reservations against the account's caps stand in the way
@@ -152,15 +171,23 @@ func (d *decision) admitted() bool {
 // Reservations, and earlier requests that reservations block at the same caps, make it wait.
 func evaluate(w *waiter, b bucket) decision {
 	d := decision{bucket: b, maxTokens: w.demand.MaxTokens}
+	least := max(1, min(w.demand.MinTokens, w.demand.MaxTokens))
 	caps := b.capChecks(&w.payer)
 	var refusing *capCheck
 	for i := range caps.all() {
 		c := &caps.list[i]
 		allowed := c.allowed(w.demand)
-		if allowed < 1 && (refusing == nil || c.namedBefore(*refusing)) {
+		if allowed < least && (refusing == nil || c.namedBefore(*refusing)) {
 			refusing = c
 		}
 		d.maxTokens = min(d.maxTokens, allowed)
+	}
+	d.promptTokens = w.demand.promptAt(d.maxTokens)
+	for i := range caps.all() { // a truncated prompt is longer at a lower max_tokens
+		c := &caps.list[i]
+		if c.meter == Input && d.promptTokens > c.remaining() && (refusing == nil || c.namedBefore(*refusing)) {
+			refusing = c
+		}
 	}
 	if refusing != nil {
 		d.exceeded = refusing.exceeded(b.date)
@@ -170,7 +197,7 @@ func evaluate(w *waiter, b bucket) decision {
 	d.blockedByAccount = w.account.blocked && w.payer.AccountCaps.Any()
 	output := product(w.demand.Candidates, d.maxTokens)
 	for _, c := range caps.all() {
-		if c.fitsBesideReserved(w.demand.PromptTokens, output) {
+		if c.fitsBesideReserved(d.promptTokens, output) {
 			continue
 		}
 		if c.scope == Key {

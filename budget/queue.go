@@ -203,7 +203,7 @@ func (l *Ledger) decide(w *waiter) (over bool) {
 func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
 	r := &Reservation{
 		ledger: l, request: w.request, bucket: d.bucket, account: w.account,
-		input: w.demand.PromptTokens, output: product(w.demand.Candidates, d.maxTokens),
+		input: d.promptTokens, output: product(w.demand.Candidates, d.maxTokens),
 		maxTokens: d.maxTokens, clamped: d.maxTokens < w.demand.MaxTokens,
 	}
 	if arrived := r.request.Time; arrived.IsZero() || dateOf(arrived) != d.bucket.date {

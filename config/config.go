@@ -58,10 +58,11 @@ type Database struct {
 	Path string
 }
 
-// Limits holds the default limits of an API key.
+// Limits holds the default limits of an API key, and those of a request.
 type Limits struct {
-	ConcurrencyPerKey int           // concurrent requests
-	KeyLifetime       time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
+	ConcurrencyPerKey   int           // concurrent requests
+	KeyLifetime         time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
+	SequencesPerRequest int           // completions that one request may ask for: prompts × max(n, best_of)
 }
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
@@ -157,7 +158,7 @@ func Default() *Config {
 			FastPath:          true,
 		},
 		Database: Database{Path: "basegate.db"},
-		Limits:   Limits{ConcurrencyPerKey: 8},
+		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024},
 		Upstream: Upstream{
 			ConnectTimeout:   5 * time.Second,
 			FirstByteTimeout: 15 * time.Minute,

@@ -204,7 +204,7 @@ func everything(t *testing.T) *config.Config {
 			CORSOrigins:    []string{"https://lab.example.org", "http://127.0.0.1:3000"},
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
-		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour},
+		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
 		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},

@@ -17,6 +17,7 @@ func (c *Config) fields() []field {
 			v.section(
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
 				key("key_lifetime", duration(&c.Limits.KeyLifetime, 0)),
+				key("sequences_per_request", integer(&c.Limits.SequencesPerRequest, 1, math.MaxInt32)),
 			)
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),

@@ -79,9 +79,9 @@ func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	})
 	m, _ := s.fleet.Model("llama-8b")
 	for _, class := range []breaker.Class{breaker.Success, breaker.OutOfMemory, breaker.ClientGone} {
-		lease, err := m.Acquire(nil)
+		lease, err := m.Acquire(nil, nil)
 		must(t, err)
-		lease.Report(class)
+		lease.Report(class, false)
 		lease.Release()
 	}
 	s.account("root@example.org", true)

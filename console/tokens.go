@@ -96,7 +96,7 @@ func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	if !ok {
 		return nil, apierr.UnknownModel(id, nil, "")
 	}
-	if err := m.EnsureServable(); err != nil {
+	if err := m.EnsureServable(nil); err != nil {
 		return nil, m.APIError(err)
 	}
 	return m, nil

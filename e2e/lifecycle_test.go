@@ -192,10 +192,13 @@ func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
 	if got := g.complete(smallRequest); got.status != http.StatusServiceUnavailable {
 		t.Errorf("the first request: %d %s", got.status, got.body)
 	}
-	poll.Until(t, "the response has the launch command's error", func() bool {
+	poll.Until(t, "the response says that the launch failed", func() bool {
 		got := g.complete(smallRequest)
-		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) && strings.Contains(got.body, "no such image") &&
-			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable"
+		if strings.Contains(got.body, "no such image") || strings.Contains(got.body, l.dir) {
+			t.Errorf("the response shows what the operator runs: %s", got.body)
+		}
+		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) &&
+			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable" && got.header.Get("Retry-After") != ""
 	})
 	g.waitForOutput(g.stderr, `"command output".*no such image`)
 }

@@ -62,6 +62,28 @@ var fieldSamples = map[string][]string{
 	"logit_bias":         {`{}`, `{"1":100}`, `{"1":-100.5}`, `{"a":1}`, `{"-1":1}`, `{"1":"1"}`, `[]`, `null`},
 	"user":               {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 512) + `"`, `"` + strings.Repeat("x", 513) + `"`},
 	"no_such_field":      {`1`, `null`},
+
+	"min_tokens":                    {`0`, `1`, `-1`, `1.5`, `"1"`, `null`},
+	"ignore_eos":                    {`true`, `false`, `0`, `"true"`, `null`},
+	"include_stop_str_in_output":    {`true`, `false`, `0`, `"true"`, `null`},
+	"skip_special_tokens":           {`true`, `false`, `0`, `"true"`, `null`},
+	"spaces_between_special_tokens": {`true`, `false`, `0`, `"true"`, `null`},
+	"add_special_tokens":            {`true`, `false`, `0`, `"true"`, `null`},
+	"stop_token_ids":                {`[1]`, `[]`, `[-1]`, `[2147483648]`, `["1"]`, `1`, `null`, `[` + strings.Repeat("1,", 128) + `1]`},
+	"allowed_token_ids":             {`[1]`, `[]`, `[-1]`, `[2147483648]`, `["1"]`, `1`, `null`},
+	"bad_words":                     {`["x"]`, `[]`, `[""]`, `"x"`, `[1]`, `null`, `[` + strings.Repeat(`"x",`, 128) + `"x"]`},
+	"truncate_prompt_tokens":        {`-1`, `1`, `0`, `-2`, `1.5`, `"1"`, `null`},
+	"return_tokens_as_token_ids":    {`true`, `false`, `0`, `"true"`, `null`},
+	"return_token_ids":              {`true`, `false`, `0`, `"true"`, `null`},
+	"cache_salt":                    {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 1024) + `"`, `"` + strings.Repeat("x", 1025) + `"`},
+	"response_format": {
+		`{"type":"text"}`, `{"type":"json_object"}`, `{"type":"json_schema","json_schema":{"name":"n","schema":{}}}`, `{}`, `{"type":"xml"}`, `"text"`,
+		`{"type":"json_schema","json_schema":{"name":"n"}}`, `{"type":"json_schema","json_schema":{"name":"","schema":{}}}`, `{"type":"text","x":1}`, `null`,
+	},
+	"structured_outputs": {
+		`{"json":{}}`, `{"json":"{}"}`, `{"regex":"a"}`, `{"choice":["a"]}`, `{"grammar":"root ::= \"a\""}`, `{"json_object":true}`, `{"regex":"a","disable_any_whitespace":true}`,
+		`{}`, `{"json":1}`, `{"regex":""}`, `{"choice":[]}`, `{"choice":[""]}`, `{"grammar":1}`, `{"json_object":false}`, `{"x":1}`, `"json"`, `null`,
+	},
 }
 
 func TestOpenAPIDocumentAgreesWithValidation(t *testing.T) {

@@ -231,7 +231,7 @@ func TestGoSDKReportsAnInterruptedStream(t *testing.T) {
 func TestGoSDKRetriesTransientErrors(t *testing.T) {
 	g, mock := startGateway(t, settings{extra: "breaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
 	c, requests := g.sdk(option.WithMaxRetries(2))
-	mock.InjectFault(mockvllm.Fault{Kind: "oom"}) // the gateway does not retry this one
+	mock.InjectFault(mockvllm.Fault{Kind: "abort"}) // the gateway does not retry this one at the same backend
 	got, err := c.Completions.New(t.Context(), sdkParams(nil))
 	if err != nil || got.Choices[0].Text == "" {
 		t.Fatalf("got %v, %+v, want a completion", err, got)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxRetryAfter limits Retry-After: the official SDKs ignore a longer wait.
-const maxRetryAfter = 60 * time.Second
+// maxRetryAfter limits Retry-After: the official SDK for Go ignores a wait of a minute or more.
+const maxRetryAfter = 59 * time.Second
 
 // InvalidField returns the error for a field with an invalid value. The message says what was received and what is
 // allowed.
@@ -22,13 +22,36 @@ func UnknownField(name, suggestion string) error {
 	if suggestion == "" {
 		return &Error{
 			Code: InvalidRequest, Param: name,
-			Message: fmt.Sprintf("unknown field %q: it would have no effect, so it is refused; leave it out", Clip(name)),
+			Message: fmt.Sprintf("unknown field %q: this gateway does not take it; leave it out", Clip(name)),
 		}
 	}
 	return &Error{
 		Code: InvalidRequest, Param: name,
 		Message: fmt.Sprintf("unknown field %q, did you mean %q?", Clip(name), suggestion),
 		Extras:  []Extra{{"suggestion", suggestion}},
+	}
+}
+
+// UnsupportedField returns the error for a field that vLLM has but this gateway does not take. instead is the field to
+// use in its place, or empty.
+func UnsupportedField(name, instead string) error {
+	advice := "leave it out"
+	if instead != "" {
+		advice = "use " + instead + " in its place"
+	}
+	return &Error{
+		Code: InvalidRequest, Param: name,
+		Message: fmt.Sprintf("field %q: vLLM has it, but this gateway does not take it; %s", name, advice),
+	}
+}
+
+// FieldTooNew returns the error for a field that no backend of the model has: the newest of them runs vLLM version got,
+// and the field exists since version since. param is the top-level field.
+func FieldTooNew(param, field, model, got, since string) error {
+	return &Error{
+		Code: InvalidRequest, Param: param,
+		Message: fmt.Sprintf("%s: got it for %s, which runs vLLM %s; expected vLLM %s or later, which is the first to have it; leave it out or use another model",
+			field, model, got, since),
 	}
 }
 
@@ -58,6 +81,17 @@ func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 		Code: ContextLengthExceeded, Param: "prompt",
 		Message: fmt.Sprintf("the prompt has %d tokens and max_tokens asks for %d more, but the model's context is %d tokens; shorten the prompt or lower max_tokens",
 			promptTokens, maxTokens, maxModelLen),
+		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
+	}
+}
+
+// MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
+// so far, at least 1.
+func MaxTokensTooLarge(promptTokens, maxTokens, maxModelLen int64) error {
+	return &Error{
+		Code: ContextLengthExceeded, Param: "max_tokens",
+		Message: fmt.Sprintf("max_tokens asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower max_tokens",
+			maxTokens, maxModelLen, promptTokens),
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }
@@ -160,6 +194,19 @@ func Unreachable(reason string, attempts int, cause error) error {
 	}
 }
 
+// BootFailed returns the error for a model that could not be started. retry is the time until the next boot. The cause may
+// name what the operator runs, so only the log receives it.
+func BootFailed(model string, retry time.Duration, cause error) error {
+	retry = clampRetry(retry)
+	return &Error{
+		Code:       UpstreamUnreachable,
+		Message:    fmt.Sprintf("%s could not be started; it is started again for a request in %d seconds, so ask again then", model, Seconds(retry)),
+		Extras:     []Extra{{"attempts", 0}},
+		retryAfter: retry,
+		cause:      cause,
+	}
+}
+
 // UpstreamFailed returns the error for a failure that a backend reported in its response. code must have the type
 // upstream_error, status is the backend's HTTP status, message is for the client and cause for the log.
 func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
@@ -172,12 +219,12 @@ func UpstreamFailed(code Code, message string, status, attempts int, cause error
 }
 
 // UpstreamRefused returns the error for a request that a backend refused as the client's mistake. message is vLLM's: it
-// may quote the prompt, so only the client receives it.
-func UpstreamRefused(message string, status int) error {
+// may quote the prompt, so only the client receives it. param is the field that it is about, or empty.
+func UpstreamRefused(message, param string, status int) error {
 	if message == "" {
 		message = fmt.Sprintf("the model server refused the request with status %d and no reason", status)
 	}
-	return &Error{Code: InvalidRequest, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
+	return &Error{Code: InvalidRequest, Param: param, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
 }
 
 // Booting returns the error for a model that is starting. retry is the recommended wait, elapsed the duration of the

@@ -40,7 +40,11 @@ var exhausted = apierr.Budget{
 func examples() []example {
 	return []example{
 		{"InvalidField", apierr.InvalidField("temperature", "temperature: got 3; expected a number from 0 to 2")},
-		{"UnknownField", apierr.UnknownField("guided_json", "")},
+		{"UnknownField", apierr.UnknownField("max_completion_tokens", "")},
+		{"MaxTokensTooLarge", apierr.MaxTokensTooLarge(1, 9000, 8192)},
+		{"UnsupportedField", apierr.UnsupportedField("priority", "")},
+		{"UnsupportedField with another field", apierr.UnsupportedField("guided_json", "structured_outputs")},
+		{"FieldTooNew", apierr.FieldTooNew("truncate_prompt_tokens", "truncate_prompt_tokens -1", "llama-8b", "0.9", "0.11")},
 		{"UnknownField with a suggestion", apierr.UnknownField("temprature", "temperature")},
 		{"MalformedJSON", apierr.MalformedJSON(17, "the body ends in the middle of the JSON object")},
 		{"UnknownModel", apierr.UnknownModel("gpt-4o", []string{"llama-8b", "llama-405b"}, "")},
@@ -55,13 +59,14 @@ func examples() []example {
 		{"BodyTooLarge", apierr.BodyTooLarge(16 << 20)},
 		{"UnknownEncoding", apierr.UnknownEncoding("br")},
 		{"Unreachable", apierr.Unreachable("no backend of llama-8b could be reached", 3, errSecret)},
+		{"BootFailed", apierr.BootFailed("llama-8b", 30*time.Second, errSecret)},
 		{"Unreachable at once", apierr.Unreachable("no backend of llama-8b could be reached", 1, errSecret)},
 		{"UpstreamFailed vllm_oom", apierr.UpstreamFailed(apierr.VLLMOutOfMemory, "the model server ran out of GPU memory", 500, 1, nil)},
 		{"UpstreamFailed vllm_context_length", apierr.UpstreamFailed(apierr.VLLMContextLength, "the prompt is too long", 400, 1, nil)},
 		{"UpstreamFailed vllm_engine_dead", apierr.UpstreamFailed(apierr.VLLMEngineDead, "the engine has crashed", 500, 3, nil)},
 		{"UpstreamFailed upstream_server_error", apierr.UpstreamFailed(apierr.UpstreamServerError, "the model server failed", 503, 2, nil)},
-		{"UpstreamRefused", apierr.UpstreamRefused("top_p must be in (0, 1], got 0.", 400)},
-		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", 422)},
+		{"UpstreamRefused", apierr.UpstreamRefused("top_p must be in (0, 1], got 0.", "top_p", 400)},
+		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", "", 422)},
 		{"Booting", apierr.Booting("llama-405b", 45*time.Second, 30*time.Second+time.Millisecond, 10*time.Minute)},
 		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
 		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, errSecret)},
@@ -131,14 +136,14 @@ var contract = []struct {
 	{"context_length_exceeded", 400, "invalid_request_error", "false"},
 	{"chat_completions_unsupported", 400, "invalid_request_error", "false"},
 	{"invalid_api_key", 401, "authentication_error", "false"},
-	{"not_found", 404, "invalid_request_error", ""},
+	{"not_found", 404, "invalid_request_error", "false"},
 	{"method_not_allowed", 405, "invalid_request_error", ""},
 	{"request_too_large", 413, "invalid_request_error", "false"},
-	{"unsupported_encoding", 415, "invalid_request_error", ""},
+	{"unsupported_encoding", 415, "invalid_request_error", "false"},
 	{"budget_exceeded", 429, "insufficient_quota", "false"},
 	{"upstream_unreachable", 502, "upstream_error", ""},
-	{"vllm_oom", 502, "upstream_error", ""},
-	{"vllm_context_length", 502, "upstream_error", ""},
+	{"vllm_oom", 502, "upstream_error", "false"},
+	{"vllm_context_length", 502, "upstream_error", "false"},
 	{"vllm_engine_dead", 502, "upstream_error", ""},
 	{"upstream_server_error", 502, "upstream_error", ""},
 	{"modal_cold_boot", 503, "service_unavailable", "true"},
@@ -178,9 +183,11 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"UnknownModel":                         "available",
 		"UnknownModel with a suggestion":       "available suggestion",
 		"ContextTooLong":                       "prompt_tokens max_tokens max_model_len",
+		"MaxTokensTooLarge":                    "prompt_tokens max_tokens max_model_len",
 		"BodyTooLarge":                         "limit_bytes",
 		"Unreachable":                          "attempts",
 		"Unreachable at once":                  "attempts",
+		"BootFailed":                           "attempts",
 		"UpstreamFailed vllm_oom":              "upstream_status attempts",
 		"UpstreamFailed vllm_context_length":   "upstream_status attempts",
 		"UpstreamFailed vllm_engine_dead":      "upstream_status attempts",
@@ -238,8 +245,8 @@ func TestEveryCodeHasAConstructor(t *testing.T) {
 	}
 }
 
-// The official SDKs ignore a Retry-After over a minute, and with 0 they would retry at once.
-func TestEvery503HasARetryAfterFrom1To60(t *testing.T) {
+// The official SDKs ignore a Retry-After of a minute (Go) or more, and with 0 they would retry at once.
+func TestEvery503HasARetryAfterFrom1To59(t *testing.T) {
 	waits := []time.Duration{
 		math.MinInt64, -time.Hour, 0, 1, time.Second, time.Second + 1, 59*time.Second + 1, time.Minute, time.Minute + 1, time.Hour, math.MaxInt64,
 	}
@@ -248,15 +255,16 @@ func TestEvery503HasARetryAfterFrom1To60(t *testing.T) {
 			"Booting":     apierr.Booting("m", wait, 0, 0),
 			"BreakerOpen": apierr.BreakerOpen("m", wait),
 			"Overload":    apierr.Overload("full", wait, nil),
+			"BootFailed":  apierr.BootFailed("m", wait, nil),
 		} {
 			h := http.Header{}
 			e := apierr.From(err)
 			e.SetHeaders(h)
 			got, err := strconv.Atoi(h.Get("Retry-After"))
-			if err != nil || got < 1 || got > 60 || (wait <= time.Minute && time.Duration(got)*time.Second < wait) {
-				t.Errorf("%s(%v): got Retry-After %q, want 1 to 60 and no less than the wait", name, wait, h.Get("Retry-After"))
+			if err != nil || got < 1 || got > 59 || (wait <= 59*time.Second && time.Duration(got)*time.Second < wait) {
+				t.Errorf("%s(%v): got Retry-After %q, want 1 to 59 and no less than the wait", name, wait, h.Get("Retry-After"))
 			}
-			if x := e.Extras[0]; x.Name != "retry_after_seconds" || x.Value != int64(got) {
+			if x := e.Extras[0]; e.Code.Status() == 503 && (x.Name != "retry_after_seconds" || x.Value != int64(got)) {
 				t.Errorf("%s(%v): got member %v, want retry_after_seconds %d as in Retry-After", name, wait, x, got)
 			}
 		}
@@ -294,7 +302,7 @@ func TestLogTextContainsNothingOfTheMessage(t *testing.T) {
 		apierr.UnknownField(prompt, ""),
 		apierr.UnknownModel(prompt, nil, ""),
 		apierr.UpstreamFailed(apierr.UpstreamServerError, prompt, 500, 1, nil),
-		apierr.UpstreamRefused(prompt, 400),
+		apierr.UpstreamRefused(prompt, "", 400),
 	} {
 		if strings.Contains(err.Error(), prompt) {
 			t.Errorf("the log text %q contains the prompt", err)
@@ -365,7 +373,7 @@ func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
 			apierr.UnknownEncoding(a),
 			apierr.Unreachable(a, int(n), errSecret),
 			apierr.UpstreamFailed(apierr.VLLMEngineDead, a, int(n), 1, errSecret),
-			apierr.UpstreamRefused(a, int(n)),
+			apierr.UpstreamRefused(a, b, int(n)),
 			apierr.Booting(a, time.Duration(n), time.Duration(n), time.Duration(n)),
 			apierr.Overload(a, time.Duration(n), errSecret),
 		} {

@@ -25,7 +25,7 @@ func (e *Error) SetHeaders(h http.Header) {
 	if r.retry != adviceNone {
 		h.Set("X-Should-Retry", string(r.retry))
 	}
-	if r.status == http.StatusServiceUnavailable {
+	if r.status == http.StatusServiceUnavailable || e.retryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(clampRetry(e.retryAfter)), 10))
 	}
 	if e.allow != "" {

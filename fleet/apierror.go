@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"errors"
-	"fmt"
 
 	apierr "basegate/errors"
 )
@@ -19,8 +18,7 @@ func (m *Model) APIError(err error) error {
 	case errors.As(err, &booting):
 		return apierr.Booting(m.ID(), booting.RetryIn, booting.Elapsed, booting.Estimate)
 	case errors.As(err, &failed):
-		message := fmt.Sprintf("%s could not be started (%s) and is tried again in %d seconds", m.ID(), failed.Reason, int(failed.RetryIn.Seconds())+1)
-		return apierr.Unreachable(message, 0, err)
+		return apierr.BootFailed(m.ID(), failed.RetryIn, err)
 	case errors.As(err, &open):
 		return apierr.BreakerOpen(m.ID(), open.RetryIn)
 	default:

@@ -12,6 +12,7 @@ import (
 
 	"basegate/breaker"
 	"basegate/config"
+	"basegate/validate"
 )
 
 // Backend is one vLLM server of one model.
@@ -44,10 +45,11 @@ type Backend struct {
 
 // serverInfo is what the backend has reported about itself. It is replaced as a whole.
 type serverInfo struct {
-	maxModelLen   int64  // tokens; 0 if vLLM did not report it
-	version       string // of vLLM; empty if it did not report it
-	specialTokens int64  // tokens that the tokenizer adds to a prompt
-	specialKnown  bool   // specialTokens has been measured
+	maxModelLen   int64            // tokens; 0 if vLLM did not report it
+	version       string           // of vLLM; empty if it did not report it
+	vllm          validate.Version // version, parsed
+	specialTokens int64            // tokens that the tokenizer adds to a prompt
+	specialKnown  bool             // specialTokens has been measured
 }
 
 func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
@@ -124,3 +126,6 @@ func (b *Backend) MaxModelLen() int64 { return b.info.Load().maxModelLen }
 
 // Version returns the vLLM version that the backend reported; empty if it did not.
 func (b *Backend) Version() string { return b.info.Load().version }
+
+// VLLM returns the parsed Version.
+func (b *Backend) VLLM() validate.Version { return b.info.Load().vllm }

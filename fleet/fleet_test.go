@@ -88,7 +88,7 @@ func getModel(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 
 func acquire(t *testing.T, m *fleet.Model, tried ...fleet.FailedAttempt) *fleet.Lease {
 	t.Helper()
-	l, err := m.Acquire(tried)
+	l, err := m.Acquire(tried, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestAcquireUsesTriedBackendsLastOrNever(t *testing.T) {
 	if l.Backend != first {
 		t.Error("got the backend that must not be tried again")
 	}
-	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}); !errors.Is(err, fleet.ErrNoOtherBackend) {
+	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}, nil); !errors.Is(err, fleet.ErrNoOtherBackend) {
 		t.Errorf("got %v, want ErrNoOtherBackend", err)
 	}
 }
@@ -151,16 +151,16 @@ func TestBreakerOpenErrorHasTheRemainingTime(t *testing.T) {
 	m := getModel(t, startFleet(t, modelConfig(t, "m", newServer(t, 100).URL)), "m")
 	for range 2 {
 		l := acquire(t, m)
-		l.Report(breaker.ServerError)
+		l.Report(breaker.ServerError, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil)
+	_, err := m.Acquire(nil, nil)
 	open, ok := errors.AsType[*fleet.BreakerOpenError](err)
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.EnsureServable() == nil || m.Status() != fleet.StatusUnavailable {
-		t.Errorf("EnsureServable: %v, status %s; want an error and %s", m.EnsureServable(), m.Status(), fleet.StatusUnavailable)
+	if m.EnsureServable(nil) == nil || m.Status() != fleet.StatusUnavailable {
+		t.Errorf("EnsureServable: %v, status %s; want an error and %s", m.EnsureServable(nil), m.Status(), fleet.StatusUnavailable)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestRefusedConnectionMakesTheBackendUnreachableUntilAProbe(t *testing.T) {
 	m := getModel(t, startFleet(t, modelConfig(t, "m", s.URL)), "m")
 	s.unhealthy.Store(true)
 	l := acquire(t, m)
-	l.Report(breaker.Refused)
+	l.Report(breaker.Refused, false)
 	l.Release()
 	if state, reason := m.Backends()[0].State(); state != fleet.Unreachable || reason == "" {
 		t.Errorf("got %s (%q), want %s with a reason", state, reason, fleet.Unreachable)

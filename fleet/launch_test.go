@@ -139,12 +139,12 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
-			err := m.EnsureServable()
+			err := m.EnsureServable(nil)
 			booting, ok := errors.AsType[*fleet.BootingError](err)
 			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
 				t.Errorf("got %v %+v", err, booting)
 			}
-			if _, err := m.Acquire(nil); err == nil {
+			if _, err := m.Acquire(nil, nil); err == nil {
 				t.Error("Acquire leased a backend that is starting")
 			}
 		})
@@ -154,7 +154,7 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 		t.Errorf("during the boot: got status %s, want %s", m.Status(), fleet.StatusStarting)
 	}
 	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
-	if err := m.EnsureServable(); err != nil {
+	if err := m.EnsureServable(nil); err != nil {
 		t.Error(err)
 	}
 	acquire(t, m).Release()
@@ -180,7 +180,7 @@ func TestBootEstimateIsTheMedianOfMeasuredBoots(t *testing.T) {
 	boot := func() (estimated, took time.Duration) {
 		m := getModel(t, startFleetWith(t, db, zap.NewNop(), b.model(nil)), "m")
 		began := time.Now()
-		booting, ok := errors.AsType[*fleet.BootingError](m.EnsureServable())
+		booting, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(nil))
 		if !ok {
 			t.Fatal("EnsureServable does not start the model")
 		}
@@ -210,11 +210,11 @@ func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for time.Now().Before(deadline) {
-				if err := m.AwaitBoot(t.Context()); err != nil {
+				if err := m.AwaitBoot(t.Context(), nil); err != nil {
 					t.Errorf("the model does not start again: %v", err)
 					return
 				}
-				l, err := m.Acquire(nil)
+				l, err := m.Acquire(nil, nil)
 				if err != nil {
 					continue // it has been stopped since and is starting again
 				}
@@ -241,14 +241,14 @@ func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
 func TestStopWaitsForInFlightRequests(t *testing.T) {
 	b := newManagedServer(t, 0)
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if err := m.AwaitBoot(t.Context()); err != nil {
+	if err := m.AwaitBoot(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	running := acquire(t, m)
 	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Acquire([]fleet.FailedAttempt{}); err != nil {
+	if _, err := m.Acquire([]fleet.FailedAttempt{}, nil); err != nil {
 		// A request during the drain cancels it, since nothing has been stopped yet.
 		t.Logf("during the drain: %v", err)
 	}
@@ -268,12 +268,12 @@ func TestFailedLaunchReportsTheReasonAndStartsACooldown(t *testing.T) {
 	b.script("start", "echo starting; echo 'no such image: vllm' >&2; echo started >> $0.log; exit 3")
 	core, logged := observer.New(zap.InfoLevel)
 	m := getModel(t, startFleetWith(t, nil, zap.New(core), b.model(nil)), "m")
-	if err := m.EnsureServable(); err == nil {
+	if err := m.EnsureServable(nil); err == nil {
 		t.Error("EnsureServable: want an error")
 	}
 	wantState(t, m.Backends()[0], fleet.Failed)
 	for range 3 {
-		err := m.EnsureServable()
+		err := m.EnsureServable(nil)
 		failed, ok := errors.AsType[*fleet.BootFailedError](err)
 		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn <= 20*time.Second {
 			t.Errorf("got %v, want *fleet.BootFailedError with the last line of output", err)
@@ -290,7 +290,7 @@ func TestFailedLaunchReportsTheReasonAndStartsACooldown(t *testing.T) {
 func TestAwaitBootReturnsWhenTheBootEnds(t *testing.T) {
 	b := newManagedServer(t, 300*time.Millisecond)
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
-	if err := m.AwaitBoot(t.Context()); err != nil || m.Status() != fleet.StatusWarm {
+	if err := m.AwaitBoot(t.Context(), nil); err != nil || m.Status() != fleet.StatusWarm {
 		t.Errorf("got %v and status %s, want nil and %s", err, m.Status(), fleet.StatusWarm)
 	}
 	down := newManagedServer(t, 0)
@@ -298,13 +298,13 @@ func TestAwaitBootReturnsWhenTheBootEnds(t *testing.T) {
 	m = getModel(t, startFleetWith(t, nil, zap.NewNop(), down.model(nil)), "m")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, ok := errors.AsType[*fleet.BootingError](m.AwaitBoot(ctx)); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.AwaitBoot(ctx, nil)); !ok {
 		t.Error("at the deadline: want *fleet.BootingError")
 	}
 	failing := newManagedServer(t, 0)
 	failing.script("start", "exit 1")
 	m = getModel(t, startFleetWith(t, nil, zap.NewNop(), failing.model(nil)), "m")
-	if _, ok := errors.AsType[*fleet.BootFailedError](m.AwaitBoot(t.Context())); !ok {
+	if _, ok := errors.AsType[*fleet.BootFailedError](m.AwaitBoot(t.Context(), nil)); !ok {
 		t.Error("after a failed boot: want *fleet.BootFailedError")
 	}
 }
@@ -353,7 +353,7 @@ func TestIdleBackendSleepsAndARequestWakesIt(t *testing.T) {
 	if m.Status() != fleet.StatusCold {
 		t.Errorf("asleep: got status %s, want %s", m.Status(), fleet.StatusCold)
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable()); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(nil)); !ok {
 		t.Error("EnsureServable of a sleeping model: want *fleet.BootingError")
 	}
 	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })

@@ -48,8 +48,11 @@ func (e *BootFailedError) Error() string { return "the model could not be starte
 // lifecycle is the state of a backend and the data that its transitions need. Backend.mu guards it; only
 // Backend.transition changes the state.
 type lifecycle struct {
-	state   State
-	reason  string    // why the backend is not ready
+	state  State
+	reason string // why the backend is not ready
+
+	probeFailed bool // a probe has failed since the backend was last ready: it may have been restarted
+
 	since   time.Time // of the last transition
 	changes int64     // number of transitions so far
 
@@ -98,6 +101,10 @@ func (b *Backend) transition(e event, reason string) bool {
 	switch next {
 	case Ready:
 		b.life.lastUsed, b.life.stoppedByOperator = now, false
+		if b.life.probeFailed || from == Starting || from == Stopped || from == Failed {
+			b.breaker.Reset() // what it has counted was before a restart
+		}
+		b.life.probeFailed = false
 		if from == Starting {
 			b.recordBoot(now.Sub(fromSince))
 		}

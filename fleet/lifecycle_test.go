@@ -36,7 +36,7 @@ func TestOpenBreakerStaysOpenAcrossAReload(t *testing.T) {
 	s := newServer(t, 100)
 	f := startFleet(t, modelConfig(t, "m", s.URL))
 	l := acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.EngineDead)
+	l.Report(breaker.EngineDead, false)
 	l.Release()
 	withSecond := modelConfig(t, "m", s.URL, newServer(t, 100).URL)
 	f.Reload([]config.Model{withSecond}, settings)
@@ -44,7 +44,7 @@ func TestOpenBreakerStaysOpenAcrossAReload(t *testing.T) {
 	if got := m.Backends()[0].Breaker(); got != breaker.Open {
 		t.Errorf("got breaker state %s, want %s", got, breaker.Open)
 	}
-	if err := m.EnsureServable(); err != nil {
+	if err := m.EnsureServable(nil); err != nil {
 		t.Errorf("got %v, but another backend is ready", err)
 	}
 	l = acquire(t, m)
@@ -58,15 +58,15 @@ func TestReloadWithOtherBreakerSettingsReplacesTheBreakers(t *testing.T) {
 	s := newServer(t, 100)
 	f := startFleet(t, modelConfig(t, "m", s.URL))
 	l := acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.EngineDead)
+	l.Report(breaker.EngineDead, false)
 	l.Release()
 	other := settings
 	other.Breaker.ConsecutiveFailures = 1
 	f.Reload([]config.Model{modelConfig(t, "m", s.URL)}, other)
 	l = acquire(t, getModel(t, f, "m"))
-	l.Report(breaker.ServerError)
+	l.Report(breaker.ServerError, false)
 	l.Release()
-	if err := getModel(t, f, "m").EnsureServable(); err == nil {
+	if err := getModel(t, f, "m").EnsureServable(nil); err == nil {
 		t.Error("the new breaker is closed after one failure, want open")
 	}
 }
@@ -157,17 +157,17 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: time.Hour}
 	m := getModel(t, startFleet(t, c), "m")
 	for range settings.Breaker.ConsecutiveFailures {
-		if err := m.EnsureServable(); err != nil {
+		if err := m.EnsureServable(nil); err != nil {
 			t.Error(err)
 		}
 		l := acquire(t, m)
 		if state, _ := l.State(); state != fleet.Unreachable {
 			t.Errorf("got %s, want %s", state, fleet.Unreachable)
 		}
-		l.Report(breaker.Refused)
+		l.Report(breaker.Refused, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil)
+	_, err := m.Acquire(nil, nil)
 	if _, open := errors.AsType[*fleet.BreakerOpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
 		t.Errorf("got %v and breaker state %s, want *fleet.BreakerOpenError and open", err, m.Backends()[0].Breaker())
 	}
@@ -190,7 +190,7 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 	if state, _ := backend.State(); state != fleet.Draining {
 		t.Errorf("after Stop: got %s, want %s", state, fleet.Draining)
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable()); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(nil)); !ok {
 		t.Error("EnsureServable during the stop: want *fleet.BootingError")
 	}
 	wantState(t, backend, fleet.Stopped)
@@ -203,7 +203,7 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 		t.Errorf("got commands %q", got)
 	}
 	b.script("start", "echo started >> $0.log; touch $0.up")
-	if err := m.AwaitBoot(t.Context()); err != nil {
+	if err := m.AwaitBoot(t.Context(), nil); err != nil {
 		t.Errorf("a request does not start it again: %v", err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 var (
 	// ErrNoOtherBackend is returned if every backend that may serve a request has been tried.
 	ErrNoOtherBackend = errors.New("no other backend")
+	// ErrUnsuitable is returned if a Filter excludes every backend.
+	ErrUnsuitable = errors.New("no backend of the model suits the request")
 	// ErrNotManaged is returned if the gateway can neither start nor stop a backend of the model.
 	ErrNotManaged = errors.New("the gateway can neither start nor stop a backend of this model")
 )
@@ -133,28 +135,43 @@ func (m *Model) BootEstimate() time.Duration {
 	return 0
 }
 
+// Filter reports whether a backend suits a request. A nil Filter means that every backend does.
+type Filter func(*Backend) bool
+
+// suitable returns the backends that suit a request.
+func (m *Model) suitable(f Filter) []*Backend {
+	if f == nil {
+		return m.backends
+	}
+	return slices.DeleteFunc(slices.Clone(m.backends), func(b *Backend) bool { return !f(b) })
+}
+
 // EnsureServable returns nil if an attempt can be made now, and otherwise starts the model if it can be started. The
-// error is a *BootingError, a *BootFailedError or a *BreakerOpenError.
-func (m *Model) EnsureServable() error {
-	for _, b := range m.backends {
+// error is ErrUnsuitable, a *BootingError, a *BootFailedError or a *BreakerOpenError.
+func (m *Model) EnsureServable(f Filter) error {
+	suitable := m.suitable(f)
+	if len(suitable) == 0 {
+		return ErrUnsuitable
+	}
+	for _, b := range suitable {
 		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
 			return nil
 		}
 	}
-	if err := m.start("requested by a client"); err != nil {
+	if err := start(suitable, "requested by a client"); err != nil {
 		return err
 	}
-	return m.breakersOpen()
+	return breakersOpen(suitable)
 }
 
 // ColdWait returns how long a request may wait for a boot; 0 means that it does not wait.
 func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 
 // AwaitBoot waits until EnsureServable returns anything but a *BootingError, or ctx ends, and returns its last error.
-func (m *Model) AwaitBoot(ctx context.Context) error {
+func (m *Model) AwaitBoot(ctx context.Context, f Filter) error {
 	for {
 		changed := m.transitions.changed()
-		err := m.EnsureServable()
+		err := m.EnsureServable(f)
 		if _, booting := errors.AsType[*BootingError](err); !booting {
 			return err
 		}
@@ -166,13 +183,23 @@ func (m *Model) AwaitBoot(ctx context.Context) error {
 	}
 }
 
-// start starts one backend, unless one is starting already. It returns a *BootingError with the progress, a
+// Boot returns the progress of a boot of the model; nil if none of its backends is starting.
+func (m *Model) Boot() *BootingError {
+	for _, b := range m.backends {
+		if state, _ := b.State(); state == Starting {
+			return b.bootingError()
+		}
+	}
+	return nil
+}
+
+// start starts one of the backends, unless one is starting already. It returns a *BootingError with the progress, a
 // *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or a cancelled
 // drain made one ready.
-func (m *Model) start(reason string) error {
+func start(backends []*Backend, reason string) error {
 	var failed *BootFailedError
 	var chosen *Backend
-	for _, b := range m.backends {
+	for _, b := range backends {
 		if state, _ := b.State(); state == Starting {
 			return b.bootingError()
 		}
@@ -200,10 +227,10 @@ func (m *Model) start(reason string) error {
 	return chosen.bootingError()
 }
 
-// breakersOpen returns a *BreakerOpenError if the breakers of all backends are open.
-func (m *Model) breakersOpen() error {
+// breakersOpen returns a *BreakerOpenError if the breakers of all the backends are open.
+func breakersOpen(backends []*Backend) error {
 	var soonest time.Duration
-	for i, b := range m.backends {
+	for i, b := range backends {
 		if b.Breaker() != breaker.Open {
 			return nil
 		}
@@ -222,7 +249,7 @@ func (m *Model) Warm(reason string) error {
 			return nil
 		}
 	}
-	err := m.start(reason)
+	err := start(m.backends, reason)
 	if _, booting := errors.AsType[*BootingError](err); booting {
 		return nil
 	}
@@ -258,10 +285,14 @@ type FailedAttempt struct {
 // probe may be outdated; but not one that the gateway can launch, and not a sleeping one, which must be woken first. If
 // no backend can be leased for the first attempt of a request, Acquire starts the model.
 //
-// The error is ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller must release
-// the lease.
-func (m *Model) Acquire(tried []FailedAttempt) (*Lease, error) {
-	for _, b := range m.ranked(tried) {
+// The error is ErrUnsuitable, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller
+// must release the lease.
+func (m *Model) Acquire(tried []FailedAttempt, f Filter) (*Lease, error) {
+	suitable := m.suitable(f)
+	if len(suitable) == 0 {
+		return nil, ErrUnsuitable
+	}
+	for _, b := range ranked(suitable, tried) {
 		if !b.acquire() {
 			continue
 		}
@@ -273,11 +304,11 @@ func (m *Model) Acquire(tried []FailedAttempt) (*Lease, error) {
 		return &Lease{Backend: b, permit: permit}, nil
 	}
 	if len(tried) == 0 {
-		if err := m.start("requested by a client"); err != nil {
+		if err := start(suitable, "requested by a client"); err != nil {
 			return nil, err
 		}
 	}
-	if err := m.breakersOpen(); err != nil {
+	if err := breakersOpen(suitable); err != nil {
 		return nil, err
 	}
 	if len(tried) == 0 { // the breakers are half-open and their trial attempts are in flight
@@ -293,10 +324,10 @@ type candidate struct {
 	inFlight int64
 }
 
-// ranked returns the backends that an attempt may use, best first.
-func (m *Model) ranked(tried []FailedAttempt) []*Backend {
-	candidates := make([]candidate, 0, len(m.backends))
-	for _, b := range m.backends {
+// ranked returns those of the backends that an attempt may use, best first.
+func ranked(backends []*Backend, tried []FailedAttempt) []*Backend {
+	candidates := make([]candidate, 0, len(backends))
+	for _, b := range backends {
 		c := candidate{backend: b, inFlight: b.InFlight()}
 		if state, _ := b.State(); state != Ready {
 			c.penalty++
@@ -328,10 +359,18 @@ type Lease struct {
 	permit *breaker.Permit
 }
 
-// Report reports the outcome of the attempt to the breaker; see breaker.Permit. After a refused connection or a dead
-// engine the backend is unreachable until a probe succeeds, so that the next requests avoid it.
-func (l *Lease) Report(c breaker.Class) {
-	l.permit.Report(c)
+// Begin reports to the breaker that a stream has begun; see breaker.Permit.
+func (l *Lease) Begin() { l.permit.Begin() }
+
+// Report reports the outcome of the attempt to the breaker; see breaker.Permit. repeated says that an earlier attempt of
+// the same request has failed at the same backend. After a refused connection or a dead engine the backend is unreachable
+// until a probe succeeds, so that the next requests avoid it.
+func (l *Lease) Report(c breaker.Class, repeated bool) {
+	if repeated {
+		l.permit.ReportRepeated(c)
+	} else {
+		l.permit.Report(c)
+	}
 	if c == breaker.Refused || c == breaker.EngineDead {
 		l.markUnreachable(c.String())
 	}

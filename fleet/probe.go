@@ -7,11 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
+	"basegate/validate"
 )
 
 // startingProbeInterval is the probe interval of a starting backend, if the configured one is not shorter. The measured
@@ -66,14 +68,16 @@ func (b *Backend) probe(ctx context.Context) {
 		b.probeSoon() // the state changed during the probe, so the result may be outdated
 		return
 	}
+	b.life.probeFailed = b.life.probeFailed || e == eventUnreachable
 	if !b.transition(e, reason) && e == eventUnreachable && b.life.state == Unreachable {
 		b.life.reason = reason
 	}
 }
 
 // checkHealth returns the event that the backend's responses amount to, with a reason, or with the error that left it
-// without a response, and updates the server info of a backend that serves. vLLM refuses connections until its model is loaded, so responses on /health and /v1/models mean
-// that it is ready, unless it sleeps: a sleeping server responds too.
+// without a response, and updates the server info of a backend that serves. vLLM refuses connections until its model is
+// loaded, so a 200 of /health, and /v1/models with the checkpoint, mean that it is ready, unless it sleeps: a sleeping
+// server responds too. /v1/models requires the key.
 func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err error) {
 	health, err := b.Get(ctx, "/health")
 	switch {
@@ -88,11 +92,15 @@ func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err 
 	if err != nil {
 		return eventUnreachable, err.Error(), err
 	}
-	if models.Status >= http.StatusInternalServerError {
+	if models.Status != http.StatusOK {
 		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status), nil
 	}
+	served := gjson.GetBytes(models.Body, "data")
+	if ids := served.Get("#.id").Array(); !slices.ContainsFunc(ids, func(id gjson.Result) bool { return id.Str == b.checkpoint }) {
+		return eventUnreachable, fmt.Sprintf("/v1/models lists %s and not %s", served.Get("#.id").String(), b.checkpoint), nil
+	}
 	state, _ := b.State()
-	b.updateInfo(ctx, gjson.GetBytes(models.Body, "data"), state != Ready)
+	b.updateInfo(ctx, served, state != Ready)
 	return eventAnswered, "", nil
 }
 
@@ -113,6 +121,7 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 	if restarted || info.version == "" {
 		if version, err := b.Get(ctx, "/version"); err == nil {
 			info.version = gjson.GetBytes(version.Body, "version").Str
+			info.vllm = validate.ParseVersion(info.version)
 		}
 	}
 	if restarted || !info.specialKnown {

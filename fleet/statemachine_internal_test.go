@@ -199,17 +199,17 @@ func TestFailedWakeIsAttemptedAfterTheCooldown(t *testing.T) {
 	b.failBoot(b.life.boot, "wake failed")
 	now = now.Add(failureCooldown - time.Second)
 	for range 2 {
-		_, err := m.Acquire(nil)
+		_, err := m.Acquire(nil, nil)
 		failed, ok := errors.AsType[*BootFailedError](err)
 		if !ok || failed.Reason != "wake failed" || failed.RetryIn != time.Second {
 			t.Errorf("got %v, want *BootFailedError", err)
 		}
 	}
 	now = now.Add(time.Second)
-	if err := m.EnsureServable(); err != nil {
+	if err := m.EnsureServable(nil); err != nil {
 		t.Error(err)
 	}
-	l, err := m.Acquire(nil)
+	l, err := m.Acquire(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,10 @@ func proxySettings(c *config.Config) proxy.Settings {
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		CORSOrigins:       c.Server.CORSOrigins,
 		Attempts:          c.Upstream.Attempts,
-		ClientAddress:     clientAddress(c.Server.TrustedProxies),
+
+		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
+
+		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}
 }
 

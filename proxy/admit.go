@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"time"
@@ -64,7 +65,9 @@ func (s *Server) parse(x *exchange, body []byte) (err error) {
 		}
 		defer s.largeParses.Release(1)
 	}
-	x.request, err = validate.Completion(body, validate.Limits{MaxLogprobs: s.maxLogprobs, Memory: &x.memory})
+	x.request, err = validate.Completion(body, validate.Limits{
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
+	})
 	if errors.Is(err, admission.ErrFull) {
 		return bufferFull(err)
 	}
@@ -78,17 +81,26 @@ func (s *Server) maxLogprobs(model string) int {
 	return validate.DefaultMaxLogprobs
 }
 
-// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait.
+// unlimitedWait is longer than any boot.
+const unlimitedWait = 1<<63 - 1
+
+// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait, or with keepalive until its
+// boot ends.
 func (x *exchange) awaitModel() error {
-	err := x.model.EnsureServable()
-	if _, booting := errors.AsType[*fleet.BootingError](err); booting && x.model.ColdWait() > 0 {
+	err := x.model.EnsureServable(x.attempts.usable)
+	wait := x.model.ColdWait()
+	if x.keepalive.interval > 0 {
+		wait = unlimitedWait // until the boot ends: nothing closes the connection
+	}
+	if _, booting := errors.AsType[*fleet.BootingError](err); booting && wait > 0 {
+		x.keepalive.waitingFor(x.bootComment)
 		if full := x.memory.Grow(admission.WaitingCost); full != nil {
 			return bufferFull(full)
 		}
 		defer x.memory.Shrink(admission.WaitingCost)
-		ctx, cancel := context.WithTimeout(x.r.Context(), x.model.ColdWait())
+		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
 		defer cancel()
-		err = x.model.AwaitBoot(ctx)
+		err = x.model.AwaitBoot(ctx, x.attempts.usable)
 	}
 	if err != nil {
 		return x.unavailable(err)
@@ -98,17 +110,27 @@ func (x *exchange) awaitModel() error {
 
 // unavailable returns the error of a model at which no attempt can be made.
 func (x *exchange) unavailable(err error) error {
-	if x.cancelled() {
+	switch {
+	case x.cancelled():
 		return x.cancelErr()
+	case errors.Is(err, fleet.ErrUnsuitable):
+		return x.fieldTooNew()
+	default:
+		return x.model.APIError(err)
 	}
-	return x.model.APIError(err)
 }
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
 // looked up again, because it may have been paused or its caps changed meanwhile.
 func (s *Server) acquireSlot(x *exchange) error {
 	began := time.Now()
-	slot, err := s.queue.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	if err == nil {
+		if x.keepalive.interval > 0 {
+			x.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
+		}
+		err = slot.Wait(x.r.Context())
+	}
 	x.timings.queued = time.Since(began)
 	switch {
 	case errors.Is(err, admission.ErrFull):

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"basegate/admission"
@@ -32,11 +31,10 @@ var errTimeout = errors.New("the backend was silent for too long")
 // of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
 // far as possible before any of it is sent to the client; the caller must close it.
 func (s *Server) forward(x *exchange) (*response, error) {
-	var tried []fleet.FailedAttempt
 	var last breaker.Outcome
 	once := false // a RetryElsewhereOnce has been used
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(tried)
+		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable)
 		if err != nil {
 			if x.attempts.count == 0 {
 				return nil, x.unavailable(err)
@@ -44,7 +42,7 @@ func (s *Server) forward(x *exchange) (*response, error) {
 			break
 		}
 		x.attempts.count++
-		if err := x.backOff(lease, tried); err != nil {
+		if err := x.backOff(lease); err != nil {
 			lease.Release()
 			return nil, err
 		}
@@ -61,16 +59,25 @@ func (s *Server) forward(x *exchange) (*response, error) {
 			break
 		}
 		once = once || retry == breaker.RetryElsewhereOnce
-		tried = append(tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: retry == breaker.RetryAnywhere})
+		x.attempts.tried = append(x.attempts.tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: retry == breaker.RetryAnywhere})
 	}
-	return nil, last.Err(x.model.ID(), x.attempts.count)
+	x.attempts.busy = last.Class == breaker.Busy
+	return nil, x.outcomeErr(last)
+}
+
+// outcomeErr returns the API error for an outcome. A param of vLLM's is kept if it names a field that the client sent.
+func (x *exchange) outcomeErr(o breaker.Outcome) error {
+	if !x.request.Has(o.Param) {
+		o.Param = ""
+	}
+	return o.Err(x.model.ID(), x.attempts.count)
 }
 
 // backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that
 // requests that failed together do not return together.
-func (x *exchange) backOff(lease *fleet.Lease, tried []fleet.FailedAttempt) error {
+func (x *exchange) backOff(lease *fleet.Lease) error {
 	bound := backoffBase / 2
-	for _, t := range tried {
+	for _, t := range x.attempts.tried {
 		if t.Backend == lease.Backend {
 			bound = min(2*bound, maxBackoff)
 		}
@@ -104,7 +111,12 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	x.timings.sent = time.Now()
 	x.reservation.SetBackend(lease.Name)
 	outcome := s.exchangeWith(x, p)
-	s.report(x, lease, outcome)
+	if outcome.Class == breaker.Success && x.request.Stream {
+		lease.Begin()
+		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
+	} else {
+		s.report(x, lease, outcome)
+	}
 	if outcome.Class != breaker.Success {
 		return nil, outcome
 	}
@@ -112,22 +124,22 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	return p, outcome
 }
 
-// report reports the outcome of an attempt to the breaker and the metrics. A stream reports at its first event and not
-// at its end, because gobreaker drops an outcome that is reported after its state has changed; if it fails later, it
-// reports again.
+// report reports the outcome of an attempt to the breaker and the metrics. A stream that has begun counts as a success in
+// the metrics at its first event, and is reported to the breaker when it ends.
 func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome) {
 	if outcome.Class != breaker.Success {
 		x.timings.upstream = time.Since(x.timings.sent)
 		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
 	}
-	lease.Report(outcome.Class)
+	lease.Report(outcome.Class, x.attempts.failedAt(lease.Backend))
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
 // exchangeWith sends the request and receives what must be known before any of the response is sent to the client: the
 // whole of a plain response, the first event of a stream.
 func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
-	edits := validate.Edits{Model: x.model.Checkpoint(), BestOf: bestOfEdit(x.request, p.lease.Backend), TokenIDs: x.caller.onBehalfOf != nil}
+	edits := versionEdits(x.request, p.lease.Backend)
+	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}
@@ -144,24 +156,6 @@ func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
 	default:
 		return p.receivePlain(x)
 	}
-}
-
-// bestOfEdit decides how best_of is sent to a backend. Only the engine of versions before 0.8 honours it; later ones refuse
-// or ignore it, and a parameter is never silently ignored.
-func bestOfEdit(r *validate.Request, b *fleet.Backend) validate.BestOf {
-	switch {
-	case r.BestOf == 0 || honoursBestOf(b.Version()):
-		return validate.KeepBestOf
-	case r.BestOf == r.N:
-		return validate.DropBestOf
-	default:
-		return validate.EmulateBestOf
-	}
-}
-
-func honoursBestOf(version string) bool {
-	minor, ok := strings.CutPrefix(version, "0.")
-	return ok && len(minor) > 1 && minor[1] == '.' && minor[0] < '8'
 }
 
 // response is a backend's response on its way to the client.

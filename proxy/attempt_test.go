@@ -27,8 +27,9 @@ func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
 	}{
 		{"nested", respond(500, "application/json", fmt.Sprintf(nested, "boom", 500)), 502, "upstream_server_error", `"upstream_status":500,"attempts":3`},
 		{"flat", respond(500, "application/json", fmt.Sprintf(flat, "boom", 500)), 502, "upstream_server_error", `"upstream_status":500`},
-		{"a JSON string", respond(401, "application/json", `{"error":"Unauthorized"}`), 400, "invalid_request", `"upstream_status":401`},
-		{"scaling", respond(503, "application/json", `{"error":"The model is currently scaling. Please try again later."}`), 502, "upstream_server_error", `"upstream_status":503,"attempts":1`},
+		{"a JSON string", respond(401, "application/json", `{"error":"Unauthorized"}`), 502, "upstream_server_error", `"upstream_status":401,"attempts":1`},
+		{"scaling", respond(503, "application/json", `{"error":"The model is currently scaling. Please try again later."}`), 503, "overloaded", `"retry_after_seconds":5`},
+		{"too many requests", respond(429, "text/plain", "slow down"), 503, "overloaded", `"retry_after_seconds":5`},
 		{"detail", respond(400, "application/json", `{"detail":"There was an error parsing the body"}`), 400, "invalid_request", `There was an error parsing the body`},
 		{"an empty body", respond(500, "application/json", ""), 502, "vllm_engine_dead", `"attempts":1`},
 		{"plain text", respond(500, "text/plain", "Internal Server Error"), 502, "upstream_server_error", `"attempts":3`},
@@ -48,7 +49,7 @@ func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
 					t.Errorf("got %d %s, want %d %s", got.status, got.body, c.status, c.code)
 				}
 				kind := ""
-				if c.status == 502 {
+				if c.status >= 500 {
 					kind = c.code
 				}
 				if got.header.Get("X-Acs-Upstream-Error-Kind") != kind || got.header.Get("X-Acs-Upstream-Model") != "org/Model-8B" {
@@ -121,6 +122,54 @@ func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
 	for range 20 {
 		if got := h.complete(plainRequest); got.status != http.StatusBadRequest {
 			t.Fatalf("got %d %s", got.status, got.body)
+		}
+	}
+}
+
+// A status that says that the operator has configured the backend wrongly counts against it, and the response names
+// nothing of what the operator runs.
+func TestOperatorsMistakeCountsAndIsNotDescribed(t *testing.T) {
+	for _, status := range []int{401, 403, 404, 405} {
+		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 },
+			startBackend(t, respond(status, "application/json", `{"error":{"message":"The model org/Secret at http://10.0.0.5 is not served to key-123"}}`)))
+		for range 2 {
+			got := h.complete(plainRequest)
+			if got.status != 502 || !strings.Contains(got.body, `"code":"upstream_server_error"`) || !strings.Contains(got.body, fmt.Sprintf(`"upstream_status":%d`, status)) {
+				t.Errorf("%d: got %d %s, want 502 upstream_server_error", status, got.status, got.body)
+			}
+			for _, secret := range []string{"Secret", "10.0.0.5", "key-123"} {
+				if strings.Contains(got.body, secret) {
+					t.Errorf("%d: the response names %s: %s", status, secret, got.body)
+				}
+			}
+		}
+		if got := h.complete(plainRequest); got.status != 503 || !strings.Contains(got.body, `"code":"circuit_open"`) {
+			t.Errorf("%d: got %d %s, want an open breaker", status, got.status, got.body)
+		}
+	}
+}
+
+func TestBusyBackendsDoNotCountAndEndAsOverloaded(t *testing.T) {
+	busy := respond(503, "application/json", `{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}`)
+	limited := respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`)
+	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 }, startBackend(t, busy), startBackend(t, limited))
+	for _, body := range []string{plainRequest, streamRequest, plainRequest} {
+		got := h.complete(body)
+		if got.status != 503 || !strings.Contains(got.body, `"code":"overloaded"`) || got.header.Get("Retry-After") != "5" {
+			t.Errorf("got %d %s, Retry-After %s, want 503 overloaded after 5 seconds", got.status, got.body, got.header.Get("Retry-After"))
+		}
+	}
+}
+
+// vLLM's param is kept if it names a field that the client sent.
+func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
+	for param, want := range map[string]string{
+		`"top_p"`: `"top_p"`, `"body.top_p"`: `"top_p"`, `"prompt"`: `"prompt"`, `"seed"`: "null", `"input_tokens"`: "null", `null`: "null", `"stop"`: "null",
+	} {
+		h := newHarness(t, nil, startBackend(t, respond(400, "application/json", `{"error":{"message":"no","type":"BadRequestError","param":`+param+`,"code":400}}`)))
+		got := h.complete(`{"model":"m","prompt":"x","top_p":0.5,"stop":null}`)
+		if got.status != 400 || !strings.Contains(got.body, `"param":`+want+`,`) || !strings.Contains(got.body, `"upstream_status":400`) {
+			t.Errorf("%s: got %d %s, want param %s", param, got.status, got.body, want)
 		}
 	}
 }

@@ -20,10 +20,20 @@ func (s *Server) completion(x *exchange) error {
 	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
 	}
-	if err := x.awaitModel(); err != nil {
+	if err := x.checkVersions(); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
+		return err
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := s.beginKeepalive(x); err != nil {
+		return err
+	}
+	defer x.keepalive.stop()
+	if err := x.awaitModel(); err != nil {
 		return err
 	}
 	if err := s.acquireSlot(x); err != nil {
@@ -48,7 +58,9 @@ func (s *Server) serve(x *exchange) error {
 	}
 	x.startCounting()
 	defer x.stopCounting()
+	x.keepalive.waitingFor(waitingForFirstEvent)
 	response, err := s.forward(x)
+	x.keepalive.stop()
 	if err != nil {
 		return err
 	}

@@ -71,12 +71,13 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	<-backend.arrived
 	for body, code := range map[string]string{
 		`{`: "bad_json", `{"model":"m","prompt":"x","n":0}`: "invalid_request", `{"model":"other","prompt":"x"}`: "model_not_found",
+		`{"model":"m","prompt":[1],"max_tokens":1000000}`: "context_length_exceeded", `{"model":"m","prompt":"x","max_tokens":4096}`: "context_length_exceeded",
 	} {
 		if got := h.complete(body); !strings.Contains(got.body, `"`+code+`"`) {
 			t.Errorf("%s: got %s, want %s", body, got.body, code)
 		}
 	}
-	tooLong := h.completeAsync(t.Context(), `{"model":"m","prompt":[1],"max_tokens":1000000}`)
+	tooLong := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("word ", 5000)+`"}`)
 	h.awaitQueue("the request that is too long waits", admission.Stats{Running: 1, Waiting: 1})
 	backend.release <- struct{}{}
 	<-running

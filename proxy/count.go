@@ -12,8 +12,6 @@ import (
 
 	"basegate/admission"
 	"basegate/fleet"
-	"basegate/stream"
-	"basegate/validate"
 )
 
 const (
@@ -40,15 +38,17 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
-	count := promptCount{exact: true}
-	if x.request.Echo {
-		if err := x.growEach(); err != nil {
-			return err
+	var each []int64
+	if x.request.Echo || x.request.Truncate != 0 {
+		if x.prompt.each == nil {
+			if err := x.growEach(); err != nil {
+				return err
+			}
 		}
-		count.each = make([]int64, x.request.Prompts)
+		each = make([]int64, x.request.Prompts)
 	}
 	var total atomic.Int64
-	counter := newTextCounter(ctx, x, withSpecial)
+	counter := newTextCounter(ctx, x, !x.request.NoSpecialTokens)
 	defer counter.stop()
 	index := 0
 	x.request.EachText(func(text []byte) bool {
@@ -56,16 +56,19 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 		index++
 		return counter.add(len(text), func() string { return string(text) }, func(tokens int64) {
 			total.Add(tokens)
-			if count.each != nil {
-				count.each[i] = tokens
+			if each != nil {
+				each[i] = tokens
 			}
 		})
 	})
 	if err := counter.wait(); err != nil {
 		return err
 	}
-	count.tokens = total.Load()
-	x.prompt.promptCount = count
+	if each != nil {
+		x.setPrompt(each, true)
+	} else {
+		x.prompt.tokens, x.prompt.exact = total.Load(), true
+	}
 	return nil
 }
 
@@ -132,99 +135,8 @@ func (x *exchange) stopCounting() {
 	}
 }
 
-// echoedTokens returns a function from a choice to the number of its tokens that echo the prompt: unlimited if they have
-// not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
-func (x *exchange) echoedTokens() func(choice int) int64 {
-	if !x.request.Echo {
-		return nil
-	}
-	if x.prompt.each == nil && x.request.Kind == validate.Tokens && x.growEach() == nil {
-		x.prompt.each = x.request.PromptLengths()
-	}
-	each, n := x.prompt.each, int(x.request.N)
-	return func(choice int) int64 {
-		if prompt := choice / n; prompt < len(each) {
-			return each[prompt]
-		}
-		return unlimited
-	}
-}
-
-// countCompletion counts the completion tokens in what has been received of each choice: never fewer than its events with
-// text, more if an event held several tokens, and never more than was reserved.
-func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
-	choices := x.charge.choices
-	if len(choices) > maxCounted {
-		return 0, errTooMany
-	}
-	prompts, err := x.echoedTexts()
-	if err != nil {
-		return 0, err
-	}
-	if echoed := x.echoedTokens(); echoed != nil {
-		for i := range choices {
-			choices[i].Echoed = echoed(choices[i].Index)
-		}
-	}
-	tokens := make([]int64, len(choices))
-	counter := newTextCounter(ctx, x, withoutSpecial)
-	defer counter.stop()
-	for i := range choices {
-		c := &choices[i]
-		tokens[i] = c.MinTokens()
-		if c.Scored > 0 || c.TextBytes() == 0 {
-			continue
-		}
-		counter.add(c.TextBytes(), func() string { return c.Text(x.echoedText(c, prompts)) }, func(n int64) {
-			if x.request.Echo && x.request.Kind == validate.Tokens {
-				n -= c.Echoed
-			}
-			tokens[i] = max(tokens[i], n)
-		})
-	}
-	if err := counter.wait(); err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, n := range tokens {
-		sum += min(n, x.reservation.MaxTokens())
-	}
-	return sum, nil
-}
-
-// echoedTexts returns the text prompts if the choices repeat them.
-func (x *exchange) echoedTexts() ([]string, error) {
-	r := x.request
-	if !r.Echo || r.Kind != validate.Text {
-		return nil, nil
-	}
-	if r.Prompts > maxCounted {
-		return nil, errTooMany
-	}
-	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
-		return nil, err //nolint:wrapcheck // compared by the callers
-	}
-	all := make([]string, 0, r.Prompts)
-	r.EachText(func(text []byte) bool {
-		all = append(all, string(text))
-		return true
-	})
-	return all, nil
-}
-
-// echoedText returns the prompt that a choice repeats, or "".
-func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
-	if p := c.Index / int(x.request.N); p < len(prompts) {
-		return prompts[p]
-	}
-	return ""
-}
-
-// Whether to count the special tokens that the tokenizer adds to a prompt.
-const (
-	withSpecial    = true
-	withoutSpecial = false
-)
+// withoutSpecial leaves out the special tokens that the tokenizer adds to a prompt.
+const withoutSpecial = false
 
 // textCounter counts the tokens of texts with the tokenizers of ready backends, several texts at a time.
 type textCounter struct {
@@ -300,7 +212,7 @@ func (c *textCounter) count(text string) (tokens int64, err error) {
 
 // countText counts the tokens of one text.
 func (x *exchange) countText(ctx context.Context, text []byte) (tokens int64, err error) {
-	counter := newTextCounter(ctx, x, withSpecial)
+	counter := newTextCounter(ctx, x, !x.request.NoSpecialTokens)
 	defer counter.stop()
 	counter.add(len(text), func() string { return string(text) }, func(n int64) { tokens = n })
 	return tokens, counter.wait()

@@ -19,7 +19,7 @@ func TestEndedCountTakesNoFurtherText(t *testing.T) {
 			ctx = cancelled
 		}
 		x := &exchange{memory: queue.Allocate("key")}
-		counter := newTextCounter(ctx, x, withSpecial)
+		counter := newTextCounter(ctx, x, true)
 		for range 2 {
 			if counter.add(100, func() string { t.Errorf("%s: a text was copied", name); return "" }, func(int64) {}) {
 				t.Errorf("%s: a further text is taken", name)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,6 +41,7 @@ type exchange struct {
 	attempts    attempts
 	charge      charge
 	delivery    delivery
+	keepalive   keepalive
 	timings     timings
 }
 
@@ -54,8 +56,16 @@ type caller struct {
 // attempts are the attempts made so far.
 type attempts struct {
 	count   int
+	tried   []fleet.FailedAttempt
+	usable  fleet.Filter   // of backends that have the request's fields; nil if every version has them
 	backend *fleet.Backend // of the last attempt; nil before the first
+	busy    bool           // the last attempt found its backend busy, and no other one was left
 	working bool           // the backend is working on the request, or was when the client disconnected
+}
+
+// failedAt reports whether an attempt at the backend has failed before.
+func (a *attempts) failedAt(b *fleet.Backend) bool {
+	return slices.ContainsFunc(a.tried, func(t fleet.FailedAttempt) bool { return t.Backend == b })
 }
 
 // charge is what the request costs.

@@ -56,6 +56,11 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 		{"an abort", respondStream(event(0, "", `"abort"`), doneEvent), streamRequest, true},
 		{"an abort, plain", respond(200, "application/json", `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`), plainRequest, true},
 		{"a full queue", respond(503, "application/json", fmt.Sprintf(errorBody, "The engine is currently busy", 503)), streamRequest, true},
+		{"too many requests", respond(429, "text/plain", "slow down"), plainRequest, true},
+		{"a wrong key", respond(401, "application/json", `{"error":"Unauthorized"}`), streamRequest, true},
+		{"no permission", respond(403, "text/plain", "Forbidden"), plainRequest, true},
+		{"another model", respond(404, "application/json", fmt.Sprintf(errorBody, "The model `org/Model-8B` does not exist.", 404)), plainRequest, true},
+		{"no such method", respond(405, "application/json", `{"detail":"Method Not Allowed"}`), plainRequest, true},
 		{"an empty stream", respondStream(""), streamRequest, true},
 		{"out of memory", respond(500, "application/json", fmt.Sprintf(errorBody, "CUDA out of memory. Tried to allocate", 500)), streamRequest, false},
 		{"out of memory as the first event", respondStream("data: "+fmt.Sprintf(errorBody, "CUDA out of memory. Tried to allocate", 500)+"\n\n", doneEvent), streamRequest, false},
@@ -96,5 +101,52 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The breaker counts a request once per backend, however often it was retried there.
+func TestRetriedRequestCountsOnceForTheBreaker(t *testing.T) {
+	var attempts atomic.Int64
+	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 3 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		attempts.Add(1)
+		respond(500, "text/plain", "boom")(w, r)
+	}))
+	for i, want := range []int64{3, 6, 7} { // the first attempt of the third request opens the breaker
+		if got := h.complete(plainRequest); got.status != http.StatusBadGateway || attempts.Load() != want {
+			t.Fatalf("request %d: got %d %s after %d attempts, want 502 after %d", i, got.status, got.body, attempts.Load(), want)
+		}
+	}
+	if got := h.complete(plainRequest); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "circuit_open") {
+		t.Errorf("after 3 requests: got %d %s, want circuit_open", got.status, got.body)
+	}
+}
+
+// A failure after a stream's first event is a failure like any other: as many in a row open the breaker.
+func TestStreamsThatBreakOffHalfwayOpenTheBreaker(t *testing.T) {
+	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 6 }, startBackend(t, respondStream(event(0, "a", "null"))))
+	for i := range 6 {
+		if got := h.complete(streamRequest); got.status != http.StatusOK || !strings.Contains(got.body, `"upstream_server_error"`) {
+			t.Fatalf("stream %d: got %d %s, want a stream that breaks off", i, got.status, got.body)
+		}
+	}
+	if got := h.complete(streamRequest); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "circuit_open") {
+		t.Errorf("after 6 streams: got %d %s, want circuit_open", got.status, got.body)
+	}
+}
+
+func TestStreamsThatCompleteResetTheCount(t *testing.T) {
+	var requests atomic.Int64
+	breaksOff, completes := respondStream(event(0, "a", "null")), respondStream(event(0, "a", `"stop"`), doneEvent)
+	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1)%2 == 0 {
+			breaksOff(w, r)
+		} else {
+			completes(w, r)
+		}
+	}))
+	for i := range 12 {
+		if got := h.complete(streamRequest); got.status != http.StatusOK {
+			t.Fatalf("stream %d: got %d %s", i, got.status, got.body)
+		}
 	}
 }

@@ -291,15 +291,26 @@ func startBackendWithout(t *testing.T, path string, complete http.HandlerFunc) s
 	return startFilteredBackend(t, complete, func(r *http.Request) bool { return r.URL.Path != path })
 }
 
+// startVersion starts a backend that reports a version of vLLM.
+func startVersion(t *testing.T, version string, complete http.HandlerFunc) string {
+	t.Helper()
+	return startBackendOf(t, version, complete, func(*http.Request) bool { return true })
+}
+
 // startFilteredBackend starts a backend that responds with 404 to the requests for which exists returns false.
 func startFilteredBackend(t *testing.T, complete http.HandlerFunc, exists func(*http.Request) bool) string {
+	t.Helper()
+	return startBackendOf(t, "0.27.0", complete, exists)
+}
+
+func startBackendOf(t *testing.T, version string, complete http.HandlerFunc, exists func(*http.Request) bool) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":4096}]}`)
 	})
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.27.0"}`) })
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, `{"version":%q}`, version) })
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		count := len(strings.Fields(gjson.GetBytes(body, "prompt").Str))

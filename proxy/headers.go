@@ -20,7 +20,7 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 			h.Set("X-Acs-Upstream-Gpu", b.GPU)
 		}
 	}
-	if code.FromUpstream() {
+	if code.FromUpstream() || (code == apierr.Overloaded && x.attempts.busy) {
 		h.Set("X-Acs-Upstream-Error-Kind", string(code))
 	}
 	if x.request != nil {

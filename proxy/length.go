@@ -17,9 +17,64 @@ import (
 
 // promptCount is what is known about the number of tokens of the prompts.
 type promptCount struct {
-	tokens int64   // of all prompts: the exact number, or an upper bound
-	exact  bool    // whether tokens is exact
-	each   []int64 // of each text prompt, after they have been counted
+	tokens int64   // of all prompts, as truncated: the exact number, or an upper bound
+	exact  bool    // whether tokens and each are exact
+	each   []int64 // of each prompt before truncation; nil unless prompts are truncated or have been counted
+
+	context int64 // of the model, when the prompts were first counted; 0 if it is not known
+}
+
+// maxTokens returns the max_tokens that applies: after the reservation, the one that it allows.
+func (x *exchange) maxTokens() int64 {
+	if x.reservation != nil {
+		return x.reservation.MaxTokens()
+	}
+	return x.request.MaxTokens
+}
+
+// truncated returns what truncate_prompt_tokens leaves of a prompt.
+func (x *exchange) truncated(tokens, maxTokens int64) int64 {
+	switch limit := x.request.Truncate; {
+	case limit == 0:
+		return tokens
+	case limit != validate.TruncateToFit:
+		return min(tokens, limit)
+	case x.prompt.context > 0:
+		return min(tokens, max(x.prompt.context-maxTokens, 0))
+	default:
+		return tokens
+	}
+}
+
+// promptTokens returns the tokens of all prompts, as truncated beside a max_tokens.
+func (x *exchange) promptTokens(maxTokens int64) int64 {
+	var sum int64
+	for _, n := range x.prompt.each {
+		sum += x.truncated(n, maxTokens)
+	}
+	return sum
+}
+
+// setPrompt records the tokens of each prompt.
+func (x *exchange) setPrompt(each []int64, exact bool) {
+	x.prompt.exact, x.prompt.each = exact, each
+	x.prompt.tokens = x.promptTokens(x.maxTokens())
+}
+
+// checkKnownLength refuses a request whose length is wrong whatever the tokenizer says, if the model's context is known.
+func (x *exchange) checkKnownLength() error {
+	r := x.request
+	x.prompt.context = x.model.MaxModelLen()
+	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
+	case x.prompt.context == 0:
+		return nil
+	case r.MaxTokens >= x.prompt.context:
+		return apierr.MaxTokensTooLarge(max(r.LongestPrompt(), 1), r.MaxTokens, x.prompt.context)
+	case longest+r.MaxTokens > x.prompt.context:
+		return apierr.ContextTooLong(longest, r.MaxTokens, x.prompt.context)
+	default:
+		return nil
+	}
 }
 
 // checkLength refuses a prompt that does not fit the model. Token ids are counted; text is bounded by its bytes, and
@@ -27,9 +82,16 @@ type promptCount struct {
 func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
+	x.prompt.context = limits.context
 	if r.Kind == validate.Tokens {
-		x.prompt.promptCount = promptCount{tokens: r.PromptTokens, exact: true}
-		return limits.check(r.LongestPrompt())
+		x.prompt.tokens, x.prompt.exact = r.PromptTokens, true
+		if r.Truncate != 0 {
+			if err := x.growEach(); err != nil {
+				return bufferFull(err)
+			}
+			x.setPrompt(r.PromptLengths(), true)
+		}
+		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens))
 	}
 	if bytes := r.PromptBytes(); bytes > maxUncounted { // EachText copies a text that has escapes
 		if err := x.memory.Grow(bytes); err != nil {
@@ -37,25 +99,39 @@ func (x *exchange) checkLength() error {
 		}
 		defer x.memory.Shrink(bytes)
 	}
+	if r.Truncate != 0 {
+		if err := x.growEach(); err != nil {
+			return bufferFull(err)
+		}
+	}
 	ctx, special := x.r.Context(), x.model.SpecialTokens()
 	var refused error
-	var counted []int64
+	var sum int64
+	var each, counted []int64
 	r.EachText(func(text []byte) bool {
 		tokens := textBound(ctx, text) + special
-		if tokens > limits.prompt {
+		if x.truncated(tokens, r.MaxTokens) > limits.prompt {
 			var exact bool
 			if tokens, exact, refused = x.countLong(ctx, text, tokens, &limits); exact {
 				counted = append(counted, tokens)
 			}
 		}
-		x.prompt.tokens += tokens
+		sum += tokens
+		if r.Truncate != 0 {
+			each = append(each, tokens)
+		}
 		return refused == nil && ctx.Err() == nil
 	})
 	if x.cancelled() {
 		return x.cancelErr()
 	}
-	if len(counted) == r.Prompts {
-		x.prompt.exact, x.prompt.each = true, counted
+	switch {
+	case len(counted) == r.Prompts:
+		x.setPrompt(counted, true)
+	case r.Truncate != 0:
+		x.setPrompt(each, false)
+	default:
+		x.prompt.tokens = sum
 	}
 	return refused
 }
@@ -68,10 +144,10 @@ func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limi
 	tokens, err := x.countText(ctx, text)
 	switch {
 	case err == nil:
-		return tokens, true, limits.check(tokens)
+		return tokens, true, limits.check(x.truncated(tokens, x.request.MaxTokens))
 	case errors.Is(err, admission.ErrFull):
 		return bound, false, bufferFull(err)
-	case limits.scored > 0 && bound > limits.scored: // vLLM does not know this limit; it checks the context itself
+	case limits.scored > 0 && x.truncated(bound, x.request.MaxTokens) > limits.scored: // vLLM does not know this limit; it checks the context itself
 		return bound, false, x.uncountable(err)
 	default:
 		return bound, false, nil

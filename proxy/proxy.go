@@ -28,13 +28,15 @@ import (
 // Settings are the limits of the API. Sizes are in bytes.
 type Settings struct {
 	MaxBodyBytes      int64
-	MaxAnswerBytes    int64                      // of a plain response, and of one event of a stream
-	FirstByteTimeout  time.Duration              // for a whole plain response, or the first event of a stream
-	IdleTimeout       time.Duration              // between two events of a stream
-	ConcurrencyPerKey int                        // running requests of a key without a limit of its own
-	CORSOrigins       []string                   // whose scripts may read responses
-	Attempts          int                        // per request, before the first byte is sent to the client
-	ClientAddress     func(*http.Request) string // returns the client's IP address
+	MaxAnswerBytes    int64         // of a plain response, and of one event of a stream
+	FirstByteTimeout  time.Duration // for a whole plain response, or the first event of a stream
+	IdleTimeout       time.Duration // between two events of a stream
+	ConcurrencyPerKey int           // running requests of a key without a limit of its own
+	CORSOrigins       []string      // whose scripts may read responses
+
+	SequencesPerRequest int64                      // the most completions that one request may ask for; 0: no limit
+	Attempts            int                        // per request, before the first byte is sent to the client
+	ClientAddress       func(*http.Request) string // returns the client's IP address
 }
 
 // Server serves the /v1 API. It is safe for concurrent use.

@@ -10,6 +10,7 @@ import (
 	"basegate/budget"
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/validate"
 )
 
 // checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
@@ -42,18 +43,37 @@ func (r requester) ReserveMemory() (release func(), err error) {
 // errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
 var errUncounted = errors.New("count the prompt's tokens")
 
+// demand returns the most that the request can cost.
+func (x *exchange) demand() budget.Demand {
+	r := x.request
+	d := budget.Demand{
+		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(),
+		MaxTokens: r.MaxTokens, MinTokens: r.MinTokens,
+	}
+	if r.Truncate != validate.TruncateToFit {
+		return d
+	}
+	d.PromptAt = x.promptTokens
+	if lengthLimitsOf(x.model, r).scored > 0 {
+		d.MinTokens = r.MaxTokens // a lower max_tokens would score a longer prompt than checkLength has allowed
+	}
+	return d
+}
+
 // reserve reserves the most that the request can cost against all its caps, and waits while reservations of other requests
 // stand in the way. The reservation may allow fewer tokens than requested.
 func (s *Server) reserve(x *exchange) (err error) {
 	r := x.request
 	began := time.Now()
+	x.keepalive.waitingFor(waitingForBudget)
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
-	}, budget.Demand{
-		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(), MaxTokens: r.MaxTokens,
-	}, requester{x})
+	}, x.demand(), requester{x})
 	x.timings.queued += time.Since(began)
 	if err == nil {
+		if r.Truncate != 0 {
+			x.prompt.tokens = x.promptTokens(x.maxTokens())
+		}
 		return nil
 	}
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)

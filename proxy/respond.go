@@ -35,7 +35,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	}
 	switch {
 	case d.streaming:
-		x.sendErrorEvent(e)
+		s.sendErrorEvent(x, e)
 	case d.status != 0:
 		panic(http.ErrAbortHandler) // a plain response has begun: cutting the connection shows that it is incomplete
 	default:
@@ -56,8 +56,9 @@ func (s *Server) sendError(x *exchange, e *apierr.Error) {
 }
 
 // sendErrorEvent ends a stream with one error event and no [DONE].
-func (x *exchange) sendErrorEvent(e *apierr.Error) {
-	event := append([]byte("data: "), e.AppendJSON(nil, x.id)...)
+func (s *Server) sendErrorEvent(x *exchange, e *apierr.Error) {
+	event := append(s.lateHeaders(x, e), "data: "...)
+	event = e.AppendJSON(event, x.id)
 	event = append(event, "\n\n"...)
 	if err := x.send(event); err != nil {
 		x.delivery.code = codeClientGone

@@ -50,7 +50,7 @@ func (s *Server) settleFailure(x *exchange, err error) error {
 	}
 	status, code := x.failureOutcome(err)
 	var usage stream.Usage
-	if x.delivery.streaming || (x.attempts.working && code == codeClientGone) {
+	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) {
 		usage = s.countUsage(x)
 	}
 	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {

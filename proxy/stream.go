@@ -153,20 +153,28 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 		}
 		return ledgerUnavailable(err)
 	}
+	late := s.lateHeaders(x, nil)
 	x.charge.stream, p.stream.relayed = p.stream.state, true
-	h := x.w.Header()
-	h.Set("Content-Type", p.Header.Get("Content-Type"))
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
+	if x.delivery.streaming { // since beginKeepalive
+		return x.send(late)
+	}
+	setStreamHeaders(x.w.Header(), p.Header.Get("Content-Type"))
 	s.setHeaders(x, "")
 	x.delivery.status, x.delivery.streaming = http.StatusOK, true
 	x.w.WriteHeader(http.StatusOK)
 	return nil
 }
 
-// completeStream sends [DONE] after the charge is on disk, and reads the backend's response to its end so that the
-// connection can be reused.
+func setStreamHeaders(h http.Header, contentType string) {
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
+}
+
+// completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response
+// to its end so that the connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
+	p.lease.Report(breaker.Success, false)
 	usage := p.stream.state.Usage()
 	if !usage.Known {
 		usage = s.countUsage(x)
@@ -187,13 +195,13 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 // reuseGrace is how long a backend has to end its stream after [DONE] for the connection to be reused.
 const reuseGrace = 100 * time.Millisecond
 
-// breakStream ends a stream that failed after its first event: it reports a second outcome to the breaker and returns the
-// error, which fail (respond.go) sends as the error event.
+// breakStream ends a stream that failed after its first event: it reports the failure and returns the error, which fail
+// (respond.go) sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
 	outcome := p.stream.failure
 	if outcome.Class == breaker.ClientGone {
 		return x.cancelErr()
 	}
 	s.report(x, p.lease, outcome)
-	return outcome.Err(x.model.ID(), x.attempts.count)
+	return x.outcomeErr(outcome)
 }

@@ -38,7 +38,7 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 	failures := []failure{
 		{"out of memory", mockvllm.Fault{Kind: "oom"}, "vllm_oom"},
 		{"a dead engine", mockvllm.Fault{Kind: "engine_dead"}, "vllm_engine_dead"},
-		{"a full queue", mockvllm.Fault{Kind: "overloaded"}, "upstream_server_error"},
+		{"a full queue", mockvllm.Fault{Kind: "overloaded"}, "overloaded"},
 		{"an abort", mockvllm.Fault{Kind: "abort"}, "upstream_server_error"},
 		{"too long", mockvllm.Fault{Kind: "context_length"}, "vllm_context_length"},
 	}
@@ -54,8 +54,12 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 					f.fault.Times = -1
 					mock.InjectFault(f.fault)
 					got := h.complete(body)
-					if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"`+f.code+`"`) {
-						t.Errorf("%s, %.60s: got %d %s, want 502 %s", f.name, body, got.status, got.body, f.code)
+					status := http.StatusBadGateway
+					if f.code == "overloaded" {
+						status = http.StatusServiceUnavailable
+					}
+					if got.status != status || !strings.Contains(got.body, `"code":"`+f.code+`"`) {
+						t.Errorf("%s, %.60s: got %d %s, want %d %s", f.name, body, got.status, got.body, status, f.code)
 					}
 					if kind := got.header.Get("X-Acs-Upstream-Error-Kind"); kind != f.code {
 						t.Errorf("%s: X-Acs-Upstream-Error-Kind is %q, want %s", f.name, kind, f.code)

@@ -39,10 +39,13 @@ func (s *choiceSet) get(index int) (u *ChoiceUsage, isNew bool) {
 	return &s.all[position], !found
 }
 
-// appendText appends to the text of a choice.
+// appendText appends the text of an event to a choice.
 func (s *choiceSet) appendText(u *ChoiceUsage, text []byte) {
+	if len(text) == 0 {
+		return
+	}
 	before := cap(u.text)
-	u.text = append(u.text, text...)
+	u.text = append(append(u.text, text...), separator)
 	s.held += int64(cap(u.text) - before)
 }
 

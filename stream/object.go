@@ -25,7 +25,8 @@ type Object struct {
 type choice struct {
 	index                        int // -1 if absent or not an index
 	text, logprobs, finishReason []byte
-	textAt                       int // offset of text in the object
+	tokenIDs                     []byte // of the completion alone
+	textAt                       int    // offset of text in the object
 }
 
 // NewObject returns an empty Object. The caller must Release it.
@@ -74,7 +75,7 @@ func (o *Object) Parse(body []byte) error {
 
 const (
 	// choiceBytes is the size of a choice, in bytes.
-	choiceBytes = 88
+	choiceBytes = 112
 	// maxUncounted limits the choices whose memory is not counted.
 	maxUncounted = 64
 )
@@ -115,6 +116,8 @@ func parseChoice(s *scanner) choice {
 			c.logprobs = value
 		case "finish_reason":
 			c.finishReason = value
+		case "token_ids":
+			c.tokenIDs = value
 		}
 	})
 	return c

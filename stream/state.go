@@ -142,7 +142,7 @@ func (s *State) addEvent(event []byte) (pass bool, status Status) {
 	case chunk.Aborted():
 		return false, s.fail(Failure{Kind: Aborted})
 	default:
-		if err := s.addChoices(chunk.choices); err != nil {
+		if err := s.addChoices(chunk); err != nil {
 			return false, s.fail(Failure{Kind: NoMemory, Err: err})
 		}
 		s.began = true
@@ -159,9 +159,9 @@ func parseFailure(err error) Failure {
 }
 
 // addChoices counts what a chunk brings of each choice, and which choices it finishes.
-func (s *State) addChoices(choices []choice) error {
-	for i := range choices {
-		c := &choices[i]
+func (s *State) addChoices(chunk *chunkTemplate) error {
+	for i := range chunk.choices {
+		c := &chunk.choices[i]
 		if c.index < 0 || c.index >= s.total {
 			continue
 		}
@@ -171,6 +171,9 @@ func (s *State) addChoices(choices []choice) error {
 		}
 		before := u.MinTokens()
 		u.count(c)
+		if len(chunk.choices) == 1 { // continuous_usage_stats: the usage of this choice so far
+			u.Reported = max(u.Reported, chunk.Usage().Completion)
+		}
 		s.choices.appendText(u, c.unquoted())
 		s.tokens += u.MinTokens() - before
 		if c.finished() && !u.finished {

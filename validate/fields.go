@@ -35,6 +35,21 @@ const (
 	fieldStreamOptions
 	fieldLogitBias
 	fieldUser
+	fieldMinTokens
+	fieldIgnoreEOS
+	fieldIncludeStop
+	fieldSkipSpecialTokens
+	fieldSpacesBetweenSpecialTokens
+	fieldAddSpecialTokens
+	fieldStopTokenIDs
+	fieldAllowedTokenIDs
+	fieldBadWords
+	fieldTruncatePromptTokens
+	fieldReturnTokensAsTokenIDs
+	fieldReturnTokenIDs
+	fieldCacheSalt
+	fieldResponseFormat
+	fieldStructuredOutputs
 	fieldCount
 )
 
@@ -60,7 +75,7 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldMaxTokens:         {"max_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
 		fieldTemperature:       {"temperature", "a number from 0 to 2", number(within(0, 2))},
 		fieldTopP:              {"top_p", "a number over 0, up to 1", number(above(0, 1))},
-		fieldTopK:              {"top_k", "-1 (off) or an integer of at least 1", integer(func(v int64) bool { return v == -1 || v >= 1 }, nil)},
+		fieldTopK:              {"top_k", "-1 (off) or an integer of at least 1", integer(minusOneOrAtLeastOne, nil)},
 		fieldMinP:              {"min_p", "a number from 0 to 1", number(within(0, 1))},
 		fieldPresencePenalty:   {"presence_penalty", "a number from -2 to 2", number(within(-2, 2))},
 		fieldFrequencyPenalty:  {"frequency_penalty", "a number from -2 to 2", number(within(-2, 2))},
@@ -73,9 +88,25 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldPromptLogprobs:    {"prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(atLeast(0), func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) })},
 		fieldEcho:              {"echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v })},
 		fieldStream:            {"stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v })},
-		fieldStreamOptions:     {"stream_options", "an object with at the most include_usage (true or false)", readStreamOptions},
+		fieldStreamOptions:     {"stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions},
 		fieldLogitBias:         {"logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias},
 		fieldUser:              {"user", "a string of up to 512 bytes", readUser},
+
+		fieldMinTokens:                  {"min_tokens", "an integer from 0 to max_tokens", integer(atLeast(0), func(r *Request, v int64) { r.MinTokens = v })},
+		fieldIgnoreEOS:                  {"ignore_eos", "true or false", boolean(nil)},
+		fieldIncludeStop:                {"include_stop_str_in_output", "true or false", boolean(nil)},
+		fieldSkipSpecialTokens:          {"skip_special_tokens", "true or false", boolean(nil)},
+		fieldSpacesBetweenSpecialTokens: {"spaces_between_special_tokens", "true or false", boolean(nil)},
+		fieldAddSpecialTokens:           {"add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v })},
+		fieldStopTokenIDs:               {"stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDArray(128)},
+		fieldAllowedTokenIDs:            {"allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDArray(1 << 18)},
+		fieldBadWords:                   {"bad_words", "an array of 1 to 128 strings, none empty", readBadWords},
+		fieldTruncatePromptTokens:       {"truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(minusOneOrAtLeastOne, func(r *Request, v int64) { r.Truncate = v })},
+		fieldReturnTokensAsTokenIDs:     {"return_tokens_as_token_ids", "true or false", boolean(nil)},
+		fieldReturnTokenIDs:             {"return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v })},
+		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 1024 bytes", readCacheSalt},
+		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, readResponseFormat},
+		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", readStructuredOutputs},
 	}
 	fieldByName = make(map[string]fieldID, len(fields))
 	for id, f := range fields {
@@ -96,6 +127,8 @@ func between(lo, hi int64) func(int64) bool {
 }
 
 func atLeast(lo int64) func(int64) bool { return func(v int64) bool { return v >= lo } }
+
+func minusOneOrAtLeastOne(v int64) bool { return v == -1 || v >= 1 }
 
 func clampInt(v int64) int { return int(min(v, math.MaxInt32)) }
 
@@ -140,7 +173,7 @@ func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser
 	}
 }
 
-// boolean returns a reader of a field that is true or false.
+// boolean returns a reader of a field that is true or false. store may be nil.
 func boolean(store func(*Request, bool)) func(*parser, *field) error {
 	return func(p *parser, f *field) error {
 		kind := p.decoder.PeekKind()
@@ -150,7 +183,9 @@ func boolean(store func(*Request, bool)) func(*parser, *field) error {
 		if err := p.skipValue(); err != nil {
 			return err
 		}
-		store(p.request, kind == 't')
+		if store != nil {
+			store(p.request, kind == 't')
+		}
 		return nil
 	}
 }
@@ -192,7 +227,7 @@ func (p *parser) skipInvalid() ([]byte, error) {
 		return nil, err
 	}
 	value := p.body[start:p.decoder.InputOffset()]
-	if name, found := duplicateName(value); found {
+	if name, found := duplicateName(value, maxCompared); found {
 		return nil, p.duplicate(name)
 	}
 	return value, nil
@@ -231,6 +266,18 @@ func readStop(p *parser, f *field) error {
 		}
 		return err
 	}
+	return p.readStrings(f, 4)
+}
+
+func readBadWords(p *parser, f *field) error {
+	if p.decoder.PeekKind() != '[' {
+		return p.invalidKind(f, "")
+	}
+	return p.readStrings(f, 128)
+}
+
+// readStrings reads an array of 1 to most strings, none empty.
+func (p *parser) readStrings(f *field, most int) error {
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
@@ -244,56 +291,11 @@ func readStop(p *parser, f *field) error {
 			return p.invalid(f, "an empty string among them")
 		}
 	}
-	if count == 0 || count > 4 {
+	if count == 0 || count > most {
 		return p.invalid(f, "an array of "+strconv.Itoa(count)+" strings")
 	}
 	_, err := p.decoder.ReadToken()
 	return err
-}
-
-func readStreamOptions(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '{' {
-		return p.invalidKind(f, "")
-	}
-	p.request.hasStreamOptions = true
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	for p.decoder.PeekKind() != '}' {
-		raw, err := p.decoder.ReadValue()
-		if err != nil {
-			return err
-		}
-		switch name := p.unquote(raw); {
-		case string(name) != "include_usage":
-			return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
-		case p.request.includeUsage.end > 0:
-			return p.duplicate("include_usage")
-		}
-		if err := p.readIncludeUsage(f); err != nil {
-			return err
-		}
-	}
-	_, err := p.decoder.ReadToken()
-	return err
-}
-
-func (p *parser) readIncludeUsage(f *field) error {
-	kind := p.decoder.PeekKind()
-	if kind != 't' && kind != 'f' && kind != 'n' {
-		value, err := p.skipInvalid()
-		if err != nil {
-			return err
-		}
-		return p.invalid(f, "include_usage with "+describe(value))
-	}
-	start := p.valueStart()
-	if err := p.skipValue(); err != nil {
-		return err
-	}
-	p.request.includeUsage = span{start, int(p.decoder.InputOffset())}
-	p.request.IncludeUsage = kind == 't'
-	return nil
 }
 
 // maxBiases limits the token ids in logit_bias. No vocabulary has more, and all of them are kept to find those that occur
@@ -307,7 +309,7 @@ func readLogitBias(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '{' {
 		return p.invalidKind(f, "")
 	}
-	p.tokenIDs = p.tokenIDs[:0]
+	p.tokenIDs = slices.Grow(p.tokenIDs[:0], 64)
 	err := p.readBiases(f)
 	if err != nil && !errors.Is(err, errInvalid) {
 		return err
@@ -338,6 +340,8 @@ func (p *parser) readBiases(f *field) error {
 		}
 		id, _ := strconv.ParseInt(string(name), 10, 64) // isTokenID allows no other form
 		switch len(p.tokenIDs) {
+		case 64:
+			p.tokenIDs = slices.Grow(p.tokenIDs, maxPooled-64)
 		case maxPooled:
 			if err := p.grow(MaxParserMemory); err != nil {
 				return err
@@ -357,18 +361,4 @@ func (p *parser) readBiases(f *field) error {
 	}
 	_, err := p.decoder.ReadToken()
 	return err
-}
-
-// isTokenID reports whether text is a token id: a decimal integer of up to 18 digits. Leading zeros are not allowed,
-// because vLLM reads "7" and "07" as the same token, and two biases for one token would be ambiguous.
-func isTokenID(text []byte) bool {
-	if len(text) == 0 || len(text) > 18 || (text[0] == '0' && len(text) > 1) {
-		return false
-	}
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return true
 }

@@ -32,12 +32,13 @@ var fieldTable = []struct {
 		"prompt",
 		[]string{
 			`""`, `"a"`, `"null"`, `"\ud83d\ude00"`, `["a"]`, `["", "b"]`, `["1", "2"]`, `[0]`, `[1, 2, 128000]`,
-			`[999999999999999999]`, `[[1]]`, `[[1, 2], [3]]`, `[ [ 0 ] , [ 0 ] ]`,
+			`[2147483647]`, `[[1]]`, `[[1, 2], [3]]`, `[ [ 0 ] , [ 0 ] ]`,
 		},
 		[]string{
 			`null`, `1`, `1.5`, `true`, `{}`, `{"text": "a"}`, `[]`, `[[]]`, `[[1], []]`, `[[], [1]]`, `[null]`, `[true]`, `[{}]`,
 			`["a", 1]`, `["a", null]`, `["a", ["b"]]`, `[1, "a"]`, `[1, [2]]`, `[1, null]`, `[[1], "a"]`, `[[1], 2]`, `[["a"]]`, `[[1, "2"]]`,
-			`[[[1]]]`, `[-1]`, `[-0]`, `[1.0]`, `[1e2]`, `[1, 2.5]`, `[[1], [2.0]]`, `[[1, -2]]`, `[99999999999999999999]`, `[1e400]`,
+			`[[[1]]]`, `[-1]`, `[-0]`, `[1.0]`, `[1e2]`, `[1, 2.5]`, `[[1], [2.0]]`, `[[1, -2]]`, `[2147483648]`, `[[2147483648]]`, `[999999999999999999]`,
+			`[99999999999999999999]`, `[1e400]`,
 		},
 	},
 	{
@@ -122,18 +123,26 @@ var fieldTable = []struct {
 	},
 	{
 		"stream_options",
-		[]string{`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`},
+		[]string{
+			`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`,
+			`{"include_usage": true, "continuous_usage_stats": true}`, `{"continuous_usage_stats": true, "include_usage": true}`,
+			`{"include_usage": true, "continuous_usage_stats": false}`, `{"include_usage": false, "continuous_usage_stats": false}`,
+			`{"continuous_usage_stats": null}`, `{"include_usage": true, "continuous\u005fusage_stats": null}`,
+		},
 		[]string{
 			`true`, `1`, `"include_usage"`, `[]`, `{"include_usage": 1}`, `{"include_usage": "true"}`, `{"include_usage": {}}`,
-			`{"continuous_usage_stats": true}`, `{"include_usage": true, "x": [1, {"y": 2}]}`, `{"": true}`,
+			`{"continuous_usage_stats": true}`, `{"continuous_usage_stats": false}`, `{"include_usage": false, "continuous_usage_stats": true}`,
+			`{"include_usage": null, "continuous_usage_stats": true}`, `{"include_usage": null, "continuous_usage_stats": false}`,
+			`{"include_usage": true, "continuous_usage_stats": 1}`, `{"include_usage": true, "continuous_usage_stats": "true"}`,
+			`{"include_usage": true, "include_receipt": true}`, `{"include_usage": true, "x": [1, {"y": 2}]}`, `{"": true}`,
 		},
 	},
 	{
 		"logit_bias",
-		[]string{`{}`, `{"0": 0}`, `{"50256": -100, "1": 100}`, `{"7": 1.5e1}`, `{"\u0037": 1}`, `{"999999999999999999": 1}`, `null`},
+		[]string{`{}`, `{"0": 0}`, `{"50256": -100, "1": 100}`, `{"7": 1.5e1}`, `{"\u0037": 1}`, `{"2147483647": 1}`, `null`},
 		[]string{
 			`{"1": 100.1}`, `{"1": -100.1}`, `{"1": 1e400}`, `{"1": true}`, `{"1": "5"}`, `{"1": null}`, `{"1": [5]}`, `{"a": 1}`, `{"": 1}`,
-			`{"-1": 1}`, `{"1.0": 1}`, `{" 1": 1}`, `{"07": 1}`, `{"99999999999999999999": 1}`, `{"٧": 1}`, `[]`, `[1]`, `1`, `true`, `"1"`,
+			`{"-1": 1}`, `{"1.0": 1}`, `{" 1": 1}`, `{"07": 1}`, `{"2147483648": 1}`, `{"99999999999999999999": 1}`, `{"٧": 1}`, `[]`, `[1]`, `1`, `true`, `"1"`,
 		},
 	},
 	{
@@ -141,6 +150,87 @@ var fieldTable = []struct {
 		[]string{`""`, `"run-17"`, `"Ž"`, quotedRepeat("u", 512), quotedRepeat(`\u0041`, 512), quotedRepeat("ž", 256), `null`},
 		[]string{`1`, `true`, `[]`, `{}`, quotedRepeat("u", 513), quotedRepeat(`\u0041`, 513), quotedRepeat("ž", 257)},
 	},
+	{
+		"min_tokens",
+		[]string{`0`, `-0`, `1`, `16`, `null`},
+		[]string{`-1`, `17`, `true`, `"1"`, `1.0`, `1e0`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{"ignore_eos", booleans, notBooleans},
+	{"include_stop_str_in_output", booleans, notBooleans},
+	{"skip_special_tokens", booleans, notBooleans},
+	{"spaces_between_special_tokens", booleans, notBooleans},
+	{"add_special_tokens", booleans, notBooleans},
+	{
+		"stop_token_ids",
+		[]string{`[0]`, `[2, 2]`, `[2147483647]`, arrayOf("7", 128), `null`},
+		[]string{`[]`, `0`, `"0"`, `true`, `{}`, `[-1]`, `[1.0]`, `["1"]`, `[true]`, `[null]`, `[[1]]`, `[2147483648]`, arrayOf("7", 129)},
+	},
+	{
+		"allowed_token_ids",
+		[]string{`[0]`, `[2, 2]`, `[2147483647]`, arrayOf("7", 262144), `null`},
+		[]string{`[]`, `0`, `"0"`, `true`, `{}`, `[-1]`, `[1e1]`, `["1"]`, `[true]`, `[null]`, `[[1]]`, `[2147483648]`, arrayOf("7", 262145)},
+	},
+	{
+		"bad_words",
+		[]string{`["a"]`, `["a", "a"]`, `["\u0000"]`, arrayOf(`"a"`, 128), `null`},
+		[]string{`[]`, `"a"`, `""`, `[""]`, `["a", ""]`, `[1]`, `[null]`, `[["a"]]`, `true`, `1`, `{}`, arrayOf(`"a"`, 129)},
+	},
+	{
+		"truncate_prompt_tokens",
+		[]string{`-1`, `1`, `40`, `9223372036854775807`, `null`},
+		[]string{`0`, `-0`, `-2`, `true`, `"40"`, `40.0`, `4e1`, `1e400`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{"return_tokens_as_token_ids", booleans, notBooleans},
+	{"return_token_ids", booleans, notBooleans},
+	{
+		"cache_salt",
+		[]string{`"a"`, `"ž"`, quotedRepeat("s", 1024), quotedRepeat(`\u0041`, 1024), `null`},
+		[]string{`""`, `1`, `true`, `[]`, `{}`, quotedRepeat("s", 1025), quotedRepeat(`\u0041`, 1025), quotedRepeat("ž", 513)},
+	},
+	{
+		"response_format",
+		[]string{
+			`{"type": "text"}`, `{"type": "json_object"}`, `{"ty\u0070e":"json_object"}`, `{"type": "text", "json_schema": null}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}`, `null`,
+			`{"json_schema": {"schema": {"type": "object", "a": [{"b": 1}, {"b": 2}]}, "name": "n", "strict": true, "description": "d"}, "type": "json_schema"}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {"x": 1}, "strict": null, "description": null}}`,
+		},
+		[]string{
+			`{}`, `[]`, `1`, `true`, `"text"`, `{"type": 1}`, `{"type": null}`, `{"type": "xml"}`, `{"type": "structural_tag"}`, `{"type": "json_schema"}`,
+			`{"type": "json_schema", "json_schema": null}`, `{"type": "json_schema", "json_schema": {}}`, `{"type": "json_schema", "json_schema": []}`,
+			`{"type": "json_schema", "json_schema": {"name": "n"}}`, `{"type": "json_schema", "json_schema": {"schema": {}}}`,
+			`{"type": "json_schema", "json_schema": {"name": "", "schema": {}}}`, `{"type": "json_schema", "json_schema": {"name": 1, "schema": {}}}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": "s"}}`, `{"type": "json_schema", "json_schema": {"name": "n", "schema": null}}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": "true"}}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "description": 1}}`,
+			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "x": 1}}`,
+			`{"type": "text", "json_schema": {"name": "n", "schema": {}}}`, `{"type": "text", "x": 1}`,
+		},
+	},
+	{
+		"structured_outputs",
+		[]string{
+			`{"json": {}}`, `{"json": {"type": "object"}}`, `{"json": "{}"}`, `{"regex": "a+"}`, `{"choice": ["a", "b"]}`, `{"grammar": "root ::= x"}`,
+			`{"json_object": true}`, `{"regex": "a", "json": null}`, `{"disable_any_whitespace": true, "json": {}}`,
+			`{"json_object": true, "disable_any_whitespace": false}`, `{"r\u0065gex": "a"}`, `null`,
+		},
+		[]string{
+			`{}`, `[]`, `1`, `true`, `"json"`, `{"json": null}`, `{"disable_any_whitespace": true}`, `{"json": {}, "regex": "a"}`, `{"json": 1}`, `{"json": ""}`,
+			`{"json": []}`, `{"regex": ""}`, `{"regex": 1}`, `{"choice": []}`, `{"choice": "a"}`, `{"choice": [1]}`, `{"choice": ["a", ""]}`, `{"choice": {"a": "b"}}`,
+			`{"grammar": {}}`, `{"json_object": false}`, `{"json_object": 1}`, `{"json": {}, "disable_any_whitespace": 1}`, `{"structural_tag": "x"}`,
+			`{"json": {}, "whitespace_pattern": "x"}`,
+		},
+	},
+}
+
+var (
+	booleans    = []string{`true`, `false`, `null`}
+	notBooleans = []string{`0`, `1`, `"true"`, `"false"`, `[]`, `{}`}
+)
+
+// arrayOf returns an array of n times the same element.
+func arrayOf(element string, n int) string {
+	return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 }
 
 // quotedRepeat returns s, repeated, in quotes.
@@ -229,7 +319,9 @@ func checkGolden(t *testing.T, file, got string) {
 
 func TestFieldTableIsComplete(t *testing.T) {
 	want := "model prompt max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed n best_of " +
-		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user"
+		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user " +
+		"min_tokens ignore_eos include_stop_str_in_output skip_special_tokens spaces_between_special_tokens add_special_tokens stop_token_ids " +
+		"allowed_token_ids bad_words truncate_prompt_tokens return_tokens_as_token_ids return_token_ids cache_salt response_format structured_outputs"
 	var got []string
 	for _, row := range fieldTable {
 		got = append(got, row.field)
@@ -239,15 +331,40 @@ func TestFieldTableIsComplete(t *testing.T) {
 	}
 }
 
-// These fields of vLLM and of other APIs would have no effect, or have an effect that clients must not cause.
 func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {
-	for _, name := range []string{
-		"suffix", "guided_json", "structured_outputs", "max_completion_tokens", "messages", "ignore_eos", "min_tokens", "priority", "request_id",
-		"kv_transfer_params", "prompt_embeds", "cache_salt", "vllm_xargs", "use_beam_search", "truncate_prompt_tokens", "Prompt", "MODEL", "",
-	} {
+	for _, name := range []string{"max_completion_tokens", "messages", "functions", "Prompt", "MODEL", "", "x"} {
 		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
 		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, fmt.Sprintf("unknown field %q", name)) {
 			t.Errorf("%s: %s", name, result(err))
+		}
+	}
+}
+
+// vLLM has these fields, so no message may call them unknown, ineffective or misspelt.
+func TestFieldsOfVLLMThatAreNotTakenAreNamedAsSuch(t *testing.T) {
+	var got strings.Builder
+	for _, name := range []string{
+		"truncation_side", "logits_processors", "kv_transfer_params", "vllm_xargs", "priority", "request_id", "use_beam_search", "suffix",
+		"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern", "prompt_embeds",
+		"ec_transfer_params", "session_id", "length_penalty", "logprob_token_ids", "repetition_detection", "thinking_token_budget", "stream_interval",
+		"routed_experts_prompt_start", "return_token_offsets", "watermarking", "return_mm_kwargs", "mm_payload",
+	} {
+		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
+		e := apierr.From(err)
+		if err == nil || e.Code != apierr.InvalidRequest || e.Param != name || len(e.Extras) > 0 ||
+			!strings.HasPrefix(e.Message, fmt.Sprintf("field %q: vLLM has it, but this gateway does not take it; ", name)) {
+			t.Errorf("%s: %s", name, result(err))
+		}
+		fmt.Fprintln(&got, e.Message)
+	}
+	checkGolden(t, "testdata/untaken.golden", got.String())
+}
+
+func TestNoMessageClaimsThatAFieldHasNoEffect(t *testing.T) {
+	for _, name := range []string{"suffix", "priority", "temprature", "max_completion_tokens", "anything"} {
+		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
+		if e := apierr.From(err); strings.Contains(e.Message, "effect") {
+			t.Errorf("%s: %s", name, e.Message)
 		}
 	}
 }
@@ -277,6 +394,11 @@ func TestMisspeltFieldGetsASuggestion(t *testing.T) {
 		"presence_penality":      "presence_penalty",
 		"promt":                  "prompt",
 		"modell":                 "model",
+		"min_tokens_":            "min_tokens",
+		"max_tokns":              "max_tokens",
+		"min_tokns":              "min_tokens",
+		"top_a":                  "",
+		"skip_special_token":     "skip_special_tokens",
 		"tempr\\u0061ture":       "temperature",
 		"suffix":                 "",
 		quotedRepeat("x", 1<<10): "",

@@ -89,6 +89,7 @@ func FuzzUpstream(f *testing.F) {
 			return
 		}
 		e := validate.Edits{Model: model, MaxTokens: max(0, maxTokens), BestOf: validate.BestOf(bestOf % 3), TokenIDs: bestOf > 127}
+		e.Guided = bestOf%2 == 1
 		if r.BestOf == 0 && e.BestOf == validate.EmulateBestOf {
 			e.BestOf = validate.KeepBestOf // nothing to emulate
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,6 +61,18 @@ var hostileBodies = []struct {
 	}},
 	{"stops of the wrong kind", "stop", func(size int) []byte {
 		return numbered(`{"model":"m","prompt":"a","stop":[`, `]}`, size, func(int) string { return `1` })
+	}},
+	{"token ids", "stop_token_ids", func(size int) []byte {
+		return numbered(`{"model":"m","prompt":"a","stop_token_ids":[`, `]}`, size, strconv.Itoa)
+	}},
+	{"names in a response format", "response_format", func(size int) []byte {
+		return numbered(`{"model":"m","prompt":"a","response_format":{`, `}}`, size, func(i int) string { return fmt.Sprintf(`"n%d":0`, i) })
+	}},
+	{"arrays in structured outputs", "structured_outputs", func(size int) []byte {
+		return numbered(`{"model":"m","prompt":"a","structured_outputs":{"choice":[`, `]}}`, size, func(int) string { return strings.Repeat("[", 20) + strings.Repeat("]", 20) })
+	}},
+	{"a long salt", "cache_salt", func(size int) []byte {
+		return []byte(`{"model":"m","prompt":"a","cache_salt":"` + strings.Repeat(`\u0041`, size/6) + `"}`)
 	}},
 	{"a long name", strings.Repeat("A", 80) + "…", func(size int) []byte {
 		return []byte(`{"model":"m","prompt":"a","` + strings.Repeat(`\u0041`, size/6) + `":0}`)
@@ -135,6 +148,26 @@ func (m *countedMemory) Grow(bytes int64) error {
 }
 
 func (m *countedMemory) Shrink(bytes int64) { m.used -= bytes }
+
+func TestMemoryOfASchemaIsCounted(t *testing.T) {
+	schema := numbered(`{"model":"m","prompt":"a","structured_outputs":{"json":{`, `}}}`, 255<<10, func(i int) string { return fmt.Sprintf(`"n%d":0`, i) })
+	m := &countedMemory{limit: validate.MaxParserMemory}
+	got := allocated(func() {
+		if _, err := validate.Completion(schema, validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, Memory: m}); err != nil {
+			t.Error(result(err))
+		}
+	})
+	if m.peak != validate.MaxParserMemory || m.used != 0 {
+		t.Errorf("counted %d bytes at the peak and %d at the end, want %d and 0", m.peak, m.used, validate.MaxParserMemory)
+	}
+	if !raceEnabled && got > 3*validate.MaxParserMemory {
+		t.Errorf("a schema of 255 KiB allocated %d bytes", got)
+	}
+	m.limit = 0
+	if _, err := validate.Completion(schema, validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, Memory: m}); !errors.Is(err, errNoMemory) {
+		t.Errorf("without memory: got %v, want %v", err, errNoMemory)
+	}
+}
 
 func TestMemoryOfTheParserIsCounted(t *testing.T) {
 	biases := func(n int) []byte {

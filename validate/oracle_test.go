@@ -2,6 +2,7 @@ package validate_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,6 +104,8 @@ type values struct {
 	Prompts              int
 	Tokens, Longest      int64
 	Texts                []string
+	MinTokens, Truncate  int64
+	NoSpecial            bool
 }
 
 // oracle parses a body slowly and by other means than the code under test. It returns an error if the body violates the
@@ -199,9 +202,38 @@ func (m *values) set(name, value string) error {
 			stops = []string{""}
 			err = read(&stops[0])
 		}
-		if len(stops) < 1 || len(stops) > 4 || slices.Contains(stops, "") {
+		err = cmp.Or(err, checkStrings(stops, 4))
+	case "bad_words":
+		var words []string
+		err = cmp.Or(read(&words), checkStrings(words, 128))
+	case "min_tokens":
+		m.MinTokens, err = integer(0, 1<<63-1)
+	case "truncate_prompt_tokens":
+		m.Truncate, err = integer(-1, 1<<63-1)
+		if m.Truncate == 0 {
 			err = errors.New("out of range")
 		}
+	case "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids":
+		var any bool
+		err = read(&any)
+	case "add_special_tokens":
+		var add bool
+		err = read(&add)
+		m.NoSpecial = !add
+	case "stop_token_ids":
+		err = checkTokenIDs(value, 128)
+	case "allowed_token_ids":
+		err = checkTokenIDs(value, 262144)
+	case "cache_salt":
+		var salt string
+		err = read(&salt)
+		if len(salt) < 1 || len(salt) > 1024 {
+			err = errors.New("out of range")
+		}
+	case "response_format":
+		err = checkResponseFormat(value)
+	case "structured_outputs":
+		err = checkStructuredOutputs(value)
 	case "logprobs":
 		v, err = integer(0, 20)
 		m.Logprobs = int(v)
@@ -217,11 +249,15 @@ func (m *values) set(name, value string) error {
 		if err = read(&options); err != nil {
 			return err
 		}
-		for name, include := range options {
-			if name != "include_usage" {
+		for name := range options {
+			if name != "include_usage" && name != "continuous_usage_stats" {
 				err = errors.New("unknown option")
 			}
-			m.Usage = include != nil && *include
+		}
+		include, continuous := options["include_usage"], options["continuous_usage_stats"]
+		m.Usage = include != nil && *include
+		if continuous != nil && (include == nil || (*continuous && !*include)) {
+			err = errors.New("continuous_usage_stats without include_usage")
 		}
 	case "logit_bias":
 		var bias map[string]*float64
@@ -229,7 +265,7 @@ func (m *values) set(name, value string) error {
 			return err
 		}
 		for id, b := range bias {
-			if v, notID := strconv.ParseInt(id, 10, 64); notID != nil || v < 0 || strconv.FormatInt(v, 10) != id {
+			if v, notID := strconv.ParseInt(id, 10, 64); notID != nil || v < 0 || v > 1<<31-1 || strconv.FormatInt(v, 10) != id {
 				err = errors.New("not a token id")
 			}
 			if b == nil || *b < -100 || *b > 100 {
@@ -276,7 +312,7 @@ func (m *values) setPrompt(value string) error {
 	m.Prompts = len(batch)
 	for _, ids := range batch {
 		for _, id := range ids {
-			if v, err := strconv.ParseInt(id.String(), 10, 64); err != nil || v < 0 || id.String()[0] == '-' {
+			if v, err := strconv.ParseInt(id.String(), 10, 64); err != nil || v < 0 || v > 1<<31-1 || id.String()[0] == '-' {
 				return fmt.Errorf("%s is not a token id", id)
 			}
 		}
@@ -292,17 +328,123 @@ func (m *values) setPrompt(value string) error {
 	return nil
 }
 
+func checkStrings(all []string, most int) error {
+	if len(all) < 1 || len(all) > most || slices.Contains(all, "") {
+		return errors.New("out of range")
+	}
+	return nil
+}
+
+func checkTokenIDs(value string, most int) error {
+	var ids []*uint32
+	if err := json.Unmarshal([]byte(value), &ids); err != nil {
+		return err
+	}
+	if len(ids) < 1 || len(ids) > most || slices.ContainsFunc(ids, func(id *uint32) bool { return id == nil || *id > 1<<31-1 }) {
+		return errors.New("out of range")
+	}
+	return nil
+}
+
+// object returns the members of an object that are not null, and an error if it has others than those allowed.
+func object(value string, allowed ...string) (map[string]any, error) {
+	var all map[string]any
+	if err := json.Unmarshal([]byte(value), &all); err != nil || all == nil {
+		return nil, fmt.Errorf("not an object: %w", err)
+	}
+	for name, v := range all {
+		if !slices.Contains(allowed, name) {
+			return nil, errors.New("unknown member")
+		}
+		if v == nil {
+			delete(all, name)
+		}
+	}
+	return all, nil
+}
+
+func checkResponseFormat(value string) error {
+	format, err := object(value, "type", "json_schema")
+	if err != nil {
+		return err
+	}
+	schema, hasSchema := format["json_schema"]
+	if (format["type"] == "json_schema") != hasSchema {
+		return errors.New("json_schema goes with type json_schema")
+	}
+	if !hasSchema {
+		if format["type"] != "text" && format["type"] != "json_object" {
+			return errors.New("unknown type")
+		}
+		return nil
+	}
+	encoded, err := json.Marshal(schema)
+	if err != nil {
+		return err
+	}
+	parts, err := object(string(encoded), "name", "schema", "strict", "description")
+	if err != nil {
+		return err
+	}
+	name, named := parts["name"].(string)
+	_, hasSchema = parts["schema"].(map[string]any)
+	_, strict := parts["strict"].(bool)
+	_, description := parts["description"].(string)
+	if !named || name == "" || !hasSchema || (!strict && parts["strict"] != nil) || (!description && parts["description"] != nil) {
+		return errors.New("invalid json_schema")
+	}
+	return nil
+}
+
+func checkStructuredOutputs(value string) error {
+	all, err := object(value, "json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace")
+	if err != nil {
+		return err
+	}
+	if whitespace, present := all["disable_any_whitespace"]; present {
+		if _, ok := whitespace.(bool); !ok {
+			return errors.New("disable_any_whitespace is not a boolean")
+		}
+		delete(all, "disable_any_whitespace")
+	}
+	if len(all) != 1 {
+		return errors.New("not exactly one constraint")
+	}
+	for name, constraint := range all {
+		switch v := constraint.(type) {
+		case string:
+			if v == "" || name == "choice" || name == "json_object" {
+				return errors.New("invalid string")
+			}
+		case map[string]any:
+			if name != "json" {
+				return errors.New("invalid object")
+			}
+		case []any:
+			if name != "choice" || len(v) == 0 || slices.ContainsFunc(v, func(c any) bool { s, ok := c.(string); return !ok || s == "" }) {
+				return errors.New("invalid array")
+			}
+		default:
+			if name != "json_object" || v != true {
+				return errors.New("invalid value")
+			}
+		}
+	}
+	return nil
+}
+
 // valuesOf returns the values of a parsed request.
 func valuesOf(r *validate.Request) values {
 	return values{
 		Model: r.Model, MaxTokens: r.MaxTokens, N: r.N, BestOf: r.BestOf, Logprobs: r.Logprobs, Prompt: r.PromptLogprobs,
 		Echo: r.Echo, Stream: r.Stream, Usage: r.IncludeUsage, User: r.User, RawUser: string(r.RawUser()), HasUser: r.HasUser,
 		Kind: r.Kind, Prompts: r.Prompts, Tokens: r.PromptTokens, Longest: r.LongestPrompt(), Texts: texts(r),
+		MinTokens: r.MinTokens, Truncate: r.Truncate, NoSpecial: r.NoSpecialTokens,
 	}
 }
 
 // outsideOracle reports whether an error is due to a rule that the oracle does not check: lone surrogates, conflicting
-// fields, token ids of more than 18 digits.
+// fields.
 func outsideOracle(e *apierr.Error, m values) bool {
 	switch {
 	case e.Code == apierr.BadJSON:
@@ -313,8 +455,12 @@ func outsideOracle(e *apierr.Error, m values) bool {
 		return m.Stream && m.Prompt >= 0
 	case e.Param == "stream_options":
 		return !m.Stream
-	case e.Param == "prompt", e.Param == "logit_bias":
-		return strings.Contains(e.Message, "token id") && strings.ContainsAny(e.Message, "123456789")
+	case e.Param == "prompt": // the oracle takes a number in quotes for a number
+		return strings.Contains(e.Message, "the string")
+	case e.Param == "min_tokens":
+		return m.MinTokens > m.MaxTokens
+	case e.Param == "return_token_ids", e.Param == "structured_outputs":
+		return strings.Contains(e.Message, "echo") || strings.Contains(e.Message, "exclude")
 	}
 	return false
 }
@@ -333,7 +479,7 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 		{"max_tokens", strconv.FormatInt(e.MaxTokens, 10), e.MaxTokens > 0},
 		{"n", strconv.FormatInt(r.BestOf, 10), emulate},
 		{"logprobs", "0", emulate && r.Logprobs == validate.Absent},
-		{"stream_options", `{"include_usage":true}`, r.Stream && !r.IncludeUsage},
+		{"stream_options", `{"include_usage":true}`, r.Stream && (!r.IncludeUsage || nullContinuousUsage(all))},
 		{"return_tokens_as_token_ids", "true", e.TokenIDs},
 		{"return_token_ids", "true", e.TokenIDs && !r.Echo},
 	}
@@ -352,6 +498,9 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 				m.value = c.value
 			}
 		}
+		if e.Guided {
+			m = guided(m)
+		}
 		if m.value == "null" || (name == "best_of" && e.BestOf != validate.KeepBestOf) {
 			continue
 		}
@@ -365,13 +514,71 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 	return want
 }
 
+// guided returns the member that a version before 0.11 takes in place of structured output.
+func guided(m rawMember) rawMember {
+	inside, err := parseMembers([]byte(m.value))
+	if err != nil {
+		return m
+	}
+	switch m.decodedName() {
+	case "structured_outputs":
+		for _, o := range inside {
+			switch name := o.decodedName(); {
+			case o.value == "null", name == "disable_any_whitespace":
+			case name == "json_object":
+				return rawMember{`"response_format"`, `{"type":"json_object"}`}
+			default:
+				return rawMember{strconv.Quote("guided_" + name), o.value}
+			}
+		}
+	case "response_format":
+		for _, o := range inside {
+			if o.decodedName() != "json_schema" || o.value == "null" {
+				continue
+			}
+			parts, _ := parseMembers([]byte(o.value))
+			for _, part := range parts {
+				if part.decodedName() == "schema" {
+					return rawMember{`"guided_json"`, part.value}
+				}
+			}
+		}
+	}
+	return m
+}
+
+// nullContinuousUsage reports whether continuous_usage_stats is null, which older versions of vLLM refuse.
+func nullContinuousUsage(all []rawMember) bool {
+	for _, m := range all {
+		if m.decodedName() != "stream_options" || m.value == "null" {
+			continue
+		}
+		inside, err := parseMembers([]byte(m.value))
+		return err == nil && slices.ContainsFunc(inside, func(o rawMember) bool {
+			return o.decodedName() == "continuous_usage_stats" && o.value == "null"
+		})
+	}
+	return false
+}
+
 // withUsage returns the JSON of stream_options with include_usage set to true.
 func withUsage(options string) string {
 	inside, err := parseMembers([]byte(options))
 	if err != nil || len(inside) == 0 {
 		return `{"include_usage":true` + options[1:]
 	}
-	old := inside[0].value
-	at := strings.LastIndex(options, old)
-	return options[:at] + "true" + options[at+len(old):]
+	for _, m := range inside {
+		if m.decodedName() == "continuous_usage_stats" && m.value == "null" {
+			return `{"include_usage":true}`
+		}
+	}
+	at := 0
+	for _, m := range inside {
+		at += strings.Index(options[at:], m.name) + len(m.name)
+		if m.decodedName() == "include_usage" {
+			at += strings.Index(options[at:], m.value)
+			return options[:at] + "true" + options[at+len(m.value):]
+		}
+	}
+	panic("continuous_usage_stats without include_usage")
 }

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 )
 
@@ -107,8 +108,48 @@ func (p *parser) readTokenIDs(f *field, where string) (int64, error) {
 			return n, err
 		}
 		if !isTokenID(raw) {
-			return n, p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer of at least 0) was expected", describe(raw), n, where))
+			return n, p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer from 0 to 2147483647) was expected", describe(raw), n, where))
 		}
 	}
 	return n, nil
+}
+
+// maxTokenID is the largest token id: vLLM keeps ids as signed 32-bit integers.
+const maxTokenID = math.MaxInt32
+
+// isTokenID reports whether text is a token id: a decimal integer up to maxTokenID. Leading zeros are not allowed,
+// because vLLM reads "7" and "07" as the same token, and two biases for one token would be ambiguous.
+func isTokenID(text []byte) bool {
+	if len(text) == 0 || len(text) > len("2147483647") || (text[0] == '0' && len(text) > 1) {
+		return false
+	}
+	id := 0
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return false
+		}
+		id = 10*id + int(c-'0')
+	}
+	return id <= maxTokenID
+}
+
+// tokenIDArray returns a reader of a field that is an array of 1 to most token ids.
+func tokenIDArray(most int) func(*parser, *field) error {
+	return func(p *parser, f *field) error {
+		if p.decoder.PeekKind() != '[' {
+			return p.invalidKind(f, "")
+		}
+		if _, err := p.decoder.ReadToken(); err != nil {
+			return err
+		}
+		n, err := p.readTokenIDs(f, f.name)
+		if err != nil {
+			return err
+		}
+		if n == 0 || n > int64(most) {
+			return p.invalid(f, fmt.Sprintf("an array of %d token ids", n))
+		}
+		_, err = p.decoder.ReadToken()
+		return err
+	}
 }

@@ -16,6 +16,9 @@ const DefaultMaxTokens = 16
 // Absent is the value of Logprobs and PromptLogprobs in a request without them.
 const Absent = -1
 
+// TruncateToFit is the Truncate of a request whose prompts are cut to what fits the context beside max_tokens.
+const TruncateToFit = -1
+
 // PromptKind is the kind of a request's prompts.
 type PromptKind uint8
 
@@ -35,6 +38,8 @@ type Request struct {
 	PromptTokens int64 // sum over all prompts; 0 for Text
 
 	MaxTokens      int64 // DefaultMaxTokens if absent
+	MinTokens      int64 // at most MaxTokens
+	Truncate       int64 // truncate_prompt_tokens: TruncateToFit, or a number of tokens; 0 if absent
 	N              int64 // 1 if absent
 	BestOf         int64 // 0 if absent
 	Logprobs       int   // Absent, or at least 0
@@ -44,11 +49,16 @@ type Request struct {
 	User           string // the user tag; empty if absent
 	HasUser        bool
 
+	NoSpecialTokens bool // the tokenizer must add no special tokens to text prompts
+
 	body             []byte
 	members          []member
 	longestPrompt    int64 // tokens of the longest token-id prompt
 	hasStreamOptions bool  // stream_options is present and not null
 	includeUsage     span  // of include_usage's value in stream_options; zero if absent
+	continuousUsage  continuousUsage
+	returnTokenIDs   bool
+	structured       structuredOutput
 }
 
 // member is a top-level member of the body.
@@ -73,6 +83,18 @@ func (r *Request) find(id fieldID) *member {
 		}
 	}
 	return nil
+}
+
+// has reports whether a field is present and not null.
+func (r *Request) has(id fieldID) bool {
+	m := r.find(id)
+	return m != nil && !m.null
+}
+
+// Has reports whether the client sent a field with this name that is not null.
+func (r *Request) Has(name string) bool {
+	id, known := fieldByName[name]
+	return known && r.has(id)
 }
 
 // Choices returns the number of choices in the complete response.
@@ -246,6 +268,43 @@ var conflicts = []struct {
 		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
 		func(*Request) string { return "stream_options has a meaning only with stream: true" },
 	},
+	{
+		"min_tokens",
+		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
+		func(r *Request) string {
+			return fmt.Sprintf("min_tokens: got %d; expected an integer from 0 to %d, which is max_tokens (16 when absent)", r.MinTokens, r.MaxTokens)
+		},
+	},
+	{
+		"return_token_ids",
+		func(r *Request) bool { return r.returnTokenIDs && r.Echo },
+		func(*Request) string {
+			return "return_token_ids cannot be combined with echo, because vLLM then leaves the echoed text out; drop one of them"
+		},
+	},
+	{
+		"structured_outputs",
+		func(r *Request) bool { return r.has(fieldResponseFormat) && r.has(fieldStructuredOutputs) },
+		func(*Request) string {
+			return "structured_outputs and response_format exclude each other; send one of them"
+		},
+	},
+}
+
+// checkSequences returns an error if the request asks for more than most completions; 0: no limit.
+func (r *Request) checkSequences(most int64) error {
+	sequences := int64(r.Prompts) * r.Candidates()
+	if most == 0 || sequences <= most {
+		return nil
+	}
+	if int64(r.Prompts) > most || r.N == 1 {
+		return apierr.InvalidField("prompt", fmt.Sprintf(
+			"prompt: got %d prompts, which with max(n, best_of) %d ask for %d completions; expected at most %d completions in one request",
+			r.Prompts, r.Candidates(), sequences, most))
+	}
+	return apierr.InvalidField("n", fmt.Sprintf(
+		"n: got %d, which with %d prompts and max(n, best_of) %d asks for %d completions; expected at most %d completions in one request",
+		r.N, r.Prompts, r.Candidates(), sequences, most))
 }
 
 func logprobsTooLarge(name string, got []byte, limit int) string {

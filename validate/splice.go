@@ -24,7 +24,8 @@ type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool // request the ids of tokens, which no client can
+	TokenIDs  bool // request the ids of tokens, whether the client did or not
+	Guided    bool // respell structured output for a version before SinceStructuredOutputs
 }
 
 // Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
@@ -46,31 +47,32 @@ func (r *Request) Upstream(e Edits) Body {
 			s.setField(fieldLogprobs, []byte("0"))
 		}
 	}
-	if r.Stream && !r.IncludeUsage {
+	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull) {
 		s.requestUsage()
 	}
 	if e.TokenIDs {
-		s.extra = tokenIDMembers(r)
+		s.requestTokenIDs()
+	}
+	if e.Guided {
+		s.respell()
 	}
 	return s.splice()
 }
 
-// tokenIDMembers returns the members that make vLLM name tokens by their ids among log-probabilities, and, if its
-// version supports it, list the ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they
-// are not requested.
-func tokenIDMembers(r *Request) string {
-	if r.Echo {
-		return `,"return_tokens_as_token_ids":true`
+// requestTokenIDs makes vLLM name tokens by their ids among log-probabilities, and, if its version supports it, list the
+// ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they are not requested.
+func (s *splicer) requestTokenIDs() {
+	s.setField(fieldReturnTokensAsTokenIDs, []byte("true"))
+	if !s.request.Echo {
+		s.setField(fieldReturnTokenIDs, []byte("true"))
 	}
-	return `,"return_tokens_as_token_ids":true,"return_token_ids":true`
 }
 
 // splicer replaces, removes and adds members at their offsets in the client's body.
 type splicer struct {
 	request *Request
 	omitted fieldID // a field to remove; 0 (fieldModel, which is never removed) if there is none
-	extra   string  // members to add that are not fields
-	edits   [5]edit
+	edits   [8]edit
 	count   int // of edits
 	out     Body
 	copied  int // offset in the client's body up to which it has been copied or replaced
@@ -99,6 +101,8 @@ func (s *splicer) requestUsage() {
 	r := s.request
 	switch {
 	case !r.hasStreamOptions:
+		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
+	case r.continuousUsage == continuousNull: // null means absent, but not in every version of vLLM
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
 	case r.includeUsage.end > 0:
 		s.setPart(fieldStreamOptions, []byte("true"), r.includeUsage)
@@ -157,7 +161,7 @@ func (s *splicer) commaAfter(valueEnd int) int {
 	return i
 }
 
-// addMissing adds the edited fields that the client did not send, and extra, after the last member that is kept.
+// addMissing adds the edited fields that the client did not send after the last member that is kept.
 func (s *splicer) addMissing(lastKept int) {
 	var added []byte
 	for i := range s.count {
@@ -170,7 +174,6 @@ func (s *splicer) addMissing(lastKept int) {
 		added = append(added, `":`...)
 		added = append(added, e.value...)
 	}
-	added = append(added, s.extra...)
 	if added != nil {
 		at := max(lastKept, s.copied)
 		s.replace(span{at, at}, added)

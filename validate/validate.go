@@ -31,6 +31,8 @@ type Limits struct {
 	// MaxLogprobs returns a model's limit for logprobs and prompt_logprobs by its short id, and DefaultMaxLogprobs for an
 	// unknown model.
 	MaxLogprobs func(model string) int
+	// MaxSequences limits prompts × max(n, best_of) of one request; 0: no limit.
+	MaxSequences int64
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
 	Memory Memory
 }
@@ -57,6 +59,9 @@ func Completion(body []byte, limits Limits) (*Request, error) {
 	p.checkModelLimits(limits.MaxLogprobs)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
+	}
+	if p.failure == nil {
+		p.failure = p.request.checkSequences(limits.MaxSequences)
 	}
 	p.request.members = slices.Clone(p.request.members) // of exact length: ten thousand requests may be waiting
 	return p.request, p.failure
@@ -174,7 +179,7 @@ func (p *parser) readMember() error {
 	name := p.unquote(raw)
 	id, known := fieldByName[string(name)]
 	if !known {
-		return p.fail(apierr.UnknownField(string(name), suggestField(name)))
+		return p.fail(unknownField(name))
 	}
 	if p.request.find(id) != nil {
 		return p.duplicate(fields[id].name)
@@ -338,9 +343,10 @@ func (p *parser) syntaxError(err error) error {
 // maxCompared limits the size of a value of the wrong kind in which duplicate names are looked for, in bytes.
 const maxCompared = 64 << 10
 
-// duplicateName returns the first name that occurs twice in an object of a value whose syntax has been checked.
-func duplicateName(value []byte) (name string, found bool) {
-	if len(value) > maxCompared || (value[0] != '{' && value[0] != '[') {
+// duplicateName returns the first name that occurs twice in an object of a value whose syntax has been checked, unless
+// the value is longer than most.
+func duplicateName(value []byte, most int) (name string, found bool) {
+	if len(value) > most || (value[0] != '{' && value[0] != '[') {
 		return "", false
 	}
 	_, err := jsontext.NewDecoder(bytes.NewReader(value)).ReadValue()

@@ -1,0 +1,195 @@
+package proxy
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"unicode/utf8"
+
+	"basegate/stream"
+	"basegate/validate"
+)
+
+// echoedTokens returns a function from a choice to the number of its tokens that echo the prompt: unlimited if they have
+// not been counted. It returns nil for a request without echo. It must not be called while the prompt is counted.
+func (x *exchange) echoedTokens() func(choice int) int64 {
+	if !x.request.Echo {
+		return nil
+	}
+	if x.prompt.each == nil && x.request.Kind == validate.Tokens && x.growEach() == nil {
+		x.prompt.each = x.request.PromptLengths()
+	}
+	var each []int64
+	if x.prompt.exact { // bounds of the prompts say nothing about their echo
+		each = x.prompt.each
+	}
+	n, maxTokens := int(x.request.N), x.maxTokens()
+	return func(choice int) int64 {
+		if prompt := choice / n; prompt < len(each) {
+			return x.truncated(each[prompt], maxTokens)
+		}
+		return unlimited
+	}
+}
+
+// countCompletion counts the completion tokens in what has been received of each choice, never more than was reserved. If
+// the events do not say how many tokens they hold, each event with text is one, unless the text as a whole has more tokens
+// than events: then events hold several, and countEvents counts each by itself.
+func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
+	choices := x.charge.choices
+	if len(choices) > maxCounted {
+		return 0, errTooMany
+	}
+	prompts, err := x.echoedTexts()
+	if err != nil {
+		return 0, err
+	}
+	if echoed := x.echoedTokens(); echoed != nil {
+		for i := range choices {
+			choices[i].Echoed = echoed(choices[i].Index)
+		}
+	}
+	received := make([]receivedChoice, len(choices))
+	counter := newTextCounter(ctx, x, withoutSpecial)
+	defer counter.stop()
+	for i := range choices {
+		c := &received[i]
+		c.ChoiceUsage, c.prompt = &choices[i], x.echoedText(&choices[i], prompts)
+		if x.request.Echo && prompts == nil { // the first event may begin with the prompt's own tokens
+			c.echoed = choices[i].Echoed
+		}
+		c.tokens = c.MinTokens()
+		if c.IsCounted() || c.TextBytes() == 0 {
+			continue
+		}
+		counter.add(c.TextBytes(), c.whole, func(n int64) { c.several = n-c.echoed > c.tokens })
+	}
+	if err := counter.wait(); err != nil {
+		return 0, err
+	}
+	if err := x.countEvents(ctx, received); err != nil {
+		return 0, err
+	}
+	var sum int64
+	for i := range received {
+		sum += min(received[i].tokens, x.reservation.MaxTokens())
+	}
+	return sum, nil
+}
+
+// receivedChoice is what has been received of a choice while it is counted.
+type receivedChoice struct {
+	*stream.ChoiceUsage
+	prompt  string // that the text begins with
+	echoed  int64  // tokens of the prompt that are counted with the first event
+	several bool   // some of its events hold several tokens
+	tokens  int64
+}
+
+// whole returns the text of all events.
+func (c *receivedChoice) whole() string {
+	var all strings.Builder
+	for text := range c.Texts(c.prompt) {
+		all.WriteString(text)
+	}
+	return all.String()
+}
+
+// eventBytes is about what countEvents holds for an event besides its text, in bytes.
+const eventBytes = 128
+
+// countEvents counts the tokens of each event of the choices whose events hold several. The text of an event is counted by
+// itself, because the tokenizer would join or split the tokens of random text differently. Equal texts are counted once.
+func (x *exchange) countEvents(ctx context.Context, received []receivedChoice) error {
+	positions := make(map[string]int) // of each text in counts
+	for i := range received {
+		c := &received[i]
+		if !c.several {
+			continue
+		}
+		if err := x.memory.Grow(2*int64(c.TextBytes()) + eventBytes*c.Events); err != nil {
+			return err //nolint:wrapcheck // compared by the callers
+		}
+		for text := range c.Texts(c.prompt) {
+			for piece := range validPieces(text) {
+				if _, found := positions[piece]; !found {
+					positions[piece] = len(positions)
+				}
+			}
+		}
+	}
+	counts := make([]int64, len(positions))
+	counter := newTextCounter(ctx, x, withoutSpecial)
+	defer counter.stop()
+	for text, i := range positions {
+		counter.add(len(text), func() string { return text }, func(n int64) { counts[i] = n })
+	}
+	if err := counter.wait(); err != nil {
+		return err
+	}
+	for i := range received {
+		if c := &received[i]; c.several {
+			c.sumEvents(func(text string) int64 { return counts[positions[text]] })
+		}
+	}
+	return nil
+}
+
+// sumEvents adds up the tokens of the events, of which each holds at least one. count returns the tokens of a text without
+// U+FFFD.
+func (c *receivedChoice) sumEvents(count func(text string) int64) {
+	var sum int64
+	echoed := c.echoed
+	for text := range c.Texts(c.prompt) {
+		n := int64(strings.Count(text, invalidText))
+		for piece := range validPieces(text) {
+			n += count(piece)
+		}
+		sum += max(1, n-echoed)
+		echoed = 0
+	}
+	c.tokens = max(c.tokens, sum)
+}
+
+// invalidText stands for bytes that are no text, such as a part of a character. It counts as one token: the tokenizer, which
+// does not know the bytes, would encode the three bytes of U+FFFD itself.
+const invalidText = string(utf8.RuneError)
+
+// validPieces returns the parts of a text between its U+FFFD.
+func validPieces(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for piece := range strings.SplitSeq(text, invalidText) {
+			if piece != "" && !yield(piece) {
+				return
+			}
+		}
+	}
+}
+
+// echoedTexts returns the text prompts if the choices begin with them as the client sent them.
+func (x *exchange) echoedTexts() ([]string, error) {
+	r := x.request
+	if !r.Echo || r.Kind != validate.Text || r.Truncate != 0 {
+		return nil, nil
+	}
+	if r.Prompts > maxCounted {
+		return nil, errTooMany
+	}
+	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
+		return nil, err //nolint:wrapcheck // compared by the callers
+	}
+	all := make([]string, 0, r.Prompts)
+	r.EachText(func(text []byte) bool {
+		all = append(all, string(text))
+		return true
+	})
+	return all, nil
+}
+
+// echoedText returns the prompt that a choice repeats, or "".
+func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
+	if p := c.Index / int(x.request.N); p < len(prompts) {
+		return prompts[p]
+	}
+	return ""
+}

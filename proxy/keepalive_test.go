@@ -1,0 +1,179 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"basegate/admission"
+	"basegate/config"
+	"basegate/internal/poll"
+	"basegate/quota"
+)
+
+// keepaliveStream is a stream that was requested with X-Acs-Keepalive and has begun.
+type keepaliveStream struct {
+	t      *testing.T
+	header http.Header
+	lines  *bufio.Reader
+	leave  func()
+}
+
+// beginStream posts a streaming request with X-Acs-Keepalive and returns when its status has arrived.
+func (h *harness) beginStream(seconds, body string) *keepaliveStream {
+	h.t.Helper()
+	ctx, leave := context.WithCancel(h.t.Context())
+	h.t.Cleanup(leave)
+	req := h.newRequest(ctx, http.MethodPost, "/v1/completions", body)
+	req.Header.Set("X-Acs-Keepalive", seconds)
+	resp, err := client.Do(req)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		rest, _ := io.ReadAll(resp.Body)
+		h.t.Fatalf("got %d %v %s, want a stream", resp.StatusCode, resp.Header, rest)
+	}
+	return &keepaliveStream{h.t, resp.Header, bufio.NewReader(resp.Body), leave}
+}
+
+// line returns the next line, with its end.
+func (s *keepaliveStream) line() string {
+	s.t.Helper()
+	line, err := s.lines.ReadString('\n')
+	if err != nil {
+		s.t.Fatalf("after %q: %v", line, err)
+	}
+	return line
+}
+
+// rest returns what is left of the stream.
+func (s *keepaliveStream) rest() string {
+	s.t.Helper()
+	all, err := io.ReadAll(s.lines)
+	if err != nil {
+		s.t.Fatalf("after %q: %v", all, err)
+	}
+	return string(all)
+}
+
+func TestKeepaliveSaysWhatAStreamWaitsFor(t *testing.T) {
+	t.Parallel() // it waits for comments
+	backend := make(chan struct{})
+	h := newHarness(t, func(o *harnessOptions) { o.settings.ConcurrencyPerKey = 1 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-backend:
+		case <-r.Context().Done():
+			return
+		}
+		respondStream(event(0, "a", `"stop"`), doneEvent)(w, r)
+	}))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(10) }))
+	body := `{"model":"m","prompt":[1,2],"stream":true,"user":"ada"}`
+	running := h.beginStream("5", body)
+	h.awaitQueue("one runs", admission.Stats{Keys: 1, Running: 1})
+	second := h.beginStream("5", body)
+	h.awaitQueue("one waits", admission.Stats{Keys: 1, Running: 1, Waiting: 1})
+	third := h.beginStream("5", body)
+	for _, c := range []struct {
+		stream *keepaliveStream
+		want   string
+	}{
+		{running, ": waiting for the first token\n"}, {second, ": queued, 0 before you\n"}, {third, ": queued, 1 before you\n"},
+	} {
+		if got := c.stream.line(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+		if h := c.stream.header; h.Get("X-Acs-User") != "ada" || h.Get("X-Ratelimit-Limit-Tokens") != "10" || h.Get("Server-Timing") != "" {
+			t.Errorf("got header %v", h)
+		}
+	}
+	second.leave()
+	close(backend)
+	late := regexp.MustCompile(`^: server-timing queue;dur=.+\n: max-tokens-clamped requested=16,applied=8,reason=budget\n: upstream-gpu H100\n: upstream-model org/Model-8B\n`)
+	got := running.rest()
+	if events := late.ReplaceAllString(got, ""); !late.MatchString(got) || events != event(0, "a", `"stop"`)+doneEvent {
+		t.Errorf("got %q, want the headers as comments, and the events", got)
+	}
+	if got := third.rest(); !strings.HasSuffix(got, event(0, "a", `"stop"`)+doneEvent) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestKeepaliveSaysHowFarABootIs(t *testing.T) {
+	t.Parallel() // it waits for a comment
+	address, err := url.Parse(refusingBackend(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHarness(t, func(o *harnessOptions) {
+		o.model.Backends = []config.Backend{{Name: "b", URL: address, Launch: &config.Launch{
+			Start: []string{"true"}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: 7 * time.Second,
+		}}}
+	})
+	s := h.beginStream("5", streamRequest)
+	if got := s.line(); got != ": booting, 5 of about 60 s\n" {
+		t.Errorf("got %q", got)
+	}
+	got := s.rest()
+	if !strings.HasPrefix(got, ": retry-after ") || strings.Count(got, "data: ") != 1 || !strings.Contains(got, `data: {"error":{"code":"upstream_unreachable"`) || strings.Contains(got, "[DONE]") {
+		t.Errorf("got %q, want the failure of the boot as one error event", got)
+	}
+	if rows := h.awaitRows(0); len(rows) > 0 {
+		t.Errorf("charged %v", rows)
+	}
+}
+
+// A failure before the first event is an error event, and costs nothing.
+func TestFailureUnderKeepaliveIsAnErrorEventAndFree(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respond(500, "text/plain", "no")))
+	got := h.beginStream("60", streamRequest).rest()
+	late := regexp.MustCompile(`^(: [a-z-]+ .+\n)+data: \{"error":\{"code":"upstream_server_error".+\}\}\n\n$`)
+	if !late.MatchString(got) || !strings.Contains(got, ": upstream-error-kind upstream_server_error\n") {
+		t.Errorf("got %q", got)
+	}
+	if row := summary(h.awaitRows(1)[0]); row != `settled 200 "upstream_server_error" 0+0` {
+		t.Errorf("the row is %s", row)
+	}
+}
+
+// Steps 1 to 8 of the order of judgement answer with their statuses, and a request without a valid header, or that does not
+// stream, waits for its status as ever.
+func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respond(500, "text/plain", "no")))
+	for _, c := range []struct {
+		keepalive, body string
+		status          int
+	}{
+		{"5", `{"model":"m","prompt":"x","stream":true,"n":99}`, 400},
+		{"5", `{"model":"none","prompt":"x","stream":true}`, 400},
+		{"5", `{"model":"m","prompt":"x","stream":true,"max_tokens":4096}`, 400},
+		{"5", plainRequest, 502},
+		{"4", streamRequest, 502},
+		{"61", streamRequest, 502},
+		{"5.5", streamRequest, 502},
+		{"", streamRequest, 502},
+		{"5", streamRequest, 200},
+		{"60", streamRequest, 200},
+	} {
+		req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", c.body)
+		req.Header.Set("X-Acs-Keepalive", c.keepalive)
+		if got := h.do(req); got.status != c.status {
+			t.Errorf("%q, %s: got %d %s, want %d", c.keepalive, c.body, got.status, got.body, c.status)
+		}
+	}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(0) }))
+	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest)
+	req.Header.Set("X-Acs-Keepalive", "5")
+	if got := h.do(req); got.status != 429 {
+		t.Errorf("got %d, want 429: the budget is spent", got.status)
+	}
+	poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+}

@@ -1,0 +1,84 @@
+package validate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Version is a version of vLLM. The zero value is one that is not known.
+type Version struct{ Major, Minor, Patch int }
+
+// ParseVersion parses what vLLM reports at /version. A suffix (rc1, .post1, +cpu) is ignored. The zero Version is
+// returned for text that is not a version, and for 0.1.dev, which a build without tags reports whatever its age.
+func ParseVersion(text string) Version {
+	var v Version
+	if n, _ := fmt.Sscanf(text, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 || strings.HasPrefix(text, "0.1.dev") {
+		return Version{}
+	}
+	return v
+}
+
+// Known reports whether the version is known.
+func (v Version) Known() bool { return v != Version{} }
+
+// Before reports whether v is known and older than w.
+func (v Version) Before(w Version) bool {
+	if !v.Known() {
+		return false
+	}
+	if v.Major != w.Major {
+		return v.Major < w.Major
+	}
+	if v.Minor != w.Minor {
+		return v.Minor < w.Minor
+	}
+	return v.Patch < w.Patch
+}
+
+// String returns the version without a patch of 0.
+func (v Version) String() string {
+	if v.Patch == 0 {
+		return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+	}
+	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
+}
+
+// SinceStructuredOutputs is the first version with structured_outputs, and the first whose completions obey a
+// response_format of type json_schema.
+var SinceStructuredOutputs = Version{Minor: 11}
+
+// laterFields are the fields, and uses of fields, that not every version of vLLM has. Those that are older than the
+// oldest version supported, 0.6, are not listed, nor is structured output, which is respelled.
+var laterFields = []struct {
+	field fieldID
+	name  string // what the error message calls it
+	since Version
+	used  func(*Request) bool // nil: whenever the field is present
+}{
+	{fieldBadWords, "bad_words", Version{Minor: 25}, nil},
+	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 11}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
+	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
+	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},
+	{fieldStructuredOutputs, "structured_outputs.disable_any_whitespace", SinceStructuredOutputs, func(r *Request) bool { return r.structured.disablesWhitespace }},
+}
+
+// Later is a field of a request that not every version of vLLM has.
+type Later struct {
+	Field string  // the top-level field
+	Name  string  // the field with its member or value, for messages
+	Since Version // the first version that has it
+}
+
+// Later returns the field of the request that is newest in vLLM, or false if every version has all of them.
+func (r *Request) Later() (newest Later, found bool) {
+	for i := range laterFields {
+		l := &laterFields[i]
+		if !r.has(l.field) || (l.used != nil && !l.used(r)) {
+			continue
+		}
+		if !found || newest.Since.Before(l.since) {
+			newest, found = Later{fields[l.field].name, l.name, l.since}, true
+		}
+	}
+	return newest, found
+}
