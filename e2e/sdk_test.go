@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -205,6 +206,27 @@ func TestGoSDKChatIsNotServed(t *testing.T) {
 	}
 	if n := requests(); n != 1 {
 		t.Errorf("the SDK sent %d requests, want 1", n)
+	}
+}
+
+// The SDK fails on an event without data, so a comment must not be one.
+func TestGoSDKReadsAStreamWithKeepalive(t *testing.T) {
+	t.Parallel() // it waits for a comment
+	g, mock := startGateway(t, settings{}, mockvllm.Options{FirstDelay: 6 * time.Second})
+	c, _ := g.sdk(option.WithHeader("X-Acs-Keepalive", "5"))
+	read := func() (events int, err error) {
+		stream := c.Completions.NewStreaming(t.Context(), sdkParams(nil))
+		for stream.Next() {
+			events++
+		}
+		return events, stream.Err()
+	}
+	if events, err := read(); err != nil || events < 8 {
+		t.Errorf("got %d events and the error %v, want at least 8 and none", events, err)
+	}
+	mock.InjectFault(mockvllm.Fault{Kind: "context_length"})
+	if events, err := read(); err == nil || events > 0 || !strings.Contains(err.Error(), "vllm_context_length") {
+		t.Errorf("got %d events and the error %v, want none and vllm_context_length", events, err)
 	}
 }
 
