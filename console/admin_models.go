@@ -87,11 +87,11 @@ func outcomeLevel(c breaker.Class) string {
 	switch c {
 	case breaker.Success:
 		return "good"
-	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.ClientGone, breaker.LocalFault:
+	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault,
+		breaker.ClientGone:
 		return "warn"
 	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.Aborted,
-		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut,
-		breaker.TooLarge:
+		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut, breaker.Misconfigured:
 	}
 	return "bad"
 }
