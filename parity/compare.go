@@ -32,6 +32,8 @@ func acceptsError(direct, gateway observation) (remark string, ok bool) {
 		return fmt.Sprintf("the backend fails with status %d, the gateway within its stream", direct.status), false
 	case direct.status >= http.StatusBadRequest && direct.status < http.StatusInternalServerError && !refused:
 		return fmt.Sprintf("the backend refuses it with %d, the gateway fails with %d %s", direct.status, gateway.status, code), false
+	case refused && e.Get("upstream_status").Exists() && direct.errorObject().Get("message").Str == "" && e.Get("message").Str != "":
+		return "the backend's error has no message, the gateway's says so", true
 	case refused && e.Get("upstream_status").Exists() && e.Get("message").Str != direct.errorObject().Get("message").Str:
 		return "the gateway's error has another message than the backend's", false
 	}

@@ -19,7 +19,8 @@ type documented struct {
 }
 
 // document returns the documented edits of a request. Without any, members equals the request's and there are no remarks.
-func document(r *request) documented {
+// guided says that the backends have the fields of vLLM before 0.11 for structured output.
+func document(r *request, guided bool) documented {
 	body := gjson.Parse(r.body("m"))
 	d := documented{}
 	edits := map[string]string{} // an empty value removes the member
@@ -34,6 +35,9 @@ func document(r *request) documented {
 	}
 	extra := d.documentBestOf(r, body, edits)
 	extra = append(extra, d.documentUsage(r, body, edits)...)
+	if guided {
+		extra = append(extra, d.documentGuided(body, edits)...)
+	}
 	if user := body.Get("user"); user.Type == gjson.String && !r.stream {
 		d.remarks = append(d.remarks, "the response ends with user")
 		d.transform = append(d.transform, func(o *observation) { o.appendMember(`"user":` + user.Raw) })
@@ -64,6 +68,23 @@ func (d *documented) documentBestOf(r *request, body gjson.Result, edits map[str
 	d.transform = append(d.transform, func(o *observation) {
 		o.body = chooseBest(o.body, bestOf, n, r.prompt.count, hasLogprobs, body.Get("echo").Bool())
 	})
+	return extra
+}
+
+// documentGuided edits structured output as the gateway does for vLLM before 0.11.
+func (d *documented) documentGuided(body gjson.Result, edits map[string]string) (extra []string) {
+	body.Get("structured_outputs").ForEach(func(name, value gjson.Result) bool {
+		edits["structured_outputs"] = ""
+		extra = append(extra, encode("guided_"+name.Str)+": "+value.Raw)
+		return true
+	})
+	if schema := body.Get("response_format.json_schema.schema"); schema.Exists() {
+		edits["response_format"] = ""
+		extra = append(extra, `"guided_json": `+schema.Raw)
+	}
+	if len(extra) > 0 {
+		d.remarks = append(d.remarks, "structured output is sent in the fields of vLLM before 0.11")
+	}
 	return extra
 }
 

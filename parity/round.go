@@ -3,6 +3,7 @@ package parity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -20,7 +21,7 @@ type comparison struct {
 
 // compare sends a request to the backends and through the gateway, and again while the responses differ.
 func (r *runner) compare(ctx context.Context, q *request) (*Result, error) {
-	d := document(q)
+	d := document(q, r.haveGuidedFields())
 	c := &comparison{
 		request: q, documented: d, edited: len(d.remarks) > 0,
 		direct: map[string][]observation{}, expected: map[string][]observation{},
@@ -37,6 +38,18 @@ func (r *runner) compare(ctx context.Context, q *request) (*Result, error) {
 	return c.failure(), nil
 }
 
+// haveGuidedFields reports whether the backends are of versions before 0.11, whose structured output has other fields.
+func (r *runner) haveGuidedFields() bool {
+	return !slices.ContainsFunc(r.report.Backends, func(b Backend) bool {
+		var major, minor int
+		n, err := fmt.Sscanf(b.Version, "%d.%d", &major, &minor)
+		return err != nil || n != 2 || major > 0 || minor >= 11
+	})
+}
+
+// lacksField is the remark of a field that the gateway refuses because of the backends' version.
+const lacksField = "the backends' version lacks the field"
+
 // round sends the request once to each backend and once through the gateway. The result is nil if another round is needed.
 func (r *runner) round(ctx context.Context, c *comparison) (*Result, error) {
 	q := c.request
@@ -51,7 +64,7 @@ func (r *runner) round(ctx context.Context, c *comparison) (*Result, error) {
 	case q.Refused:
 		return &Result{Verdict: Different, Remark: "the gateway must refuse it with 400 invalid_request" + describeCode(through)}, nil
 	case q.MayRefuse != "" && refuses(through, q.MayRefuse):
-		return &Result{Verdict: Documented, Remark: "refused by the gateway: invalid_request"}, nil
+		return &Result{Verdict: Documented, Remark: "refused by the gateway: " + lacksField}, nil
 	}
 	if !q.unboundedAsWritten() {
 		if err := r.sendDirect(ctx, c.direct, q.body(r.settings.Checkpoint), q, nil); err != nil {
