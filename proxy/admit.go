@@ -89,11 +89,11 @@ const unlimitedWait = 1<<63 - 1
 func (x *exchange) awaitModel() error {
 	err := x.model.EnsureServable(x.attempts.usable)
 	wait := x.model.ColdWait()
-	if x.keepalive.interval > 0 {
+	if x.delivery.keepalive.interval > 0 {
 		wait = unlimitedWait // until the boot ends: nothing closes the connection
 	}
 	if _, booting := errors.AsType[*fleet.BootingError](err); booting && wait > 0 {
-		x.keepalive.waitingFor(x.bootComment)
+		x.delivery.keepalive.waitingFor(x.bootComment)
 		if full := x.memory.Grow(admission.WaitingCost); full != nil {
 			return bufferFull(full)
 		}
@@ -126,8 +126,8 @@ func (s *Server) acquireSlot(x *exchange) error {
 	began := time.Now()
 	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
 	if err == nil {
-		if x.keepalive.interval > 0 {
-			x.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
+		if x.delivery.keepalive.interval > 0 {
+			x.delivery.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
 		}
 		err = slot.Wait(x.r.Context())
 	}

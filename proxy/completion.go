@@ -32,7 +32,7 @@ func (s *Server) completion(x *exchange) error {
 	if err := s.beginKeepalive(x); err != nil {
 		return err
 	}
-	defer x.keepalive.stop()
+	defer x.delivery.keepalive.stop()
 	if err := x.awaitModel(); err != nil {
 		return err
 	}
@@ -58,9 +58,9 @@ func (s *Server) serve(x *exchange) error {
 	}
 	x.startCounting()
 	defer x.stopCounting()
-	x.keepalive.waitingFor(waitingForFirstEvent)
+	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	response, err := s.forward(x)
-	x.keepalive.stop()
+	x.delivery.keepalive.stop()
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,6 @@ type exchange struct {
 	attempts    attempts
 	charge      charge
 	delivery    delivery
-	keepalive   keepalive
 	timings     timings
 }
 
@@ -86,6 +85,7 @@ type delivery struct {
 	code          apierr.Code // empty on success
 	failure       error       // the error sent to the client, with its cause
 	deadlineSetAt time.Time   // when the write deadline was last moved
+	keepalive     keepalive   // comments while a stream waits
 }
 
 // timings are the times that headers, the log and the ledger report.

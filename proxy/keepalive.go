@@ -55,7 +55,7 @@ func (s *Server) beginKeepalive(x *exchange) error {
 	x.delivery.status, x.delivery.streaming = http.StatusOK, true
 	x.extendWriteDeadline()
 	x.w.WriteHeader(http.StatusOK)
-	k := &x.keepalive
+	k := &x.delivery.keepalive
 	k.interval, k.known = interval, h.Clone()
 	if http.NewResponseController(x.w).Flush() != nil {
 		return errClientGone
@@ -109,7 +109,7 @@ func (k *keepalive) stop() {
 
 // lateHeaders returns the headers that were not known when the header was sent, as comments; nil without keepalive.
 func (s *Server) lateHeaders(x *exchange, e *apierr.Error) []byte {
-	if x.keepalive.interval == 0 || x.charge.stream != nil {
+	if x.delivery.keepalive.interval == 0 || x.charge.stream != nil {
 		return nil
 	}
 	h := x.w.Header()
@@ -121,7 +121,7 @@ func (s *Server) lateHeaders(x *exchange, e *apierr.Error) []byte {
 	}
 	var comments bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(h)) {
-		if _, sent := x.keepalive.known[name]; !sent {
+		if _, sent := x.delivery.keepalive.known[name]; !sent {
 			fmt.Fprintf(&comments, ": %s %s\n", strings.ToLower(strings.TrimPrefix(name, "X-Acs-")), h.Get(name))
 		}
 	}

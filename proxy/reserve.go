@@ -65,7 +65,7 @@ func (x *exchange) demand() budget.Demand {
 func (s *Server) reserve(x *exchange) (err error) {
 	r := x.request
 	began := time.Now()
-	x.keepalive.waitingFor(waitingForBudget)
+	x.delivery.keepalive.waitingFor(waitingForBudget)
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
 	}, x.demand(), requester{x})
