@@ -162,8 +162,8 @@ func checkServed(ctx context.Context, part string, m *fleet.Model, b *fleet.Back
 		served = append(served, entry.Str)
 		if entry.Str == m.Checkpoint() {
 			if length := b.MaxModelLen(); length > 0 && length < m.MaxModelLen() {
-				return finding{part, checkWarning, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
-					"longer requests fail with the backend's error", m.Checkpoint(), length, m.MaxModelLen())}
+				return finding{part, checkFailed, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
+					"vLLM lowers max_tokens of longer requests without saying so, or fails", m.Checkpoint(), length, m.MaxModelLen())}
 			}
 			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s",
 				m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
@@ -208,8 +208,8 @@ func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding
 	defer cancel()
 	_, err := b.CountTokens(ctx, "a", true)
 	if err != nil {
-		detail := "/tokenize does not answer, so vLLM and not the gateway checks prompts that may be too long: " + err.Error()
-		return []finding{{part, checkWarning, detail}}
+		detail := "/tokenize does not answer, so prompts cannot be counted: " + err.Error()
+		return []finding{{part, checkFailed, detail}}
 	}
 	return nil
 }

@@ -14,7 +14,12 @@ import (
 )
 
 func newDatabase() *cobra.Command {
-	cmd := &cobra.Command{Use: "database", Short: "Check the rollups of the ledger, and rebuild them"}
+	cmd := &cobra.Command{
+		Use:   "database",
+		Short: "Check the rollups of the ledger, and rebuild them",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
 	cmd.AddCommand(newDatabaseCheck())
 	return cmd
 }

@@ -115,12 +115,12 @@ func TestCheckWarnsIfTheVLLMVersionLogsPrompts(t *testing.T) {
 	}
 }
 
-func TestCheckWarnsIfTheContextExceedsTheBackends(t *testing.T) {
+func TestCheckFailsIfTheContextExceedsTheBackends(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{MaxModelLen: 4096})
 	longer := strings.Replace(modelConfig("m", mock.URL()), "{id: m,", "{id: m, max_model_len: 8192,", 1)
 	stdout, _, code := runCommand(t, "check", "--config", newEnvironment(t, settings{models: longer}).config)
-	if line := lineContaining(stdout, "4096"); code != 0 || !strings.Contains(line, "warning") || !strings.Contains(line, "8192") {
-		t.Errorf("exit code %d, want 0 and a warning with both lengths:\n%s", code, stdout)
+	if line := lineContaining(stdout, "4096"); code != 1 || !strings.Contains(line, "failed") || !strings.Contains(line, "8192") {
+		t.Errorf("exit code %d, want 1 and a failure with both lengths:\n%s", code, stdout)
 	}
 }
 

@@ -164,6 +164,9 @@ func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
 	l := newLaunchedModel(t, 0)
 	env := newEnvironment(t, settings{models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
 	g := env.serve()
+	if timing := g.complete(smallRequest).header.Get("Server-Timing"); !strings.HasPrefix(timing, "boot;dur=") {
+		t.Errorf("Server-Timing of a request that waited for a boot is %q, want it to begin with boot", timing)
+	}
 	for round := range 4 {
 		var wg sync.WaitGroup
 		for i := range 6 {

@@ -164,10 +164,15 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 	if !ok {
 		return apierr.UnknownModel(id, nil, "")
 	}
-	if err := m.Warm("requested at the console"); err != nil {
-		return apierr.Unreachable(fmt.Sprintf("%s: %v", id, err), 0, err)
+	err := m.Warm("requested at the console")
+	if err == nil {
+		return nil
 	}
-	return nil
+	if answer := m.APIError(err); !errors.Is(answer, err) {
+		return answer
+	}
+	// Users may not see the launch command, which the error may name.
+	return apierr.Unreachable(id+" could not be started", 0, err)
 }
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.

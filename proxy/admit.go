@@ -128,7 +128,9 @@ func (x *exchange) awaitModel() error {
 		defer x.memory.Shrink(admission.WaitingCost)
 		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
 		defer cancel()
+		began := time.Now()
 		err = x.model.AwaitBoot(ctx, x.attempts.usable)
+		x.timings.booting = time.Since(began)
 	}
 	if err != nil {
 		return x.unavailable(err)

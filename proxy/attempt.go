@@ -51,11 +51,13 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 		if response != nil {
 			return response, nil
 		}
-		last = outcome
-		if last.Class == breaker.ClientGone {
+		if outcome.Class == breaker.ClientGone {
 			return nil, x.cancelErr()
 		}
-		retry := last.Class.Retry()
+		if x.attempts.count == 1 || outcome.Class != breaker.Busy { // a busy backend does not hide the failure of another
+			last = outcome
+		}
+		retry := outcome.Class.Retry()
 		if retry == breaker.RetryNever || retry == breaker.RetryElsewhereOnce && once {
 			break
 		}

@@ -161,6 +161,18 @@ func TestBusyBackendsDoNotCountAndEndAsOverloaded(t *testing.T) {
 	}
 }
 
+// Overloaded is for backends that are all busy: a busy one does not hide the failure of another, whatever their order.
+func TestBusyBackendDoesNotHideTheFailureOfAnother(t *testing.T) {
+	busy := startBackend(t, respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`))
+	failing := startBackend(t, respond(404, "application/json", `{"error":{"message":"no such model","code":404}}`))
+	for range 4 { // the first attempt is at either
+		h := newHarness(t, nil, busy, failing)
+		if got := h.complete(plainRequest); got.status != 502 || !strings.Contains(got.body, `"code":"upstream_server_error"`) {
+			t.Errorf("got %d %s, want 502 upstream_server_error", got.status, got.body)
+		}
+	}
+}
+
 // vLLM's param is kept if it names a field that the client sent.
 func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
 	for param, want := range map[string]string{

@@ -91,6 +91,7 @@ type delivery struct {
 // timings are the times that headers, the log and the ledger report.
 type timings struct {
 	arrived    time.Time
+	booting    time.Duration // waiting for the model's boot
 	queued     time.Duration // waiting for a slot and for reservations of others
 	sent       time.Time     // when the last attempt began
 	upstream   time.Duration // from there to the failure, the whole response or the first event

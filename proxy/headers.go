@@ -44,7 +44,11 @@ func (s *Server) setBudgetHeaders(x *exchange) {
 
 // header returns the Server-Timing header, in milliseconds.
 func (t *timings) header() string {
-	return "queue;dur=" + milliseconds(t.queued) + ", upstream;dur=" + milliseconds(t.upstream)
+	header := "queue;dur=" + milliseconds(t.queued) + ", upstream;dur=" + milliseconds(t.upstream)
+	if t.booting > 0 {
+		header = "boot;dur=" + milliseconds(t.booting) + ", " + header
+	}
+	return header
 }
 
 func milliseconds(d time.Duration) string {

@@ -57,6 +57,7 @@ func TestInvalidPlainResponseIsRefused(t *testing.T) {
 		"an array":                respond(http.StatusOK, "application/json", "[]"),
 		"no choices":              respond(http.StatusOK, "application/json", "{}"),
 		"aborted":                 respond(http.StatusOK, "application/json", `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`),
+		"ended by an error":       respond(http.StatusOK, "application/json", `{"choices":[{"index":0,"text":"a","finish_reason":"error"}]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil, startBackend(t, backend))

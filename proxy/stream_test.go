@@ -132,6 +132,7 @@ func TestStreamNeverEndsAmbiguously(t *testing.T) {
 		{"the end is inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
 		{"[DONE] without a finish", respondStream(begun, doneEvent), "upstream_server_error"},
 		{"a choice is aborted", respondStream(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
+		{"a choice ends in an error", respondStream(begun, event(0, "", `"error"`), doneEvent), "upstream_server_error"},
 		{"an error event", respondStream(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
 		{"a dead engine, reported as client error 400", respondStream(begun, fmt.Sprintf(vllmError, "EngineCore encountered an issue. See stack trace (above) for the root cause.")), "vllm_engine_dead"},
 		{"out of memory", respondStream(begun, "data: {\"error\": {\"object\": \"error\", \"message\": \"CUDA out of memory. Tried to allocate\", \"code\": 500}}\n\n"), "vllm_oom"},

@@ -288,3 +288,17 @@ func TestErrorsOfReadingAndWritingAreReturned(t *testing.T) {
 		}
 	}
 }
+
+// Clients choose the user tag, which must not move the cursor of a terminal or look like another row.
+func TestTableShowsControlCharactersAsEscapes(t *testing.T) {
+	var out bytes.Buffer
+	table := report.NewTable(&out, []string{"user", "requests"})
+	table.Row([]string{"\x1b[31mred\nline\u202e", "1"})
+	table.Row([]string{"naïve \"ü\" 日本", "2"})
+	if err := table.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, `\x1b[31mred\nline\u202e`) || !strings.Contains(got, `naïve "ü" 日本`) || strings.Count(got, "\n") != 3 {
+		t.Errorf("got %q, want escapes for control characters only", got)
+	}
+}

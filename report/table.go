@@ -4,7 +4,10 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -29,9 +32,15 @@ func NewTable(out io.Writer, headings []string) *Table {
 	return t
 }
 
-// Row adds a row, with as many cells as there are headings. Flush returns the error of printing it.
+// Row adds a row, with as many cells as there are headings, whose control characters are shown as escapes. Flush returns
+// the error of printing it.
 func (t *Table) Row(cells []string) {
+	cells = slices.Clone(cells)
 	for i, cell := range cells {
+		if strings.ContainsFunc(cell, isHidden) {
+			cell = strings.Trim(strconv.QuoteToGraphic(cell), `"`)
+			cells[i] = cell
+		}
 		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell))
 	}
 	if t.printing {
@@ -42,6 +51,9 @@ func (t *Table) Row(cells []string) {
 		t.printMeasured()
 	}
 }
+
+// isHidden reports whether a terminal would act upon the character instead of showing it. User tags may contain any.
+func isHidden(r rune) bool { return !unicode.IsGraphic(r) }
 
 func (t *Table) printMeasured() {
 	for _, cells := range t.measured {

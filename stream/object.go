@@ -146,7 +146,7 @@ func (o *Object) IsError() bool {
 // NumChoices returns the number of choices in the object.
 func (o *Object) NumChoices() int { return len(o.choices) }
 
-// Aborted reports whether vLLM has aborted one of the choices, which it does with status 200.
+// Aborted reports whether vLLM has aborted one of the choices, or failed at it, which it does with status 200.
 func (o *Object) Aborted() bool {
 	for i := range o.choices {
 		if o.choices[i].aborted() {
@@ -194,8 +194,10 @@ func (o *Object) ChoiceUsage() []ChoiceUsage {
 }
 
 func (c *choice) finished() bool { return len(c.finishReason) > 0 && c.finishReason[0] == '"' }
-func (c *choice) aborted() bool  { return string(c.finishReason) == `"abort"` }
-func (c *choice) hasText() bool  { return len(c.text) > len(`""`) && c.text[0] == '"' }
+func (c *choice) aborted() bool {
+	return string(c.finishReason) == `"abort"` || string(c.finishReason) == `"error"`
+}
+func (c *choice) hasText() bool { return len(c.text) > len(`""`) && c.text[0] == '"' }
 
 // unquoted returns the text with its escapes, without its quotes.
 func (c *choice) unquoted() []byte {

@@ -30,7 +30,7 @@ type FailureKind uint8
 const (
 	// ErrorEvent is an error that vLLM reported in an event.
 	ErrorEvent FailureKind = iota
-	// Aborted is a choice that vLLM aborted, as it does when it shuts down.
+	// Aborted is a choice that vLLM aborted, as it does when it shuts down, or failed at.
 	Aborted
 	// Malformed is an event that is not one of vLLM's.
 	Malformed
