@@ -86,7 +86,7 @@ func RoutingError(c echo.Context, err error) error {
 const completionsOnly = "these are base models, so text goes to POST /v1/completions"
 
 // alternatives maps paths of the OpenAI API that are not served to what to use instead.
-var alternatives = map[string]string{
+var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no secret
 	"completions":          "the path is /v1/completions, without a slash at its end",
 	"tokenize":             "the path is /v1/tokenize, without a slash at its end",
 	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
