@@ -164,6 +164,32 @@ func (m *Model) EnsureServable(f Filter) error {
 	return breakersOpen(suitable)
 }
 
+// CheckServable returns nil if EnsureServable would return nil or start the model, and otherwise its error. It starts nothing.
+func (m *Model) CheckServable(f Filter) error {
+	suitable := m.suitable(f)
+	if len(suitable) == 0 {
+		return ErrUnsuitable
+	}
+	var failed *BootFailedError
+	for _, b := range suitable {
+		state, _ := b.State()
+		if state == Starting || (state == Ready && b.Breaker() != breaker.Open) {
+			return nil
+		}
+	}
+	for _, b := range suitable {
+		if err := b.cooldownError(); err != nil {
+			failed = err
+		} else if b.startable() {
+			return nil
+		}
+	}
+	if failed != nil {
+		return failed
+	}
+	return breakersOpen(suitable)
+}
+
 // ColdWait returns how long a request may wait for a boot; 0 means that it does not wait.
 func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 

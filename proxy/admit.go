@@ -50,6 +50,29 @@ func Payer(i *identity.Principal) budget.Payer {
 	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
 }
 
+// bodyRules parses and validates a body by the rules of an endpoint. Its error is an API error, or that of the memory.
+type bodyRules func(x *exchange, body []byte) (*validate.Request, error)
+
+// readRequest takes the first steps of every endpoint with a body: it authenticates the request, reads and validates its
+// body and finds the model. The caller must release x.memory.
+func (s *Server) readRequest(x *exchange, rules bodyRules) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	if err := s.parse(x, body, rules); err != nil {
+		return err
+	}
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
+		return err
+	}
+	return x.checkVersions()
+}
+
 // largeBody is the size, in bytes, from which bodies are parsed a few at a time: parsing takes milliseconds for each
 // megabyte, which small requests would otherwise wait for.
 const largeBody = 256 << 10
@@ -58,20 +81,25 @@ const largeBody = 256 << 10
 func maxLargeParses() int64 { return max(1, int64(runtime.GOMAXPROCS(0)/2)) }
 
 // parse parses and validates the body.
-func (s *Server) parse(x *exchange, body []byte) (err error) {
+func (s *Server) parse(x *exchange, body []byte, rules bodyRules) (err error) {
 	if len(body) >= largeBody {
 		if err := s.largeParses.Acquire(x.r.Context(), 1); err != nil {
 			return x.cancelErr()
 		}
 		defer s.largeParses.Release(1)
 	}
-	x.request, err = validate.Completion(body, validate.Limits{
-		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
-	})
+	x.request, err = rules(x, body)
 	if errors.Is(err, admission.ErrFull) {
 		return bufferFull(err)
 	}
 	return err
+}
+
+// validateCompletion are the rules of a completion.
+func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request, error) {
+	return validate.Completion(body, validate.Limits{ //nolint:wrapcheck // an API error, or that of the memory
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
+	})
 }
 
 func (s *Server) maxLogprobs(model string) int {

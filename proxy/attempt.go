@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"basegate/admission"
@@ -29,8 +30,8 @@ var errTimeout = errors.New("the backend was silent for too long")
 
 // forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
 // of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
-// far as possible before any of it is sent to the client; the caller must close it.
-func (s *Server) forward(x *exchange) (*response, error) {
+// far as possible before any of it is sent to the client; the caller must close it. send makes one attempt.
+func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	var last breaker.Outcome
 	once := false // a RetryElsewhereOnce has been used
 	for x.attempts.count < x.settings.Attempts {
@@ -46,7 +47,7 @@ func (s *Server) forward(x *exchange) (*response, error) {
 			lease.Release()
 			return nil, err
 		}
-		response, outcome := s.attempt(x, lease)
+		response, outcome := s.attempt(x, lease, send)
 		if response != nil {
 			return response, nil
 		}
@@ -97,9 +98,12 @@ func (x *exchange) backOff(lease *fleet.Lease) error {
 	}
 }
 
+// sender sends the request to the backend of p and receives the response that p then holds.
+type sender func(s *Server, x *exchange, p *response) breaker.Outcome
+
 // attempt sends the request to one backend. It returns a response, or the outcome that says why there is none; in that
 // case nothing has been sent to the client.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Outcome) {
+func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*response, breaker.Outcome) {
 	p := &response{lease: lease}
 	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
 	p.watchdog.start(x.settings.FirstByteTimeout, p.cancel)
@@ -111,8 +115,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	}()
 	x.attempts.backend, x.attempts.working = lease.Backend, true
 	x.timings.sent = time.Now()
-	x.reservation.SetBackend(lease.Name)
-	outcome := s.exchangeWith(x, p)
+	outcome := send(s, x, p)
 	if outcome.Class == breaker.Success && x.request.Stream {
 		lease.Begin()
 		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
@@ -133,13 +136,16 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 		x.timings.upstream = time.Since(x.timings.sent)
 		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
 	}
-	lease.Report(outcome.Class, x.attempts.failedAt(lease.Backend))
+	if x.reservation != nil || tokenizerFault(outcome) { // a call of the tokenizer has no reservation
+		lease.Report(outcome.Class, x.attempts.failedAt(lease.Backend))
+	}
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
-// exchangeWith sends the request and receives what must be known before any of the response is sent to the client: the
+// complete is the sender of a completion. It receives what must be known before any of the response is sent to the client: the
 // whole of a plain response, the first event of a stream.
-func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
+func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
+	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
 	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil
 	if x.reservation.Clamped() {
@@ -147,7 +153,7 @@ func (s *Server) exchangeWith(x *exchange, p *response) breaker.Outcome {
 	}
 	p.bestOf = edits.BestOf
 	var err error
-	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, x.request.Upstream(edits)) //nolint:bodyclose // by close
+	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, p.lease.CompletionsURL(), x.request.Upstream(edits)) //nolint:bodyclose // by close
 	switch {
 	case err != nil:
 		return p.noResponse(x, err)
@@ -189,9 +195,9 @@ func (p *response) close() {
 	p.lease.Release()
 }
 
-func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, body validate.Body) (*http.Response, error) {
+func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, address *url.URL, body validate.Body) (*http.Response, error) {
 	req := &http.Request{
-		Method: http.MethodPost, URL: b.CompletionsURL(), Host: b.CompletionsURL().Host,
+		Method: http.MethodPost, URL: address, Host: address.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}

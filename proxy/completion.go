@@ -5,22 +5,8 @@ import apierr "basegate/errors"
 // completion serves POST /v1/completions. Its steps are in the order that the HTTP contract defines: the first one that
 // fails decides the response.
 func (s *Server) completion(x *exchange) error {
-	if err := s.authenticate(x); err != nil {
-		return err
-	}
-	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
 	defer x.memory.Release()
-	body, err := x.readBody()
-	if err != nil {
-		return err
-	}
-	if err := s.parse(x, body); err != nil {
-		return err
-	}
-	if x.model, err = s.findModel(x, x.request.Model); err != nil {
-		return err
-	}
-	if err := x.checkVersions(); err != nil {
+	if err := s.readRequest(x, s.validateCompletion); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
@@ -59,7 +45,7 @@ func (s *Server) serve(x *exchange) error {
 	x.startCounting()
 	defer x.stopCounting()
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
-	response, err := s.forward(x)
+	response, err := s.forward(x, (*Server).complete)
 	x.delivery.keepalive.stop()
 	if err != nil {
 		return err

@@ -45,6 +45,7 @@ type Server struct {
 	keys      *identity.Keys
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
+	estimates *admission.Queue // the slots of estimates; their memory is counted in queue
 	ledger    *budget.Ledger
 	transport http.RoundTripper
 	log       *zap.Logger
@@ -74,7 +75,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage,
-		metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
+		estimates: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

@@ -76,6 +76,11 @@ func (s *Server) reserve(x *exchange) (err error) {
 		}
 		return nil
 	}
+	return x.reserveErr(err)
+}
+
+// reserveErr converts an error of the ledger to the API error for the client.
+func (x *exchange) reserveErr(err error) error {
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
 	case isExceeded:

@@ -95,7 +95,7 @@ func (s *Server) sendBody(x *exchange, contentType string, pieces ...[]byte) err
 // send writes part of a stream and flushes it.
 func (x *exchange) send(b []byte) error {
 	x.extendWriteDeadline()
-	if _, err := x.w.Write(b); err != nil { //nolint:gosec // its content type is JSON or events, which no browser renders
+	if _, err := x.w.Write(b); err != nil {
 		return errClientGone
 	}
 	if err := http.NewResponseController(x.w).Flush(); err != nil {

@@ -24,6 +24,9 @@ type route struct {
 var routes = []route{
 	{CompletionsPath, http.MethodPost, (*Server).completion},
 	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
+	{"/v1/tokenize", http.MethodPost, (*Server).tokenize},
+	{"/v1/detokenize", http.MethodPost, (*Server).detokenize},
+	{"/v1/estimate", http.MethodPost, (*Server).estimate},
 	{"/v1/models", http.MethodGet, (*Server).listModels},
 	{"/v1/models/:id", http.MethodGet, (*Server).showModel},
 	{"/v1/key", http.MethodGet, (*Server).showKey},
@@ -83,8 +86,11 @@ func RoutingError(c echo.Context, err error) error {
 const completionsOnly = "these are base models, so text goes to POST /v1/completions"
 
 // alternatives maps paths of the OpenAI API that are not served to what to use instead.
-var alternatives = map[string]string{
+var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no secret
 	"completions":          "the path is /v1/completions, without a slash at its end",
+	"tokenize":             "the path is /v1/tokenize, without a slash at its end",
+	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
+	"estimate":             "the path is /v1/estimate, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",
 	"chat/completions":     "the path has no slash at its end, and chat is not served: " + completionsOnly,
 	"responses":            "the Responses API is not served: " + completionsOnly,

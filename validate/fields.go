@@ -50,10 +50,18 @@ const (
 	fieldCacheSalt
 	fieldResponseFormat
 	fieldStructuredOutputs
-	fieldCount
+	fieldCount // of a completion
 )
 
-// field is a row of the contract's field table.
+// The fields of the tokenizer's endpoints that a completion does not have.
+const (
+	fieldText fieldID = fieldCount + iota
+	fieldReturnTokenStrs
+	fieldTokens
+	allFields
+)
+
+// field is a row of the contract's field tables.
 type field struct {
 	name     string
 	expected string // the values that are valid, for error messages
@@ -62,14 +70,11 @@ type field struct {
 	read func(*parser, *field) error
 }
 
-// fields is the contract's field table: it defines what each field accepts.
-var fields [fieldCount]field
-
-// fieldByName maps the names of fields to their ids.
-var fieldByName map[string]fieldID
+// fields are the contract's field tables: they define what each field accepts.
+var fields [allFields]field
 
 func init() { //nolint:gochecknoinits // the readers refer to the table, so it cannot be initialised in its declaration
-	fields = [fieldCount]field{
+	fields = [allFields]field{
 		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", readModel},
 		fieldPrompt:            {"prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt},
 		fieldMaxTokens:         {"max_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
@@ -107,10 +112,19 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 1024 bytes", readCacheSalt},
 		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, readResponseFormat},
 		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", readStructuredOutputs},
+
+		fieldText:            {"prompt", "a string", readText},
+		fieldReturnTokenStrs: {"return_token_strs", "true or false", boolean(func(r *Request, v bool) { r.returnTokenStrs = v })},
+		fieldTokens:          {"tokens", "an array of token ids (integers from 0 to 2147483647)", readTokens},
 	}
-	fieldByName = make(map[string]fieldID, len(fields))
-	for id, f := range fields {
-		fieldByName[f.name] = fieldID(id)
+	for id := range fieldCount {
+		completion.fields = append(completion.fields, id)
+	}
+	for _, s := range []*schema{completion, tokenize, detokenize} {
+		s.byName = make(map[string]fieldID, len(s.fields))
+		for _, id := range s.fields {
+			s.byName[fields[id].name] = id
+		}
 	}
 }
 

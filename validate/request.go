@@ -51,6 +51,7 @@ type Request struct {
 
 	NoSpecialTokens bool // the tokenizer must add no special tokens to text prompts
 
+	schema           *schema
 	body             []byte
 	members          []member
 	longestPrompt    int64 // tokens of the longest token-id prompt
@@ -58,6 +59,7 @@ type Request struct {
 	includeUsage     span  // of include_usage's value in stream_options; zero if absent
 	continuousUsage  continuousUsage
 	returnTokenIDs   bool
+	returnTokenStrs  bool
 	structured       structuredOutput
 }
 
@@ -71,8 +73,8 @@ type member struct {
 // span is a range of offsets in the body, without its end.
 type span struct{ start, end int }
 
-func newRequest(body []byte) *Request {
-	return &Request{body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
+func newRequest(s *schema, body []byte) *Request {
+	return &Request{schema: s, body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
 }
 
 // find returns the member of a field, or nil if it is absent.
@@ -93,7 +95,7 @@ func (r *Request) has(id fieldID) bool {
 
 // Has reports whether the client sent a field with this name that is not null.
 func (r *Request) Has(name string) bool {
-	id, known := fieldByName[name]
+	id, known := r.schema.byName[name]
 	return known && r.has(id)
 }
 
@@ -221,12 +223,20 @@ func (r *Request) logprobsOf(id fieldID) int {
 	return Absent
 }
 
-// checkFieldSet returns an error if a required field is missing or two fields conflict.
-func (r *Request) checkFieldSet() error {
-	for _, id := range []fieldID{fieldModel, fieldPrompt} {
+// checkRequired returns an error if a required field is missing.
+func (r *Request) checkRequired() error {
+	for _, id := range r.schema.required {
 		if r.find(id) == nil {
 			return apierr.InvalidField(fields[id].name, fmt.Sprintf("%s is missing; expected %s", fields[id].name, fields[id].expected))
 		}
+	}
+	return nil
+}
+
+// checkFieldSet returns an error if a required field of a completion is missing or two fields conflict.
+func (r *Request) checkFieldSet() error {
+	if err := r.checkRequired(); err != nil {
+		return err
 	}
 	for _, c := range conflicts {
 		if c.found(r) {

@@ -5,7 +5,7 @@ import (
 	"basegate/internal/suggest"
 )
 
-// refusedFields are the fields that some version of vLLM has and this gateway does not take, each with the field to use
+// refusedFields are the fields of a completion that some version of vLLM has and this gateway does not take, each with the field to use
 // in its place, if there is one of the same meaning.
 var refusedFields = map[string]string{
 	"ec_transfer_params":          "",
@@ -40,29 +40,29 @@ var refusedFields = map[string]string{
 // foreignFields are fields of other servers that are one typo from a field of another meaning.
 var foreignFields = map[string]bool{"top_a": true}
 
-// unknownField returns the error for a name that is not in the field table.
-func unknownField(name []byte) error {
-	if instead, refused := refusedFields[string(name)]; refused {
+// unknownField returns the error for a name that is not a field of the schema.
+func (s *schema) unknownField(name []byte) error {
+	if instead, refused := s.refused[string(name)]; refused {
 		return apierr.UnsupportedField(string(name), instead)
 	}
-	return apierr.UnknownField(string(name), suggestField(name))
+	return apierr.UnknownField(string(name), s.suggestField(name))
 }
 
 // maxMisspelt limits the names for which a suggestion is looked for, in bytes. No field's name is nearly as long.
 const maxMisspelt = 40
 
 // suggestField returns the field that an unknown name probably means, or "" if none is within one or two typos.
-func suggestField(name []byte) string {
+func (s *schema) suggestField(name []byte) string {
 	if len(name) > maxMisspelt || foreignFields[string(name)] {
 		return ""
 	}
-	return suggest.Nearest(string(name), fieldNames, func(field string) int { return min(2, len(field)/3) })
+	return suggest.Nearest(string(name), s.fieldNames, func(field string) int { return min(2, len(field)/3) })
 }
 
-// fieldNames iterates over the names of all fields.
-func fieldNames(yield func(string) bool) {
-	for i := range fields {
-		if !yield(fields[i].name) {
+// fieldNames iterates over the names of the schema's fields.
+func (s *schema) fieldNames(yield func(string) bool) {
+	for _, id := range s.fields {
+		if !yield(fields[id].name) {
 			return
 		}
 	}

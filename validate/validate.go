@@ -1,5 +1,5 @@
-// Package validate parses and validates the body of a completion request in a single pass. The body must be one
-// unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
+// Package validate parses and validates the body of a request in a single pass: of a completion, or of the tokenizer's
+// endpoints. The body must be one unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
 // the few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own
 // bytes.
 //
@@ -52,7 +52,7 @@ type Memory interface {
 func Completion(body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
-	p.reset(body, limits.Memory)
+	p.reset(completion, body, limits.Memory)
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -71,6 +71,7 @@ func Completion(body []byte, limits Limits) (*Request, error) {
 type parser struct {
 	decoder  *jsontext.Decoder
 	source   bytes.Buffer
+	schema   *schema
 	body     []byte
 	scratch  []byte  // an unescaped name
 	tokenIDs []int64 // of logit_bias
@@ -95,11 +96,11 @@ var decoderOptions = jsontext.AllowDuplicateNames(true)
 
 var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
 
-func (p *parser) reset(body []byte, memory Memory) {
-	p.body, p.memory = body, memory
+func (p *parser) reset(s *schema, body []byte, memory Memory) {
+	p.schema, p.body, p.memory = s, body, memory
 	p.source = *bytes.NewBuffer(body) // the decoder reads a *bytes.Buffer in place, without a copy
 	p.decoder.Reset(&p.source, decoderOptions)
-	p.request = newRequest(body)
+	p.request = newRequest(s, body)
 	p.request.members = p.members[:0]
 	p.failure = nil
 }
@@ -111,7 +112,7 @@ func (p *parser) release() {
 	if p.grown > 0 {
 		p.memory.Shrink(p.grown)
 	}
-	p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, 0
+	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
 	if cap(p.scratch) > maxPooled {
 		p.scratch = nil
 	}
@@ -137,7 +138,7 @@ func (p *parser) parse() error {
 		return p.syntaxError(err)
 	}
 	if opening.Kind() != '{' {
-		return apierr.MalformedJSON(int64(start), "the body is not a JSON object: send {\"model\": …, \"prompt\": …}")
+		return apierr.MalformedJSON(int64(start), "the body is not a JSON object: send "+p.schema.example)
 	}
 	err = p.readMembers()
 	if errors.Is(err, errInvalid) {
@@ -177,9 +178,9 @@ func (p *parser) readMember() error {
 	}
 	m := member{name: int(p.decoder.InputOffset()) - len(raw)}
 	name := p.unquote(raw)
-	id, known := fieldByName[string(name)]
+	id, known := p.schema.byName[string(name)]
 	if !known {
-		return p.fail(unknownField(name))
+		return p.fail(p.schema.unknownField(name))
 	}
 	if p.request.find(id) != nil {
 		return p.duplicate(fields[id].name)
@@ -218,7 +219,7 @@ func (p *parser) skipRest() error {
 		if err != nil {
 			return err
 		}
-		if err := p.readTag(fieldByName[string(p.unquote(raw))]); err != nil {
+		if err := p.readTag(p.schema.byName[string(p.unquote(raw))]); err != nil {
 			return err
 		}
 	}
@@ -245,7 +246,7 @@ func (p *parser) readNull(id fieldID) error {
 	if err := p.skipValue(); err != nil {
 		return err
 	}
-	if id == fieldModel || id == fieldPrompt {
+	if slices.Contains(p.schema.required, id) {
 		return p.invalid(&fields[id], "null")
 	}
 	return nil

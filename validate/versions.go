@@ -59,6 +59,7 @@ var laterFields = []struct {
 	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 11}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
 	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
 	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},
+	{fieldReturnTokenStrs, "return_token_strs", Version{Minor: 9}, func(r *Request) bool { return r.returnTokenStrs }},
 	{fieldStructuredOutputs, "structured_outputs.disable_any_whitespace", SinceStructuredOutputs, func(r *Request) bool { return r.structured.disablesWhitespace }},
 }
 

@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"errors"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	apierr "basegate/errors"
+	"basegate/fleet"
+)
+
+// estimateObject is the response to POST /v1/estimate. Counts are in tokens.
+type estimateObject struct {
+	Object        string     `json:"object"`
+	Model         string     `json:"model"`
+	PromptTokens  int64      `json:"prompt_tokens"`
+	Completion    int64      `json:"max_completion_tokens"` // of all completions, as requested
+	Total         int64      `json:"total_tokens"`
+	Fits          bool       `json:"fits"`       // every cap leaves room for Total
+	LimitedBy     *limitedBy `json:"limited_by"` // null if it fits
+	MaxTokens     int64      `json:"applied_max_tokens"`
+	ModelStatus   string     `json:"model_status"`
+	BootEstimate  *int64     `json:"boot_estimate_seconds"` // null if the model is warm; 0 if unknown
+	QueuePosition int        `json:"queue_position"`        // 0: it would have a slot at once
+}
+
+// limitedBy is the cap that lowers max_tokens.
+type limitedBy struct {
+	Scope     budget.Scope  `json:"scope"`
+	Window    budget.Window `json:"window"`
+	Meter     budget.Meter  `json:"meter"`
+	Remaining int64         `json:"remaining"` // reservations do not reduce it
+	ResetsAt  time.Time     `json:"resets_at"`
+}
+
+// estimate serves POST /v1/estimate: it judges the body of a completion in the order of a completion, and sends it to no
+// backend. A model that a completion would start is no reason to refuse.
+func (s *Server) estimate(x *exchange) error {
+	defer x.memory.Release()
+	if err := s.readRequest(x, s.validateCompletion); err != nil {
+		return err
+	}
+	if err := s.checkBudget(x); err != nil {
+		return err
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := x.model.CheckServable(x.attempts.usable); err != nil {
+		return x.unavailable(err)
+	}
+	estimate, err := s.estimateCost(x)
+	if err != nil {
+		return err
+	}
+	return s.sendJSON(x, s.newEstimateObject(x, estimate))
+}
+
+// estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each key
+// like requests, by slots of their own.
+func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
+	slot, err := s.estimates.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return budget.Estimate{}, bufferFull(err)
+	case err != nil:
+		return budget.Estimate{}, x.cancelErr()
+	}
+	defer slot.Release()
+	if err := x.checkLength(); err != nil {
+		return budget.Estimate{}, err
+	}
+	uncounted := x.countPrompt(x.r.Context())
+	switch {
+	case x.cancelled():
+		return budget.Estimate{}, x.cancelErr()
+	case errors.Is(uncounted, admission.ErrFull):
+		return budget.Estimate{}, bufferFull(uncounted)
+	}
+	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
+	switch {
+	case err != nil:
+		return estimate, x.reserveErr(err)
+	case estimate.LimitedBy == nil:
+		return estimate, nil
+	case uncounted != nil && x.model.Status() == fleet.StatusWarm: // a completion would have to count too
+		return estimate, x.uncountable(uncounted)
+	case uncounted == nil && estimate.Refused != nil:
+		return estimate, budgetExceeded(estimate.Refused)
+	default: // no refusal rests on the upper bound of a prompt that cannot be counted before the model has started
+		return estimate, nil
+	}
+}
+
+func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObject {
+	o := estimateObject{
+		Object: "estimate", Model: x.model.ID(),
+		PromptTokens: x.prompt.tokens, Completion: e.Output,
+		Fits: e.LimitedBy == nil, MaxTokens: e.MaxTokens, ModelStatus: x.model.Status(), QueuePosition: s.queuePosition(x),
+	}
+	o.Total = o.PromptTokens + o.Completion
+	if c := e.LimitedBy; c != nil {
+		o.LimitedBy = &limitedBy{c.Scope, c.Window, c.Meter, c.Remaining, c.ResetsAt}
+	}
+	if o.ModelStatus != fleet.StatusWarm {
+		seconds := apierr.Seconds(x.model.BootEstimate())
+		o.BootEstimate = &seconds
+	}
+	return o
+}
+
+// queuePosition returns the place that the request would have in its key's queue; 0 if it would have a slot at once.
+func (s *Server) queuePosition(x *exchange) int {
+	stats := s.queue.KeyStats(x.caller.identity.KeyID)
+	if stats.Running < s.Concurrency(&x.caller.identity) {
+		return 0
+	}
+	return stats.Waiting + 1
+}

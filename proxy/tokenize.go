@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"basegate/breaker"
+	"basegate/stream"
+	"basegate/validate"
+)
+
+// errNoResult is the cause of a response of the tokenizer without the member that holds the result.
+var errNoResult = errors.New("the response of the tokenizer has no result")
+
+// tokenizerCall is one of the two endpoints of vLLM's tokenizer.
+type tokenizerCall struct {
+	path     string
+	validate func(body []byte, memory validate.Memory) (*validate.Request, error)
+	result   string        // the member of the response that holds the result
+	kind     jsontext.Kind // of its value
+}
+
+var (
+	tokenizeCall   = &tokenizerCall{"/tokenize", validate.Tokenize, "tokens", '['}
+	detokenizeCall = &tokenizerCall{"/detokenize", validate.Detokenize, "prompt", '"'}
+)
+
+// tokenize serves POST /v1/tokenize.
+func (s *Server) tokenize(x *exchange) error { return s.callTokenizer(x, tokenizeCall) }
+
+// detokenize serves POST /v1/detokenize.
+func (s *Server) detokenize(x *exchange) error { return s.callTokenizer(x, detokenizeCall) }
+
+// callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, also for a key whose
+// budget is exhausted.
+func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
+	defer x.memory.Release()
+	if err := s.readRequest(x, call.rules); err != nil {
+		return err
+	}
+	if err := x.awaitModel(); err != nil {
+		return err
+	}
+	if err := s.acquireSlot(x); err != nil {
+		return err
+	}
+	defer x.slot.Release()
+	x.memory.SetRunning()
+	response, err := s.forward(x, call.send)
+	if err != nil {
+		return err
+	}
+	defer response.close()
+	return s.sendBody(x, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
+}
+
+func (c *tokenizerCall) rules(x *exchange, body []byte) (*validate.Request, error) {
+	return c.validate(body, &x.memory)
+}
+
+// send is the sender of the call. It receives the whole response.
+func (c *tokenizerCall) send(s *Server, x *exchange, p *response) breaker.Outcome {
+	var err error
+	upstream := x.request.Upstream(validate.Edits{Model: x.model.Checkpoint()})
+	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, p.lease.URL(c.path), upstream) //nolint:bodyclose // by close
+	switch {
+	case err != nil:
+		return p.noResponse(x, err)
+	case p.StatusCode != http.StatusOK:
+		return p.classifyError(x)
+	}
+	if err := p.plain.read(p.Response, x.settings.MaxAnswerBytes, &x.memory); err != nil {
+		return p.readFailure(x, err)
+	}
+	x.timings.upstream = time.Since(x.timings.sent)
+	return c.check(p.plain.bytes)
+}
+
+// check classifies a body that came with status 200.
+func (c *tokenizerCall) check(body []byte) breaker.Outcome {
+	malformed := func(cause error) breaker.Outcome {
+		return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: cause}
+	}
+	object := stream.NewObject(stream.Limits{})
+	if err := object.Parse(body); err != nil {
+		return malformed(err)
+	}
+	switch {
+	case object.IsError():
+		return breaker.Classify(http.StatusOK, body)
+	case !hasMember(body, c.result, c.kind):
+		return malformed(errNoResult)
+	default:
+		return breaker.Outcome{}
+	}
+}
+
+// hasMember reports whether a JSON object has a member with that name and kind of value. It copies no value: a response can
+// be as large as upstream.max_answer_bytes.
+func hasMember(object []byte, name string, kind jsontext.Kind) bool {
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if opening, err := decoder.ReadToken(); err != nil || opening.Kind() != '{' {
+		return false
+	}
+	for decoder.PeekKind() == '"' {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			return false
+		}
+		if token.String() == name {
+			return decoder.PeekKind() == kind
+		}
+		if decoder.SkipValue() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// tokenizerFault reports whether the outcome of a call of the tokenizer says something about completions of the backend.
+// Success does not, because the tokenizer of a dead engine still responds; nor does a backend without these paths.
+func tokenizerFault(o breaker.Outcome) bool {
+	return o.Class != breaker.Success && o.Status != http.StatusNotFound && o.Status != http.StatusMethodNotAllowed
+}
