@@ -43,7 +43,7 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
 }
 
-// SinceStructuredOutputs is the first version with structured_outputs, and the first whose completions obey a
+// SinceStructuredOutputs is the first version with structured_outputs, and the first whose completions follow a
 // response_format of type json_schema.
 var SinceStructuredOutputs = Version{Minor: 11}
 
