@@ -84,6 +84,9 @@ func TestDownloadsOfAnAccountAreLimitedAndEndIfNotRead(t *testing.T) {
 }
 
 func TestDownloadThatIsNotReadEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	s := newSite(t)
 	s.SetPatience(50 * time.Millisecond)
 	s.addManyRequests(s.account("ada@example.org", false).ID)

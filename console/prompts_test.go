@@ -31,6 +31,9 @@ func TestNoTransactionOfASaveIsLarge(t *testing.T) {
 
 // Saves of several users at the same time do not share a transaction either.
 func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	s := newSite(t)
 	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 100_000) + `"}]}}`
 	var saves sync.WaitGroup
@@ -96,6 +99,9 @@ func TestSaveBeyondTheQuotaIsRefusedWithAReason(t *testing.T) {
 }
 
 func TestSavesTooOftenAreRefusedWithATime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	s := newSite(t)
 	s.prompts.Reload(prompts.Settings{MaxBytesPerAccount: 1 << 40})
 	s.account("ada@example.org", false)

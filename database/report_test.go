@@ -100,6 +100,9 @@ func TestReportSeesOneSnapshot(t *testing.T) {
 
 // Reports that always overlap keep the log from being written back; each is short.
 func TestLogStaysSmallWhileReportsOverlap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	const (
 		limit   = 64 << 20
 		written = 3 * limit

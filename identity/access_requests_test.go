@@ -74,6 +74,9 @@ func TestRequestAccessReturnsADatabaseError(t *testing.T) {
 
 // A client with one network cannot fill the queue, and when many have filled it, the oldest requests stay.
 func TestOpenRequestsAreLimitedByNetworkAndTogether(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	ctx, s := t.Context(), startStoreWithAda(t)
 	send := func(i int, network string) error {
 		r := identity.AccessRequest{Email: fmt.Sprintf("%d@example.org", i), Name: "N", Purpose: "P", Network: network}

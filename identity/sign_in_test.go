@@ -149,6 +149,9 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 }
 
 func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		s := startStoreWithPassword(t)
 		known, err := s.Sessions.SignIn(t.Context(), identity.Credentials{Email: ada, Password: password, Address: "2001:db8:0:ff::2"})

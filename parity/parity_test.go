@@ -108,7 +108,11 @@ func expect(t *testing.T, report *parity.Report, allowed ...parity.Verdict) {
 }
 
 func TestGatewayIsIdenticalToItsBackends(t *testing.T) {
-	for _, version := range []string{"", "0.11.2", "0.8.5"} {
+	versions := []string{"", "0.11.2", "0.8.5"}
+	if testing.Short() {
+		versions = versions[:1]
+	}
+	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			report := run(t, startGateway(t, newMock(version), newMock(version)))
 			expect(t, report, parity.Identical, parity.Documented)
@@ -295,6 +299,9 @@ func (c *tokenCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestBudgetIsNeverExceeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	s := startGateway(t, newMock(""))
 	all := run(t, s)
 	if all.Spent <= 0 || all.Spent > all.Budget {
@@ -315,6 +322,9 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 }
 
 func TestReportShowsNoText(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	s := withFaultyGateway(t, startGateway(t, newMock("")), nil, replace(`"text":"`, `"text":"x`))
 	var out bytes.Buffer
 	report := run(t, s)

@@ -269,6 +269,9 @@ func TestNumberOfPromptsIsLimited(t *testing.T) {
 }
 
 func TestSavesOfAnAccountAreLimitedByTheirSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	f := newFixture(t)
 	f.Reload(prompts.Settings{MaxBytesPerAccount: 1 << 40})
 	large := document("word", 4<<20)
@@ -318,6 +321,9 @@ func TestDeletedTextsAreOverwritten(t *testing.T) {
 
 // The pages of deleted and replaced prompts are used again.
 func TestFileDoesNotGrowWithDeletedPrompts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	f := newFixture(t)
 	size := func() int64 {
 		f.t.Helper()
