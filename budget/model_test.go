@@ -257,7 +257,10 @@ func (c *comparison) settle(i int) {
 
 func TestDecisionsAgreeWithAReferenceModel(t *testing.T) {
 	operations := 1_000_000
-	if testing.Short() || raceDetector {
+	switch {
+	case testing.Short():
+		operations = 10_000
+	case raceDetector:
 		operations = 50_000
 	}
 	for seed := range uint64(4) {
