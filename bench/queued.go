@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// queuedRequests is how many requests queue for the one slot of their key, fewer than the half of 20,000 file descriptors
-// that the gateway takes for clients; queueTimeout limits the wait until all are
+// queuedRequests is how many requests queue for the one slot of their key; queueTimeout limits the wait until all are
 // queued.
 const (
-	queuedRequests = 8_000
+	queuedRequests = 10_000
 	queueTimeout   = 30 * time.Second
 )
 

@@ -116,7 +116,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	files := maxDescriptors()
-	g.public = newListener("public", cfg.Server.Listen, files-files/publicReserve, newPublicServer(baseContext, cfg.Server, public))
+	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server, public))
 	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
 	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
 	return g, nil

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// publicReserve is the part of all file descriptors, as a divisor, that the public listener leaves to others: every
-	// connection of a client may need another one to a backend.
-	publicReserve = 2
+	// publicReserve is how many file descriptors the public listener leaves, for connections to backends and the files
+	// of the database; at most half of all.
+	publicReserve = 1024
 	// adminReserve is what the admin listener leaves; it accepts while the public listener does not.
 	adminReserve = 16
 	// reservePoll is how often a listener looks whether enough file descriptors are free again.
