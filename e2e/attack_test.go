@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -122,16 +121,13 @@ func (u *hostileUser) unread(path string) {
 		return
 	}
 	defer conn.Close()
-	site, err := url.Parse(u.url)
+	req, err := pageRequest(u.url+path, u.browser.Jar)
 	if err != nil {
 		u.t.Error(err)
 		return
 	}
-	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n", path, site.Host)
-	for _, c := range u.browser.Jar.Cookies(site) {
-		fmt.Fprintf(conn, "Cookie: %s=%s\r\n", c.Name, c.Value)
-	}
-	io.WriteString(conn, "Connection: close\r\n\r\n")
+	req.Close = true
+	req.Write(conn)
 	select {
 	case <-u.done:
 	case <-time.After(5 * time.Second):

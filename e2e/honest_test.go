@@ -24,7 +24,7 @@ const (
 	honestDuration = "BASEGATE_HONEST_DURATION"
 )
 
-// honestInterval is the pause between two requests of an honest client.
+// honestInterval is the time between the beginnings of two requests of an honest client.
 const honestInterval = 25 * time.Millisecond
 
 func isHonestClient() bool { return os.Getenv(honestURL) != "" }
@@ -54,7 +54,9 @@ func runHonestClient() (exitCode int) {
 		return 1
 	}
 	var all latencies
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(honestInterval) {
+	tick := time.NewTicker(honestInterval)
+	defer tick.Stop()
+	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
 		began := time.Now()
 		if err := sendHonestRequest(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -25,23 +24,30 @@ const maxLog = 64 << 20
 // openDownload requests a page on a connection of its own, reads the beginning of the response, and reads no further.
 func (g *gateway) openDownload(browser *http.Client, path string) {
 	g.t.Helper()
-	address, err := url.Parse(g.url)
+	req, err := pageRequest(g.url+path, browser.Jar)
 	must(g.t, err)
-	conn, err := net.Dial("tcp", address.Host)
+	conn, err := net.Dial("tcp", req.Host)
 	must(g.t, err)
 	g.t.Cleanup(func() { conn.Close() })
 	must(g.t, conn.(*net.TCPConn).SetReadBuffer(4096))
-	var cookies []string
-	for _, c := range browser.Jar.Cookies(address) {
-		cookies = append(cookies, c.Name+"="+c.Value)
-	}
-	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", path, address.Host, strings.Join(cookies, "; "))
-	must(g.t, err)
+	must(g.t, req.Write(conn))
 	start := make([]byte, len("HTTP/1.1 200"))
 	_, err = conn.Read(start)
 	if err != nil || string(start) != "HTTP/1.1 200" {
 		g.t.Fatalf("a download begins with %q, error %v", start, err)
 	}
+}
+
+// pageRequest returns the request for a page, with the cookies of a browser.
+func pageRequest(address string, jar http.CookieJar) (*http.Request, error) {
+	req, err := http.NewRequest(http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range jar.Cookies(req.URL) {
+		req.AddCookie(c)
+	}
+	return req, nil
 }
 
 // Four downloads that are not read, and sixty clients that load a page of usage again and again, delay neither requests
