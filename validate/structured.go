@@ -21,7 +21,7 @@ type structuredOutput struct {
 }
 
 // maxStructured limits response_format and structured_outputs, in bytes. To find a name that stands twice, all names of
-// the object are kept, which takes several times its size; with this limit it is less than MaxParserMemory.
+// the object are kept, which allocates a multiple of its size: 6 MB for an object of names alone at this limit.
 const maxStructured = 256 << 10
 
 func readCacheSalt(p *parser, f *field) error {
