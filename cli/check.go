@@ -206,10 +206,13 @@ func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.CountTokens(ctx, "a", true)
-	if err != nil {
-		detail := "/tokenize does not answer, so prompts cannot be counted: " + err.Error()
-		return []finding{{part, checkFailed, detail}}
+	switch _, err := b.CountTokens(ctx, "a", true); {
+	case err == nil:
+		return nil
+	case errors.Is(err, fleet.ErrNoTokenizer):
+		return []finding{{part, checkFailed, err.Error() +
+			"; so the bytes of a prompt decide whether it fits, and prompts are refused that would fit"}}
+	default:
+		return []finding{{part, checkFailed, "/tokenize does not answer, so prompts cannot be counted: " + err.Error()}}
 	}
-	return nil
 }

@@ -36,6 +36,13 @@ var exhausted = apierr.Budget{
 	ResetsAt: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
 }
 
+// exhaustedByBytes is exhausted for a prompt that nothing can count.
+var exhaustedByBytes = func() apierr.Budget {
+	b := exhausted
+	b.PromptBound = 104
+	return b
+}()
+
 // examples returns the result of every constructor, with every code that it can have.
 func examples() []example {
 	return []example{
@@ -50,8 +57,10 @@ func examples() []example {
 		{"UnknownModel", apierr.UnknownModel("gpt-4o", []string{"llama-8b", "llama-405b"}, "")},
 		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
 		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
+		{"ContextMayBeTooLong", apierr.ContextMayBeTooLong(8000, 500, 8192)},
 		{"NoChat", apierr.NoChat()},
 		{"BudgetSpent", apierr.BudgetSpent(exhausted)},
+		{"BudgetSpent by the bytes of the prompt", apierr.BudgetSpent(exhaustedByBytes)},
 		{"BadKey", apierr.BadKey(errSecret)},
 		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
 		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
@@ -178,26 +187,28 @@ func TestCodesHaveTheStatusTypeAndRetryAdviceOfTheContract(t *testing.T) {
 // Every error has the same five members first, then its extras in the order of the contract's table.
 func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 	extras := map[string]string{
-		"UnknownField with a suggestion":       "suggestion",
-		"MalformedJSON":                        "offset",
-		"UnknownModel":                         "available",
-		"UnknownModel with a suggestion":       "available suggestion",
-		"ContextTooLong":                       "prompt_tokens max_tokens max_model_len",
-		"MaxTokensTooLarge":                    "prompt_tokens max_tokens max_model_len",
-		"BodyTooLarge":                         "limit_bytes",
-		"Unreachable":                          "attempts",
-		"Unreachable at once":                  "attempts",
-		"BootFailed":                           "attempts",
-		"UpstreamFailed vllm_oom":              "upstream_status attempts",
-		"UpstreamFailed vllm_context_length":   "upstream_status attempts",
-		"UpstreamFailed vllm_engine_dead":      "upstream_status attempts",
-		"UpstreamFailed upstream_server_error": "upstream_status attempts",
-		"UpstreamRefused":                      "upstream_status",
-		"UpstreamRefused without a reason":     "upstream_status",
-		"Booting":                              "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
-		"BreakerOpen":                          "retry_after_seconds",
-		"Overload":                             "retry_after_seconds",
-		"BudgetSpent":                          "scope window meter limit used reserved resets_at",
+		"UnknownField with a suggestion":         "suggestion",
+		"MalformedJSON":                          "offset",
+		"UnknownModel":                           "available",
+		"UnknownModel with a suggestion":         "available suggestion",
+		"ContextTooLong":                         "prompt_tokens max_tokens max_model_len",
+		"ContextMayBeTooLong":                    "prompt_tokens max_tokens max_model_len",
+		"MaxTokensTooLarge":                      "prompt_tokens max_tokens max_model_len",
+		"BodyTooLarge":                           "limit_bytes",
+		"Unreachable":                            "attempts",
+		"Unreachable at once":                    "attempts",
+		"BootFailed":                             "attempts",
+		"UpstreamFailed vllm_oom":                "upstream_status attempts",
+		"UpstreamFailed vllm_context_length":     "upstream_status attempts",
+		"UpstreamFailed vllm_engine_dead":        "upstream_status attempts",
+		"UpstreamFailed upstream_server_error":   "upstream_status attempts",
+		"UpstreamRefused":                        "upstream_status",
+		"UpstreamRefused without a reason":       "upstream_status",
+		"Booting":                                "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
+		"BreakerOpen":                            "retry_after_seconds",
+		"Overload":                               "retry_after_seconds",
+		"BudgetSpent by the bytes of the prompt": "scope window meter limit used reserved resets_at",
+		"BudgetSpent":                            "scope window meter limit used reserved resets_at",
 	}
 	for _, x := range examples() {
 		want := strings.TrimSpace("code message type param request_id " + extras[x.name])

@@ -35,21 +35,13 @@ type Backend struct {
 	inFlight int64
 
 	info        atomic.Pointer[serverInfo]
+	reports     *reports
 	bootTimes   *bootTimes
 	transitions *transitions
 	tasks       *taskGroup
 	clock       func() time.Time
 	probeNow    chan struct{} // requests an immediate probe
 	stopProbes  func()
-}
-
-// serverInfo is what the backend has reported about itself. It is replaced as a whole.
-type serverInfo struct {
-	maxModelLen   int64            // tokens; 0 if vLLM did not report it
-	version       string           // of vLLM; empty if it did not report it
-	vllm          validate.Version // version, parsed
-	specialTokens int64            // tokens that the tokenizer adds to a prompt
-	specialKnown  bool             // specialTokens has been measured
 }
 
 func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
@@ -61,7 +53,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		completionsURL: base.JoinPath("v1/completions"),
 		transport:      f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
-		bootTimes: f.bootTimesOf(m.ID, c.Name), transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
+		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
 		probeNow:   make(chan struct{}, 1),
 		stopProbes: func() {},
 	}
@@ -69,7 +61,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 	b.breaker = breaker.New(b.String(), f.settings.Breaker, func(from, to breaker.State) {
 		b.log.Info("breaker changed", zap.String("from", string(from)), zap.String("to", string(to)))
 	})
-	b.info.Store(&serverInfo{})
+	b.recallReport()
 	b.life = lifecycle{state: Unreachable, reason: "not probed yet", since: b.clock(), lastUsed: b.clock()}
 	if c.Launch != nil {
 		b.life.state, b.life.reason = Stopped, "" // unless the first probe finds it running

@@ -112,7 +112,9 @@ func (b *Backend) transition(e event, reason string) bool {
 		b.life.boot.abort(errBootFailed)
 	case Draining:
 		b.life.drainedFrom = from
-	case Starting, Stopped, Asleep, Unreachable:
+	case Stopped:
+		b.recallReport() // the next boot may run another command
+	case Starting, Asleep, Unreachable:
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.transitions.record(from, next)

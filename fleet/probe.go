@@ -113,6 +113,9 @@ func (b *Backend) isSleeping(ctx context.Context) bool {
 // server runs, so it queries them only if they are unknown or the server may have been restarted.
 func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool) {
 	info := *b.info.Load()
+	if restarted {
+		info.source = sourceOf(b.checkpoint, b.cfg())
+	}
 	for _, m := range models.Array() {
 		if m.Get("id").Str == b.checkpoint {
 			info.maxModelLen = m.Get("max_model_len").Int()
@@ -131,7 +134,7 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 			info.specialTokens, info.specialKnown = max(with-without, 0), true
 		}
 	}
-	b.info.Store(&info)
+	b.recordReport(&info)
 }
 
 // maxResponseBody limits a Response, in bytes.
