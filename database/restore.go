@@ -57,9 +57,11 @@ func RestoreFrom(ctx context.Context, path string, backup io.Reader) (Restored, 
 
 // restore replaces the database at path by a file that fill writes.
 func restore(ctx context.Context, path string, fill func(part string) error) (r Restored, err error) {
-	path, err = resolve(path)
-	if err != nil {
+	if path, err = resolve(path); err != nil {
 		return r, err
+	}
+	if path, err = filepath.Abs(path); err != nil { // for Previous
+		return r, fmt.Errorf("find database: %w", err)
 	}
 	lock, err := Acquire(ctx, path, "restores a backup")
 	if err != nil {
