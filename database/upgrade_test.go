@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -170,5 +171,17 @@ func TestBackupAndRestoreKeepTheSchemaVersion(t *testing.T) {
 	}
 	if contents.Accounts != 2 || contents.Keys != 4 || contents.Requests != 4 || contents.Latest.IsZero() {
 		t.Errorf("got %+v, want 2 accounts, 4 keys, 4 requests and the time of the latest", contents)
+	}
+}
+
+// An operator decides by the schema version in the notes whether a rollback needs a restore.
+func TestChangelogNamesTheSchemaVersion(t *testing.T) {
+	text, err := os.ReadFile("../CHANGELOG.md")
+	must(t, err)
+	named := regexp.MustCompile(`(?s)## Unreleased.*?schema version of the database is (\d+)`).FindSubmatch(text)
+	var newest string
+	must(t, open(t, filepath.Join(t.TempDir(), "new.db")).Read().QueryRow("SELECT max(version_id) FROM goose_db_version").Scan(&newest))
+	if named == nil || string(named[1]) != newest {
+		t.Errorf("the notes of the next version name the schema version %q, want %s", named, newest)
 	}
 }
