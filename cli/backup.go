@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,8 +21,8 @@ func newBackup() *cobra.Command {
 		Use:   "backup FILE",
 		Short: "Copy the database to a new file, also while the gateway runs",
 		Long: "Copy a consistent snapshot of the database to a file that does not exist yet, or to stdout if FILE is -, and\n" +
-			"check the copy. The gateway may keep running, and the database is not migrated. basegate restore FILE puts\n" +
-			"the copy back.",
+			"check the copy. The gateway may keep running, and the database is not migrated. For stdout, the copy takes\n" +
+			"space in $TMPDIR, or beside the database. basegate restore FILE puts the copy back.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			cfg, err := loadConfig(cmd)
@@ -30,7 +33,7 @@ func newBackup() *cobra.Command {
 			var contents database.Contents
 			if to == standardStream {
 				to = "stdout"
-				contents, err = database.BackupTo(cmd.Context(), path, cmd.OutOrStdout())
+				contents, err = database.BackupTo(cmd.Context(), path, cmp.Or(os.Getenv("TMPDIR"), filepath.Dir(path)), cmd.OutOrStdout())
 			} else {
 				contents, err = database.Backup(cmd.Context(), path, to)
 			}

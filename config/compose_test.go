@@ -194,7 +194,7 @@ func TestNoDocumentUsesComposeWithFiles(t *testing.T) {
 	if len(lines) != 2 || lines[0][0] != "COMPOSE_FILE=vllm-compose.yml" || lines[1][0][0] != '#' {
 		t.Fatalf("got %q, want the main file, and a comment with the override", lines)
 	}
-	for _, file := range strings.Split(lines[1][1], ":") {
+	for file := range strings.SplitSeq(lines[1][1], ":") {
 		if _, err := fs.Stat(root, file); err != nil {
 			t.Error(err)
 		}

@@ -1,7 +1,6 @@
 package database
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -45,9 +44,9 @@ func Backup(ctx context.Context, path, to string) (_ Contents, err error) {
 	return contents, nil
 }
 
-// BackupTo is Backup to a writer. The snapshot is a temporary file in $TMPDIR, or beside the database, meanwhile.
-func BackupTo(ctx context.Context, path string, to io.Writer) (_ Contents, err error) {
-	dir, err := os.MkdirTemp(cmp.Or(os.Getenv("TMPDIR"), filepath.Dir(path)), ".backup-")
+// BackupTo is Backup to a writer. Meanwhile, the snapshot is a temporary file in the given folder.
+func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (_ Contents, err error) {
+	dir, err := os.MkdirTemp(temporary, ".backup-")
 	if err != nil {
 		return Contents{}, fmt.Errorf("make folder: %w", err)
 	}

@@ -93,7 +93,7 @@ func TestRestoreReadsTheBackupFromAStream(t *testing.T) {
 		t.Errorf("the restored database has the note %q", got)
 	}
 	var stream bytes.Buffer
-	contents, err := database.BackupTo(t.Context(), path, &stream)
+	contents, err := database.BackupTo(t.Context(), path, t.TempDir(), &stream)
 	must(t, err)
 	if int64(stream.Len()) != contents.Bytes || !strings.HasPrefix(stream.String(), "SQLite format 3\x00") {
 		t.Errorf("a backup to a stream has %d bytes, want the %d of a database", stream.Len(), contents.Bytes)
