@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -126,9 +127,7 @@ func TestLitestreamReplicatesAServingGateway(t *testing.T) {
 	if got := again.complete(smallRequest); got.status != http.StatusOK {
 		t.Errorf("a key of the replica: %d %s", got.status, got.body)
 	}
-	for id, usage := range sendConcurrently(again, 200).usage {
-		done.usage[id] = usage
-	}
+	maps.Copy(done.usage, sendConcurrently(again, 200).usage)
 	l.restoreAll(done, mock.URL())
 }
 
