@@ -184,7 +184,7 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/healthz", "/readyz"} {
+	for _, path := range []string{"/healthz", "/health", "/readyz"} {
 		if got := g.get(g.url, path); doc.Paths.Find(path).Get.Responses.Status(got.status) == nil {
 			t.Errorf("%s: the document lacks the status %d", path, got.status)
 		}

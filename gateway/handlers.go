@@ -66,7 +66,9 @@ const readyTimeout = 2 * time.Second
 
 func (g *Gateway) mountHealth(e *echo.Echo) {
 	methods := []string{http.MethodGet, http.MethodHead}
-	e.Match(methods, "/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	for _, path := range []string{"/healthz", "/health"} { // vLLM's path is the second, which tools for vLLM request
+		e.Match(methods, path, func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	}
 	e.Match(methods, "/readyz", func(c echo.Context) error {
 		if g.proxy.Draining() {
 			return c.String(http.StatusServiceUnavailable, "draining\n")
