@@ -52,6 +52,9 @@ func newCheck() *cobra.Command {
 				return checkHealth(cmd, cfg)
 			}
 			findings := checkConfig(cfg)
+			if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
+				findings = append(findings, finding{"docker", checkWarning, socket + ": " + dockerSocketWarning})
+			}
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {

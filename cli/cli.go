@@ -4,10 +4,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,10 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
+
+// configVariable is the environment variable that sets the default of --config, so that commands in a container need no
+// flag.
+const configVariable = "BASEGATE_CONFIG"
 
 // Run runs the command in args and returns the exit code: 0, 1 if it failed, or 2 if its arguments are wrong.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -58,10 +64,11 @@ func newRoot() *cobra.Command {
 		RunE:          requireSubcommand,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
-	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
+	root.PersistentFlags().String("config", cmp.Or(os.Getenv(configVariable), "config.yaml"),
+		"the configuration's file; "+configVariable+" sets the default")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newDatabase(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newRestore(), newDatabase(), newVersion(),
 	)
 	return root
 }

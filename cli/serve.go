@@ -51,6 +51,9 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	for _, w := range cfg.Warnings {
 		log.Warn("configuration", zap.String("at", w.Error()))
 	}
+	if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
+		log.Warn(dockerSocketWarning, zap.String("socket", socket))
+	}
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}

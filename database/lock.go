@@ -8,7 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +53,9 @@ type Lock struct {
 	holder Holder
 }
 
+// lockSuffix follows the name of the database in that of the lock's file.
+const lockSuffix = ".lock"
+
 // Other processes hold the lock for an instant when they look at it.
 const (
 	lockWait  = time.Second
@@ -69,6 +72,9 @@ func Acquire(ctx context.Context, path, purpose string) (*Lock, error) {
 	file, err := os.OpenFile(lockPath, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the operator configures the path
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	if err := chownLike(lockPath, strings.TrimSuffix(lockPath, lockSuffix)); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock database: %w", err), file.Close())
 	}
 	if err := tryLock(ctx, file); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -174,14 +180,9 @@ func readHolder(file *os.File) (h Holder) {
 
 // lockPathOf returns the path of the lock's file: beside the database itself if path is a symbolic link to it.
 func lockPathOf(path string) (string, error) {
-	resolved, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) { // the database is about to be created
-		var dir string
-		dir, err = filepath.EvalSymlinks(filepath.Dir(path))
-		resolved = filepath.Join(dir, filepath.Base(path))
-	}
+	resolved, err := resolve(path)
 	if err != nil {
-		return "", fmt.Errorf("find database: %w", err)
+		return "", err
 	}
-	return resolved + ".lock", nil
+	return resolved + lockSuffix, nil
 }
