@@ -44,14 +44,16 @@ func newCheck() *cobra.Command {
 		Short: "Check the configuration, the database and every backend",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			if live {
+				return checkHealth(cmd)
+			}
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			if live {
-				return checkHealth(cmd, cfg)
-			}
 			findings := checkConfig(cfg)
+			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
+			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
