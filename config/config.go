@@ -113,6 +113,7 @@ type Model struct {
 	ID                    string   // the name that clients use
 	Aliases               []string // further names that clients may use
 	Checkpoint            string   // the name that vLLM serves it under
+	Root                  string   // the model that vLLM has loaded, as it reports it; empty: not compared strictly
 	Precision             string   // a label for clients; may be empty
 	MaxModelLen           int64    // tokens; 0: as reported by the backend
 	MaxLogprobs           int
