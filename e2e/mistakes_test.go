@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -131,5 +133,51 @@ func TestRefusedReloadIsReported(t *testing.T) {
 	}
 	if page := g.page(root, "/admin/models"); strings.Contains(page, "was refused") {
 		t.Error("the operator's page still says that the configuration was refused")
+	}
+}
+
+// The output of a launch command names hosts, paths and images of the operator. It is for the log and for administrators.
+func TestOutputOfALaunchCommandStaysWithTheOperator(t *testing.T) {
+	const secret = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock"
+	start := filepath.Join(t.TempDir(), "compose-up")
+	must(t, os.WriteFile(start, []byte("#!/bin/sh\necho '"+secret+"' >&2\nexit 17\n"), 0o700))
+	model := fmt.Sprintf(`{id: m, checkpoint: c, cold_wait: 10s, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: [%q], stop: ["true"]}}]}`, start)
+	g := newEnvironment(t, settings{models: model}).serve()
+	g.run("account", "create", "root@example.org", "--admin")
+	user, root := g.signInAs(g.email), g.signInAs("root@example.org")
+	answers := map[string]string{"completion": g.complete(smallRequest).body}
+	g.waitForOutput(g.stderr, secret)
+	g.waitForOutput(g.stderr, `"to":"failed"`)
+	answers["in the cooldown"] = g.complete(smallRequest).body
+	answers["stream"] = g.complete(`{"model": "m", "prompt": "x", "stream": true}`).body
+	kept := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", `{"model": "m", "prompt": "x", "stream": true}`)
+	kept.Header.Set("X-Acs-Keepalive", "5")
+	answers["stream that is kept alive"] = g.do(kept).body
+	for _, path := range []string{"/v1/models", "/v1/models/m", "/v1/key", "/readyz"} {
+		answers[path] = g.get(g.url, path).body
+	}
+	for _, path := range []string{"/dashboard", "/workbench", "/usage/requests"} {
+		answers[path] = g.page(user, path)
+	}
+	for _, browser := range []*http.Client{user, root} {
+		resp, err := browser.Post(g.url+"/models/m/warm", "application/x-www-form-urlencoded", nil)
+		must(t, err)
+		text, err := io.ReadAll(resp.Body)
+		must(t, err)
+		resp.Body.Close()
+		answers[fmt.Sprintf("warm %p", browser)] = string(text)
+	}
+	for what, text := range answers {
+		for _, word := range []string{"Docker daemon", "docker.sock", "compose-up", "exit status"} {
+			if strings.Contains(text, word) {
+				t.Errorf("%s: contains %q: %s", what, word, text)
+			}
+		}
+	}
+	if !strings.Contains(g.page(root, "/admin/models"), "Cannot connect to the Docker daemon") {
+		t.Error("the operator's page does not show the reason")
+	}
+	if !strings.Contains(g.get(g.admin, "/metrics").body, `basegate_backend_boot_failures_total{backend="b",model="m"} 1`) {
+		t.Error("the failed launch is not counted")
 	}
 }
