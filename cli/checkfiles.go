@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"basegate/config"
@@ -92,17 +93,17 @@ func (p permission) check() []finding {
 	if info.IsDir() && info.Mode()&fs.ModeSticky != 0 {
 		bad = 0 // others cannot replace what is not theirs, as in /tmp
 	}
-	verb, mode := "", ""
-	switch bad {
-	case 0:
+	if bad == 0 {
 		return nil
-	case othersRead:
-		verb, mode = "read", "o-r"
-	case othersWrite:
-		verb, mode = "change", "o-w"
-	default:
-		verb, mode = "read and change", "o-rw"
 	}
+	verbs, mode := []string{}, "o-"
+	if bad&othersRead != 0 {
+		verbs, mode = append(verbs, "read"), mode+"r"
+	}
+	if bad&othersWrite != 0 {
+		verbs, mode = append(verbs, "change"), mode+"w"
+	}
+	verb := strings.Join(verbs, " and ")
 	detail := fmt.Sprintf("every user of this machine can %s %s (%s); run: chmod %s %s", verb, p.path, p.what, mode, p.path)
 	return []finding{{"permissions", checkWarning, detail}}
 }
