@@ -147,7 +147,7 @@ func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Set
 	if s.Gateway.URL != "" {
 		return s, nil
 	}
-	local, err := localURL(cfg)
+	local, err := localURL(cfg.Server.Listen, cfg.Server.TLS.Cert != "")
 	if errors.Is(err, errPortZero) {
 		local, err = cfg.Server.PublicURL.String(), nil
 	}

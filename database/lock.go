@@ -21,6 +21,7 @@ type Holder struct {
 	Host    string    `json:"host"` // in a container, its id
 	Since   time.Time `json:"since"`
 	Address string    `json:"address,omitempty"` // on which it listens
+	TLS     bool      `json:"tls,omitempty"`     // it serves TLS there
 }
 
 // String describes the holder in a sentence without its end.
@@ -112,9 +113,9 @@ func tryLock(ctx context.Context, file *os.File) error {
 	}
 }
 
-// SetAddress adds the address on which the process listens to its description.
-func (l *Lock) SetAddress(address string) error {
-	l.holder.Address = address
+// SetAddress adds the address on which the process listens, with or without TLS, to its description.
+func (l *Lock) SetAddress(address string, secure bool) error {
+	l.holder.Address, l.holder.TLS = address, secure
 	return l.describe()
 }
 

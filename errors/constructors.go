@@ -277,12 +277,28 @@ func BreakerOpen(model string, retry time.Duration) error {
 	}
 }
 
-// Overload returns the error for a request that the gateway itself has no capacity for. reason says which capacity, and
-// retry is the recommended wait.
-func Overload(reason string, retry time.Duration, cause error) error {
+// Shortage is what a gateway lacks that refuses a request with Overloaded: a label of a metric.
+type Shortage string
+
+// The shortages.
+const (
+	NoMemory      Shortage = "memory"      // what requests hold has reached its limit
+	NoDatabase    Shortage = "database"    // keys or the ledger cannot be read or written
+	NoConnections Shortage = "connections" // file descriptors, ports or memory of the machine
+	NoBackends    Shortage = "backends"    // every backend says that it is busy
+	Draining      Shortage = "draining"    // the gateway is shutting down
+)
+
+// Shortages lists all of them.
+var Shortages = []Shortage{NoMemory, NoDatabase, NoConnections, NoBackends, Draining}
+
+// Overload returns the error for a request that the gateway itself has no capacity for. reason says for the client which
+// capacity, and retry is the recommended wait.
+func Overload(shortage Shortage, reason string, retry time.Duration, cause error) error {
 	retry = clampRetry(retry)
 	return &Error{
 		Code:       Overloaded,
+		Shortage:   shortage,
 		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, Seconds(retry)),
 		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,

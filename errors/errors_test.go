@@ -78,7 +78,7 @@ func examples() []example {
 		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", "", 422)},
 		{"Booting", apierr.Booting("llama-405b", 45*time.Second, 30*time.Second+time.Millisecond, 10*time.Minute)},
 		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
-		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, errSecret)},
+		{"Overload", apierr.Overload(apierr.NoMemory, "the gateway is shutting down", 10*time.Second, errSecret)},
 		{"Unexpected", apierr.Unexpected(errSecret)},
 	}
 }
@@ -265,7 +265,7 @@ func TestEvery503HasARetryAfterFrom1To59(t *testing.T) {
 		for name, err := range map[string]error{
 			"Booting":     apierr.Booting("m", wait, 0, 0),
 			"BreakerOpen": apierr.BreakerOpen("m", wait),
-			"Overload":    apierr.Overload("full", wait, nil),
+			"Overload":    apierr.Overload(apierr.NoMemory, "full", wait, nil),
 			"BootFailed":  apierr.BootFailed("m", wait, nil),
 		} {
 			h := http.Header{}
@@ -298,7 +298,7 @@ func TestCauseIsInTheLogTextOnly(t *testing.T) {
 			t.Errorf("%s renders its cause: %s", x.name, out)
 		}
 	}
-	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload("full", 1, errSecret), apierr.Unexpected(errSecret)} {
+	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload(apierr.NoMemory, "full", 1, errSecret), apierr.Unexpected(errSecret)} {
 		if !errors.Is(err, errSecret) || !strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the log text %q does not contain the cause", err)
 		}
@@ -386,7 +386,7 @@ func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
 			apierr.UpstreamFailed(apierr.VLLMEngineDead, a, int(n), 1, errSecret),
 			apierr.UpstreamRefused(a, b, int(n)),
 			apierr.Booting(a, time.Duration(n), time.Duration(n), time.Duration(n)),
-			apierr.Overload(a, time.Duration(n), errSecret),
+			apierr.Overload(apierr.NoMemory, a, time.Duration(n), errSecret),
 		} {
 			e := apierr.From(err)
 			out := e.AppendJSON([]byte("before"), b)

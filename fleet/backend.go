@@ -22,6 +22,7 @@ type Backend struct {
 
 	modelID        string
 	checkpoint     string
+	root           string                         // what vLLM must have loaded; empty: not configured
 	config         atomic.Pointer[config.Backend] // a reload may replace it to change launch and sleep settings
 	base           *url.URL
 	completionsURL *url.URL
@@ -30,9 +31,12 @@ type Backend struct {
 	log            *zap.Logger
 	settings       Settings
 
-	mu       sync.Mutex // guards life and inFlight
+	mu       sync.Mutex // guards the fields below
 	life     lifecycle
 	inFlight int64
+	mismatch mismatch
+
+	bootFailures atomic.Int64 // launches and wakes that have failed
 
 	info        atomic.Pointer[serverInfo]
 	reports     *reports
@@ -49,7 +53,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 	base.Path += "/" // of an empty path, JoinPath would make a relative one
 	b := &Backend{
 		Name: c.Name, GPU: c.GPU,
-		modelID: m.ID, checkpoint: m.Checkpoint, base: &base,
+		modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, base: &base,
 		completionsURL: base.JoinPath("v1/completions"),
 		transport:      f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
@@ -73,7 +77,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 // since they can change at run time, but not whether there is a launch section.
 func (b *Backend) matches(m config.Model, c config.Backend) bool {
 	own := b.cfg()
-	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.Name == c.Name && b.GPU == c.GPU &&
+	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.root == m.Root && b.Name == c.Name && b.GPU == c.GPU &&
 		own.URL.String() == c.URL.String() && own.APIKey == c.APIKey && (own.Launch == nil) == (c.Launch == nil)
 }
 

@@ -79,7 +79,7 @@ func (g *Gateway) mountHealth(e *echo.Echo) {
 			g.log.Warn("not ready: the database does not answer", zap.Error(err))
 			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
 		}
-		return c.String(http.StatusOK, "ready\n"+g.logNote())
+		return c.String(http.StatusOK, "ready\n"+g.logNote()+g.configNote())
 	})
 }
 
@@ -89,6 +89,14 @@ func (g *Gateway) logNote() string {
 		return ""
 	}
 	return fmt.Sprintf("note: the log cannot be written; %d lines are lost\n", g.logWriter.Dropped())
+}
+
+// configNote returns a line of /readyz if the last reload was refused. The mistakes are in the log and on the console.
+func (g *Gateway) configNote() string {
+	if g.configState.successful() == 1 {
+		return ""
+	}
+	return "note: the configuration has mistakes; the one that was read before is in force\n"
 }
 
 // droppedLines returns the metric of the log lines that are lost.

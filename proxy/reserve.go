@@ -128,5 +128,5 @@ const ledgerRetry = 2 * time.Second
 
 // ledgerUnavailable refuses a request that could not be charged.
 func ledgerUnavailable(cause error) error {
-	return apierr.Overload("the ledger cannot be written at the moment", ledgerRetry, cause)
+	return apierr.Overload(apierr.NoDatabase, "the ledger cannot be written at the moment", ledgerRetry, cause)
 }
