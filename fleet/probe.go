@@ -118,6 +118,9 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 			info.maxModelLen = m.Get("max_model_len").Int()
 		}
 	}
+	if restarted {
+		b.lacksLogprobs.Store(false)
+	}
 	if restarted || info.version == "" {
 		if version, err := b.Get(ctx, "/version"); err == nil {
 			info.version = gjson.GetBytes(version.Body, "version").Str
