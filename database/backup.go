@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // ErrExists is returned by Backup if its target exists.
@@ -43,6 +44,9 @@ func (db *DB) Backup(ctx context.Context, to string) (err error) {
 	if err := fsync(filepath.Dir(to)); err != nil {
 		return fmt.Errorf("write folder to disk: %w", err)
 	}
+	if err := db.recordBackup(); err != nil {
+		return fmt.Errorf("the backup is complete, but its time cannot be recorded: %w", err)
+	}
 	return nil
 }
 
@@ -64,4 +68,28 @@ func fsync(path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	return file.Sync()
+}
+
+// backupMarker returns the file whose modification time is that of the last complete backup. It is a file and not a row, so
+// that a backup writes nothing to the database that it copies.
+func (db *DB) backupMarker() string { return db.path + ".last-backup" }
+
+// recordBackup records that a backup is complete.
+func (db *DB) recordBackup() error {
+	if err := os.WriteFile(db.backupMarker(), nil, 0o600); err != nil {
+		return err
+	}
+	return os.Chtimes(db.backupMarker(), time.Time{}, time.Now())
+}
+
+// LastBackup returns when Backup last succeeded, in this or another process; the zero time if never.
+func (db *DB) LastBackup() (time.Time, error) {
+	info, err := os.Stat(db.backupMarker())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, fmt.Errorf("read time of last backup: %w", err)
+	}
+	return info.ModTime(), nil
 }
