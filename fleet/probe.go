@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -149,6 +150,11 @@ type Response struct {
 // Get requests a path from the backend, with its API key.
 func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
 	return b.do(ctx, http.MethodGet, b.URL(path), nil)
+}
+
+// Post sends a JSON body to a path.
+func (b *Backend) Post(ctx context.Context, path string, body []byte) (Response, error) {
+	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 }
 
 // do sends a request with the backend's API key. A body must be JSON.
