@@ -66,7 +66,7 @@ func TestUsageOfLlamaServerIsCharged(t *testing.T) {
 		t.Fatalf("got %d %s, want a whole stream", got.status, got.body)
 	}
 	rows := env.usageRows()
-	if len(rows) != 1 || rows[0].PromptTokens != 6 || rows[0].CompletionTokens != 3 {
+	if len(rows) != 1 || rows[0].Prompt != 6 || rows[0].Completion != 3 {
 		t.Errorf("got rows %+v, want one with the 6 and 3 tokens of the last event", rows)
 	}
 	got = g.complete(`{"model": "m", "prompt": "the cat", "max_tokens": 3, "best_of": 2}`)
