@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -95,9 +96,7 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 	var spent int64
 	for _, c := range capabilities {
 		body := map[string]any{"model": checkpoint, "prompt": probePrompt, "max_tokens": 1, "temperature": 0}
-		for name, value := range c.fields {
-			body[name] = value
-		}
+		maps.Copy(body, c.fields)
 		completion, err := probeCompletion(ctx, b, body)
 		spent += completion.Get("usage.prompt_tokens").Int() + completion.Get("usage.completion_tokens").Int()
 		switch {

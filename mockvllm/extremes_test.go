@@ -41,11 +41,11 @@ func (s *numberSchema) kind() string {
 
 // numericFields returns the fields of a completion that hold numbers. The e2e tests keep the document equal to what the
 // gateway accepts, so these are all the numbers that can reach a backend.
-func numericFields(t testing.TB) []numericField {
-	t.Helper()
+func numericFields(tb testing.TB) []numericField {
+	tb.Helper()
 	text, err := os.ReadFile("../docs/openapi.json")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var doc struct {
 		Components struct {
@@ -55,7 +55,7 @@ func numericFields(t testing.TB) []numericField {
 		}
 	}
 	if err := json.Unmarshal(text, &doc); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var fields []numericField
 	for name, schema := range doc.Components.Schemas.CompletionRequest.Properties {
@@ -78,7 +78,7 @@ func numericFields(t testing.TB) []numericField {
 	}
 	slices.SortFunc(fields, func(a, b numericField) int { return strings.Compare(a.name, b.name) })
 	if len(fields) < 16 {
-		t.Fatalf("found only %d numeric fields in docs/openapi.json, want at least 16", len(fields))
+		tb.Fatalf("found only %d numeric fields in docs/openapi.json, want at least 16", len(fields))
 	}
 	return fields
 }
