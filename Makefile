@@ -23,7 +23,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -71,6 +71,9 @@ fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 
 sdk: build ## the official OpenAI SDKs (Python, Node), and every snippet of the tutorial, against the demo
 	e2e/sdk/run
+
+api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)
+	e2e/api/run
 
 browser: build ## the console in Chromium, against the demo
 	e2e/browser/run

@@ -36,7 +36,7 @@ const checkTimeout = 10 * time.Second
 var errCheck = errors.New("something failed, see the table")
 
 func newCheck() *cobra.Command {
-	var live bool
+	var live, probe bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration, the database and every backend",
@@ -58,7 +58,7 @@ func newCheck() *cobra.Command {
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
-					findings = append(findings, checkModel(cmd.Context(), m)...)
+					findings = append(findings, checkModel(cmd.Context(), m, probe)...)
 				}
 				return nil
 			})
@@ -70,6 +70,9 @@ func newCheck() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&live, "live", false,
 		"only request /healthz from the running gateway, as a container's health check does")
+	cmd.Flags().BoolVar(&probe, "probe", false,
+		"also try with a few tokens what each backend lacks of vLLM's completions")
+	cmd.MarkFlagsMutuallyExclusive("live", "probe")
 	return cmd
 }
 
@@ -115,7 +118,8 @@ func checkDatabase(ctx context.Context, cfg *config.Config) finding {
 	return finding{"database", checkOK, cfg.Database.Path}
 }
 
-func checkModel(ctx context.Context, m *fleet.Model) []finding {
+// checkModel checks the backends of a model. With probe it sends completions, which cost tokens.
+func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 	var findings []finding
 	for _, b := range m.Backends() {
 		part := m.ID() + "/" + b.Name
@@ -137,6 +141,9 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 		findings = append(findings, checkServed(part, m, b)...)
 		findings = append(findings, checkVersion(part, b)...)
 		findings = append(findings, checkTokenize(ctx, part, b)...)
+		if probe {
+			findings = append(findings, probeCapabilities(ctx, part, m.Checkpoint(), b)...)
+		}
 	}
 	return findings
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // ErrExists is returned by Backup if its target exists.
@@ -41,7 +42,7 @@ func Backup(ctx context.Context, path, to string) (_ Contents, err error) {
 	if err := fsync(filepath.Dir(to)); err != nil {
 		return Contents{}, fmt.Errorf("write folder to disk: %w", err)
 	}
-	return contents, nil
+	return contents, recordBackup(path)
 }
 
 // BackupTo is Backup to a writer. Meanwhile, the snapshot is a temporary file in the given folder.
@@ -63,7 +64,7 @@ func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (_ Cont
 	if _, err := io.Copy(to, file); err != nil {
 		return Contents{}, fmt.Errorf("write copy: %w", err)
 	}
-	return contents, nil
+	return contents, recordBackup(path)
 }
 
 // snapshot copies the database to a new file in dir, in one read transaction, and checks the copy. It uses a connection
@@ -96,4 +97,33 @@ func fsync(path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	return file.Sync()
+}
+
+// backupMarker returns the file whose modification time is that of the last complete backup of the database at path. It is
+// a file and not a row, so that a backup writes nothing to the database that it copies.
+func backupMarker(path string) string { return path + ".last-backup" }
+
+// recordBackup records that a backup is complete.
+func recordBackup(path string) error {
+	marker := backupMarker(path)
+	err := os.WriteFile(marker, nil, 0o600)
+	if err == nil {
+		err = os.Chtimes(marker, time.Time{}, time.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("the backup is complete, but its time cannot be recorded: %w", err)
+	}
+	return nil
+}
+
+// LastBackup returns when Backup last succeeded, in this or another process; the zero time if never.
+func (db *DB) LastBackup() (time.Time, error) {
+	info, err := os.Stat(backupMarker(db.path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, fmt.Errorf("read time of last backup: %w", err)
+	}
+	return info.ModTime(), nil
 }

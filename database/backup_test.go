@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -63,5 +64,28 @@ func TestBackupDoesNotOverwriteAFile(t *testing.T) {
 	}
 	if _, err := database.Backup(t.Context(), path, filepath.Join(t.TempDir(), "nowhere", "copy.db")); err == nil {
 		t.Error("a missing target directory is not an error")
+	}
+}
+
+func TestLastBackupIsTheTimeOfTheLastSuccess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	db := open(t, path)
+	if at, err := db.LastBackup(); err != nil || !at.IsZero() {
+		t.Errorf("before a backup: got %v, %v, want the zero time", at, err)
+	}
+	to := filepath.Join(t.TempDir(), "copy.db")
+	before := time.Now().Add(-time.Second) // of coarse file times
+	if _, err := database.Backup(t.Context(), path, to); err != nil {
+		t.Fatal(err)
+	}
+	first, err := db.LastBackup()
+	if err != nil || first.Before(before) {
+		t.Errorf("after a backup: got %v, %v, want %v or later", first, err, before)
+	}
+	if _, err := database.Backup(t.Context(), path, to); err == nil {
+		t.Error("a backup to an existing file succeeded")
+	}
+	if at, err := db.LastBackup(); err != nil || !at.Equal(first) {
+		t.Errorf("after a failed backup: got %v, %v, want %v", at, err, first)
 	}
 }

@@ -77,8 +77,8 @@ func TestRestoreReplacesTheDatabaseAndKeepsIt(t *testing.T) {
 	if second.Previous == r.Previous || readNote(t, second.Previous) != "new" || readNote(t, r.Previous) != "later" {
 		t.Errorf("two restores keep %s and %s, want two databases", r.Previous, second.Previous)
 	}
-	if names := listFiles(t, filepath.Dir(path)); len(names) != 4 { // with the lock
-		t.Errorf("the folder has %v, want the database, its lock and two kept databases", names)
+	if names := listFiles(t, filepath.Dir(path)); len(names) != 5 { // with the lock and the time of the last backup
+		t.Errorf("the folder has %v, want the database, its lock, the time of the last backup and two kept databases", names)
 	}
 }
 
@@ -205,8 +205,8 @@ func TestRestoreRefusesAnUnusableBackup(t *testing.T) {
 	if got := readNote(t, path); got != "present" {
 		t.Errorf("the database has the note %q", got)
 	}
-	if names := listFiles(t, filepath.Dir(path)); len(names) != 2 {
-		t.Errorf("the folder has %v, want the database and its lock", names)
+	if names := listFiles(t, filepath.Dir(path)); len(names) != 3 {
+		t.Errorf("the folder has %v, want the database, its lock and the time of the last backup", names)
 	}
 }
 

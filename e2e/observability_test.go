@@ -17,7 +17,7 @@ import (
 // An alert on a metric that does not exist never fires, and its panel stays empty, without an error anywhere. So each
 // metric in the alerts and the dashboard must be one of the gateway's or of the mock's, which has vLLM's names.
 func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
-	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	g, mock := startDashboardGateway(t)
 	g.complete(smallRequest)
 	g.complete(`{"model": "m", "prompt": "x", "stream": true}`)
 	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)

@@ -55,6 +55,17 @@ func FieldTooNew(param, field, model, got, since string) error {
 	}
 }
 
+// BestOfUnsupported returns the error for a best_of that the model's backends cannot choose by.
+func BestOfUnsupported(model string) error {
+	return &Error{Code: InvalidRequest, Param: "best_of", Message: BestOfUnsupportedText(model)}
+}
+
+// BestOfUnsupportedText is the message of BestOfUnsupported.
+func BestOfUnsupportedText(model string) string {
+	return fmt.Sprintf("best_of: the server of %s reports no log-probabilities of the tokens, by which the best completions are chosen; "+
+		"drop best_of, or ask for all of them with n", model)
+}
+
 // MalformedJSON returns the error for a body that is not one JSON object. offset is the byte at which parsing failed.
 func MalformedJSON(offset int64, message string) error {
 	return &Error{Code: BadJSON, Message: valid(message), Extras: []Extra{{"offset", offset}}}

@@ -38,14 +38,15 @@ type Backend struct {
 
 	bootFailures atomic.Int64 // launches and wakes that have failed
 
-	info        atomic.Pointer[serverInfo]
-	reports     *reports
-	bootTimes   *bootTimes
-	transitions *transitions
-	tasks       *taskGroup
-	clock       func() time.Time
-	probeNow    chan struct{} // requests an immediate probe
-	stopProbes  func()
+	info          atomic.Pointer[serverInfo]
+	reports       *reports
+	bootTimes     *bootTimes
+	transitions   *transitions
+	tasks         *taskGroup
+	clock         func() time.Time
+	lacksLogprobs atomic.Bool
+	probeNow      chan struct{} // requests an immediate probe
+	stopProbes    func()
 }
 
 func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
@@ -119,6 +120,13 @@ func (b *Backend) InFlight() int64 {
 
 // MaxModelLen returns the context length in tokens that the backend reported; 0 if it did not.
 func (b *Backend) MaxModelLen() int64 { return b.info.Load().maxModelLen }
+
+// LacksLogprobs reports whether a response had no log-probabilities although the request asked for them. A restart of the
+// backend resets it.
+func (b *Backend) LacksLogprobs() bool { return b.lacksLogprobs.Load() }
+
+// SetLacksLogprobs records such a response.
+func (b *Backend) SetLacksLogprobs() { b.lacksLogprobs.Store(true) }
 
 // Version returns the vLLM version that the backend reported; empty if it did not.
 func (b *Backend) Version() string { return b.info.Load().version }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -129,6 +130,9 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 			info.maxModelLen = m.Get("max_model_len").Int()
 		}
 	}
+	if restarted {
+		b.lacksLogprobs.Store(false)
+	}
 	if restarted || info.version == "" {
 		if version, err := b.Get(ctx, "/version"); err == nil {
 			info.version = gjson.GetBytes(version.Body, "version").Str
@@ -157,6 +161,11 @@ type Response struct {
 // Get requests a path from the backend, with its API key.
 func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
 	return b.do(ctx, http.MethodGet, b.URL(path), nil)
+}
+
+// Post sends a JSON body to a path.
+func (b *Backend) Post(ctx context.Context, path string, body []byte) (Response, error) {
+	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 }
 
 // do sends a request with the backend's API key. A body must be JSON.
