@@ -179,8 +179,8 @@ scrape_configs:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // it may have exited
-		cmd.Wait()         //nolint:errcheck // killed
+		cmd.Process.Kill()
+		cmd.Wait()
 		if t.Failed() {
 			t.Log(output.tail())
 		}

@@ -55,7 +55,11 @@ func TestKeyIsPausedDespiteMistakesInTheConfiguration(t *testing.T) {
 	for name, text := range configurationsWithMistakes {
 		writeFile(t, g.config, fmt.Sprintf(text, g.database))
 		for _, command := range [][]string{
-			{"key", "list"}, {"account", "list"}, {"usage"}, {"database", "check"}, {"key", "set", prefix, "--concurrency", "3"},
+			{"key", "list"},
+			{"account", "list"},
+			{"usage"},
+			{"database", "check"},
+			{"key", "set", prefix, "--concurrency", "3"},
 			{"key", "pause", prefix},
 		} {
 			_, stderr, code := runCommand(t, append(command, "--config", g.config)...)

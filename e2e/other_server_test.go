@@ -23,7 +23,7 @@ func startLlamaServer(t *testing.T) string {
 	mux := http.NewServeMux()
 	respond := func(w http.ResponseWriter, body string) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		io.WriteString(w, body) //nolint:errcheck // the test fails then
+		io.WriteString(w, body)
 	}
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { respond(w, `{"status":"ok"}`) })
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {

@@ -14,7 +14,7 @@ var lastBackupDesc = prometheus.NewDesc("basegate_backup_last_success_timestamp_
 type backupCollector struct{ db *database.DB }
 
 // Describe implements prometheus.Collector.
-func (c backupCollector) Describe(to chan<- *prometheus.Desc) { to <- lastBackupDesc }
+func (backupCollector) Describe(to chan<- *prometheus.Desc) { to <- lastBackupDesc }
 
 // Collect implements prometheus.Collector.
 func (c backupCollector) Collect(to chan<- prometheus.Metric) {
