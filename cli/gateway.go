@@ -84,8 +84,9 @@ func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, err
 			return nil, fmt.Errorf("find gateway: %w", err)
 		}
 	}
-	listen, err := holder.Admin, error(nil)
-	if host, _ := os.Hostname(); listen == "" || host != holder.Host {
+	listen := adminAddress(holder)
+	if listen == "" {
+		var err error
 		if listen, err = cfg.AdminListen(); err != nil {
 			return nil, fmt.Errorf("read configuration: %w", err)
 		}
@@ -98,6 +99,14 @@ func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, err
 		return nil, fmt.Errorf("no gateway answers: %w", err)
 	}
 	return &s, nil
+}
+
+// adminAddress returns the address of the admin listener of a lock's holder; empty if it does not run on this machine.
+func adminAddress(holder database.Holder) string {
+	if host, err := os.Hostname(); err != nil || host != holder.Host {
+		return ""
+	}
+	return holder.Admin
 }
 
 // gatewayTimeout limits the request to the running gateway. It is above the timeout of the gateway's look at its database.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +70,11 @@ var errNoSnapshots = errors.New("no snapshots of this configuration's models")
 
 // fetchSnapshots requests snapshots of the models from the running gateway.
 func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
-	if err := fetchJSON(ctx, cfg.Server.AdminListen, "/models", &snapshots); err != nil {
+	listen := cfg.Server.AdminListen
+	if holder, held, err := database.FindHolder(cfg.Database.Path); err == nil && held {
+		listen = cmp.Or(adminAddress(holder), listen)
+	}
+	if err := fetchJSON(ctx, listen, "/models", &snapshots); err != nil {
 		return nil, err
 	}
 	sameID := func(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
