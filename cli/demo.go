@@ -84,6 +84,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return err
 	}
+	g.Version = versionText()
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,29 +66,16 @@ func newModelList() *cobra.Command {
 	return cmd
 }
 
-// gatewayTimeout limits the request to the running gateway.
-const gatewayTimeout = 2 * time.Second
-
 var errNoSnapshots = errors.New("no snapshots of this configuration's models")
 
 // fetchSnapshots requests snapshots of the models from the running gateway.
 func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
-	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Server.AdminListen+"/models", nil)
-	if err != nil {
-		return nil, fmt.Errorf("query gateway: %w", err)
+	listen := cfg.Server.AdminListen
+	if holder, held, err := database.FindHolder(cfg.Database.Path); err == nil && held {
+		listen = cmp.Or(adminAddress(holder), listen)
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("query gateway: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, errNoSnapshots
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&snapshots); err != nil {
-		return nil, fmt.Errorf("query gateway: %w", err)
+	if err := fetchJSON(ctx, listen, "/models", &snapshots); err != nil {
+		return nil, err
 	}
 	sameID := func(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
 	if !slices.EqualFunc(snapshots, cfg.Models, sameID) { // the gateway runs another configuration

@@ -39,6 +39,7 @@ func startGateway(ts *testscript.TestScript, neg bool, args []string) {
 	g, err := gateway.New(context.Background(), c, zap.NewNop(), log)
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(g.Stop(context.Background())) })
+	g.Version = "dev-status"
 	ts.Check(g.Start(context.Background()))
 	ts.Setenv("GATEWAY", g.Addr().String())
 }

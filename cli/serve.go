@@ -48,6 +48,7 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	if err != nil {
 		return err
 	}
+	g.Version = versionText()
 	for _, w := range cfg.Warnings {
 		log.Warn("configuration", zap.String("at", w.Error()))
 	}

@@ -127,6 +127,14 @@ func (p *Partial) Listen() (address string, secure bool, err error) {
 	return p.config.Server.Listen, p.config.Server.TLS.Cert != "", nil
 }
 
+// AdminListen returns server.admin_listen. The error holds all mistakes, if one of them may be about it.
+func (p *Partial) AdminListen() (string, error) {
+	if p.isDoubtful("server", "server.admin_listen") {
+		return "", p.Mistakes()
+	}
+	return p.config.Server.AdminListen, nil
+}
+
 // isDoubtful reports whether a mistake may concern a key of the given section, or a key below it.
 func (p *Partial) isDoubtful(section, key string) bool {
 	if len(p.mistakes) == 0 {

@@ -21,7 +21,8 @@ type Holder struct {
 	Host    string    `json:"host"` // in a container, its id
 	Since   time.Time `json:"since"`
 	Address string    `json:"address,omitempty"` // on which it listens
-	TLS     bool      `json:"tls,omitempty"`     // it serves TLS there
+	Admin   string    `json:"admin,omitempty"`   // address of its admin listener
+	TLS     bool      `json:"tls,omitempty"`     // it serves TLS at Address
 }
 
 // String describes the holder in a sentence without its end.
@@ -113,9 +114,10 @@ func tryLock(ctx context.Context, file *os.File) error {
 	}
 }
 
-// SetAddress adds the address on which the process listens, with or without TLS, to its description.
-func (l *Lock) SetAddress(address string, secure bool) error {
-	l.holder.Address, l.holder.TLS = address, secure
+// SetAddress adds the address on which the process listens, with or without TLS, and that of its admin listener to its
+// description.
+func (l *Lock) SetAddress(address, admin string, secure bool) error {
+	l.holder.Address, l.holder.Admin, l.holder.TLS = address, admin, secure
 	return l.describe()
 }
 

@@ -129,9 +129,16 @@ func TestRefusedReloadIsReported(t *testing.T) {
 	if page := g.page(root, "/admin/models"); !strings.Contains(page, "The new configuration was refused at") || !strings.Contains(page, "nonsense: unknown key") {
 		t.Errorf("the operator's page does not say so:\n%s", page)
 	}
+	stdout, stderr, code := runCommand(t, "gateway", "status", "--config", g.config)
+	if code != 1 || !regexp.MustCompile(`\n +REFUSED at .* UTC:\n.*nonsense: unknown key`).MatchString(stdout) || !strings.Contains(stderr, "was refused") {
+		t.Errorf("gateway status: exit code %d: %s%s", code, stdout, stderr)
+	}
 	g.writeConfig(settings{}, mock.URL())
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `configuration reloaded`)
+	if status := g.run("gateway", "status"); strings.Contains(status, "REFUSED") {
+		t.Errorf("gateway status after a reload: %s", status)
+	}
 	if got, at := g.sample(successful), g.sample(timestamp); got != "1" || at == before {
 		t.Errorf("after a reload: got %s at %s, want 1 and another time", got, at)
 	}

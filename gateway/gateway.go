@@ -31,6 +31,9 @@ import (
 
 // Gateway is one running gateway.
 type Gateway struct {
+	// Version is the program's version, for /status. The caller sets it before Start.
+	Version string
+
 	config    *config.Config
 	log       *zap.Logger
 	logWriter LogWriter
@@ -50,6 +53,8 @@ type Gateway struct {
 
 	configState reloadState
 	certificate *certificate // nil without TLS
+
+	startedAt time.Time // when Start began
 
 	abort context.CancelCauseFunc // cancels every request in flight
 
@@ -141,6 +146,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
 		}
 	}()
+	g.startedAt = time.Now().UTC()
 	if err := g.keys.Start(ctx); err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}
@@ -167,7 +173,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		}
 		g.onStop(l.name+" listener", l.stop)
 	}
-	if err := g.lock.SetAddress(g.Addr().String(), g.certificate != nil); err != nil {
+	if err := g.lock.SetAddress(g.Addr().String(), g.AdminAddr().String(), g.certificate != nil); err != nil {
 		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))

@@ -25,12 +25,13 @@ func (g *Gateway) publicHandler() http.Handler {
 	return limitConnections(e)
 }
 
-// adminHandler returns the handler of the admin listener: health checks, the states of the models, metrics and
-// profiles. It requires no key, so its listener is on loopback unless configured otherwise.
+// adminHandler returns the handler of the admin listener: health checks, the status, the states of the models,
+// metrics and profiles. It requires no key, so its listener is on loopback unless configured otherwise.
 func (g *Gateway) adminHandler() http.Handler {
 	e := newEcho(g.log)
 	g.mountHealth(e)
 	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Snapshot()) })
+	g.mountStatus(e)
 	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
 	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))

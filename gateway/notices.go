@@ -47,6 +47,17 @@ func (s *reloadState) successTime() float64 {
 	return float64(s.inForce.UnixMilli()) / 1000
 }
 
+// status returns the state for Status.
+func (s *reloadState) status() ReloadStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := ReloadStatus{ReadAt: s.inForce.UTC()}
+	if s.failure != nil {
+		status.Refused = &Refusal{At: s.failedAt.UTC(), Error: s.failure.Error()}
+	}
+	return status
+}
+
 // notice returns what an operator should know if the last attempt failed; empty if it succeeded.
 func (s *reloadState) notice(what string) string {
 	s.mu.Lock()

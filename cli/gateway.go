@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/fleet"
+	"basegate/gateway"
+)
+
+func newGateway() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Show the status of the running gateway",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
+	cmd.AddCommand(newGatewayStatus())
+	return cmd
+}
+
+// The errors of a gateway that runs, but not with what its files say. They are printed after its status.
+var (
+	errConfigRefused      = errors.New("the last reload of the configuration was refused; basegate check lists the mistakes")
+	errCertificateRefused = errors.New("the files of server.tls were refused; the certificate that was read before is in force")
+)
+
+func newGatewayStatus() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what the running gateway says of itself",
+		Long: "Show what the running gateway says of itself: since when it runs, which configuration and certificate are in\n" +
+			"force, its database, its requests in flight and the breakers of its backends. The gateway is the one that uses\n" +
+			"the database, or else the one at server.admin_listen. The exit code is 1 if no gateway answers, or if it refused\n" +
+			"the last reload of its configuration or certificate. Mistakes in the configuration do not matter.",
+		Args: cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadPartialConfig(cmd)
+			if err != nil {
+				return err
+			}
+			s, err := fetchStatus(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = printJSON(cmd, s)
+			} else {
+				err = printStatus(cmd, s)
+			}
+			if err == nil && s.Configuration.Refused != nil {
+				err = errConfigRefused
+			}
+			if err == nil && s.Certificate != nil && s.Certificate.Refused != nil {
+				err = errCertificateRefused
+			}
+			return err
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// fetchStatus requests the status from the running gateway.
+func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, error) {
+	var holder database.Holder
+	if db, err := cfg.Database(); err == nil {
+		if holder, _, err = database.FindHolder(db.Path); err != nil {
+			return nil, fmt.Errorf("find gateway: %w", err)
+		}
+	}
+	listen := adminAddress(holder)
+	if listen == "" {
+		var err error
+		if listen, err = cfg.AdminListen(); err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+	}
+	var s gateway.Status
+	if err := fetchJSON(ctx, listen, "/status", &s); err != nil {
+		if holder.PID != 0 {
+			err = fmt.Errorf("%w; %v", err, holder)
+		}
+		return nil, fmt.Errorf("no gateway answers: %w", err)
+	}
+	return &s, nil
+}
+
+// adminAddress returns the address of the admin listener of a lock's holder; empty if it does not run on this machine.
+func adminAddress(holder database.Holder) string {
+	if host, err := os.Hostname(); err != nil || host != holder.Host {
+		return ""
+	}
+	return holder.Admin
+}
+
+// gatewayTimeout limits the request to the running gateway. It is above the timeout of the gateway's look at its database.
+const gatewayTimeout = 4 * time.Second
+
+var (
+	errAdminPortZero = errors.New("no gateway uses the database, and server.admin_listen has port 0")
+	errNotStatusOK   = errors.New("is not this version's admin listener")
+)
+
+// fetchJSON requests a path of the running gateway's admin listener.
+func fetchJSON(ctx context.Context, listen, path string, into any) error {
+	if _, port, err := net.SplitHostPort(listen); err == nil && port == "0" {
+		return errAdminPortZero
+	}
+	base, err := localURL(listen, false)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("query gateway: %w", err)
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return fmt.Errorf("query gateway: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %d: it %w", base+path, resp.StatusCode, errNotStatusOK)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(into); err != nil {
+		return fmt.Errorf("query gateway: %w", err)
+	}
+	return nil
+}
+
+func printStatus(cmd *cobra.Command, s *gateway.Status) error {
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, line := range statusLines(s) {
+		fmt.Fprintf(w, "%s\t%s\n", line[0], line[1])
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print status: %w", err)
+	}
+	fmt.Fprintln(cmd.OutOrStdout())
+	return printBreakers(cmd, s.Models)
+}
+
+// statusLines returns the names and values of all but the backends.
+func statusLines(s *gateway.Status) [][2]string {
+	address := s.Address
+	if s.TLS {
+		address += " (TLS)"
+	}
+	state := "running"
+	if s.Draining {
+		state = "draining"
+	}
+	lines := [][2]string{
+		{"address", address},
+		{"admin address", s.AdminAddress},
+		{"version", s.Version},
+		{"state", fmt.Sprintf("%s, since %s, process %d", state, formatSecond(s.Since), s.PID)},
+	}
+	lines = append(lines, reloadLines("configuration", "read at "+formatSecond(s.Configuration.ReadAt), s.Configuration)...)
+	if c := s.Certificate; c != nil {
+		text := "read at " + formatSecond(c.ReadAt) + ", " + expiry(c.ExpiresAt)
+		lines = append(lines, reloadLines("certificate", text, c.ReloadStatus)...)
+	}
+	db := s.Database.Path + ", answers"
+	if s.Database.Error != "" {
+		db = s.Database.Path + ", DOES NOT ANSWER: " + s.Database.Error
+	}
+	lines = append(lines, [2]string{"database", db}, [2]string{"in flight", plural(s.InFlight, "request")})
+	if s.Log.Dropped > 0 {
+		text := fmt.Sprintf("%d lines were lost", s.Log.Dropped)
+		if s.Log.Failing {
+			text += ", and more are being lost"
+		}
+		lines = append(lines, [2]string{"log", text})
+	}
+	return lines
+}
+
+// reloadLines returns the line of what is in force, and those of the reload that was refused.
+func reloadLines(name, inForce string, s gateway.ReloadStatus) [][2]string {
+	lines := [][2]string{{name, inForce}}
+	if s.Refused == nil {
+		return lines
+	}
+	lines = append(lines, [2]string{"", "REFUSED at " + formatSecond(s.Refused.At) + ":"})
+	for mistake := range strings.Lines(s.Refused.Error) {
+		lines = append(lines, [2]string{"", strings.TrimSpace(mistake)})
+	}
+	return lines
+}
+
+// expiry says when a certificate expires.
+func expiry(at time.Time) string {
+	const day = 24 * time.Hour
+	left := time.Until(at)
+	if left <= 0 {
+		return "EXPIRED at " + formatSecond(at)
+	}
+	return fmt.Sprintf("expires at %s, in %s", formatSecond(at), plural(int64(left/day), "day"))
+}
+
+func printBreakers(cmd *cobra.Command, models []fleet.ModelSnapshot) error {
+	var rows [][]string
+	for _, m := range models {
+		for _, b := range m.Backends {
+			rows = append(rows, []string{m.ID, b.Name, string(b.State), b.Breaker, strconv.FormatInt(b.InFlight, 10), dash(b.Reason)})
+		}
+	}
+	return printTable(cmd, []string{"MODEL", "BACKEND", "STATE", "BREAKER", "IN FLIGHT", "REASON"}, rows)
+}
+
+// formatSecond returns a time in UTC, to the second.
+func formatSecond(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
+
+// plural returns a number with its noun, such as "1 request" or "2 requests".
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.FormatInt(n, 10) + " " + noun + "s"
+}
