@@ -76,12 +76,13 @@ const (
 // upload is the body of a request that arrives. It limits how slowly it may come, and remembers the error of the first
 // failed read: after a body has broken off, net/http reports a regular end for further reads.
 type upload struct {
-	body     io.Reader
-	control  *http.ResponseController
-	began    time.Time
-	deadline time.Time
-	received int   // bytes since the deadline was last extended
-	failed   error // nil while reads succeed
+	body      io.Reader
+	control   *http.ResponseController
+	began     time.Time
+	deadline  time.Time
+	received  int   // bytes since the deadline was last extended
+	unlimited bool  // it may take longer than uploadTimeout
+	failed    error // nil while reads succeed
 }
 
 func newUpload(x *exchange) *upload {
@@ -109,7 +110,7 @@ func (u *upload) Read(p []byte) (int, error) {
 // extend moves the read deadline after minUpload bytes have arrived.
 func (u *upload) extend(now time.Time) {
 	next := now.Add(uploadWindow)
-	if last := u.began.Add(uploadTimeout); next.After(last) {
+	if last := u.began.Add(uploadTimeout); next.After(last) && !u.unlimited {
 		next = last
 	}
 	if next.Sub(u.deadline) >= deadlineStep {

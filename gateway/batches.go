@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"context"
+
+	"basegate/batch"
+	"basegate/identity"
+	"basegate/proxy"
+)
+
+// completer lets batches send their lines the way of live requests.
+type completer struct {
+	proxy *proxy.Server
+	keys  *identity.Keys
+}
+
+var lineStates = map[proxy.LineState]batch.State{
+	proxy.LineEnded: batch.Ended, proxy.LineWaits: batch.Waits, proxy.LineCancelled: batch.Cancelled,
+}
+
+// ServeLine implements batch.Completer.
+func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
+	r := c.proxy.ServeLine(ctx, proxy.Line{
+		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body, PerBackend: l.PerBackend, StartModel: l.StartModel,
+	})
+	return batch.Result{
+		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
+		Settlement: r.Settlement, Release: r.Release, Reason: batch.Reason(r.Reason), ResetsAt: r.ResetsAt,
+	}
+}
+
+// Room implements batch.Completer.
+func (c completer) Room(model string, perBackend int, start bool) (batch.Reason, bool) {
+	reason, room := c.proxy.Room(model, perBackend, start)
+	return batch.Reason(reason), room
+}
+
+// Checker implements batch.Completer.
+func (c completer) Checker(ctx context.Context, account, key string) (func(string, []byte) (string, error), error) {
+	principal, err := c.keys.Identify(ctx, account, key)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says which key
+	}
+	return func(_ string, body []byte) (string, error) { return c.proxy.CheckLine(ctx, principal, body) }, nil
+}
+
+// extensions are the routes of files and batches as the proxy mounts them.
+func extensions(s *batch.Service) []proxy.Extension {
+	var all []proxy.Extension
+	for _, r := range s.Routes() {
+		all = append(all, proxy.Extension{Method: r.Method, Path: r.Path, Serve: func(c proxy.ExtensionCall) error {
+			return r.Serve(&batch.Call{Response: c.Response, Request: c.Request, Account: c.Account, Key: c.Key, Param: c.Param})
+		}})
+	}
+	return all
+}
