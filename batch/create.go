@@ -59,7 +59,7 @@ func (s *Service) createBatch(c *Call) error {
 	}
 	if again != "" {
 		if before, err := s.batch(c, again); err == nil {
-			return c.sendJSON(s.object(&before))
+			return s.sendBatch(c, &before)
 		}
 	}
 	input, err := s.file(c, b.InputFile)
@@ -80,7 +80,7 @@ func (s *Service) createBatch(c *Call) error {
 		return unwritable(err)
 	}
 	wake(s.created)
-	return c.sendJSON(b.toObject(nil))
+	return c.sendJSON(b.toObject(nil, nil))
 }
 
 // complete sets what the gateway decides about a new batch.

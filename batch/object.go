@@ -81,12 +81,12 @@ type Batch struct {
 	Endpoint string
 	Window   string
 	Status   Status
-	Errors   []LineError
 	Metadata []byte // JSON; nil if there is none
 	Models   []string
 
 	InputFile, OutputFile, ErrorFile string
-	outputKeep                       int64 // seconds; 0: the configured time
+	outputKeep                       int64  // seconds; 0: the configured time
+	errorsObject                     string // in the storage; empty if there is none
 
 	CreatedAt, ExpiresAt                                         int64
 	InProgressAt, FinalizingAt, CompletedAt, FailedAt, ExpiredAt int64
@@ -173,7 +173,7 @@ func (r rawJSON) MarshalJSON() ([]byte, error) {
 	return r, nil
 }
 
-func (b *Batch) toObject(waiting *Waiting) batchObject {
+func (b *Batch) toObject(errs []LineError, waiting *Waiting) batchObject {
 	o := batchObject{
 		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
 		OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
@@ -185,8 +185,8 @@ func (b *Batch) toObject(waiting *Waiting) batchObject {
 	if len(b.Models) == 1 {
 		o.Model = &b.Models[0]
 	}
-	if len(b.Errors) > 0 {
-		o.Errors = &errorList{"list", b.Errors}
+	if len(errs) > 0 {
+		o.Errors = &errorList{"list", errs}
 	}
 	o.Usage.InputTokens, o.Usage.OutputTokens, o.Usage.TotalTokens = b.InputTokens, b.OutputTokens, b.InputTokens+b.OutputTokens
 	o.Usage.InputDetails.Cached, o.Usage.OutputDetails.Reasoning = b.CachedTokens, b.ReasoningTokens

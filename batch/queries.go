@@ -154,16 +154,12 @@ func scanBatch(scan func(...any) error) (b Batch, err error) {
 	if err != nil {
 		return Batch{}, err
 	}
+	b.errorsObject = errs.String
 	b.OutputFile, b.ErrorFile, b.outputKeep = output.String, failures.String, keep.Int64
 	b.InProgressAt, b.FinalizingAt, b.CompletedAt, b.FailedAt = inProgress.Int64, finalizing.Int64, completed.Int64, failed.Int64
 	b.ExpiredAt, b.CancellingAt, b.CancelledAt = expired.Int64, cancelling.Int64, cancelled.Int64
 	if metadata.Valid {
 		b.Metadata = []byte(metadata.String)
-	}
-	if errs.Valid {
-		if err := json.Unmarshal([]byte(errs.String), &b.Errors); err != nil {
-			return Batch{}, err
-		}
 	}
 	return b, json.Unmarshal([]byte(models), &b.Models)
 }
@@ -228,13 +224,15 @@ func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, no
 	return n > 0, err
 }
 
-func setErrors(ctx context.Context, tx database.Execer, seq int64, errs []LineError) error {
-	text, err := json.Marshal(errs)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `UPDATE batches SET errors = $2 WHERE seq = $1`, seq, string(text))
+func setErrors(ctx context.Context, tx database.Execer, seq int64, object string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
 	return err
+}
+
+// oldErrors returns batches whose errors have been kept since a time.
+func oldErrors(ctx context.Context, q querier, failedBefore int64) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
 }
 
 func setValidated(ctx context.Context, tx database.Execer, seq int64, total int, models []string, output string) error {

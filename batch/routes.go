@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -203,20 +204,37 @@ func (s *Service) listBatches(c *Call) error {
 	}
 	objects := make([]batchObject, 0, min(len(batches), wanted))
 	for i := range batches[:min(len(batches), wanted)] {
-		objects = append(objects, s.object(&batches[i]))
+		o, err := s.object(c.Request.Context(), &batches[i])
+		if err != nil {
+			return err
+		}
+		objects = append(objects, o)
 	}
 	return c.sendJSON(newList(objects, func(o batchObject) string { return o.ID }, len(batches) > wanted))
 }
 
 // object returns a batch as the API shows it.
-func (s *Service) object(b *Batch) batchObject {
+func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
+	errs, err := s.readErrors(ctx, b)
+	if err != nil {
+		return batchObject{}, apierr.Storage(err)
+	}
 	s.mu.Lock()
 	j := s.jobs[b.seq]
 	s.mu.Unlock()
 	if j == nil || b.Status != InProgress {
-		return b.toObject(nil)
+		return b.toObject(errs, nil), nil
 	}
-	return b.toObject(j.waitingFor())
+	return b.toObject(errs, j.waitingFor()), nil
+}
+
+// sendBatch sends a batch as the response.
+func (s *Service) sendBatch(c *Call, b *Batch) error {
+	o, err := s.object(c.Request.Context(), b)
+	if err != nil {
+		return err
+	}
+	return c.sendJSON(o)
 }
 
 // batch returns a batch of the account, or the error that there is none.
@@ -233,7 +251,7 @@ func (s *Service) showBatch(c *Call) error {
 	if err != nil {
 		return err
 	}
-	return c.sendJSON(s.object(&b))
+	return s.sendBatch(c, &b)
 }
 
 func (s *Service) cancelBatch(c *Call) error {
@@ -259,7 +277,7 @@ func (s *Service) cancelBatch(c *Call) error {
 		return apierr.BatchHasEnded(b.ID, string(b.Status))
 	}
 	wake(s.created)
-	return c.sendJSON(s.object(&b))
+	return s.sendBatch(c, &b)
 }
 
 // unreadable returns the error of a read of the database; nil if it has succeeded.

@@ -212,6 +212,9 @@ func (s *Service) sweepOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("delete expired files: %w", err)
 	}
+	if err := s.deleteOldErrors(ctx); err != nil {
+		return fmt.Errorf("delete the errors of old batches: %w", err)
+	}
 	names, err := deletedObjects(ctx, s.db.Read())
 	if err != nil {
 		return fmt.Errorf("find deleted objects: %w", err)

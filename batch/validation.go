@@ -163,8 +163,15 @@ func (s *Service) clear(ctx context.Context, seq int64) error {
 }
 
 func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) error {
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		if err := setErrors(s.ctx, tx, b.seq, errs); err != nil {
+	object, err := s.storeErrors(ctx, errs)
+	if err != nil {
+		return err
+	}
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		if err := setErrors(s.ctx, tx, b.seq, object); err != nil {
+			return err
+		}
+		if err := setObjectState(s.ctx, tx, object, objectKept); err != nil {
 			return err
 		}
 		_, err := setStatus(s.ctx, tx, b.seq, Failed, s.now(), Validating)

@@ -42,7 +42,7 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 		io.Closer
 	}{upload, x.r.Body}
 	return extension.Serve(ExtensionCall{
-		Response: &extensionResponse{x.w, x}, Request: x.r,
+		Response: &extensionResponse{x.w, s, x}, Request: x.r,
 		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
 	})
 }
@@ -50,11 +50,13 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 // extensionResponse records the status that an extension sends, and limits how slowly a client may read.
 type extensionResponse struct {
 	http.ResponseWriter
+	server   *Server
 	exchange *exchange
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *extensionResponse) WriteHeader(status int) {
+	w.server.setHeaders(w.exchange, "")
 	w.exchange.delivery.status = status
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -71,7 +71,8 @@ func RoutingError(c echo.Context, err error) error {
 	case http.StatusNotFound:
 		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
 	case http.StatusMethodNotAllowed:
-		allow := cmp.Or(c.Response().Header().Get("Allow"), http.MethodGet) // echo's, of a path that is not the API's
+		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ") // echo's, of an extension
+		allow = cmp.Or(allow, http.MethodGet)
 		for _, r := range routes {
 			if r.path == c.Path() {
 				allow = r.method

@@ -43,7 +43,7 @@ CREATE TABLE batches (
     error_file_id     TEXT,
     output_keep       INTEGER,       -- seconds; NULL: the configured time
     status            TEXT NOT NULL,
-    errors            TEXT,          -- JSON: the list of a failed validation
+    errors            TEXT,          -- the object with those of a failed validation; they may quote the file
     metadata          TEXT,          -- JSON
     models            TEXT NOT NULL, -- JSON: short ids, in the order of lines.model
     created_at        INTEGER NOT NULL,
