@@ -26,16 +26,11 @@ func (s *Service) sendContent(c *Call) error {
 	if err != nil {
 		return err
 	}
-	content := &objectReader{ctx: c.Request.Context(), store: s.store, name: f.object, size: f.Bytes}
-	defer content.Close()
-	if f.Bytes == 0 { // an output before its first result has no object
-		content.reader = http.NoBody
-	} else if err := content.open(); err != nil {
-		if errors.Is(err, storage.ErrNotFound) { // deleted since
-			return apierr.NoSuchObject("file", f.ID)
-		}
-		return apierr.Storage(err)
+	content, err := s.openFile(c.Request.Context(), &f)
+	if err != nil {
+		return err
 	}
+	defer content.Close()
 	h := c.Response.Header()
 	h.Set("Content-Type", "application/jsonl")
 	if f.sha256 != nil {
@@ -43,6 +38,23 @@ func (s *Service) sendContent(c *Call) error {
 	}
 	http.ServeContent(c.Response, c.Request, "", time.Time{}, content)
 	return nil
+}
+
+// openFile returns the content of a file.
+func (s *Service) openFile(ctx context.Context, f *File) (*objectReader, error) {
+	content := &objectReader{ctx: ctx, store: s.store, name: f.object, size: f.Bytes}
+	if f.Bytes == 0 { // it has no object
+		content.reader = http.NoBody
+		return content, nil
+	}
+	err := content.open()
+	switch {
+	case errors.Is(err, storage.ErrNotFound): // deleted since
+		return nil, apierr.NoSuchObject("file", f.ID)
+	case err != nil:
+		return nil, apierr.Storage(err)
+	}
+	return content, nil
 }
 
 // objectReader reads an object of the storage. It implements io.ReadSeekCloser.

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -70,11 +71,11 @@ func (s *Service) createBatch(c *Call) error {
 		return apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
 	}
 	s.complete(&b, c.Account, c.Key)
-	err = s.db.WriteGrouped(c.Request.Context(), func(tx database.Tx) error {
-		if err := insertBatch(s.ctx, tx, &b); err != nil {
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+		if err := insertBatch(ctx, tx, &b); err != nil {
 			return err
 		}
-		return s.rememberCall(tx, c, sum[:], b.ID)
+		return s.rememberCall(ctx, tx, c, sum[:], b.ID)
 	})
 	if err != nil {
 		return unwritable(err)

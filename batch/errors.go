@@ -19,7 +19,7 @@ func (s *Service) storeErrors(ctx context.Context, errs []LineError) (object str
 		return "", fmt.Errorf("encode the errors of a batch: %w", err)
 	}
 	object = newObjectName()
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertObject(s.ctx, tx, object, objectWriting) })
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, object, objectWriting) })
 	if err != nil {
 		return "", fmt.Errorf("store the errors of a batch: %w", err)
 	}
@@ -52,8 +52,7 @@ func (s *Service) deleteOldErrors(ctx context.Context) error {
 	if err != nil || len(old) == 0 {
 		return err
 	}
-	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { //nolint:wrapcheck // by sweepOnce
-		ctx := context.WithoutCancel(ctx)
+	return s.write(ctx, func(ctx context.Context, tx database.Tx) error { //nolint:wrapcheck // by sweepOnce
 		for i := range old {
 			if err := setErrors(ctx, tx, old[i].seq, ""); err != nil {
 				return err

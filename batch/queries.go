@@ -74,6 +74,17 @@ func findFile(ctx context.Context, q querier, account, id string, now int64) (Fi
 		WHERE id = $1 AND account_id = $2 AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now).Scan)
 }
 
+// fileByID returns a file of any account. The error is sql.ErrNoRows if there is none.
+func fileByID(ctx context.Context, q querier, id string) (File, error) {
+	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files WHERE id = $1`, id).Scan)
+}
+
+// latestFiles returns files of all accounts, the newest first.
+func latestFiles(ctx context.Context, q querier, limit int) ([]File, error) {
+	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
+		`SELECT `+fileColumns+` FROM files ORDER BY seq DESC LIMIT $1`, limit)
+}
+
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
 const userOfFile = `SELECT b.id FROM batches b WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
 	AND files.id IN (b.input_file_id, b.output_file_id, b.error_file_id)`
@@ -184,6 +195,17 @@ func nullText(b []byte) any {
 // findBatch returns a batch of an account. The error is sql.ErrNoRows if there is none.
 func findBatch(ctx context.Context, q querier, account, id string) (Batch, error) {
 	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND account_id = $2`, id, account).Scan)
+}
+
+// batchByID returns a batch of any account. The error is sql.ErrNoRows if there is none.
+func batchByID(ctx context.Context, q querier, id string) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1`, id).Scan)
+}
+
+// latestBatches returns batches of all accounts, the newest first.
+func latestBatches(ctx context.Context, q querier, limit int) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches ORDER BY seq DESC LIMIT $1`, limit)
 }
 
 func batchBySeq(ctx context.Context, q querier, seq int64) (Batch, error) {

@@ -213,8 +213,7 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 		return err
 	}
 	s := r.service
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		for i := range all {
 			o := &all[i]
 			switch o.kind {
@@ -270,8 +269,8 @@ func (r *recorder) append(ctx context.Context, output, failures []byte) (made bo
 	}
 	if r.failures == nil {
 		f := s.newOutput(&r.batch, "error")
-		err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
-			return insertObject(context.WithoutCancel(ctx), tx, f.object, objectWriting)
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+			return insertObject(ctx, tx, f.object, objectWriting)
 		})
 		if err != nil {
 			return false, fmt.Errorf("create an error file: %w", err)
@@ -390,8 +389,7 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 func (r *recorder) setStatus(ctx context.Context, to Status, sums map[string][]byte, from ...Status) error {
 	s := r.service
 	changed := false
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) (err error) {
-		ctx := context.WithoutCancel(ctx)
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		if changed, err = setStatus(ctx, tx, r.batch.seq, to, s.now(), from...); err != nil {
 			return err
 		}

@@ -156,8 +156,7 @@ type deletedObject struct {
 func (s *Service) deleteFile(c *Call) error {
 	id := c.Param("id")
 	var using string
-	err := s.db.WriteGrouped(c.Request.Context(), func(tx database.Tx) error {
-		ctx := s.ctx
+	err := s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
 		f, err := findFile(ctx, tx, c.Account, id, s.now())
 		if err != nil {
 			return err
@@ -263,8 +262,8 @@ func (s *Service) cancelBatch(c *Call) error {
 		return apierr.BatchHasEnded(b.ID, string(b.Status))
 	}
 	changed := false
-	err = s.db.WriteGrouped(c.Request.Context(), func(tx database.Tx) (err error) {
-		changed, err = setStatus(s.ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) (err error) {
+		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
 		return err
 	})
 	if err != nil {

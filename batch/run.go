@@ -21,8 +21,8 @@ const (
 // recover marks what a crash has left half-written.
 func (s *Service) recover(ctx context.Context) error {
 	var left int64
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) (err error) {
-		left, err = deleteWriting(context.WithoutCancel(ctx), tx)
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		left, err = deleteWriting(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -201,13 +201,13 @@ func (s *Service) sweepOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find expired files: %w", err)
 	}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		for i := range expired {
-			if err := deleteFile(context.WithoutCancel(ctx), tx, &expired[i]); err != nil {
+			if err := deleteFile(ctx, tx, &expired[i]); err != nil {
 				return err
 			}
 		}
-		return forget(context.WithoutCancel(ctx), tx, s.now())
+		return forget(ctx, tx, s.now())
 	})
 	if err != nil {
 		return fmt.Errorf("delete expired files: %w", err)
@@ -223,7 +223,7 @@ func (s *Service) sweepOnce(ctx context.Context) error {
 		if err := s.store.Delete(ctx, name); err != nil {
 			return err //nolint:wrapcheck // it says what failed
 		}
-		err := s.db.WriteGrouped(ctx, func(tx database.Tx) error { return removeObject(context.WithoutCancel(ctx), tx, name) })
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return removeObject(ctx, tx, name) })
 		if err != nil {
 			return fmt.Errorf("forget a deleted object: %w", err)
 		}

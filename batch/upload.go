@@ -65,7 +65,7 @@ func (s *Service) uploadFile(c *Call) (err error) {
 	defer func() {
 		s.releaseUpload(c.Account, u.file.Bytes)
 		if u.stored && !kept {
-			s.discard(u.file.object)
+			s.discard(c.Request.Context(), u.file.object)
 		}
 	}()
 	if err := u.read(); err != nil {
@@ -162,61 +162,74 @@ func cleanName(name string) string {
 	return strings.ToValidUTF8(name, "")
 }
 
-// store appends the file to an object of its own as it comes.
+// readError is the error of what a file is read from.
+type readError struct{ error }
+
+// Unwrap returns the error.
+func (e *readError) Unwrap() error { return e.error }
+
+// store stores the file as it comes.
 func (u *upload) store(part io.Reader) error {
-	s := u.service
-	ctx := u.call.Request.Context()
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertObject(s.ctx, tx, u.file.object, objectWriting) })
+	u.stored = true
+	err := u.service.receive(u.call.Request.Context(), &u.file, part)
+	if broken, ok := errors.AsType[*readError](err); ok {
+		return u.broken(broken)
+	}
+	return err
+}
+
+// receive appends what it reads to an object of its own, and sets the size and the digest of the file. The error is a
+// *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
+func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, f.object, objectWriting) })
 	if err != nil {
 		return unwritable(err)
 	}
-	u.stored = true
 	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer appendBuffers.Put(buffer)
 	digest := sha256.New()
 	for {
-		n, err := io.ReadFull(part, *buffer)
+		n, err := io.ReadFull(from, *buffer)
 		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !end {
-			return u.broken(err)
+			return &readError{err}
 		}
-		if n > 0 || (end && u.file.Bytes == 0) {
-			if err := u.append(ctx, (*buffer)[:n]); err != nil {
+		if n > 0 {
+			if err := s.append(ctx, f, (*buffer)[:n]); err != nil {
 				return err
 			}
 			digest.Write((*buffer)[:n])
 		}
 		if end {
-			break
+			f.sha256 = digest.Sum(nil)
+			return nil
 		}
 	}
-	u.file.sha256 = digest.Sum(nil)
-	return nil
 }
 
 // append appends a piece, if the limits of the file and its account allow it.
-func (u *upload) append(ctx context.Context, piece []byte) error {
-	s, size := u.service, int64(len(piece))
+func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
+	size := int64(len(piece))
 	limits := s.settings.Load()
-	if u.file.Bytes+size > limits.MaxFileBytes {
+	if f.Bytes+size > limits.MaxFileBytes {
 		return apierr.FileTooLarge(limits.MaxFileBytes)
 	}
-	stored, err := storedBytes(ctx, s.db.Read(), u.file.Account)
+	stored, err := storedBytes(ctx, s.db.Read(), f.Account)
 	if err != nil {
 		return unreadable(err)
 	}
 	s.mu.Lock()
-	used := stored + s.uploading[u.file.Account]
+	used := stored + s.uploading[f.Account]
 	fits := used+size <= limits.MaxAccountBytes
 	if fits {
-		s.uploading[u.file.Account] += size
-		u.file.Bytes += size
+		s.uploading[f.Account] += size
+		f.Bytes += size
 	}
 	s.mu.Unlock()
 	if !fits {
-		return apierr.StorageQuota(limits.MaxAccountBytes, used)
+		return apierr.StorageQuota(limits.MaxAccountBytes, used-f.Bytes)
 	}
-	if err := s.store.Append(ctx, u.file.object, u.file.Bytes-size, piece); err != nil {
+	if err := s.store.Append(ctx, f.object, f.Bytes-size, piece); err != nil {
 		if storage.IsFull(err) {
 			s.log.Error("the storage of files is full", zap.Error(err))
 		}
@@ -275,14 +288,14 @@ func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error)
 			return f, false, nil
 		}
 	}
-	err = s.db.WriteGrouped(c.Request.Context(), func(tx database.Tx) error {
-		if err := insertFile(s.ctx, tx, &u.file); err != nil {
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+		if err := insertFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
-		if err := setObjectState(s.ctx, tx, u.file.object, objectKept); err != nil {
+		if err := setObjectState(ctx, tx, u.file.object, objectKept); err != nil {
 			return err
 		}
-		return s.rememberCall(tx, c, u.digest, u.file.ID)
+		return s.rememberCall(ctx, tx, c, u.digest, u.file.ID)
 	})
 	if err != nil {
 		return File{}, false, unwritable(err)
@@ -291,8 +304,9 @@ func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error)
 }
 
 // discard marks an object that no file has.
-func (s *Service) discard(object string) {
-	s.db.Submit(func(tx database.Tx) error { return setObjectState(s.ctx, tx, object, objectDeleted) })
+func (s *Service) discard(ctx context.Context, object string) {
+	ctx = context.WithoutCancel(ctx)
+	s.db.Submit(func(tx database.Tx) error { return setObjectState(ctx, tx, object, objectDeleted) })
 	wake(s.deleted)
 }
 
@@ -332,13 +346,13 @@ func (s *Service) repeated(c *Call, digest []byte) (id string, err error) {
 }
 
 // rememberCall records what a request has created.
-func (s *Service) rememberCall(tx database.Tx, c *Call, digest []byte, id string) error {
+func (s *Service) rememberCall(ctx context.Context, tx database.Tx, c *Call, digest []byte, id string) error {
 	token, explicit := c.token(digest)
 	until := s.now() + repeatTime
 	if explicit {
 		until = s.now() + idempotencyHours
 	}
-	return remember(s.ctx, tx, c.Key, token, remembered{digest, id}, until)
+	return remember(ctx, tx, c.Key, token, remembered{digest, id}, until)
 }
 
 var errManyUploads = errors.New("too many uploads at a time")

@@ -16,9 +16,9 @@ import (
 
 // Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check judges the body of a line and
 // returns its model.
-func Check(file io.Reader, endpoint string, maxLine int64, check func(endpoint string, body []byte) (string, error)) (int, []LineError, error) {
+func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, check func(endpoint string, body []byte) (string, error)) (int, []LineError, error) {
 	v := newValidation(endpoint, maxLine, check)
-	err := v.read(context.Background(), file) //nolint:forbidigo // the caller ends it with its file
+	err := v.read(ctx, file)
 	return len(v.lines), v.errors, err
 }
 
@@ -151,8 +151,8 @@ func (s *Service) validate(ctx context.Context, b *Batch) error {
 // clear deletes the lines of a batch.
 func (s *Service) clear(ctx context.Context, seq int64) error {
 	for more := true; more; {
-		err := s.db.WriteGrouped(ctx, func(tx database.Tx) (err error) {
-			more, err = clearLines(s.ctx, tx, seq, linesPerWrite)
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+			more, err = clearLines(ctx, tx, seq, linesPerWrite)
 			return err
 		})
 		if err != nil {
@@ -167,14 +167,14 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) err
 	if err != nil {
 		return err
 	}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		if err := setErrors(s.ctx, tx, b.seq, object); err != nil {
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := setErrors(ctx, tx, b.seq, object); err != nil {
 			return err
 		}
-		if err := setObjectState(s.ctx, tx, object, objectKept); err != nil {
+		if err := setObjectState(ctx, tx, object, objectKept); err != nil {
 			return err
 		}
-		_, err := setStatus(s.ctx, tx, b.seq, Failed, s.now(), Validating)
+		_, err := setStatus(ctx, tx, b.seq, Failed, s.now(), Validating)
 		return err
 	})
 	if err != nil {
@@ -193,20 +193,20 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, v *validation) error
 		for _, l := range rest[:min(linesPerWrite, len(rest))] {
 			refs = append(refs, l.lineRef)
 		}
-		if err := s.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertLines(s.ctx, tx, b.seq, refs) }); err != nil {
+		if err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) }); err != nil {
 			return fmt.Errorf("write the lines of a batch: %w", err)
 		}
 	}
 	output := s.newOutput(b, "output")
 	started := false
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) (err error) {
-		if err := setValidated(s.ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
 			return err
 		}
-		if err := insertOutput(s.ctx, tx, &output); err != nil {
+		if err := insertOutput(ctx, tx, &output); err != nil {
 			return err
 		}
-		started, err = setStatus(s.ctx, tx, b.seq, InProgress, s.now(), Validating)
+		started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating)
 		return err
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newDatabase(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBatch(), newFile(), newBackup(), newDatabase(), newVersion(),
 	)
 	return root
 }

@@ -95,13 +95,17 @@ func (g *gateway) batch(secret, id string) gjson.Result {
 	return gjson.Parse(r.body)
 }
 
-// waitForBatch waits until a batch has a status, and returns it.
+// waitForBatch waits until a batch has a status, as long as its lines end, and returns it.
 func (g *gateway) waitForBatch(secret, id, status string) (b gjson.Result) {
 	g.t.Helper()
-	poll.Until(g.t, "the batch is "+status, func() bool {
-		b = g.batch(secret, id)
-		return b.Get("status").Str == status
-	})
+	for ended := int64(-1); b.Get("status").Str != status; {
+		poll.Until(g.t, "the batch is "+status+" or advances", func() bool {
+			b = g.batch(secret, id)
+			before := ended
+			ended = b.Get("request_counts.completed").Int() + b.Get("request_counts.failed").Int()
+			return b.Get("status").Str == status || ended != before
+		})
+	}
 	return b
 }
 

@@ -3,9 +3,16 @@ package gateway
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"basegate/admission"
 	"basegate/batch"
+	"basegate/config"
+	"basegate/database"
 	"basegate/identity"
 	"basegate/proxy"
+	"basegate/storage"
 )
 
 // completer lets batches send their lines the way of live requests.
@@ -42,6 +49,23 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 		return nil, err //nolint:wrapcheck // it says which key
 	}
 	return func(_ string, body []byte) (string, error) { return c.proxy.CheckLine(ctx, principal, body) }, nil
+}
+
+// NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
+func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() error, error) {
+	files, err := storage.OpenDisk(filesFolder(cfg))
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // it says what failed
+	}
+	return batch.New(db, files, completer{}, batchSettings(cfg), zap.NewNop()), files.Close, nil
+}
+
+// LineChecker returns a function that validates the bodies of lines with the configured models, without a gateway.
+func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (string, error) {
+	server := proxy.New(proxySettings(cfg), proxy.Deps{
+		Fleet: NewFleet(cfg, zap.NewNop()), Queue: admission.New(queueSettings(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
+	})
+	return func(_ string, body []byte) (string, error) { return server.CheckLine(ctx, identity.Principal{}, body) }
 }
 
 // extensions are the routes of files and batches as the proxy mounts them.

@@ -17,7 +17,10 @@ const (
 )
 
 // Disk keeps each object as a file of one folder.
-type Disk struct{ root *os.Root }
+type Disk struct {
+	root     *os.Root
+	uid, gid int // the owner of the folder, if the process is root and the owner is not; -1: files are the process's own
+}
 
 // OpenDisk returns the store in a folder, which it creates if it does not exist. The caller must close it.
 func OpenDisk(folder string) (*Disk, error) {
@@ -31,7 +34,13 @@ func OpenDisk(folder string) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of files: %w", err)
 	}
-	return &Disk{root}, nil
+	d := &Disk{root: root, uid: -1, gid: -1}
+	if info, err := root.Stat("."); err == nil && os.Geteuid() == 0 {
+		if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 { // a command of the operator
+			d.uid, d.gid = int(owner.Uid), int(owner.Gid)
+		}
+	}
+	return d, nil
 }
 
 // Close closes the folder.
@@ -63,6 +72,11 @@ func (d *Disk) write(name string, offset int64, data []byte) (err error) {
 	info, err := file.Stat()
 	if err != nil {
 		return err
+	}
+	if offset == 0 && d.uid >= 0 {
+		if err := file.Chown(d.uid, d.gid); err != nil {
+			return err
+		}
 	}
 	if info.Size() < offset {
 		return ErrShort
