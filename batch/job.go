@@ -181,7 +181,7 @@ func (j *job) start(full map[string]Reason) bool {
 		if found {
 			j.unrecorded++
 			j.service.metrics.running.Add(1)
-			j.service.tasks.Go(func() { j.outcomes <- j.runLine(source, l) })
+			j.service.tasks.Go(func() { j.outcomes <- j.runLine(l) })
 			return true
 		}
 	}

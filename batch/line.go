@@ -57,7 +57,7 @@ type errorObject struct {
 }
 
 // runLine runs a line.
-func (j *job) runLine(source *source, ref lineRef) outcome {
+func (j *job) runLine(ref lineRef) outcome {
 	s := j.service
 	untried := func(reason Reason, delay time.Duration) outcome {
 		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
@@ -71,7 +71,7 @@ func (j *job) runLine(source *source, ref lineRef) outcome {
 	}
 	l, err := parseLine(text)
 	if err != nil {
-		return j.result(ref, resultObject{Error: &errorObject{"internal_error", "the line of the file has changed"}}, Result{})
+		return newResult(ref, resultObject{Error: &errorObject{"internal_error", "the line of the file has changed"}}, Result{})
 	}
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, Line{
@@ -98,7 +98,7 @@ func (j *job) runLine(source *source, ref lineRef) outcome {
 		r.Release()
 		return outcome{kind: isRetry, line: ref}
 	}
-	return j.result(ref, resultObject{
+	return newResult(ref, resultObject{
 		CustomID: l.customID, Response: &responseObject{r.Status, r.RequestID, r.Body},
 	}, r)
 }
@@ -114,13 +114,13 @@ func parseLine(text []byte) (line, error) {
 	return l, nil
 }
 
-// result returns the outcome of a line that has ended.
-func (j *job) result(ref lineRef, o resultObject, r Result) outcome {
+// newResult returns the outcome of a line that has ended.
+func newResult(ref lineRef, o resultObject, r Result) outcome {
 	o.ID = newID("batch_req_")
 	text, err := encodeResult(o)
 	if err != nil { // the body is no JSON, which the proxy has checked
 		o.Response, o.Error = nil, &errorObject{"internal_error", "the response could not be encoded"}
-		text, _ = encodeResult(o) //nolint:errcheck // strings are always encoded
+		text, _ = encodeResult(o)
 	}
 	return outcome{kind: isResult, line: ref, text: text, success: r.Success, result: r}
 }

@@ -90,15 +90,15 @@ type line struct {
 	body     []byte // as it stands in the line
 }
 
-// lineProblem is why a line is refused.
-type lineProblem struct {
+// invalidLineError is why a line is refused.
+type invalidLineError struct {
 	code, message, param string
 }
 
-func (p *lineProblem) Error() string { return p.message }
+func (p *invalidLineError) Error() string { return p.message }
 
-func problem(code, param, format string, args ...any) *lineProblem {
-	return &lineProblem{code, fmt.Sprintf(format, args...), param}
+func problem(code, param, format string, args ...any) *invalidLineError {
+	return &invalidLineError{code, fmt.Sprintf(format, args...), param}
 }
 
 // lineParser parses lines. Its decoder is reused.
@@ -114,7 +114,7 @@ func newLineParser() *lineParser {
 
 // parse parses a line. Its body is judged by the rules of the endpoint elsewhere, so its bytes are only delimited here: the
 // decoder checks its syntax.
-func (p *lineParser) parse(text []byte) (l line, refused *lineProblem) {
+func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 	p.source.Reset(text)
 	p.decoder.Reset(p.source, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	notObject := problem(codeInvalidLine, "", "the line is not one JSON object")
@@ -156,7 +156,7 @@ func (p *lineParser) parse(text []byte) (l line, refused *lineProblem) {
 }
 
 // set stores the value of a member, which ends at end in the text.
-func (l *line) set(name string, value jsontext.Value, text []byte, _, end int64) *lineProblem {
+func (l *line) set(name string, value jsontext.Value, text []byte, _, end int64) *invalidLineError {
 	invalid := string(apierr.InvalidRequest)
 	switch name {
 	case "custom_id":

@@ -346,7 +346,7 @@ func (r *recorder) endRest(ctx context.Context, code, message string) error {
 				if err != nil {
 					return fmt.Errorf("parse a line of a batch: %w", err)
 				}
-				all = append(all, r.result(ref, resultObject{CustomID: l.customID, Error: &errorObject{code, message}}, Result{}))
+				all = append(all, newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{code, message}}, Result{}))
 			}
 			if err := r.write(ctx, all); err != nil {
 				return err

@@ -329,7 +329,7 @@ func (c *Call) token(digest []byte) (token string, explicit bool) {
 func (s *Service) repeated(c *Call, digest []byte) (id string, err error) {
 	token, explicit := c.token(digest)
 	if !explicit {
-		if n, err := strconv.Atoi(c.Request.Header.Get("X-Stainless-Retry-Count")); err != nil || n < 1 {
+		if retries, _ := strconv.Atoi(c.Request.Header.Get("X-Stainless-Retry-Count")); retries < 1 { // also if it is no number
 			return "", nil
 		}
 	}

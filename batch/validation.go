@@ -106,7 +106,7 @@ func (v *validation) line(parser *lineParser, text []byte, offset, number int64)
 }
 
 // add adds an error; line 0 is the whole file.
-func (v *validation) add(number int64, p *lineProblem) {
+func (v *validation) add(number int64, p *invalidLineError) {
 	e := LineError{Code: p.code, Message: p.message, Param: orNull(p.param), Line: orNull(number)}
 	v.errors = append(v.errors, e)
 }

@@ -29,6 +29,7 @@ type Line struct {
 // LineState is what became of a line.
 type LineState int
 
+// The states of a LineResult.
 const (
 	LineEnded     LineState = iota // Status and Body are the response
 	LineWaits                      // it was not sent to a backend, and may be later
@@ -71,13 +72,13 @@ type line struct {
 	settlement *budget.Settlement
 }
 
-// lineWaits is the error of a line that cannot be sent to a backend yet.
-type lineWaits struct {
+// lineWaitsError is the error of a line that cannot be sent to a backend yet.
+type lineWaitsError struct {
 	reason   WaitReason
 	resetsAt time.Time
 }
 
-func (*lineWaits) Error() string { return "the line waits" }
+func (*lineWaitsError) Error() string { return "the line waits" }
 
 // ServeLine serves a line of a batch as POST /v1/completions would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
@@ -101,7 +102,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
-	if waiting, ok := errors.AsType[*lineWaits](err); ok {
+	if waiting, ok := errors.AsType[*lineWaitsError](err); ok {
 		x.memory.Release()
 		return LineResult{State: LineWaits, Reason: waiting.reason, ResetsAt: waiting.resetsAt, Release: func() {}}
 	}
@@ -129,9 +130,9 @@ func (s *Server) line(x *exchange) error {
 	if s.checkBudget(x) != nil {
 		e := s.ledger.Exhausted(x.caller.payer)
 		if e == nil {
-			return &lineWaits{reason: WaitsForBudget}
+			return &lineWaitsError{reason: WaitsForBudget}
 		}
-		return &lineWaits{WaitsForBudget, e.ResetsAt}
+		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
 	}
 	if err := x.checkKnownLength(); err != nil {
 		return err
@@ -154,16 +155,16 @@ func (s *Server) line(x *exchange) error {
 // readLine is readRequest for a line, whose body is in memory.
 func (s *Server) readLine(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
-		return &lineWaits{reason: WaitsForKey}
+		return &lineWaitsError{reason: WaitsForKey}
 	}
 	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
 	body := x.caller.line.Body
 	if x.memory.Grow(int64(len(body))) != nil {
-		return &lineWaits{reason: WaitsForCapacity}
+		return &lineWaitsError{reason: WaitsForCapacity}
 	}
 	if err := s.parse(x, body, s.validateLine); err != nil {
 		if errors.Is(err, admission.ErrFull) {
-			return &lineWaits{reason: WaitsForCapacity}
+			return &lineWaitsError{reason: WaitsForCapacity}
 		}
 		return err
 	}
@@ -193,14 +194,14 @@ func (x *exchange) acquirePlace() (*fleet.Place, error) {
 		x.attempts.usable = func(b *fleet.Backend) bool { return b == place.Backend }
 		return place, nil
 	case errors.Is(err, fleet.ErrNoPlace):
-		return nil, &lineWaits{reason: WaitsForCapacity}
+		return nil, &lineWaitsError{reason: WaitsForCapacity}
 	case errors.Is(err, fleet.ErrUnsuitable):
 		return nil, x.fieldTooNew()
 	}
 	if x.caller.line.StartModel {
 		x.model.EnsureServable(x.attempts.usable) //nolint:errcheck // the line waits, whatever becomes of the boot
 	}
-	return nil, &lineWaits{reason: WaitsForModel}
+	return nil, &lineWaitsError{reason: WaitsForModel}
 }
 
 // reserveLine is reserve for a line of a batch, which does not wait and whose max_tokens is not lowered.
@@ -217,13 +218,13 @@ func (s *Server) reserveLine(x *exchange) (err error) {
 	case err == nil:
 		return nil
 	case errors.Is(err, budget.ErrReserved):
-		return &lineWaits{reason: WaitsForBudget}
+		return &lineWaitsError{reason: WaitsForBudget}
 	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed), errors.Is(err, admission.ErrFull):
-		return &lineWaits{reason: WaitsForCapacity}
+		return &lineWaitsError{reason: WaitsForCapacity}
 	case errors.Is(err, budget.ErrKeyDisabled):
-		return &lineWaits{reason: WaitsForKey}
+		return &lineWaitsError{reason: WaitsForKey}
 	case isExceeded && s.ledger.FitsUnused(x.caller.payer, demand):
-		return &lineWaits{WaitsForBudget, exceeded.ResetsAt}
+		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
 	default:
 		return x.reserveErr(err)
 	}

@@ -27,7 +27,7 @@ func OpenDisk(folder string) (*Disk, error) {
 	if err := os.MkdirAll(folder, folderMode); err != nil {
 		return nil, fmt.Errorf("create the folder of files: %w", err)
 	}
-	if err := os.Chmod(folder, folderMode); err != nil { //nolint:gosec // a folder needs the bit that gosec takes for execution
+	if err := os.Chmod(folder, folderMode); err != nil {
 		return nil, fmt.Errorf("protect the folder of files: %w", err)
 	}
 	root, err := os.OpenRoot(folder)
