@@ -21,7 +21,7 @@ var (
 const (
 	readAhead     = 256 // lines of a model that a job has read
 	maxDelayed    = 256 // lines of a model that wait for another attempt
-	maxUnrecorded = 512 // lines of a job that run, or whose results are not on disk
+	maxUnrecorded = 1024 // lines of a job that run, or whose results are not on disk
 
 	// A batch whose budget is used up tries so many lines, which may be small enough, and pauses.
 	budgetTries = 64

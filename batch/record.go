@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxRecorded    = 64      // results in one transaction, which delays the settlements of others
+	maxRecorded    = 256     // results in one transaction: some 3 ms, by which it delays the settlements of others
 	maxRecordBytes = 8 << 20 // results of one append
 	recordRetry    = time.Second
 	restAtOnce     = 500 // lines that do not run any more

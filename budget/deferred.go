@@ -36,6 +36,7 @@ func (l *Ledger) FitsUnused(p Payer, d Demand) bool {
 type Settlement struct {
 	reservation *Reservation
 	row         row
+	attempted   bool // Write was called before
 }
 
 // Prepare ends the request as Settle does, but writes nothing and charges nothing yet. It returns nil if the reservation
@@ -58,6 +59,14 @@ func (r *Reservation) Prepare(o Outcome) *Settlement {
 // Write inserts the request's row. It may be called again if the transaction has failed, even if it is not known whether
 // it reached the disk.
 func (s *Settlement) Write(ctx context.Context, tx database.Tx) error {
+	if !s.attempted {
+		s.attempted = true
+		if s.reservation.openWrite != nil {
+			return moveEnded(ctx, tx, &s.row)
+		}
+		_, err := insertEnded(ctx, tx, &s.row)
+		return err
+	}
 	if err := deleteInFlight(ctx, tx, &s.row); err != nil {
 		return err
 	}
