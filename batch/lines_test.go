@@ -164,4 +164,6 @@ func FuzzLine(f *testing.F) {
 }
 
 // deep reports whether a text may be nested too deeply for one of the parsers.
-func deep(text []byte) bool { return bytes.Count(text, []byte("{"))+bytes.Count(text, []byte("[")) > 1000 }
+func deep(text []byte) bool {
+	return bytes.Count(text, []byte("{"))+bytes.Count(text, []byte("[")) > 1000
+}
