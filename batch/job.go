@@ -19,8 +19,8 @@ var (
 )
 
 const (
-	readAhead     = 256 // lines of a model that a job has read
-	maxDelayed    = 256 // lines of a model that wait for another attempt
+	readAhead     = 256  // lines of a model that a job has read
+	maxDelayed    = 256  // lines of a model that wait for another attempt
 	maxUnrecorded = 1024 // lines of a job that run, or whose results are not on disk
 
 	// A batch whose budget is used up tries so many lines, which may be small enough, and pauses.
@@ -181,7 +181,11 @@ func (j *job) start(full map[string]Reason) bool {
 		if found {
 			j.unrecorded++
 			j.service.metrics.running.Add(1)
-			j.service.tasks.Go(func() { j.outcomes <- j.runLine(l) })
+			j.service.tasks.Go(func() {
+				o := j.runLine(l)
+				wake(j.service.changed) // its place is free
+				j.outcomes <- o
+			})
 			return true
 		}
 	}

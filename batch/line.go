@@ -71,7 +71,10 @@ func (j *job) runLine(ref lineRef) outcome {
 	}
 	l, err := parseLine(text)
 	if err != nil {
-		return newResult(ref, resultObject{Error: &errorObject{"internal_error", "the line of the file has changed"}}, Result{})
+		return newResult(ref, resultObject{
+			CustomID: gjson.GetBytes(text, "custom_id").Str,
+			Error:    &errorObject{"internal_error", "the line of the file has changed"},
+		}, Result{})
 	}
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, Line{

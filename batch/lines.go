@@ -88,6 +88,7 @@ type line struct {
 	method   string
 	url      string
 	body     []byte // as it stands in the line
+	bodyAt   int    // where it begins in the line
 }
 
 // invalidLineError is why a line is refused.
@@ -128,7 +129,6 @@ func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 			return line{}, notObject
 		}
 		name := token.String()
-		start := p.decoder.InputOffset()
 		value, err := p.decoder.ReadValue()
 		if err != nil {
 			return line{}, notObject
@@ -137,7 +137,7 @@ func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 			return line{}, problem(string(apierr.InvalidRequest), apierr.Clip(name), "the field %q stands twice in the line", apierr.Clip(name))
 		}
 		seen[name] = true
-		if refused = l.set(name, value, text, start, p.decoder.InputOffset()); refused != nil {
+		if refused = l.set(name, value, text, p.decoder.InputOffset()); refused != nil {
 			return line{}, refused
 		}
 	}
@@ -156,7 +156,7 @@ func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 }
 
 // set stores the value of a member, which ends at end in the text.
-func (l *line) set(name string, value jsontext.Value, text []byte, _, end int64) *invalidLineError {
+func (l *line) set(name string, value jsontext.Value, text []byte, end int64) *invalidLineError {
 	invalid := string(apierr.InvalidRequest)
 	switch name {
 	case "custom_id":
@@ -178,7 +178,8 @@ func (l *line) set(name string, value jsontext.Value, text []byte, _, end int64)
 		if value.Kind() != '{' {
 			return problem(invalid, name, "body is no object")
 		}
-		l.body = text[end-int64(len(value)) : end]
+		l.bodyAt = int(end) - len(value)
+		l.body = text[l.bodyAt:end]
 	default:
 		return problem(invalid, apierr.Clip(name), "unknown field %q: a line has custom_id, method, url and body", apierr.Clip(name))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"basegate/database"
@@ -30,7 +31,7 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 	b := Batch{Endpoint: endpoints[0], Window: window}
 	s.complete(&b, account, key)
 	if b.ExpiresAt == 0 {
-		return Batch{}, fmt.Errorf("%w: %q", ErrBadWindow, window)
+		return Batch{}, fmt.Errorf("%w: got %q; expected one of %s", ErrBadWindow, window, strings.Join(Windows(), ", "))
 	}
 	f := File{
 		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name), object: newObjectName(),

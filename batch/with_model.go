@@ -31,7 +31,7 @@ func copyWithModel(to io.Writer, file io.Reader, model []byte, maxLine int64) er
 			return err
 		}
 		if l, refused := parser.parse(text); refused == nil && !gjson.GetBytes(l.body, "model").Exists() {
-			at := bytes.LastIndex(text, l.body)
+			at := l.bodyAt
 			members := append([]byte(`"model":`), model...)
 			if len(bytes.TrimSpace(l.body[1:len(l.body)-1])) > 0 {
 				members = append(members, ',')

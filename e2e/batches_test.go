@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -555,6 +556,51 @@ func TestListsOfFilesAndBatchesHavePages(t *testing.T) {
 	for _, path := range []string{"/v1/files?limit=0", "/v1/files?limit=10001", "/v1/files?order=up", "/v1/files?x=1", "/v1/batches?limit=101"} {
 		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+}
+
+// The routes of files and batches keep the rules of all routes: methods, encodings, headers.
+func TestFilesAndBatchesKeepTheRulesOfTheAPI(t *testing.T) {
+	g, _ := startGateway(t, settings{server: ", cors_origins: [https://app.example.org]"}, mockvllm.Options{})
+	for path, allow := range map[string]string{
+		"/v1/files": "GET, POST", "/v1/files/x": "DELETE, GET", "/v1/files/x/content": "GET",
+		"/v1/batches": "GET, POST", "/v1/batches/x": "GET", "/v1/batches/x/cancel": "POST",
+	} {
+		for _, method := range []string{http.MethodPatch, http.MethodOptions} {
+			r := g.call(method, path, g.secret, "")
+			if r.status != http.StatusMethodNotAllowed || r.header.Get("Allow") != allow || gjson.Get(r.body, "error.code").Str != "method_not_allowed" {
+				t.Errorf("%s %s: %d, Allow %q, %s", method, path, r.status, r.header.Get("Allow"), r.body)
+			}
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, g.url+path, http.NoBody)
+		must(t, err)
+		r.Header.Set("Origin", "https://app.example.org")
+		r.Header.Set("Access-Control-Request-Method", http.MethodDelete)
+		r.Header.Set("Access-Control-Request-Headers", "authorization, idempotency-key, x-stainless-retry-count")
+		granted := g.do(r)
+		if granted.status != http.StatusNoContent || !strings.Contains(granted.header.Get("Access-Control-Allow-Methods"), "DELETE") ||
+			granted.header.Get("Access-Control-Allow-Headers") != "authorization, idempotency-key, x-stainless-retry-count" {
+			t.Errorf("the preflight of %s: %d %v", path, granted.status, granted.header)
+		}
+		wrong := g.call(http.MethodGet, path, "acs-bm-wrong", "")
+		if wrong.header.Get("X-Request-Id") == "" || wrong.header.Get("Server-Timing") == "" {
+			t.Errorf("the headers of an error at %s: %v", path, wrong.header)
+		}
+	}
+	id := gjson.Get(g.upload(g.secret, batchLine("a", `{"model":"m","prompt":"a"}`), "purpose", "batch").body, "id").Str
+	var compressed bytes.Buffer
+	w := gzip.NewWriter(&compressed)
+	_, err := fmt.Fprintf(w, `{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, id)
+	must(t, err)
+	must(t, w.Close())
+	for encoding, want := range map[string]int{"gzip": http.StatusOK, "br": http.StatusUnsupportedMediaType} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/batches", bytes.NewReader(compressed.Bytes()))
+		must(t, err)
+		r.Header.Set("Authorization", "Bearer "+g.secret)
+		r.Header.Set("Content-Encoding", encoding)
+		if got := g.do(r); got.status != want || got.header.Get("X-Request-Id") == "" || got.header.Get("Server-Timing") == "" {
+			t.Errorf("a body in %s: %d %v %s; want %d", encoding, got.status, got.header, got.body, want)
 		}
 	}
 }

@@ -34,20 +34,13 @@ func (x *exchange) readBody() ([]byte, error) {
 	u := newUpload(x)
 	defer u.end()
 	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
-	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
-	case "", "identity":
-	case "gzip", "x-gzip":
-		if err := x.memory.Grow(gunzipMemory); err != nil {
-			return nil, bufferFull(err)
-		}
+	source, err := x.decompressed(u)
+	if err != nil {
+		return nil, err
+	}
+	if source != io.Reader(u) {
 		defer x.memory.Shrink(gunzipMemory)
-		unzipped, err := gzip.NewReader(u)
-		if err != nil {
-			return nil, u.readErr()
-		}
-		b.source, b.size = unzipped, unknownSize
-	default:
-		return nil, apierr.UnknownEncoding(encoding)
+		b.source, b.size = source, unknownSize
 	}
 	body, err := b.readAll(nil, limit)
 	switch {
@@ -61,6 +54,26 @@ func (x *exchange) readBody() ([]byte, error) {
 	x.delivery.bodyRead = true
 	x.r.Body.Close() // or net/http would look for more of it before the response, deep in its stack
 	return body, nil
+}
+
+// decompressed returns a reader of the body by its Content-Encoding. If that is not u itself, it holds gunzipMemory.
+func (x *exchange) decompressed(u *upload) (io.Reader, error) {
+	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
+	case "", "identity":
+		return u, nil
+	case "gzip", "x-gzip":
+		if err := x.memory.Grow(gunzipMemory); err != nil {
+			return nil, bufferFull(err)
+		}
+		unzipped, err := gzip.NewReader(u)
+		if err != nil {
+			x.memory.Shrink(gunzipMemory)
+			return nil, u.readErr()
+		}
+		return unzipped, nil
+	default:
+		return nil, apierr.UnknownEncoding(encoding)
+	}
 }
 
 const (

@@ -3,6 +3,8 @@ package proxy
 import (
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 )
@@ -24,8 +26,17 @@ type ExtensionCall struct {
 
 // Extend registers routes on e, after Mount.
 func (s *Server) Extend(e *echo.Echo, extensions []Extension) {
+	allow := map[string][]string{}
 	for _, extension := range extensions {
+		allow[extension.Path] = append(allow[extension.Path], extension.Method)
 		e.Add(extension.Method, extension.Path, func(c echo.Context) error { return s.extended(exchangeOf(c), c, extension) })
+	}
+	for path, methods := range allow { // echo would answer OPTIONS itself
+		slices.Sort(methods)
+		e.OPTIONS(path, func(c echo.Context) error {
+			c.Response().Header().Set("Allow", strings.Join(methods, ", "))
+			return echo.ErrMethodNotAllowed
+		})
 	}
 }
 
@@ -37,10 +48,17 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	upload := newUpload(x)
 	upload.unlimited = true
 	defer upload.end()
+	body, err := x.decompressed(upload)
+	if err != nil {
+		return err
+	}
+	if body != io.Reader(upload) {
+		defer x.memory.Shrink(gunzipMemory)
+	}
 	x.r.Body = struct {
 		io.Reader
 		io.Closer
-	}{upload, x.r.Body}
+	}{body, x.r.Body}
 	return extension.Serve(ExtensionCall{
 		Response: &extensionResponse{x.w, s, x}, Request: x.r,
 		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
