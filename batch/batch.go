@@ -40,9 +40,11 @@ type Settings struct {
 type Line struct {
 	Batch, Account, Key, Endpoint string
 	Body                          []byte
-	PerBackend                    int
-	StartModel                    bool
+	Place                         Place
 }
+
+// Place is the permission to run one line at a backend, beside its live requests.
+type Place interface{ Release() }
 
 // Reason is what a line or a batch waits for. It is the API's word, or empty.
 type Reason string
@@ -86,8 +88,9 @@ type Result struct {
 type Completer interface {
 	// ServeLine sends a line to a backend.
 	ServeLine(ctx context.Context, l Line) Result
-	// Room reports whether a line could be sent to a backend of the model now. It starts the model if start is true.
-	Room(model string, perBackend int, start bool) (Reason, bool)
+	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a line
+	// would wait for. It starts the model if start is true. The caller must release the place.
+	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
 	// their models. The functions' errors are those of the API.
 	Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error)

@@ -158,17 +158,16 @@ func (j *job) start(full map[string]Reason) bool {
 	}
 	for _, source := range j.sources {
 		reason, known := full[source.model]
-		if !known {
-			var room bool
-			if reason, room = j.service.completer.Room(source.model, settings.PerBackend, settings.StartModels); !room {
-				if reason == Model && !settings.StartModels {
-					reason = Window
-				}
-				full[source.model] = reason
-				known = true
-			}
-		}
 		if known {
+			j.reason, j.resetsAt = reason, time.Time{}
+			continue
+		}
+		place, reason := j.service.completer.AcquirePlace(source.model, settings.PerBackend, settings.StartModels)
+		if place == nil {
+			if reason == Model && !settings.StartModels {
+				reason = Window
+			}
+			full[source.model] = reason
 			j.reason, j.resetsAt = reason, time.Time{}
 			continue
 		}
@@ -176,18 +175,19 @@ func (j *job) start(full map[string]Reason) bool {
 		if err != nil {
 			j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
 			source.pausedTo = now.Add(storageDelay)
+		}
+		if !found {
+			place.Release()
 			continue
 		}
-		if found {
-			j.unrecorded++
-			j.service.metrics.running.Add(1)
-			j.service.tasks.Go(func() {
-				o := j.runLine(l)
-				wake(j.service.changed) // its place is free
-				j.outcomes <- o
-			})
-			return true
-		}
+		j.unrecorded++
+		j.service.metrics.running.Add(1)
+		j.service.tasks.Go(func() {
+			o := j.runLine(l, place)
+			wake(j.service.changed) // its place is free
+			j.outcomes <- o
+		})
+		return true
 	}
 	return false
 }

@@ -57,7 +57,8 @@ type errorObject struct {
 }
 
 // runLine runs a line.
-func (j *job) runLine(ref lineRef) outcome {
+func (j *job) runLine(ref lineRef, place Place) outcome {
+	defer place.Release()
 	s := j.service
 	untried := func(reason Reason, delay time.Duration) outcome {
 		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
@@ -79,7 +80,7 @@ func (j *job) runLine(ref lineRef) outcome {
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, Line{
 		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
-		PerBackend: settings.PerBackend, StartModel: settings.StartModels,
+		Place: place,
 	})
 	switch r.State {
 	case Cancelled:

@@ -10,6 +10,7 @@ import (
 	"basegate/batch"
 	"basegate/config"
 	"basegate/database"
+	"basegate/fleet"
 	"basegate/identity"
 	"basegate/proxy"
 	"basegate/storage"
@@ -28,7 +29,8 @@ var lineStates = map[proxy.LineState]batch.State{
 // ServeLine implements batch.Completer.
 func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	r := c.proxy.ServeLine(ctx, proxy.Line{
-		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body, PerBackend: l.PerBackend, StartModel: l.StartModel,
+		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
+		Place: l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
 	})
 	return batch.Result{
 		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
@@ -36,10 +38,13 @@ func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	}
 }
 
-// Room implements batch.Completer.
-func (c completer) Room(model string, perBackend int, start bool) (batch.Reason, bool) {
-	reason, room := c.proxy.Room(model, perBackend, start)
-	return batch.Reason(reason), room
+// AcquirePlace implements batch.Completer.
+func (c completer) AcquirePlace(model string, perBackend int, start bool) (batch.Place, batch.Reason) {
+	place, reason := c.proxy.AcquirePlace(model, perBackend, start)
+	if place == nil {
+		return nil, batch.Reason(reason)
+	}
+	return place, batch.Nothing
 }
 
 // Checker implements batch.Completer.

@@ -22,8 +22,7 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
-	PerBackend   int  // batch lines that a backend may run at a time
-	StartModel   bool // a model that does not run is started
+	Place        *fleet.Place // where it runs; the caller releases it
 }
 
 // LineState is what became of a line.
@@ -137,11 +136,9 @@ func (s *Server) line(x *exchange) error {
 	if err := x.checkKnownLength(); err != nil {
 		return err
 	}
-	place, err := x.acquirePlace()
-	if err != nil {
+	if err := x.usePlace(); err != nil {
 		return err
 	}
-	defer place.Release()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
@@ -186,22 +183,14 @@ func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, erro
 
 var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
 
-// acquirePlace returns a place at a backend, to which it limits the request's attempts.
-func (x *exchange) acquirePlace() (*fleet.Place, error) {
-	place, err := x.model.AcquirePlace(x.attempts.usable, x.caller.line.PerBackend)
-	switch {
-	case err == nil:
-		x.attempts.usable = func(b *fleet.Backend) bool { return b == place.Backend }
-		return place, nil
-	case errors.Is(err, fleet.ErrNoPlace):
-		return nil, &lineWaitsError{reason: WaitsForCapacity}
-	case errors.Is(err, fleet.ErrUnsuitable):
-		return nil, x.fieldTooNew()
+// usePlace limits the request's attempts to the backend of its place.
+func (x *exchange) usePlace() error {
+	b := x.caller.line.Place.Backend
+	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
+		return &lineWaitsError{reason: WaitsForCapacity}
 	}
-	if x.caller.line.StartModel {
-		x.model.EnsureServable(x.attempts.usable) //nolint:errcheck // the line waits, whatever becomes of the boot
-	}
-	return nil, &lineWaitsError{reason: WaitsForModel}
+	x.attempts.usable = func(other *fleet.Backend) bool { return other == b }
+	return nil
 }
 
 // reserveLine is reserve for a line of a batch, which does not wait and whose max_tokens is not lowered.
@@ -274,23 +263,22 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, body []b
 	return x.model.ID(), nil
 }
 
-// Room reports whether a line of a batch could be sent to a backend of a model now, or what it would wait for. It starts
-// the model if start is true.
-func (s *Server) Room(model string, perBackend int, start bool) (reason WaitReason, room bool) {
+// AcquirePlace returns a place for a line of a batch at a backend of the model, or says what the line would wait for. It
+// starts the model if start is true. The caller must release the place.
+func (s *Server) AcquirePlace(model string, perBackend int, start bool) (*fleet.Place, WaitReason) {
 	m, ok := s.fleet.Model(model)
 	if !ok {
-		return WaitsForModel, false
+		return nil, WaitsForModel
 	}
 	place, err := m.AcquirePlace(nil, perBackend)
 	switch {
 	case err == nil:
-		place.Release()
-		return "", true
+		return place, ""
 	case errors.Is(err, fleet.ErrNoPlace):
-		return WaitsForCapacity, false
+		return nil, WaitsForCapacity
 	}
 	if start {
 		m.EnsureServable(nil) //nolint:errcheck // the line waits, whatever becomes of the boot
 	}
-	return WaitsForModel, false
+	return nil, WaitsForModel
 }
