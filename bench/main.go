@@ -30,6 +30,8 @@ type options struct {
 	workloads []workload
 	holds     []holdWorkload
 	queued    bool // measure queued requests
+	batches   bool // measure a batch
+	short     bool
 
 	limitFactor float64 // multiplies the limits of the goals
 }
@@ -116,6 +118,8 @@ func readOptions(ctx context.Context) (options, error) {
 	o.workloads = slices.DeleteFunc(workloads(*short), func(w workload) bool { return !wanted.MatchString(w.name) })
 	o.holds = slices.DeleteFunc(holds(*short, o.programs.descriptors), func(h holdWorkload) bool { return !wanted.MatchString(h.name()) })
 	o.queued = wanted.MatchString("queued requests")
+	o.short = *short
+	o.batches = wanted.MatchString("batches")
 	return o, nil
 }
 
@@ -133,6 +137,12 @@ func bench(ctx context.Context, o options) error {
 			queuedErr = fmt.Errorf("measure queued requests: %w", queuedErr)
 		}
 	}
+	var batchErr error
+	if o.batches {
+		if r.batch, batchErr = measureBatch(ctx, o.programs, o.short); batchErr != nil {
+			batchErr = fmt.Errorf("measure a batch: %w", batchErr)
+		}
+	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
@@ -141,7 +151,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr)
+	return errors.Join(r.check(), queuedErr, batchErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -22,6 +22,7 @@ type report struct {
 	holds   series[*holdResult]
 	flushes []time.Duration // of each round, see measureFlushing
 	queued  *queuedMemory   // nil if not measured
+	batch   *batchFigures   // nil if not measured
 }
 
 func newReport(o options) *report {

@@ -142,6 +142,9 @@ func (r *report) notes() []string {
 		all = append(all, fmt.Sprintf("One flush of the disk, which every response waits for: %s µs, the median of %d in each round.",
 			flush.text(digitsOf(flush)), flushes))
 	}
+	if r.batch != nil {
+		all = append(all, r.batch.String()+".")
+	}
 	if r.queued != nil {
 		all = append(all, r.queued.String()+".")
 	}

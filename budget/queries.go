@@ -37,8 +37,8 @@ func moveEnded(ctx context.Context, tx database.Execer, r *row) error {
 const (
 	insertRequests = `
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)`
-	requestParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18`
+			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, batch_id)`
+	requestParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, nullif($19, '')`
 )
 
 // parameters returns the values of requestParameters.
@@ -47,7 +47,7 @@ func (r *row) parameters() []any {
 	return []any{
 		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, o.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
 		int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
-		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(),
+		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(), q.Batch,
 	}
 }
 
@@ -77,11 +77,11 @@ func hasEnded(ctx context.Context, tx database.Tx, r *row) (found bool, err erro
 func insertInFlight(ctx context.Context, tx database.Execer, q *Request, prompt int64) (inserted bool, err error) {
 	const text = `
 		INSERT INTO inflight (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			prompt_tokens, completion_tokens)
-		SELECT $1, $2, $3, $4, $5, '', $6, $7, $8, $9, $10, 0
+			prompt_tokens, completion_tokens, batch_id)
+		SELECT $1, $2, $3, $4, $5, '', $6, $7, $8, $9, $10, 0, nullif($11, '')
 		WHERE NOT EXISTS (SELECT 1 FROM requests WHERE request_id = $1)`
 	return affected(tx.ExecContext(ctx, text,
-		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, q.Endpoint, q.Workload, q.User, q.Stream, prompt))
+		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, q.Endpoint, q.Workload, q.User, q.Stream, prompt, q.Batch))
 }
 
 // updateProgress writes a checkpoint, and reports whether the request is in flight.
@@ -110,7 +110,7 @@ func affected(result sql.Result, err error) (bool, error) {
 func interruptInFlight(ctx context.Context, tx database.Tx) (rows int64, err error) {
 	const text = insertRequests + `
 		SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			0, '', 'interrupted', prompt_tokens, completion_tokens, 0, 0, 0
+			0, '', 'interrupted', prompt_tokens, completion_tokens, 0, 0, 0, batch_id
 		FROM inflight WHERE true ORDER BY time
 		ON CONFLICT (request_id) DO NOTHING`
 	result, err := tx.ExecContext(ctx, text)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // Requester is the request for which Reserve is called. Reserve calls each method at most once, on the goroutine of its
@@ -25,6 +24,7 @@ type waiter struct {
 	payer        Payer
 	request      Request
 	demand       Demand
+	impatient    bool // it does not wait for reservations of others
 	key, account *owner
 
 	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
@@ -43,11 +43,15 @@ type waiter struct {
 // those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
 // database.ErrUnavailable while the database cannot be written.
 func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (*Reservation, error) {
+	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d}, requester)
+}
+
+func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester) (*Reservation, error) {
 	if err := l.db.WriteError(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
-	r.KeyID, r.AccountID = p.Key, p.Account
-	w := &waiter{payer: p, request: r, demand: d.normalized()}
+	w.request.KeyID, w.request.AccountID = w.payer.Key, w.payer.Account
+	w.demand = w.demand.normalized()
 	if requester == nil {
 		w.demand.Exact = true
 	}
@@ -67,7 +71,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requ
 	if err != nil {
 		return nil, err
 	}
-	w.reservation.openTimer = time.AfterFunc(openDelay, func() { w.reservation.open(false) })
+	w.reservation.startOpenTimer()
 	return w.reservation, nil
 }
 
@@ -95,6 +99,8 @@ func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool
 		return false, d.exceeded
 	case d.admitted():
 		w.reservation = l.reserve(w, &d)
+	case w.impatient:
+		return false, ErrReserved
 	default:
 		w.decided = make(chan struct{})
 		w.account.queue = append(w.account.queue, w)

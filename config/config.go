@@ -20,6 +20,8 @@ type Config struct {
 	Server   Server
 	Database Database
 	Limits   Limits
+	Files    Files
+	Batches  Batches
 	Upstream Upstream
 	Breaker  Breaker
 	Probe    Probe
@@ -66,6 +68,21 @@ type Limits struct {
 	ConcurrencyPerKey   int           // concurrent requests
 	KeyLifetime         time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
 	SequencesPerRequest int           // completions that one request may ask for: prompts × max(n, best_of)
+}
+
+// Files holds where files are kept, and their limits. Sizes are in bytes.
+type Files struct {
+	Folder             string // empty: beside the database
+	MaxBytes           int64  // of one file
+	MaxBytesPerAccount int64
+	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise
+}
+
+// Batches holds how batches run.
+type Batches struct {
+	PerBackend  int  // lines that run at a backend at a time
+	Attempts    int  // of a line whose failures may pass
+	StartModels bool // batches start cold models; false: their lines wait for a warm window or a live request
 }
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
@@ -163,6 +180,8 @@ func Default() *Config {
 		},
 		Database: Database{Path: "basegate.db"},
 		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024},
+		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, Keep: 30 * 24 * time.Hour},
+		Batches:  Batches{PerBackend: 64, Attempts: 10, StartModels: true},
 		Upstream: Upstream{
 			ConnectTimeout:   5 * time.Second,
 			FirstByteTimeout: 15 * time.Minute,

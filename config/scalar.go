@@ -148,6 +148,28 @@ func duration(to *time.Duration, minimum time.Duration) decodeFunc {
 	}
 }
 
+// days decodes a duration that may also be a number of days, such as 30d.
+func days(to *time.Duration, minimum time.Duration) decodeFunc {
+	want := fmt.Sprintf("a duration such as 12h or 30d, at least %v", minimum)
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok {
+			return
+		}
+		d, err := time.ParseDuration(s.text)
+		if digits, found := strings.CutSuffix(s.text, "d"); found {
+			var n int64
+			n, err = strconv.ParseInt(digits, 10, 16)
+			d = time.Duration(n) * 24 * time.Hour
+		}
+		if err != nil || d < minimum {
+			v.errorf("want %s, got %s", want, s.got)
+			return
+		}
+		*to = d
+	}
+}
+
 // minPositive is the minimum of durations that must not be 0.
 const minPositive = time.Nanosecond
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 )
 
 // This file lists every key and its allowed values.
@@ -18,6 +19,21 @@ func (c *Config) fields() []field {
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
 				key("key_lifetime", duration(&c.Limits.KeyLifetime, 0)),
 				key("sequences_per_request", integer(&c.Limits.SequencesPerRequest, 1, math.MaxInt32)),
+			)
+		}),
+		key("files", func(v value) {
+			v.section(
+				key("url", folderURL(&c.Files.Folder)),
+				key("max_bytes", size(&c.Files.MaxBytes)),
+				key("max_bytes_per_account", size(&c.Files.MaxBytesPerAccount)),
+				key("keep", days(&c.Files.Keep, time.Hour)),
+			)
+		}),
+		key("batches", func(v value) {
+			v.section(
+				key("per_backend", integer(&c.Batches.PerBackend, 1, math.MaxInt32)),
+				key("attempts", integer(&c.Batches.Attempts, 1, 1000)),
+				key("start_models", boolean(&c.Batches.StartModels)),
 			)
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),

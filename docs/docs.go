@@ -52,6 +52,7 @@ var pageFiles = [][2]string{
 	{"prompts", "tutorial/prompts.md"},
 	{"sampling", "tutorial/sampling.md"},
 	{"batches", "tutorial/batches.md"},
+	{"files", "tutorial/files.md"},
 	{"account", "tutorial/account.md"},
 	{"errors", "tutorial/errors.md"},
 	{"workbench", "tutorial/workbench.md"},

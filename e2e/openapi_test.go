@@ -13,6 +13,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -118,6 +119,67 @@ func TestOpenAPIDocumentAgreesWithValidation(t *testing.T) {
 	}
 }
 
+func TestOpenAPIDocumentDescribesFilesAndBatches(t *testing.T) {
+	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	schemas := openAPIDocument(t, g).Components.Schemas
+	conforms := func(name, text string) {
+		t.Helper()
+		if err := validateSchema(t, schemas[name], text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	call := func(method, path, body string) string {
+		t.Helper()
+		got := g.call(method, path, g.secret, body)
+		if got.status != http.StatusOK {
+			t.Fatalf("%s %s: %d %s", method, path, got.status, got.body)
+		}
+		return got.body
+	}
+	text, _ := batchLines(3)
+	for _, file := range []string{text, text + "{}\n"} {
+		uploaded := g.upload(g.secret, file, "purpose", "batch").body
+		conforms("File", uploaded)
+		request := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"1h","metadata":{"a":"b"},"output_expires_after":{"seconds":3600}}`,
+			gjson.Get(uploaded, "id").Str)
+		conforms("BatchRequest", request)
+		created := call(http.MethodPost, "/v1/batches", request)
+		conforms("Batch", created)
+		id := gjson.Get(created, "id").Str
+		var shown string
+		poll.Until(t, "the batch has ended", func() bool {
+			shown = call(http.MethodGet, "/v1/batches/"+id, "")
+			conforms("Batch", shown)
+			status := gjson.Get(shown, "status").Str
+			return status == "completed" || status == "failed"
+		})
+	}
+	for path, schema := range map[string]string{"/v1/files": "File", "/v1/batches": "Batch"} {
+		all := gjson.Get(call(http.MethodGet, path, ""), "data").Array()
+		if len(all) < 2 {
+			t.Errorf("%s: %d objects", path, len(all))
+		}
+		for _, o := range all {
+			conforms(schema, o.Raw)
+		}
+	}
+	for request, valid := range map[string]bool{
+		`{"completion_window":"2h"}`: false, `{"endpoint":"/v1/embeddings"}`: false, `{"metadata":{"a":1}}`: false, `{"metadata":null}`: true,
+		`{"output_expires_after":{"seconds":1}}`: false, `{"output_expires_after":{"anchor":"created_at","seconds":3600}}`: true, `{"priority":1}`: false,
+		`{"input_file_id":""}`: false, `{"input_file_id":null}`: false,
+	} {
+		body := map[string]any{"input_file_id": gjson.Get(call(http.MethodGet, "/v1/files?purpose=batch&limit=1", ""), "data.0.id").Str, "endpoint": "/v1/completions", "completion_window": "24h"}
+		must(t, json.Unmarshal([]byte(request), &body))
+		whole, err := json.Marshal(body)
+		must(t, err)
+		got := g.call(http.MethodPost, "/v1/batches", g.secret, string(whole))
+		documented := validateSchema(t, schemas["BatchRequest"], string(whole))
+		if (got.status == http.StatusOK) != valid || (documented == nil) != valid {
+			t.Errorf("%s: the gateway responds %d %s, the document says %v", whole, got.status, got.body, documented)
+		}
+	}
+}
+
 // jsonObject returns a JSON object with the members in a fixed order.
 func jsonObject(members map[string]string) string {
 	var all []string
@@ -155,6 +217,11 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		{http.MethodGet, "/v1/key", "", "Key"},
 		{http.MethodGet, "/v1/usage?by=week", "", "Error"},
 		{http.MethodDelete, "/v1/completions", "", "Error"},
+		{http.MethodPost, "/v1/files", "", "Error"},
+		{http.MethodGet, "/v1/files?limit=0", "", "Error"},
+		{http.MethodGet, "/v1/files/none", "", "Error"},
+		{http.MethodPost, "/v1/batches", `{"input_file_id":"none","endpoint":"/v1/completions","completion_window":"24h"}`, "Error"},
+		{http.MethodPost, "/v1/batches/none/cancel", "", "Error"},
 		{http.MethodGet, "/v1/nothing", "", "Error"},
 	} {
 		got := g.do(g.request(t.Context(), c.method, g.url+c.path, c.body))

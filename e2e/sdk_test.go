@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -260,5 +262,61 @@ func TestGoSDKRetriesTransientErrors(t *testing.T) {
 	}
 	if n := requests(); n != 2 {
 		t.Errorf("the SDK sent %d requests, want 2", n)
+	}
+}
+
+func TestGoSDKRunsABatch(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	c, _ := g.sdk()
+	text, ids := batchLines(20)
+	file, err := c.Files.New(t.Context(), openai.FileNewParams{
+		File: openai.File(strings.NewReader(text), "facts.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch,
+		ExpiresAfter: openai.FileNewParamsExpiresAfter{Seconds: 3600},
+	})
+	must(t, err)
+	if file.Filename != "facts.jsonl" || file.ExpiresAt-file.CreatedAt != 3600 || file.Bytes != int64(len(text)) {
+		t.Errorf("the file is %+v", file)
+	}
+	batch, err := c.Batches.New(t.Context(), openai.BatchNewParams{
+		InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1Completions, CompletionWindow: openai.BatchNewParamsCompletionWindow24h,
+	})
+	must(t, err)
+	id := batch.ID
+	poll.Until(t, "the batch is completed", func() bool {
+		batch, err = c.Batches.Get(t.Context(), id)
+		return err == nil && batch.Status == openai.BatchStatusCompleted
+	})
+	if n := batch.RequestCounts; n.Total != 20 || n.Completed != 20 || n.Failed != 0 {
+		t.Errorf("request_counts: %+v", n)
+	}
+	content, err := c.Files.Content(t.Context(), batch.OutputFileID)
+	must(t, err)
+	defer content.Body.Close()
+	results, err := io.ReadAll(content.Body)
+	must(t, err)
+	if n := strings.Count(string(results), "\n"); n != len(ids) {
+		t.Errorf("%d results, want %d", n, len(ids))
+	}
+	page, err := c.Batches.List(t.Context(), openai.BatchListParams{Limit: openai.Int(1)})
+	must(t, err)
+	if len(page.Data) != 1 || page.Data[0].ID != id {
+		t.Errorf("the batches are %+v", page.Data)
+	}
+	names := map[string]bool{}
+	for pages := c.Files.ListAutoPaging(t.Context(), openai.FileListParams{Limit: openai.Int(1)}); pages.Next(); {
+		names[pages.Current().ID] = true
+	}
+	if !names[file.ID] || !names[batch.OutputFileID] || len(names) != 2 {
+		t.Errorf("the files are %v", names)
+	}
+	if deleted, err := c.Files.Delete(t.Context(), file.ID); err != nil || !deleted.Deleted {
+		t.Errorf("delete: %+v, %v", deleted, err)
+	}
+	var apiErr *openai.Error
+	if _, err := c.Batches.Cancel(t.Context(), id); !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusConflict || apiErr.Code != "batch_not_cancellable" {
+		t.Errorf("the cancellation of an ended batch: %v", err)
+	}
+	if _, err := c.Files.Get(t.Context(), file.ID); !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusNotFound || apiErr.Code != "not_found" {
+		t.Errorf("a deleted file: %v", err)
 	}
 }

@@ -26,7 +26,11 @@ const (
 	InvalidAPIKey              Code = "invalid_api_key"
 	NotFound                   Code = "not_found"
 	MethodNotAllowed           Code = "method_not_allowed"
+	FileInUse                  Code = "file_in_use"
+	BatchNotCancellable        Code = "batch_not_cancellable"
+	IdempotencyConflict        Code = "idempotency_conflict"
 	RequestTooLarge            Code = "request_too_large"
+	StorageQuotaExceeded       Code = "storage_quota_exceeded"
 	UnsupportedEncoding        Code = "unsupported_encoding"
 	BudgetExceeded             Code = "budget_exceeded"
 	UpstreamUnreachable        Code = "upstream_unreachable"
@@ -37,6 +41,7 @@ const (
 	ColdBoot                   Code = "modal_cold_boot"
 	CircuitOpen                Code = "circuit_open"
 	Overloaded                 Code = "overloaded"
+	StorageUnavailable         Code = "storage_unavailable"
 	Internal                   Code = "internal_error"
 )
 
@@ -65,7 +70,11 @@ var table = map[Code]row{
 	InvalidAPIKey:              {401, "authentication_error", adviceNever},
 	NotFound:                   {404, "invalid_request_error", adviceNever},
 	MethodNotAllowed:           {405, "invalid_request_error", adviceNone},
+	FileInUse:                  {409, "invalid_request_error", adviceNever},
+	BatchNotCancellable:        {409, "invalid_request_error", adviceNever},
+	IdempotencyConflict:        {409, "invalid_request_error", adviceNever},
 	RequestTooLarge:            {413, "invalid_request_error", adviceNever},
+	StorageQuotaExceeded:       {413, "invalid_request_error", adviceNever},
 	UnsupportedEncoding:        {415, "invalid_request_error", adviceNever},
 	BudgetExceeded:             {429, "insufficient_quota", adviceNever},
 	UpstreamUnreachable:        {502, "upstream_error", adviceNone},
@@ -76,6 +85,7 @@ var table = map[Code]row{
 	ColdBoot:                   {503, "service_unavailable", adviceRetry},
 	CircuitOpen:                {503, "service_unavailable", adviceNone},
 	Overloaded:                 {503, "service_unavailable", adviceNone},
+	StorageUnavailable:         {503, "service_unavailable", adviceNone},
 	Internal:                   {500, "server_error", adviceNone},
 }
 

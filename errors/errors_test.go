@@ -80,6 +80,13 @@ func examples() []example {
 		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
 		{"Overload", apierr.Overload(apierr.NoMemory, "the gateway is shutting down", 10*time.Second, errSecret)},
 		{"Unexpected", apierr.Unexpected(errSecret)},
+		{"NoSuchObject", apierr.NoSuchObject("file", "file-abc")},
+		{"FileOfBatch", apierr.FileOfBatch("file-abc", "batch_abc")},
+		{"BatchHasEnded", apierr.BatchHasEnded("batch_abc", "completed")},
+		{"OtherBody", apierr.OtherBody()},
+		{"FileTooLarge", apierr.FileTooLarge(6 << 30)},
+		{"StorageQuota", apierr.StorageQuota(100<<30, 99<<30)},
+		{"Storage", apierr.Storage(errSecret)},
 	}
 }
 
@@ -147,7 +154,11 @@ var contract = []struct {
 	{"invalid_api_key", 401, "authentication_error", "false"},
 	{"not_found", 404, "invalid_request_error", "false"},
 	{"method_not_allowed", 405, "invalid_request_error", ""},
+	{"file_in_use", 409, "invalid_request_error", "false"},
+	{"batch_not_cancellable", 409, "invalid_request_error", "false"},
+	{"idempotency_conflict", 409, "invalid_request_error", "false"},
 	{"request_too_large", 413, "invalid_request_error", "false"},
+	{"storage_quota_exceeded", 413, "invalid_request_error", "false"},
 	{"unsupported_encoding", 415, "invalid_request_error", "false"},
 	{"budget_exceeded", 429, "insufficient_quota", "false"},
 	{"upstream_unreachable", 502, "upstream_error", ""},
@@ -158,6 +169,7 @@ var contract = []struct {
 	{"modal_cold_boot", 503, "service_unavailable", "true"},
 	{"circuit_open", 503, "service_unavailable", ""},
 	{"overloaded", 503, "service_unavailable", ""},
+	{"storage_unavailable", 503, "service_unavailable", ""},
 	{"internal_error", 500, "server_error", ""},
 }
 
@@ -209,6 +221,9 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"Overload":                               "retry_after_seconds",
 		"BudgetSpent by the bytes of the prompt": "scope window meter limit used reserved resets_at",
 		"BudgetSpent":                            "scope window meter limit used reserved resets_at",
+		"FileTooLarge":                           "limit_bytes",
+		"StorageQuota":                           "limit_bytes used_bytes",
+		"Storage":                                "retry_after_seconds",
 	}
 	for _, x := range examples() {
 		want := strings.TrimSpace("code message type param request_id " + extras[x.name])

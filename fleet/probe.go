@@ -35,12 +35,28 @@ func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 		case <-b.probeNow:
 		}
 		b.probe(ctx)
+		if b.watchesQueue() {
+			b.readQueue(ctx)
+		}
 		interval := b.settings.ProbeInterval
+		if b.watchesQueue() {
+			interval = min(interval, queueProbeInterval)
+		}
 		if state, _ := b.State(); state == Starting {
 			interval = min(interval, startingProbeInterval)
 		}
 		timer.Reset(interval)
 	}
+}
+
+// readQueue reads the length of a ready backend's queue.
+func (b *Backend) readQueue(ctx context.Context) {
+	if !b.isReady() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
+	defer cancel()
+	b.probeQueue(ctx)
 }
 
 // probeSoon requests an immediate probe.

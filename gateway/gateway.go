@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/batch"
 	"basegate/budget"
 	"basegate/config"
 	"basegate/console"
@@ -26,6 +27,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/storage"
 	"basegate/usage"
 )
 
@@ -48,6 +50,7 @@ type Gateway struct {
 	proxy     *proxy.Server
 	prompts   *prompts.Store
 	console   *console.Console
+	batches   *batch.Service
 	public    *listener
 	admin     *listener
 
@@ -128,14 +131,21 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy,
 	})
+	files, err := storage.OpenDisk(filesFolder(cfg))
+	if err != nil {
+		return nil, err
+	}
+	g.onStop("files", func(context.Context) error { return files.Close() })
+	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
+	g.registry.MustRegister(batch.NewCollector(g.batches))
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	files := maxDescriptors()
-	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public))
+	descriptors := maxDescriptors()
+	g.public = newListener("public", cfg.Server.Listen, descriptors-min(publicReserve, descriptors/2), newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public))
 	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
-	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
+	g.admin = newListener("admin", cfg.Server.AdminListen, descriptors-adminReserve, strictServer{admin})
 	return g, nil
 }
 
@@ -161,6 +171,10 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("start fleet: %w", err)
 	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
+	if err := g.batches.Start(ctx); err != nil {
+		return err
+	}
+	g.onStop("batches", func(context.Context) error { g.batches.Close(); return nil })
 	g.prompts.Start(ctx)
 	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
 	if g.certificate != nil {
@@ -233,6 +247,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.proxy.Reload(proxySettings(cfg))
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
+	g.batches.Reload(batchSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
@@ -246,6 +261,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 // Stop drains and then stops all components: it refuses new requests, waits for those in flight, and cancels them when
 // ctx ends.
 func (g *Gateway) Stop(ctx context.Context) error {
+	g.batches.Drain()
 	g.log.Info("draining", zap.Int64("in_flight", g.proxy.InFlight()))
 	if err := g.proxy.Drain(ctx); err != nil {
 		g.log.Warn("drain ended early", zap.Int64("in_flight", g.proxy.InFlight()), zap.Error(err))

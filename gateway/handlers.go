@@ -20,6 +20,7 @@ import (
 func (g *Gateway) publicHandler() http.Handler {
 	e := newEcho(g.log)
 	g.proxy.Mount(e)
+	g.proxy.Extend(e, extensions(g.batches))
 	g.console.Mount(e)
 	g.mountHealth(e)
 	return limitConnections(e)

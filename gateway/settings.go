@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"runtime/debug"
@@ -9,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"basegate/admission"
+	"basegate/batch"
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/console"
@@ -52,6 +54,17 @@ func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
 
 func promptSettings(c *config.Config) prompts.Settings {
 	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
+}
+
+// filesFolder returns where files are kept.
+func filesFolder(c *config.Config) string { return cmp.Or(c.Files.Folder, c.Database.Path+".files") }
+
+func batchSettings(c *config.Config) batch.Settings {
+	return batch.Settings{
+		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, Keep: c.Files.Keep,
+		MaxLineBytes: c.Server.MaxBodyBytes,
+		PerBackend:   c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,
+	}
 }
 
 func consoleSettings(c *config.Config) console.Settings {
@@ -100,6 +113,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
+		{"files.url", old.Files.Folder != next.Files.Folder},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},
 	} {

@@ -147,7 +147,7 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
-	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil
+	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}

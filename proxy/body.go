@@ -34,20 +34,13 @@ func (x *exchange) readBody() ([]byte, error) {
 	u := newUpload(x)
 	defer u.end()
 	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
-	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
-	case "", "identity":
-	case "gzip", "x-gzip":
-		if err := x.memory.Grow(gunzipMemory); err != nil {
-			return nil, bufferFull(err)
-		}
+	source, err := x.decompressed(u)
+	if err != nil {
+		return nil, err
+	}
+	if source != io.Reader(u) {
 		defer x.memory.Shrink(gunzipMemory)
-		unzipped, err := gzip.NewReader(u)
-		if err != nil {
-			return nil, u.readErr()
-		}
-		b.source, b.size = unzipped, unknownSize
-	default:
-		return nil, apierr.UnknownEncoding(encoding)
+		b.source, b.size = source, unknownSize
 	}
 	body, err := b.readAll(nil, limit)
 	switch {
@@ -63,6 +56,26 @@ func (x *exchange) readBody() ([]byte, error) {
 	return body, nil
 }
 
+// decompressed returns a reader of the body by its Content-Encoding. If that is not u itself, it holds gunzipMemory.
+func (x *exchange) decompressed(u *upload) (io.Reader, error) {
+	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
+	case "", "identity":
+		return u, nil
+	case "gzip", "x-gzip":
+		if err := x.memory.Grow(gunzipMemory); err != nil {
+			return nil, bufferFull(err)
+		}
+		unzipped, err := gzip.NewReader(u)
+		if err != nil {
+			x.memory.Shrink(gunzipMemory)
+			return nil, u.readErr()
+		}
+		return unzipped, nil
+	default:
+		return nil, apierr.UnknownEncoding(encoding)
+	}
+}
+
 const (
 	// uploadTimeout is how long a client may take to send its body.
 	uploadTimeout = 2 * time.Minute
@@ -76,12 +89,13 @@ const (
 // upload is the body of a request that arrives. It limits how slowly it may come, and remembers the error of the first
 // failed read: after a body has broken off, net/http reports a regular end for further reads.
 type upload struct {
-	body     io.Reader
-	control  *http.ResponseController
-	began    time.Time
-	deadline time.Time
-	received int   // bytes since the deadline was last extended
-	failed   error // nil while reads succeed
+	body      io.Reader
+	control   *http.ResponseController
+	began     time.Time
+	deadline  time.Time
+	received  int   // bytes since the deadline was last extended
+	unlimited bool  // it may take longer than uploadTimeout
+	failed    error // nil while reads succeed
 }
 
 func newUpload(x *exchange) *upload {
@@ -109,7 +123,7 @@ func (u *upload) Read(p []byte) (int, error) {
 // extend moves the read deadline after minUpload bytes have arrived.
 func (u *upload) extend(now time.Time) {
 	next := now.Add(uploadWindow)
-	if last := u.began.Add(uploadTimeout); next.After(last) {
+	if last := u.began.Add(uploadTimeout); next.After(last) && !u.unlimited {
 		next = last
 	}
 	if next.Sub(u.deadline) >= deadlineStep {

@@ -52,7 +52,7 @@ func (x *exchange) answerPreflight() error {
 
 // servedMethods returns the methods of all routes.
 func servedMethods() []string {
-	var methods []string
+	methods := []string{http.MethodDelete} // of an extension
 	for _, r := range routes {
 		methods = append(methods, r.method)
 	}

@@ -47,7 +47,8 @@ type exchange struct {
 // caller is the client, as its key identifies it, and the payer.
 type caller struct {
 	address    string
-	onBehalfOf *principal // the account that the console serves; nil for the bearer of a key
+	onBehalfOf *principal // the account and key that the console or a batch serves; nil for the bearer of a key
+	line       *line      // of a batch; nil for a live request
 	identity   identity.Principal
 	payer      budget.Payer // with the caps in force
 }

@@ -71,7 +71,8 @@ func RoutingError(c echo.Context, err error) error {
 	case http.StatusNotFound:
 		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
 	case http.StatusMethodNotAllowed:
-		allow := cmp.Or(c.Response().Header().Get("Allow"), http.MethodGet) // echo's, of a path that is not the API's
+		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ") // echo's, of an extension
+		allow = cmp.Or(allow, http.MethodGet)
 		for _, r := range routes {
 			if r.path == c.Path() {
 				allow = r.method
@@ -100,9 +101,8 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"edits":                "edits are not served: " + completionsOnly,
 	"embeddings":           "embeddings are not served: " + completionsOnly,
 	"moderations":          "moderation is not served: " + completionsOnly,
-	"files":                "files are not served: send the requests to POST /v1/completions one by one, eight at a time",
-	"uploads":              "files are not served: send the requests to POST /v1/completions one by one, eight at a time",
-	"batches":              "batches are not served: send the requests to POST /v1/completions one by one, eight at a time",
+	"uploads":              "files are uploaded in one request: POST /v1/files",
+	"batches":              "the path is /v1/batches, without a slash at its end",
 	"fine_tuning/jobs":     "fine-tuning is not served: " + completionsOnly,
 	"images/generations":   "images are not served: " + completionsOnly,
 	"audio/speech":         "audio is not served: " + completionsOnly,

@@ -29,6 +29,10 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 		outcome.Fallback = &fallback
 	}
 	x.charge.usage, x.charge.settled = usage, true
+	if x.caller.line != nil && code == "" {
+		x.caller.line.settlement = x.reservation.Prepare(outcome)
+		return nil
+	}
 	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
 	// receives an error.
 	err := x.reservation.Settle(context.WithoutCancel(x.r.Context()), outcome)

@@ -87,3 +87,56 @@ test("an interrupted stream throws after the received events", mock, async () =>
   }, OpenAI.APIError);
   assert.equal(seen, 2);
 });
+
+// lines returns an input file of so many lines.
+const lines = (count, maxTokens = 4) => Array.from({ length: count }, (_, i) => JSON.stringify({
+  custom_id: `line-${i}`, method: "POST", url: "/v1/completions", body: { model, prompt: `Fact ${i}:`, max_tokens: maxTokens },
+}) + "\n").join("");
+
+// ended waits for the end of a batch.
+const ended = async (batch) => {
+  while (!["completed", "failed", "expired", "cancelled"].includes(batch.status)) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    batch = await client.batches.retrieve(batch.id);
+  }
+  return batch;
+};
+
+test("a file becomes results", async () => {
+  const file = await client.files.create({
+    file: await OpenAI.toFile(Buffer.from(lines(20)), "facts.jsonl"), purpose: "batch", expires_after: { anchor: "created_at", seconds: 3600 },
+  });
+  assert.equal(file.filename, "facts.jsonl");
+  assert.equal(file.expires_at - file.created_at, 3600);
+  assert.deepEqual(await client.files.retrieve(file.id), file);
+  const create = { input_file_id: file.id, endpoint: "/v1/completions", completion_window: "24h", metadata: { run: "8" } };
+  const batch = await ended(await client.batches.create(create));
+  assert.equal(batch.status, "completed");
+  assert.deepEqual(batch.request_counts, { total: 20, completed: 20, failed: 0 });
+  assert.deepEqual(batch.metadata, { run: "8" });
+  const content = await (await client.files.content(batch.output_file_id)).text();
+  const ids = new Set(content.trim().split("\n").map((line) => JSON.parse(line).custom_id));
+  assert.equal(ids.size, 20);
+  const found = [];
+  for await (const b of client.batches.list({ limit: 1 })) {
+    found.push(b.id);
+    if (found.length === 3 || b.id === batch.id) break;
+  }
+  assert.ok(found.includes(batch.id));
+  for await (const f of client.files.list({ purpose: "batch_output", limit: 1 })) {
+    assert.equal(f.purpose, "batch_output");
+    if (f.id === batch.output_file_id) break;
+  }
+  assert.ok((await client.files.delete(file.id)).deleted);
+  await assert.rejects(client.files.content(file.id), OpenAI.NotFoundError);
+});
+
+test("a batch is cancelled, and its files are in use until then", async () => {
+  const file = await client.files.create({ file: new File([lines(2000, 200)], "long.jsonl"), purpose: "batch" });
+  let batch = await client.batches.create({ input_file_id: file.id, endpoint: "/v1/completions", completion_window: "1h" });
+  await assert.rejects(client.files.delete(file.id), { status: 409, code: "file_in_use" });
+  assert.ok(["cancelling", "cancelled"].includes((await client.batches.cancel(batch.id)).status));
+  batch = await ended(batch);
+  assert.equal(batch.status, "cancelled");
+  await assert.rejects(client.batches.cancel(batch.id), { status: 409, code: "batch_not_cancellable" });
+});

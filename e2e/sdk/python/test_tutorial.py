@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+NODE = pathlib.Path(__file__).parents[1] / "node"
 PAGES = sorted((pathlib.Path(__file__).parents[3] / "docs" / "tutorial").glob("*.md"))
 SNIPPET = re.compile(r"^```(\w+)\n(.*?)^```\n(?:<!-- prints: (.*?) -->\n)?", re.MULTILINE | re.DOTALL)
 
@@ -18,13 +19,20 @@ def snippets():
     for page in PAGES:
         for number, match in enumerate(SNIPPET.finditer(page.read_text("utf-8")), 1):
             language, text, prints = match.groups()
+            if language == "text":
+                continue  # an example of a file
             yield pytest.param(language, text, prints, id=f"{page.stem}-{number}")
 
 
 def run(language, text, folder, model="llama-8b", **environment):
     base, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
     code = text.replace("{{base}}", base.removesuffix("/v1")).replace("{{key}}", key).replace("{{model}}", model)
-    command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[language]
+    if language == "js":  # import finds packages beside the file
+        (folder / "node_modules").symlink_to(NODE / "node_modules")
+        (folder / "snippet.mjs").write_text(code, "utf-8")
+        command, code = ["node"], "snippet.mjs"
+    else:
+        command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[language]
     return subprocess.run(
         [*command, code], cwd=folder, capture_output=True, text=True, timeout=120, env=os.environ | environment
     )
@@ -34,7 +42,7 @@ def run(language, text, folder, model="llama-8b", **environment):
 def test_snippet(language, text, prints, tmp_path):
     result = run(language, text, tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
-    if language == "python" or "curl" in text:
+    if language in ("python", "js") or "curl" in text:
         assert prints, "the snippet lacks a <!-- prints: … --> comment"
     if prints:
         assert re.search(prints.replace("{{model}}", "llama-8b"), result.stdout), result.stdout + result.stderr

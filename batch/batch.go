@@ -1,0 +1,186 @@
+// Package batch keeps files and runs batches: a file of requests goes in, a file of responses comes out.
+//
+// A batch is validated as a whole before any of its lines runs. Its lines then go the way of live requests, which the
+// Completer is, but only where a backend has room that live requests leave; accounts take turns, and within an account the
+// batch with the earliest deadline goes first. A line's result and its charge are on disk together or not at all: results
+// are appended to the output file and flushed, and one transaction then records the file's length, the charges and that
+// the lines are done. After a crash the file is cut back to the recorded length by the next append, and the lines that
+// were running run again. So each line ends in exactly one of the two files of its batch, once.
+//
+// Prompts and completions are in the objects of package storage, and nowhere else. What a line may hold is package
+// validate's, and the ledger package budget's; package proxy authenticates the calls of the API and renders their errors.
+package batch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/budget"
+	"basegate/database"
+	"basegate/storage"
+)
+
+// Settings are the limits. Sizes are in bytes.
+type Settings struct {
+	MaxFileBytes    int64
+	MaxAccountBytes int64         // of all files of an account
+	Keep            time.Duration // how long a file is kept unless its creator chooses otherwise
+	MaxLineBytes    int64
+
+	PerBackend  int // batch lines that a backend runs at a time
+	Attempts    int // of a line whose failures may pass
+	StartModels bool
+}
+
+// Line is a line that runs.
+type Line struct {
+	Batch, Account, Key, Endpoint string
+	Body                          []byte
+	Place                         Place
+}
+
+// Place is the permission to run one line at a backend, beside its live requests.
+type Place interface{ Release() }
+
+// Reason is what a line or a batch waits for. It is the API's word, or empty.
+type Reason string
+
+// What a batch may wait for.
+const (
+	Nothing  Reason = ""
+	Budget   Reason = "budget"
+	Model    Reason = "model"
+	Capacity Reason = "capacity"
+	Window   Reason = "window" // of a model that only its warm windows start
+)
+
+// State is what became of a line.
+type State int
+
+// The states of a Result.
+const (
+	Ended     State = iota // it has a response
+	Waits                  // it has not been sent to a backend, and may be later
+	Cancelled              // its context ended
+)
+
+// Result is what became of a line.
+type Result struct {
+	State     State
+	RequestID string
+	Status    int    // of the HTTP response
+	Body      []byte // of the HTTP response
+	Success   bool
+	Retryable bool // the backends failed, not the line
+
+	Settlement *budget.Settlement // of a success; written with the result
+	Release    func()             // returns the memory that the result holds
+
+	Reason   Reason
+	ResetsAt time.Time // of the exhausted cap; zero if there is none
+}
+
+// Completer serves lines as live requests are served. Its methods are safe for concurrent use.
+type Completer interface {
+	// ServeLine sends a line to a backend.
+	ServeLine(ctx context.Context, l Line) Result
+	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a line
+	// would wait for. It starts the model if start is true. The caller must release the place.
+	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)
+	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
+	// their models. The functions' errors are those of the API.
+	Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error)
+}
+
+// Service keeps files and runs batches. It is safe for concurrent use.
+type Service struct {
+	db        *database.DB
+	store     storage.Store
+	completer Completer
+	log       *zap.Logger
+	settings  atomic.Pointer[Settings]
+	metrics   *metrics
+	clock     func() time.Time
+
+	mu        sync.Mutex // guards the fields below
+	uploading map[string]int64
+	jobs      map[int64]*job // running batches by batches.seq
+	draining  bool
+
+	validations chan struct{} // held while a file is validated
+	uploads     chan struct{} // held while a file is uploaded
+	changed     chan struct{} // wakes the dispatcher
+	created     chan struct{} // wakes the poller
+	deleted     chan struct{} // wakes the sweeper
+	tasks       sync.WaitGroup
+	ctx         context.Context //nolint:containedctx // of the service's goroutines
+	stop        context.CancelCauseFunc
+}
+
+// maxUploads limits the files that are uploaded at a time; each holds a buffer.
+const maxUploads = 16
+
+// New returns a Service. It runs nothing before Start.
+func New(db *database.DB, store storage.Store, completer Completer, s Settings, log *zap.Logger) *Service {
+	service := &Service{
+		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
+		uploading: map[string]int64{}, jobs: map[int64]*job{},
+		validations: make(chan struct{}, 1), uploads: make(chan struct{}, maxUploads),
+		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
+	}
+	service.settings.Store(&s)
+	return service
+}
+
+// Start deletes what a crash has left, and runs the batches that have not ended, until Close.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.recover(ctx); err != nil {
+		return err
+	}
+	s.ctx, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.tasks.Go(s.poll)
+	s.tasks.Go(s.dispatch)
+	s.tasks.Go(s.sweep)
+	return nil
+}
+
+// Drain stops sending lines to backends. Those that run end.
+func (s *Service) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+}
+
+// Close cancels the lines that run, and waits for all goroutines. What was recorded goes on at the next Start.
+func (s *Service) Close() {
+	s.Drain()
+	s.stop(errStopping)
+	s.tasks.Wait()
+}
+
+// Reload replaces the settings.
+func (s *Service) Reload(settings Settings) {
+	s.settings.Store(&settings)
+	wake(s.changed)
+}
+
+// write makes a write in a transaction that it may share with others. The context of apply does not end.
+func (s *Service) write(ctx context.Context, apply func(context.Context, database.Tx) error) error {
+	endless := context.WithoutCancel(ctx)
+	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(endless, tx) }) //nolint:wrapcheck // by its callers
+}
+
+// wake makes the receiver of a channel look again.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// now returns the time in seconds, as clients see it.
+func (s *Service) now() int64 { return s.clock().Unix() }

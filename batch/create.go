@@ -1,0 +1,268 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// maxCreateBody limits the body of POST /v1/batches, in bytes.
+const maxCreateBody = 64 << 10
+
+// Limits of metadata: kluster.ai's and OpenAI's.
+const (
+	maxMetadata      = 16
+	maxMetadataName  = 64  // characters
+	maxMetadataValue = 512 // characters
+)
+
+// windows are the completion windows, in seconds.
+var windows = []struct {
+	name    string
+	seconds int64
+}{
+	{"1h", 3600}, {"3h", 3 * 3600}, {"6h", 6 * 3600}, {"12h", 12 * 3600}, {"24h", 24 * 3600}, {"48h", 48 * 3600}, {"7d", 7 * 24 * 3600},
+}
+
+// endpoints are the paths that a batch may name.
+var endpoints = []string{"/v1/completions"}
+
+// createBatch serves POST /v1/batches.
+func (s *Service) createBatch(c *Call) error {
+	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1)) //nolint:forbidigo // bounded
+	switch {
+	case err != nil:
+		return apierr.MalformedJSON(int64(len(body)), "the body broke off")
+	case len(body) > maxCreateBody:
+		return apierr.BodyTooLarge(maxCreateBody)
+	}
+	b, err := parseBatch(body)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	again, err := s.repeated(c, sum[:])
+	if err != nil {
+		return err
+	}
+	if again != "" {
+		if before, err := s.batch(c, again); err == nil {
+			return s.sendBatch(c, &before)
+		}
+	}
+	input, err := s.file(c, b.InputFile)
+	if err != nil {
+		return apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
+	}
+	if input.Purpose != Input {
+		return apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
+	}
+	s.complete(&b, c.Account, c.Key)
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+		if err := insertBatch(ctx, tx, &b); err != nil {
+			return err
+		}
+		return s.rememberCall(ctx, tx, c, sum[:], b.ID)
+	})
+	if err != nil {
+		return unwritable(err)
+	}
+	wake(s.created)
+	return c.sendJSON(b.toObject(nil, nil))
+}
+
+// complete sets what the gateway decides about a new batch.
+func (s *Service) complete(b *Batch, account, key string) {
+	b.ID, b.Account, b.Key, b.Status, b.CreatedAt = newID("batch_"), account, key, Validating, s.now()
+	for _, w := range windows {
+		if w.name == b.Window {
+			b.ExpiresAt = b.CreatedAt + w.seconds
+		}
+	}
+}
+
+// parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
+func parseBatch(body []byte) (b Batch, err error) {
+	members, err := readObject(body)
+	if err != nil {
+		return Batch{}, err
+	}
+	for _, m := range members {
+		if bytes.Equal(m.value, []byte("null")) && m.name != "input_file_id" && m.name != "endpoint" && m.name != "completion_window" {
+			continue
+		}
+		switch m.name {
+		case "input_file_id":
+			b.InputFile, err = m.text()
+		case "endpoint":
+			if b.Endpoint, err = m.text(); err == nil && !slices.Contains(endpoints, b.Endpoint) {
+				err = m.invalid(fmt.Sprintf("got %q; expected %s", apierr.Clip(b.Endpoint), strings.Join(endpoints, " or ")))
+			}
+		case "completion_window":
+			b.Window, err = m.window()
+		case "metadata":
+			b.Metadata, err = m.metadata()
+		case "output_expires_after":
+			b.outputKeep, err = m.expiresAfter()
+		default:
+			err = apierr.UnknownField(m.name, "")
+		}
+		if err != nil {
+			return Batch{}, err
+		}
+	}
+	for _, required := range []struct{ name, value string }{
+		{"input_file_id", b.InputFile}, {"endpoint", b.Endpoint}, {"completion_window", b.Window},
+	} {
+		if required.value == "" {
+			return Batch{}, apierr.InvalidField(required.name, required.name+" is missing")
+		}
+	}
+	return b, nil
+}
+
+// member is a member of an object.
+type member struct {
+	name  string
+	value jsontext.Value
+}
+
+// readObject reads the members of one JSON object. The decoder refuses repeated names and invalid UTF-8.
+func readObject(text []byte) (members []member, err error) {
+	d := jsontext.NewDecoder(bytes.NewReader(text))
+	malformed := func(err error) error {
+		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: "+syntaxOf(err))
+	}
+	start, err := d.ReadToken()
+	if err != nil {
+		return nil, malformed(err)
+	}
+	if start.Kind() != '{' {
+		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
+	}
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, malformed(err)
+		}
+		m := member{name: name.String()}
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, malformed(err)
+		}
+		m.value = value.Clone()
+		members = append(members, m)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, malformed(err)
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, apierr.MalformedJSON(d.InputOffset(), "there is something behind the object")
+	}
+	return members, nil
+}
+
+// syntaxOf describes a syntax error without quoting the text.
+func syntaxOf(err error) string {
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		return "a name stands twice"
+	}
+	return "it is malformed"
+}
+
+func (m member) invalid(what string) error { return apierr.InvalidField(m.name, m.name+": "+what) }
+
+// text returns the value of a string.
+func (m member) text() (text string, err error) {
+	if m.value.Kind() != '"' || json.Unmarshal(m.value, &text) != nil {
+		return "", m.invalid("expected a string")
+	}
+	if text == "" {
+		return "", m.invalid("got an empty string")
+	}
+	return text, nil
+}
+
+func (m member) window() (string, error) {
+	text, err := m.text()
+	if err != nil {
+		return "", err
+	}
+	names := make([]string, len(windows))
+	for i, w := range windows {
+		if names[i] = w.name; w.name == text {
+			return text, nil
+		}
+	}
+	return "", m.invalid(fmt.Sprintf("got %q; expected one of %s", apierr.Clip(text), strings.Join(names, ", ")))
+}
+
+// metadata returns the value as it will be shown.
+func (m member) metadata() ([]byte, error) {
+	if m.value.Kind() != '{' {
+		return nil, m.invalid("expected an object of strings")
+	}
+	pairs, err := readObject(m.value)
+	if err != nil {
+		return nil, err
+	}
+	if len(pairs) > maxMetadata {
+		return nil, m.invalid(fmt.Sprintf("got %d pairs; expected at most %d", len(pairs), maxMetadata))
+	}
+	for _, p := range pairs {
+		var value string
+		switch {
+		case p.value.Kind() != '"' || json.Unmarshal(p.value, &value) != nil:
+			return nil, m.invalid(fmt.Sprintf("the value of %q is no string", apierr.Clip(p.name)))
+		case utf8.RuneCountInString(p.name) > maxMetadataName:
+			return nil, m.invalid(fmt.Sprintf("a name is longer than %d characters", maxMetadataName))
+		case utf8.RuneCountInString(value) > maxMetadataValue:
+			return nil, m.invalid(fmt.Sprintf("the value of %q is longer than %d characters", apierr.Clip(p.name), maxMetadataValue))
+		}
+	}
+	if err := m.value.Compact(); err != nil {
+		return nil, m.invalid("it is malformed")
+	}
+	return m.value, nil
+}
+
+func (m member) expiresAfter() (seconds int64, err error) {
+	if m.value.Kind() != '{' {
+		return 0, m.invalid(`expected an object {"anchor": "created_at", "seconds": N}`)
+	}
+	pairs, err := readObject(m.value)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pairs {
+		switch p.name {
+		case "anchor":
+			if text, err := p.text(); err != nil || text != "created_at" {
+				return 0, m.invalid(`anchor is "created_at"`)
+			}
+		case "seconds":
+			if seconds, err = strconv.ParseInt(string(p.value), 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
+				return 0, m.invalid(fmt.Sprintf("seconds: got %s; expected an integer from %d to %d", apierr.Clip(string(p.value)), minKeep, maxKeep))
+			}
+		default:
+			return 0, m.invalid(fmt.Sprintf("unknown field %q", apierr.Clip(p.name)))
+		}
+	}
+	if seconds == 0 {
+		return 0, m.invalid("seconds is missing")
+	}
+	return seconds, nil
+}

@@ -1,0 +1,184 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+)
+
+// kind is what an outcome is.
+type kind int
+
+const (
+	isResult  kind = iota // the line has ended, and text is its result
+	isRetry               // it has failed and is tried again
+	isUntried             // it has not run
+)
+
+// outcome is what became of one start of a line.
+type outcome struct {
+	kind    kind
+	line    lineRef
+	text    []byte // with its end of line
+	success bool
+	result  Result
+
+	reason   Reason // of isUntried
+	resetsAt time.Time
+	delay    time.Duration
+}
+
+var parsers = sync.Pool{New: func() any { return newLineParser() }}
+
+// resultObject is a line of an output or error file.
+type resultObject struct {
+	ID       string          `json:"id"`
+	CustomID string          `json:"custom_id"`
+	Response *responseObject `json:"response"`
+	Error    *errorObject    `json:"error"`
+}
+
+type responseObject struct {
+	Status    int             `json:"status_code"`
+	RequestID string          `json:"request_id"`
+	Body      json.RawMessage `json:"body"`
+}
+
+type errorObject struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// runLine runs a line.
+func (j *job) runLine(ref lineRef, place Place) outcome {
+	defer place.Release()
+	s := j.service
+	untried := func(reason Reason, delay time.Duration) outcome {
+		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
+	}
+	text, err := j.readLine(j.ctx, ref)
+	if err != nil {
+		if j.ctx.Err() == nil {
+			s.log.Warn("a line of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+		}
+		return untried(Capacity, storageDelay)
+	}
+	l, err := parseLine(text)
+	if err != nil {
+		return newResult(ref, resultObject{
+			CustomID: gjson.GetBytes(text, "custom_id").Str,
+			Error:    &errorObject{"internal_error", "the line of the file has changed"},
+		}, Result{})
+	}
+	settings := s.settings.Load()
+	r := s.completer.ServeLine(j.ctx, Line{
+		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
+		Place: place,
+	})
+	switch r.State {
+	case Cancelled:
+		return untried(Nothing, waitDelay)
+	case Waits:
+		reason, delay := r.Reason, waitDelay
+		switch {
+		case reason == Nothing:
+			delay = keyDelay
+		case reason == Model && !settings.StartModels:
+			reason = Window
+		}
+		o := untried(reason, delay)
+		o.resetsAt = r.ResetsAt
+		return o
+	case Ended:
+	}
+	if ref.attempts++; r.Retryable && ref.attempts < settings.Attempts {
+		r.Release()
+		return outcome{kind: isRetry, line: ref}
+	}
+	return newResult(ref, resultObject{
+		CustomID: l.customID, Response: &responseObject{r.Status, r.RequestID, r.Body},
+	}, r)
+}
+
+// parseLine parses a line that has passed the validation.
+func parseLine(text []byte) (line, error) {
+	p := parsers.Get().(*lineParser) //nolint:errcheck // the pool holds nothing else
+	defer parsers.Put(p)
+	l, refused := p.parse(text)
+	if refused != nil {
+		return line{}, refused
+	}
+	return l, nil
+}
+
+// newResult returns the outcome of a line that has ended.
+func newResult(ref lineRef, o resultObject, r Result) outcome {
+	o.ID = newID("batch_req_")
+	text, err := encodeResult(o)
+	if err != nil { // the body is no JSON, which the proxy has checked
+		o.Response, o.Error = nil, &errorObject{"internal_error", "the response could not be encoded"}
+		text, _ = encodeResult(o)
+	}
+	return outcome{kind: isResult, line: ref, text: text, success: r.Success, result: r}
+}
+
+// encodeResult encodes a result. The body is copied byte for byte, without its end of line: encoding/json would compact
+// and escape it.
+func encodeResult(o resultObject) ([]byte, error) {
+	var body []byte
+	if o.Response != nil {
+		body = trimmed(o.Response.Body)
+		if !gjson.ValidBytes(body) {
+			return nil, errNotJSON
+		}
+		o.Response = &responseObject{o.Response.Status, o.Response.RequestID, json.RawMessage("0")}
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode a result: %w", err)
+	}
+	if o.Response == nil {
+		return append(text, '\n'), nil
+	}
+	const end = `0},"error":null}`
+	out := make([]byte, 0, len(text)+len(body)+1)
+	out = append(out, text[:len(text)-len(end)]...)
+	out = append(out, body...)
+	return append(out, end[1:]+"\n"...), nil
+}
+
+var errNotJSON = errors.New("the body is not JSON")
+
+// trimmed returns a body as one line: line feeds between its tokens are replaced by spaces; strings hold none.
+func trimmed(body []byte) []byte {
+	for len(body) > 0 && (body[len(body)-1] == '\n' || body[len(body)-1] == '\r') {
+		body = body[:len(body)-1]
+	}
+	for i, c := range body {
+		if c == '\n' || c == '\r' {
+			body[i] = ' '
+		}
+	}
+	return body
+}
+
+// readLine reads a line of the input file.
+func (j *job) readLine(ctx context.Context, ref lineRef) ([]byte, error) {
+	r, err := j.service.store.Open(ctx, j.input.object, ref.offset, ref.length)
+	if err != nil {
+		return nil, fmt.Errorf("open the file of a batch: %w", err)
+	}
+	defer r.Close()
+	text := make([]byte, ref.length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, fmt.Errorf("read the file of a batch: %w", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,228 @@
+package batch
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+)
+
+// File is one file. Times are in seconds since 1970.
+type File struct {
+	seq       int64
+	ID        string
+	Account   string
+	Key       string // of its creator
+	Purpose   Purpose
+	Name      string
+	Bytes     int64
+	CreatedAt int64
+	ExpiresAt int64
+
+	object string // in the storage
+	sha256 []byte // nil while the file grows
+}
+
+// Purpose is what a file is for.
+type Purpose string
+
+// The purposes.
+const (
+	Input  Purpose = "batch"
+	Output Purpose = "batch_output"
+)
+
+// fileObject is a file as the API shows it.
+type fileObject struct {
+	ID        string  `json:"id"`
+	Object    string  `json:"object"`
+	Bytes     int64   `json:"bytes"`
+	CreatedAt int64   `json:"created_at"`
+	ExpiresAt int64   `json:"expires_at"`
+	Filename  string  `json:"filename"`
+	Purpose   Purpose `json:"purpose"`
+	Status    string  `json:"status"`
+}
+
+func (f *File) toObject() fileObject {
+	return fileObject{f.ID, "file", f.Bytes, f.CreatedAt, f.ExpiresAt, f.Name, f.Purpose, "processed"}
+}
+
+// Status is the status of a batch.
+type Status string
+
+// The statuses of the API.
+const (
+	Validating      Status = "validating"
+	Failed          Status = "failed"
+	InProgress      Status = "in_progress"
+	Finalizing      Status = "finalizing"
+	Completed       Status = "completed"
+	Expired         Status = "expired"
+	Cancelling      Status = "cancelling"
+	StatusCancelled Status = "cancelled"
+)
+
+// ended reports whether a batch with this status does nothing any more.
+func (s Status) ended() bool {
+	switch s {
+	case Failed, Completed, Expired, StatusCancelled:
+		return true
+	case Validating, InProgress, Finalizing, Cancelling:
+	}
+	return false
+}
+
+// Batch is one batch. Times are in seconds since 1970; 0 means that the time has not come.
+type Batch struct {
+	seq      int64
+	ID       string
+	Account  string
+	Key      string
+	Endpoint string
+	Window   string
+	Status   Status
+	Metadata []byte // JSON; nil if there is none
+	Models   []string
+
+	InputFile, OutputFile, ErrorFile string
+	outputKeep                       int64  // seconds; 0: the configured time
+	errorsObject                     string // in the storage; empty if there is none
+
+	CreatedAt, ExpiresAt                                         int64
+	InProgressAt, FinalizingAt, CompletedAt, FailedAt, ExpiredAt int64
+	CancellingAt, CancelledAt                                    int64
+	Total, Done, Failures                                        int64 // lines
+	InputTokens, CachedTokens, OutputTokens, ReasoningTokens     int64
+}
+
+// remaining returns how many lines have no result yet.
+func (b *Batch) remaining() int64 { return b.Total - b.Done - b.Failures }
+
+// LineError is an error of the validation.
+type LineError struct {
+	Code    string  `json:"code"`
+	Message string  `json:"message"`
+	Param   *string `json:"param"`
+	Line    *int64  `json:"line"` // from 1; null if the error is the whole file's
+}
+
+// Waiting is what a batch waits for.
+type Waiting struct {
+	Reason   Reason `json:"reason"`
+	ResetsAt *int64 `json:"resets_at"`
+}
+
+type errorList struct {
+	Object string      `json:"object"`
+	Data   []LineError `json:"data"`
+}
+
+type requestCounts struct {
+	Total     int64 `json:"total"`
+	Completed int64 `json:"completed"`
+	Failed    int64 `json:"failed"`
+}
+
+type tokenUsage struct {
+	InputTokens  int64 `json:"input_tokens"`
+	InputDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	OutputTokens  int64 `json:"output_tokens"`
+	OutputDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	TotalTokens int64 `json:"total_tokens"`
+}
+
+// batchObject is a batch as the API shows it: OpenAI's, and waiting_for.
+type batchObject struct {
+	ID           string        `json:"id"`
+	Object       string        `json:"object"`
+	Endpoint     string        `json:"endpoint"`
+	Model        *string       `json:"model"`
+	Errors       *errorList    `json:"errors"`
+	InputFile    string        `json:"input_file_id"`
+	Window       string        `json:"completion_window"`
+	Status       Status        `json:"status"`
+	OutputFile   *string       `json:"output_file_id"`
+	ErrorFile    *string       `json:"error_file_id"`
+	CreatedAt    int64         `json:"created_at"`
+	InProgressAt *int64        `json:"in_progress_at"`
+	ExpiresAt    int64         `json:"expires_at"`
+	FinalizingAt *int64        `json:"finalizing_at"`
+	CompletedAt  *int64        `json:"completed_at"`
+	FailedAt     *int64        `json:"failed_at"`
+	ExpiredAt    *int64        `json:"expired_at"`
+	CancellingAt *int64        `json:"cancelling_at"`
+	CancelledAt  *int64        `json:"cancelled_at"`
+	Counts       requestCounts `json:"request_counts"`
+	Metadata     rawJSON       `json:"metadata"`
+	Usage        tokenUsage    `json:"usage"`
+	WaitingFor   *Waiting      `json:"waiting_for"`
+}
+
+// rawJSON is encoded as it is, and null if it is empty.
+type rawJSON []byte
+
+// MarshalJSON implements json.Marshaler.
+func (r rawJSON) MarshalJSON() ([]byte, error) {
+	if len(r) == 0 {
+		return []byte("null"), nil
+	}
+	return r, nil
+}
+
+func (b *Batch) toObject(errs []LineError, waiting *Waiting) batchObject {
+	o := batchObject{
+		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
+		OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
+		CreatedAt: b.CreatedAt, InProgressAt: orNull(b.InProgressAt), ExpiresAt: b.ExpiresAt, FinalizingAt: orNull(b.FinalizingAt),
+		CompletedAt: orNull(b.CompletedAt), FailedAt: orNull(b.FailedAt), ExpiredAt: orNull(b.ExpiredAt),
+		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
+		Counts: requestCounts{b.Total, b.Done, b.Failures}, Metadata: b.Metadata, WaitingFor: waiting,
+	}
+	if len(b.Models) == 1 {
+		o.Model = &b.Models[0]
+	}
+	if len(errs) > 0 {
+		o.Errors = &errorList{"list", errs}
+	}
+	o.Usage.InputTokens, o.Usage.OutputTokens, o.Usage.TotalTokens = b.InputTokens, b.OutputTokens, b.InputTokens+b.OutputTokens
+	o.Usage.InputDetails.Cached, o.Usage.OutputDetails.Reasoning = b.CachedTokens, b.ReasoningTokens
+	return o
+}
+
+// orNull returns nil for the zero value.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// list is a page of objects.
+type list[T any] struct {
+	Object  string  `json:"object"`
+	Data    []T     `json:"data"`
+	FirstID *string `json:"first_id"`
+	LastID  *string `json:"last_id"`
+	HasMore bool    `json:"has_more"`
+}
+
+func newList[T any](data []T, id func(T) string, hasMore bool) list[T] {
+	l := list[T]{Object: "list", Data: data, HasMore: hasMore}
+	if len(data) > 0 {
+		first, last := id(data[0]), id(data[len(data)-1])
+		l.FirstID, l.LastID = &first, &last
+	}
+	return l
+}
+
+// newID returns a prefix and 120 random bits.
+func newID(prefix string) string {
+	var random [15]byte
+	rand.Read(random[:]) // never fails
+	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(random[:]))
+}

@@ -1,0 +1,208 @@
+package batch
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// The operations of the command line. They need no Start: the gateway that runs on the database does the rest.
+
+// Windows returns the completion windows.
+func Windows() (names []string) {
+	for _, w := range windows {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// ErrBadWindow is returned by Create for a completion window that is not one of Windows.
+var ErrBadWindow = errors.New("unknown completion window")
+
+// Create stores an input file and creates a batch of it, in the name of a key.
+func (s *Service) Create(ctx context.Context, account, key, name, window string, file io.Reader) (_ Batch, err error) {
+	b := Batch{Endpoint: endpoints[0], Window: window}
+	s.complete(&b, account, key)
+	if b.ExpiresAt == 0 {
+		return Batch{}, fmt.Errorf("%w: got %q; expected one of %s", ErrBadWindow, window, strings.Join(Windows(), ", "))
+	}
+	f := File{
+		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name), object: newObjectName(),
+		CreatedAt: b.CreatedAt, ExpiresAt: b.CreatedAt + int64(s.settings.Load().Keep.Seconds()),
+	}
+	defer func() {
+		s.releaseUpload(account, f.Bytes)
+		if err != nil {
+			s.discard(ctx, f.object)
+		}
+	}()
+	if err := s.receive(ctx, &f, file); err != nil {
+		return Batch{}, explained(err)
+	}
+	b.InputFile = f.ID
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := insertFile(ctx, tx, &f); err != nil {
+			return err
+		}
+		if err := setObjectState(ctx, tx, f.object, objectKept); err != nil {
+			return err
+		}
+		return insertBatch(ctx, tx, &b)
+	})
+	return b, err
+}
+
+// explained returns an error of the API with its message, which its log text leaves out.
+func explained(err error) error {
+	if e, ok := errors.AsType[*apierr.Error](err); ok {
+		return fmt.Errorf("%s: %w", e.Message, err)
+	}
+	return err
+}
+
+// ErrNoBatch and ErrNoFile are returned for an id that does not exist.
+var (
+	ErrNoBatch = errors.New("no such batch")
+	ErrNoFile  = errors.New("no such file")
+)
+
+// Details are a batch as the API shows it, and whose it is.
+type Details struct {
+	batchObject
+	Account string `json:"account_id"`
+	Key     string `json:"key_id"`
+}
+
+// Ended reports whether the batch does nothing any more.
+func (d *Details) Ended() bool { return d.Status.ended() }
+
+// Progress returns how many lines have a result, and how many there are.
+func (d *Details) Progress() (ended, total int64) {
+	return d.Counts.Completed + d.Counts.Failed, d.Counts.Total
+}
+
+// Batches returns the latest batches of all accounts, up to a limit.
+func (s *Service) Batches(ctx context.Context, limit int) ([]Details, error) {
+	all, err := latestBatches(ctx, s.db.Read(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read batches: %w", err)
+	}
+	details := make([]Details, 0, len(all))
+	for i := range all {
+		details = append(details, Details{all[i].toObject(nil, nil), all[i].Account, all[i].Key})
+	}
+	return details, nil
+}
+
+// Batch returns a batch. The error is ErrNoBatch if there is none.
+func (s *Service) Batch(ctx context.Context, id string) (*Details, error) {
+	b, err := batchByID(ctx, s.db.Read(), id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, ErrNoBatch
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a batch: %w", err)
+	}
+	errs, err := s.readErrors(ctx, &b)
+	if err != nil {
+		return nil, err
+	}
+	return &Details{b.toObject(errs, nil), b.Account, b.Key}, nil
+}
+
+// ErrEnded is returned by Cancel for a batch that has ended.
+var ErrEnded = errors.New("the batch has ended")
+
+// Cancel cancels a batch. The error may be ErrNoBatch or ErrEnded.
+func (s *Service) Cancel(ctx context.Context, id string) error {
+	b, err := batchByID(ctx, s.db.Read(), id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNoBatch
+	}
+	if err != nil {
+		return fmt.Errorf("read a batch: %w", err)
+	}
+	changed := false
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("cancel a batch: %w", err)
+	case !changed && b.Status != Cancelling:
+		return ErrEnded
+	}
+	return nil
+}
+
+// FileDetails are a file as the API shows it, and whose it is.
+type FileDetails struct {
+	fileObject
+	Account string `json:"account_id"`
+	Key     string `json:"key_id"`
+}
+
+// Expires returns when the file is deleted.
+func (f *FileDetails) Expires() time.Time { return time.Unix(f.ExpiresAt, 0) }
+
+// Files returns the latest files of all accounts, up to a limit.
+func (s *Service) Files(ctx context.Context, limit int) ([]FileDetails, error) {
+	all, err := latestFiles(ctx, s.db.Read(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read files: %w", err)
+	}
+	details := make([]FileDetails, 0, len(all))
+	for i := range all {
+		details = append(details, FileDetails{all[i].toObject(), all[i].Account, all[i].Key})
+	}
+	return details, nil
+}
+
+// Content returns the content of a file. The caller must close it. The error is ErrNoFile if there is none.
+func (s *Service) Content(ctx context.Context, id string) (io.ReadCloser, error) {
+	f, err := fileByID(ctx, s.db.Read(), id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, ErrNoFile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a file: %w", err)
+	}
+	return s.openFile(ctx, &f)
+}
+
+// Delete deletes a file. A batch that has not ended keeps its files. The error may be ErrNoFile or an *InUseError.
+func (s *Service) Delete(ctx context.Context, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		f, err := fileByID(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		using, err := batchUsing(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if using != "" {
+			return &InUseError{using}
+		}
+		return deleteFile(ctx, tx, &f)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNoFile
+	}
+	return err
+}
+
+// InUseError is returned by Delete for a file of a batch that has not ended.
+type InUseError struct{ Batch string }
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("the file belongs to %s, which has not ended: cancel it first", e.Batch)
+}

@@ -1,0 +1,56 @@
+package batch
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+
+	"github.com/tidwall/gjson"
+)
+
+// Lines that begin alike run one after another, so that vLLM's prefix cache serves them. A line is sorted by the hashes of
+// the first firstBlock bytes of its prompt, of the first 2 × firstBlock bytes, and so on: two prompts that share n bytes
+// have the hashes of all blocks up to n bytes in common. The hashes are of 32 bits: a collision changes only the order.
+const (
+	firstBlock = 64
+	blocks     = 10 // the longest is of 32 KiB
+)
+
+var prefixSeed = maphash.MakeSeed()
+
+// prefixKey is where a line is sorted.
+type prefixKey [blocks]uint32
+
+// prefixOf returns the key of a line's body.
+func prefixOf(body []byte) (key prefixKey) {
+	prompt := gjson.GetBytes(body, "prompt").Raw
+	if prompt == "" {
+		prompt = gjson.GetBytes(body, "messages").Raw
+	}
+	for i := range blocks {
+		n := firstBlock << i
+		if len(prompt) < n {
+			// The rest of a prompt that ends here, so that equal prompts are neighbours.
+			key[i] = uint32(maphash.String(prefixSeed, prompt)) | 1 //nolint:gosec // the low half is a hash too
+			break
+		}
+		key[i] = uint32(maphash.String(prefixSeed, prompt[:n])) | 1 //nolint:gosec // the low half is a hash too
+	}
+	return key
+}
+
+// checkedLine is a line that has passed the validation.
+type checkedLine struct {
+	lineRef
+	prefix prefixKey
+}
+
+// sortByPrefix sorts the lines of each model by their prefixes, and numbers them. The order among equal ones is the file's.
+func sortByPrefix(lines []checkedLine) {
+	slices.SortStableFunc(lines, func(a, b checkedLine) int {
+		return cmp.Or(cmp.Compare(a.model, b.model), slices.Compare(a.prefix[:], b.prefix[:]))
+	})
+	for i := range lines {
+		lines[i].position = int64(i + 1)
+	}
+}

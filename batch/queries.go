@@ -1,0 +1,402 @@
+package batch
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"basegate/database"
+)
+
+// querier reads, from the database's readers or within a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// States of an object of the storage.
+const (
+	objectWriting = "writing"
+	objectKept    = "kept"
+	objectDeleted = "deleted"
+)
+
+func insertObject(ctx context.Context, tx database.Execer, name, state string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state) VALUES ($1, $2)`, name, state)
+	return err
+}
+
+func setObjectState(ctx context.Context, tx database.Execer, name, state string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, state)
+	return err
+}
+
+// deleteWriting marks the objects that a crash has left half-written, and returns their number.
+func deleteWriting(ctx context.Context, tx database.Execer) (int64, error) {
+	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $1 WHERE state = $2`, objectDeleted, objectWriting)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func deletedObjects(ctx context.Context, q querier) ([]string, error) {
+	return collect(ctx, q, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) },
+		`SELECT name FROM objects WHERE state <> 'kept' AND state = $1`, objectDeleted)
+}
+
+func removeObject(ctx context.Context, tx database.Execer, name string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM objects WHERE name = $1`, name)
+	return err
+}
+
+const fileColumns = `seq, id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at`
+
+func scanFile(scan func(...any) error) (f File, err error) {
+	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.object, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt)
+}
+
+func insertFile(ctx context.Context, tx database.Execer, f *File) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt)
+	return err
+}
+
+// findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
+// there is none.
+func findFile(ctx context.Context, q querier, account, id string, now int64) (File, error) {
+	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files
+		WHERE id = $1 AND account_id = $2 AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now).Scan)
+}
+
+// fileByID returns a file of any account. The error is sql.ErrNoRows if there is none.
+func fileByID(ctx context.Context, q querier, id string) (File, error) {
+	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files WHERE id = $1`, id).Scan)
+}
+
+// latestFiles returns files of all accounts, the newest first.
+func latestFiles(ctx context.Context, q querier, limit int) ([]File, error) {
+	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
+		`SELECT `+fileColumns+` FROM files ORDER BY seq DESC LIMIT $1`, limit)
+}
+
+// userOfFile selects the batch that has not ended and needs the file of the outer query.
+const userOfFile = `SELECT b.id FROM batches b WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+	AND files.id IN (b.input_file_id, b.output_file_id, b.error_file_id)`
+
+// batchUsing returns the id of the batch that needs a file, empty if there is none.
+func batchUsing(ctx context.Context, q querier, file string) (id string, err error) {
+	err = q.QueryRowContext(ctx, `SELECT coalesce((`+userOfFile+` LIMIT 1), '') FROM files WHERE id = $1`, file).Scan(&id)
+	return id, err
+}
+
+// page selects a part of a list.
+type page struct {
+	account   string
+	after     int64 // seq; 0: from the beginning
+	ascending bool
+	limit     int
+}
+
+// clause returns the conditions and the order of a page, with the parameters from $2 on.
+func (p page) clause() (text string, args []any) {
+	order, compare := "DESC", "<"
+	if p.ascending {
+		order, compare = "ASC", ">"
+	}
+	text = fmt.Sprintf(` AND ($2 = 0 OR seq %s $2) ORDER BY seq %s LIMIT $3`, compare, order)
+	return text, []any{p.account, p.after, p.limit}
+}
+
+func listFiles(ctx context.Context, q querier, p page, purpose Purpose, now int64) ([]File, error) {
+	text, args := p.clause()
+	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
+		`SELECT `+fileColumns+` FROM files WHERE account_id = $1 AND ($4 = '' OR purpose = $4)
+			AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`+text, append(args, string(purpose), now)...)
+}
+
+// expiredFiles returns files whose time is over and that no batch needs.
+func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
+	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
+		`SELECT `+fileColumns+` FROM files WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
+}
+
+func storedBytes(ctx context.Context, q querier, account string) (bytes int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT coalesce(sum(bytes), 0) FROM files WHERE account_id = $1`, account).Scan(&bytes)
+	return bytes, err
+}
+
+// deleteFile deletes a file's row and marks its object.
+func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
+	if _, err := tx.ExecContext(ctx, `DELETE FROM files WHERE id = $1`, f.ID); err != nil {
+		return err
+	}
+	return setObjectState(ctx, tx, f.object, objectDeleted)
+}
+
+func setFileBytes(ctx context.Context, tx database.Execer, id string, bytes int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET bytes = $2 WHERE id = $1`, id, bytes)
+	return err
+}
+
+func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []byte) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2 WHERE id = $1`, id, sha256)
+	return err
+}
+
+const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, output_file_id, error_file_id,
+	output_keep, status, errors, metadata, models, created_at, expires_at, in_progress_at, finalizing_at, completed_at, failed_at,
+	expired_at, cancelling_at, cancelled_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens`
+
+func scanBatch(scan func(...any) error) (b Batch, err error) {
+	var errs, metadata sql.NullString
+	var models string
+	var output, failures sql.NullString
+	var keep, inProgress, finalizing, completed, failed, expired, cancelling, cancelled sql.NullInt64
+	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &output, &failures,
+		&keep, &b.Status, &errs, &metadata, &models, &b.CreatedAt, &b.ExpiresAt, &inProgress, &finalizing, &completed, &failed,
+		&expired, &cancelling, &cancelled, &b.Total, &b.Done, &b.Failures, &b.InputTokens, &b.CachedTokens, &b.OutputTokens,
+		&b.ReasoningTokens)
+	if err != nil {
+		return Batch{}, err
+	}
+	b.errorsObject = errs.String
+	b.OutputFile, b.ErrorFile, b.outputKeep = output.String, failures.String, keep.Int64
+	b.InProgressAt, b.FinalizingAt, b.CompletedAt, b.FailedAt = inProgress.Int64, finalizing.Int64, completed.Int64, failed.Int64
+	b.ExpiredAt, b.CancellingAt, b.CancelledAt = expired.Int64, cancelling.Int64, cancelled.Int64
+	if metadata.Valid {
+		b.Metadata = []byte(metadata.String)
+	}
+	return b, json.Unmarshal([]byte(models), &b.Models)
+}
+
+func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
+			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+		VALUES ($1, $2, $3, $4, $5, $6, nullif($7, 0), $8, $9, '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
+		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), nullText(b.Metadata),
+		b.CreatedAt, b.ExpiresAt)
+	return err
+}
+
+func nullText(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return string(b)
+}
+
+// findBatch returns a batch of an account. The error is sql.ErrNoRows if there is none.
+func findBatch(ctx context.Context, q querier, account, id string) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND account_id = $2`, id, account).Scan)
+}
+
+// batchByID returns a batch of any account. The error is sql.ErrNoRows if there is none.
+func batchByID(ctx context.Context, q querier, id string) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1`, id).Scan)
+}
+
+// latestBatches returns batches of all accounts, the newest first.
+func latestBatches(ctx context.Context, q querier, limit int) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches ORDER BY seq DESC LIMIT $1`, limit)
+}
+
+func batchBySeq(ctx context.Context, q querier, seq int64) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE seq = $1`, seq).Scan)
+}
+
+func listBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
+	text, args := p.clause()
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1`+text, args...)
+}
+
+// unfinished returns the batches that have not ended, those with the earliest deadline first.
+func unfinished(ctx context.Context, q querier) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+			ORDER BY expires_at, seq`)
+}
+
+// timeColumns are the columns with the times at which a batch has got a status.
+var timeColumns = map[Status]string{
+	InProgress: "in_progress_at", Finalizing: "finalizing_at", Completed: "completed_at", Failed: "failed_at",
+	Expired: "expired_at", Cancelling: "cancelling_at", StatusCancelled: "cancelled_at",
+}
+
+// setStatus changes the status of a batch if it is one of from, and reports whether it was.
+func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, now int64, from ...Status) (bool, error) {
+	was := make([]string, len(from))
+	for i, s := range from {
+		was[i] = "'" + string(s) + "'"
+	}
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3 WHERE seq = $1 AND status IN (%s)`,
+		timeColumns[to], strings.Join(was, ", ")), seq, string(to), now)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+func setErrors(ctx context.Context, tx database.Execer, seq int64, object string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
+	return err
+}
+
+// oldErrors returns batches whose errors have been kept since a time.
+func oldErrors(ctx context.Context, q querier, failedBefore int64) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
+}
+
+func setValidated(ctx context.Context, tx database.Execer, seq int64, total int, models []string, output string) error {
+	text, err := json.Marshal(models)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE batches SET total = $2, models = $3, output_file_id = $4 WHERE seq = $1`, seq, total, string(text), output)
+	return err
+}
+
+func setErrorFile(ctx context.Context, tx database.Execer, seq int64, file string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET error_file_id = $2 WHERE seq = $1`, seq, file)
+	return err
+}
+
+// counts are added to a batch when lines have ended.
+type counts struct {
+	completed, failed                int64
+	input, cached, output, reasoning int64 // tokens
+}
+
+func addCounts(ctx context.Context, tx database.Execer, seq int64, c counts) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET completed = completed + $2, failed = failed + $3, input_tokens = input_tokens + $4,
+		cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6, reasoning_tokens = reasoning_tokens + $7 WHERE seq = $1`,
+		seq, c.completed, c.failed, c.input, c.cached, c.output, c.reasoning)
+	return err
+}
+
+// lineRef is a line that has no result yet: where it stands in the input file, and in the order of its batch.
+type lineRef struct {
+	model    int // index in Batch.Models
+	position int64
+	offset   int64 // bytes
+	length   int64 // bytes
+	attempts int
+}
+
+// linesPerInsert keeps a statement under SQLite's limit of parameters.
+const linesPerInsert = 500
+
+func insertLines(ctx context.Context, tx database.Execer, seq int64, lines []lineRef) error {
+	for len(lines) > 0 {
+		some := lines[:min(len(lines), linesPerInsert)]
+		lines = lines[len(some):]
+		args := make([]any, 0, 5*len(some))
+		for _, l := range some {
+			args = append(args, seq, l.model, l.position, l.offset, l.length)
+		}
+		text := `INSERT INTO batch_lines (batch, model, position, offset, length, attempts) VALUES ` +
+			strings.TrimSuffix(strings.Repeat("(?, ?, ?, ?, ?, 0), ", len(some)), ", ")
+		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clearLines deletes up to most lines of a batch, and reports whether there are more.
+func clearLines(ctx context.Context, tx database.Execer, seq int64, most int) (more bool, err error) {
+	result, err := tx.ExecContext(ctx, `DELETE FROM batch_lines WHERE (batch, model, position) IN
+		(SELECT batch, model, position FROM batch_lines WHERE batch = $1 LIMIT $2)`, seq, most)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n == int64(most), err
+}
+
+func scanLine(r *sql.Rows) (l lineRef, err error) {
+	return l, r.Scan(&l.model, &l.position, &l.offset, &l.length, &l.attempts)
+}
+
+// nextLines returns the lines of a model behind a position, in order.
+func nextLines(ctx context.Context, q querier, seq int64, model int, after int64, limit int) ([]lineRef, error) {
+	return collect(ctx, q, scanLine, `SELECT model, position, offset, length, attempts FROM batch_lines
+		WHERE batch = $1 AND model = $2 AND position > $3 ORDER BY position LIMIT $4`, seq, model, after, limit)
+}
+
+// restOfLines returns lines of any model.
+func restOfLines(ctx context.Context, q querier, seq int64, limit int) ([]lineRef, error) {
+	return collect(ctx, q, scanLine, `SELECT model, position, offset, length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
+}
+
+// deleteLine deletes a line that has a result, and reports whether it was there.
+func deleteLine(ctx context.Context, tx database.Execer, seq int64, l lineRef) (bool, error) {
+	result, err := tx.ExecContext(ctx, `DELETE FROM batch_lines WHERE batch = $1 AND model = $2 AND position = $3`, seq, l.model, l.position)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+func setAttempts(ctx context.Context, tx database.Execer, seq int64, l lineRef) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batch_lines SET attempts = $4 WHERE batch = $1 AND model = $2 AND position = $3`,
+		seq, l.model, l.position, l.attempts)
+	return err
+}
+
+// remembered is what a client has created before with the same token.
+type remembered struct {
+	digest []byte
+	object string
+}
+
+// recall returns what a key has created with a token; nil if nothing.
+func recall(ctx context.Context, q querier, key, token string, now int64) (*remembered, error) {
+	var r remembered
+	err := q.QueryRowContext(ctx, `SELECT digest, object_id FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
+		key, token, now).Scan(&r.digest, &r.object)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil //nolint:nilnil // nothing is no error
+	}
+	return &r, err
+}
+
+func remember(ctx context.Context, tx database.Execer, key, token string, r remembered, until int64) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (key_id, token) DO UPDATE SET digest = excluded.digest, object_id = excluded.object_id, expires_at = excluded.expires_at`,
+		key, token, r.digest, r.object, until)
+	return err
+}
+
+func forget(ctx context.Context, tx database.Execer, now int64) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM idempotency WHERE expires_at <= $1`, now)
+	return err
+}
+
+// collect returns the rows of a query.
+func collect[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), text string, args ...any) (all []T, err error) {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}

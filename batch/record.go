@@ -1,0 +1,436 @@
+package batch
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+
+	"basegate/database"
+)
+
+const (
+	maxRecorded    = 256     // results in one transaction: some 3 ms, by which it delays the settlements of others
+	maxRecordBytes = 8 << 20 // results of one append
+	recordRetry    = time.Second
+	restAtOnce     = 500 // lines that do not run any more
+)
+
+// recorder writes the results of a job.
+type recorder struct {
+	*job
+	batch            Batch // with the counts and the status of the last write
+	output, failures *File // failures is nil before the first failure
+}
+
+// run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
+// batch.
+func (j *job) run() {
+	defer j.cancel(nil)
+	s := j.service
+	r := &recorder{job: j, batch: j.batch}
+	for {
+		err := r.record(s.ctx)
+		if err == nil || s.ctx.Err() != nil {
+			return
+		}
+		s.log.Error("a batch cannot be recorded, and is tried again", zap.String("batch", j.batch.ID), zap.Error(err))
+		if !sleep(s.ctx, recordRetry) {
+			return
+		}
+	}
+}
+
+// sleep waits, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// record does what is left to do of a batch.
+func (r *recorder) record(ctx context.Context) error {
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	if r.batch.Status == InProgress {
+		r.recordLines(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	end := Completed
+	switch cause := context.Cause(r.ctx); {
+	case r.batch.Status == Cancelling, errors.Is(cause, errCancelled):
+		end = StatusCancelled
+		if err := r.endRest(ctx, "batch_cancelled", "the batch was cancelled before this line ran"); err != nil {
+			return err
+		}
+	case r.batch.remaining() > 0:
+		end = Expired
+		if err := r.endRest(ctx, "batch_expired", "the batch expired before this line ran"); err != nil {
+			return err
+		}
+	}
+	return r.finalize(ctx, end)
+}
+
+// open reads the files of the batch, whose lengths are those that count.
+func (r *recorder) open(ctx context.Context) error {
+	b, err := batchBySeq(ctx, r.service.db.Read(), r.batch.seq)
+	if err != nil {
+		return fmt.Errorf("read a batch: %w", err)
+	}
+	r.batch = b
+	for _, f := range []struct {
+		id string
+		to **File
+	}{{b.OutputFile, &r.output}, {b.ErrorFile, &r.failures}} {
+		if f.id == "" {
+			continue
+		}
+		file, err := findFile(ctx, r.service.db.Read(), b.Account, f.id, 0)
+		if err != nil {
+			return fmt.Errorf("find a file of a batch: %w", err)
+		}
+		*f.to = &file
+	}
+	return nil
+}
+
+// recordLines handles outcomes until no line is left, or the job's context has ended and no line runs.
+func (r *recorder) recordLines(ctx context.Context) {
+	deadline := time.NewTimer(time.Until(time.Unix(r.batch.ExpiresAt, 0)))
+	defer deadline.Stop()
+	for r.batch.remaining() > 0 {
+		ended := r.ctx.Done()
+		if r.ctx.Err() != nil {
+			if r.idle() {
+				return
+			}
+			ended = nil
+		}
+		select {
+		case o := <-r.outcomes:
+			r.handle(ctx, r.gather(o))
+		case <-deadline.C:
+			r.cancel(errExpired)
+		case <-ended:
+		}
+	}
+}
+
+// idle reports whether no line runs.
+func (j *job) idle() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.unrecorded == 0
+}
+
+// gather returns an outcome with those that have come meanwhile.
+func (r *recorder) gather(first outcome) []outcome {
+	all, bytes := []outcome{first}, len(first.text)
+	for len(all) < maxRecorded && bytes < maxRecordBytes {
+		select {
+		case o := <-r.outcomes:
+			all, bytes = append(all, o), bytes+len(o.text)
+		default:
+			return all
+		}
+	}
+	return all
+}
+
+// handle writes the results among the outcomes, however often that takes, unless the gateway stops.
+func (r *recorder) handle(ctx context.Context, all []outcome) {
+	written := false
+	for !written {
+		err := r.write(ctx, all)
+		if written = err == nil; written {
+			break
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		r.service.log.Error("the results of a batch cannot be written, and are tried again", zap.String("batch", r.batch.ID), zap.Error(err))
+		if !sleep(ctx, recordRetry) {
+			break
+		}
+	}
+	for i := range all {
+		o := &all[i]
+		if o.result.Settlement != nil {
+			if written {
+				o.result.Settlement.Commit()
+			} else {
+				o.result.Settlement.Abandon()
+			}
+		}
+		if o.result.Release != nil {
+			o.result.Release()
+		}
+		if written && o.kind == isResult {
+			r.service.metrics.ended(r.sources[o.line.model].model, o.success)
+		}
+		r.done(o)
+	}
+}
+
+// write appends the results to their files, and then writes what counts of the files, the charges and the lines in one
+// transaction.
+func (r *recorder) write(ctx context.Context, all []outcome) error {
+	var output, failures []byte
+	var c counts
+	changes := false
+	for i := range all {
+		o := &all[i]
+		changes = changes || o.kind != isUntried
+		switch {
+		case o.kind != isResult:
+		case o.success:
+			output = append(output, o.text...)
+			c.add(o.result.Body)
+		default:
+			failures = append(failures, o.text...)
+			c.failed++
+		}
+	}
+	if !changes {
+		return nil
+	}
+	made, err := r.append(ctx, output, failures)
+	if err != nil {
+		return err
+	}
+	s := r.service
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		for i := range all {
+			o := &all[i]
+			switch o.kind {
+			case isUntried:
+			case isRetry:
+				if err := setAttempts(ctx, tx, r.batch.seq, o.line); err != nil {
+					return err
+				}
+			case isResult:
+				there, err := deleteLine(ctx, tx, r.batch.seq, o.line)
+				if err != nil {
+					return err
+				}
+				if !there { // an earlier try of this transaction has reached the disk
+					return nil
+				}
+				if o.result.Settlement != nil {
+					if err := o.result.Settlement.Write(ctx, tx); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return r.writeFiles(ctx, tx, c, len(output), len(failures), made)
+	})
+	if err != nil {
+		return fmt.Errorf("record results: %w", err)
+	}
+	r.advance(c, len(output), len(failures))
+	return nil
+}
+
+// add counts a success.
+func (c *counts) add(body []byte) {
+	c.completed++
+	usage := gjson.GetBytes(body, "usage")
+	c.input += usage.Get("prompt_tokens").Int()
+	c.output += usage.Get("completion_tokens").Int()
+	c.cached += usage.Get("prompt_tokens_details.cached_tokens").Int()
+	c.reasoning += usage.Get("completion_tokens_details.reasoning_tokens").Int()
+}
+
+// append appends results to the files, and reports whether the error file is a new one.
+func (r *recorder) append(ctx context.Context, output, failures []byte) (made bool, err error) {
+	s := r.service
+	if len(output) > 0 {
+		if err := s.store.Append(ctx, r.output.object, r.output.Bytes, output); err != nil {
+			return false, err //nolint:wrapcheck // it says what failed
+		}
+	}
+	if len(failures) == 0 {
+		return false, nil
+	}
+	if r.failures == nil {
+		f := s.newOutput(&r.batch, "error")
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+			return insertObject(ctx, tx, f.object, objectWriting)
+		})
+		if err != nil {
+			return false, fmt.Errorf("create an error file: %w", err)
+		}
+		r.failures = &f
+	}
+	made = r.failures.seq == 0
+	return made, s.store.Append(ctx, r.failures.object, r.failures.Bytes, failures)
+}
+
+// writeFiles writes what counts of the files.
+func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, output, failures int, made bool) error {
+	if output > 0 {
+		if err := setFileBytes(ctx, tx, r.output.ID, r.output.Bytes+int64(output)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case made:
+		f := *r.failures
+		f.Bytes = int64(failures)
+		if err := insertFile(ctx, tx, &f); err != nil {
+			return err
+		}
+		if err := setObjectState(ctx, tx, f.object, objectKept); err != nil {
+			return err
+		}
+		if err := setErrorFile(ctx, tx, r.batch.seq, f.ID); err != nil {
+			return err
+		}
+	case failures > 0:
+		if err := setFileBytes(ctx, tx, r.failures.ID, r.failures.Bytes+int64(failures)); err != nil {
+			return err
+		}
+	}
+	return addCounts(ctx, tx, r.batch.seq, c)
+}
+
+// advance counts what has been written.
+func (r *recorder) advance(c counts, output, failures int) {
+	if output > 0 {
+		r.output.Bytes += int64(output)
+	}
+	if failures > 0 {
+		r.failures.Bytes += int64(failures)
+		r.failures.seq = max(r.failures.seq, 1) // it has a row
+	}
+	r.batch.Done += c.completed
+	r.batch.Failures += c.failed
+	r.left.Store(r.batch.remaining())
+}
+
+// endRest writes the lines that have not run to the error file.
+func (r *recorder) endRest(ctx context.Context, code, message string) error {
+	for {
+		rest, err := restOfLines(ctx, r.service.db.Read(), r.batch.seq, restAtOnce)
+		if err != nil {
+			return fmt.Errorf("read the lines of a batch: %w", err)
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		for len(rest) > 0 {
+			some := rest[:min(maxRecorded, len(rest))]
+			rest = rest[len(some):]
+			all := make([]outcome, 0, len(some))
+			for _, ref := range some {
+				text, err := r.readLine(ctx, ref)
+				if err != nil {
+					return err
+				}
+				l, err := parseLine(text)
+				if err != nil {
+					return fmt.Errorf("parse a line of a batch: %w", err)
+				}
+				all = append(all, newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{code, message}}, Result{}))
+			}
+			if err := r.write(ctx, all); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// finalize makes the files final, and ends the batch.
+func (r *recorder) finalize(ctx context.Context, end Status) error {
+	s := r.service
+	if end == Completed && r.batch.Status == InProgress {
+		if err := r.setStatus(ctx, Finalizing, nil, InProgress); err != nil {
+			return err
+		}
+		if r.batch.Status == Cancelling { // it was cancelled at the same moment
+			end = StatusCancelled
+		}
+	}
+	sums := map[string][]byte{}
+	for _, f := range []*File{r.output, r.failures} {
+		if f == nil {
+			continue
+		}
+		sum, err := s.digest(ctx, f)
+		if err != nil {
+			return err
+		}
+		sums[f.ID] = sum
+	}
+	if err := r.setStatus(ctx, end, sums, InProgress, Finalizing, Cancelling); err != nil {
+		return err
+	}
+	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
+		zap.Int64("completed", r.batch.Done), zap.Int64("failed", r.batch.Failures))
+	return nil
+}
+
+// setStatus changes the status, and the files' digests with it.
+func (r *recorder) setStatus(ctx context.Context, to Status, sums map[string][]byte, from ...Status) error {
+	s := r.service
+	changed := false
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		if changed, err = setStatus(ctx, tx, r.batch.seq, to, s.now(), from...); err != nil {
+			return err
+		}
+		for id, sum := range sums {
+			if err := setFileFinal(ctx, tx, id, sum); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("change the status of a batch: %w", err)
+	}
+	if changed {
+		r.batch.Status = to
+		return nil
+	}
+	b, err := batchBySeq(ctx, s.db.Read(), r.batch.seq)
+	if err != nil {
+		return fmt.Errorf("read a batch: %w", err)
+	}
+	r.batch.Status = b.Status
+	return nil
+}
+
+// digest returns the SHA-256 of a file.
+func (s *Service) digest(ctx context.Context, f *File) ([]byte, error) {
+	sum := sha256.New()
+	if f.Bytes > 0 {
+		content, err := s.store.Open(ctx, f.object, 0, f.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("open a file of results: %w", err)
+		}
+		defer content.Close()
+		n, err := io.Copy(sum, content)
+		if err != nil {
+			return nil, fmt.Errorf("read a file of results: %w", err)
+		}
+		if n != f.Bytes {
+			return nil, fmt.Errorf("read a file of results: got %d bytes of %d: %w", n, f.Bytes, io.ErrUnexpectedEOF)
+		}
+	}
+	return sum.Sum(nil), nil
+}

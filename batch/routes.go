@@ -1,0 +1,293 @@
+package batch
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// Call is one authenticated request of the API.
+type Call struct {
+	Response     http.ResponseWriter
+	Request      *http.Request
+	Account, Key string
+	Param        func(name string) string // of the path
+}
+
+// Route is one path of the API. Serve returns an error of the API in place of a response.
+type Route struct {
+	Method, Path string
+	Serve        func(*Call) error
+}
+
+// Routes returns the paths of files and batches.
+func (s *Service) Routes() []Route {
+	return []Route{
+		{http.MethodPost, "/v1/files", s.uploadFile},
+		{http.MethodPost, "/v1/files/", s.uploadFile}, // as kluster.ai's documentation writes it
+		{http.MethodGet, "/v1/files", s.listFiles},
+		{http.MethodGet, "/v1/files/:id", s.showFile},
+		{http.MethodDelete, "/v1/files/:id", s.deleteFile},
+		{http.MethodGet, "/v1/files/:id/content", s.sendContent},
+		{http.MethodPost, "/v1/batches", s.createBatch},
+		{http.MethodGet, "/v1/batches", s.listBatches},
+		{http.MethodGet, "/v1/batches/:id", s.showBatch},
+		{http.MethodPost, "/v1/batches/:id/cancel", s.cancelBatch},
+	}
+}
+
+// sendJSON sends a response.
+func (c *Call) sendJSON(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode a response: %w", err)
+	}
+	h := c.Response.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	c.Response.WriteHeader(http.StatusOK)
+	c.Response.Write(append(body, '\n')) //nolint:errcheck // the client has disconnected
+	return nil
+}
+
+// query returns the parameters of the request's URL. Each may stand once, and must be one of known.
+func (c *Call) query(known ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(c.Request.URL.RawQuery)
+	if err != nil {
+		return nil, apierr.InvalidField("query", "the query of the URL is malformed: names and values must be percent-encoded")
+	}
+	single := map[string]string{}
+	for _, name := range known {
+		if all := values[name]; len(all) > 1 {
+			return nil, apierr.InvalidField(name, fmt.Sprintf("%s: got it %d times; expected it once", name, len(all)))
+		} else if len(all) == 1 {
+			single[name] = all[0]
+		}
+		delete(values, name)
+	}
+	for name := range values {
+		return nil, apierr.UnknownField(name, "")
+	}
+	return single, nil
+}
+
+// pageOf returns the page that the parameters limit and order select; after is looked up by the caller.
+func (c *Call) pageOf(q map[string]string, limit, most int) (page, error) {
+	p := page{account: c.Account, limit: limit}
+	if text, ok := q["limit"]; ok {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > most {
+			return page{}, apierr.InvalidField("limit", fmt.Sprintf("limit: got %s; expected an integer from 1 to %d", strconv.Quote(apierr.Clip(text)), most))
+		}
+		p.limit = n
+	}
+	switch order := q["order"]; order {
+	case "", "desc":
+	case "asc":
+		p.ascending = true
+	default:
+		return page{}, apierr.InvalidField("order", fmt.Sprintf(`order: got %s; expected "asc" or "desc"`, strconv.Quote(apierr.Clip(order))))
+	}
+	return p, nil
+}
+
+func (s *Service) listFiles(c *Call) error {
+	const most = 10_000
+	q, err := c.query("purpose", "after", "limit", "order")
+	if err != nil {
+		return err
+	}
+	p, err := c.pageOf(q, most, most)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request.Context()
+	if after, ok := q["after"]; ok {
+		f, err := s.file(c, after)
+		if err != nil {
+			return err
+		}
+		p.after = f.seq
+	}
+	wanted := p.limit
+	p.limit++
+	files, err := listFiles(ctx, s.db.Read(), p, Purpose(q["purpose"]), s.now())
+	if err != nil {
+		return unreadable(err)
+	}
+	objects := make([]fileObject, 0, min(len(files), wanted))
+	for i := range files[:min(len(files), wanted)] {
+		objects = append(objects, files[i].toObject())
+	}
+	return c.sendJSON(newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
+}
+
+// file returns a file of the account, or the error that there is none.
+func (s *Service) file(c *Call, id string) (File, error) {
+	f, err := findFile(c.Request.Context(), s.db.Read(), c.Account, id, s.now())
+	if errors.Is(err, sql.ErrNoRows) {
+		return File{}, apierr.NoSuchObject("file", id)
+	}
+	return f, unreadable(err)
+}
+
+func (s *Service) showFile(c *Call) error {
+	f, err := s.file(c, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	return c.sendJSON(f.toObject())
+}
+
+type deletedObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Deleted bool   `json:"deleted"`
+}
+
+func (s *Service) deleteFile(c *Call) error {
+	id := c.Param("id")
+	var using string
+	err := s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+		f, err := findFile(ctx, tx, c.Account, id, s.now())
+		if err != nil {
+			return err
+		}
+		if using, err = batchUsing(ctx, tx, id); err != nil || using != "" {
+			return err
+		}
+		return deleteFile(ctx, tx, &f)
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return apierr.NoSuchObject("file", id)
+	case err != nil:
+		return unwritable(err)
+	case using != "":
+		return apierr.FileOfBatch(id, using)
+	}
+	wake(s.deleted)
+	return c.sendJSON(deletedObject{id, "file", true})
+}
+
+func (s *Service) listBatches(c *Call) error {
+	const usual, most = 20, 100
+	q, err := c.query("after", "limit")
+	if err != nil {
+		return err
+	}
+	p, err := c.pageOf(q, usual, most)
+	if err != nil {
+		return err
+	}
+	if after, ok := q["after"]; ok {
+		b, err := s.batch(c, after)
+		if err != nil {
+			return err
+		}
+		p.after = b.seq
+	}
+	wanted := p.limit
+	p.limit++
+	batches, err := listBatches(c.Request.Context(), s.db.Read(), p)
+	if err != nil {
+		return unreadable(err)
+	}
+	objects := make([]batchObject, 0, min(len(batches), wanted))
+	for i := range batches[:min(len(batches), wanted)] {
+		o, err := s.object(c.Request.Context(), &batches[i])
+		if err != nil {
+			return err
+		}
+		objects = append(objects, o)
+	}
+	return c.sendJSON(newList(objects, func(o batchObject) string { return o.ID }, len(batches) > wanted))
+}
+
+// object returns a batch as the API shows it.
+func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
+	errs, err := s.readErrors(ctx, b)
+	if err != nil {
+		return batchObject{}, apierr.Storage(err)
+	}
+	s.mu.Lock()
+	j := s.jobs[b.seq]
+	s.mu.Unlock()
+	if j == nil || b.Status != InProgress {
+		return b.toObject(errs, nil), nil
+	}
+	return b.toObject(errs, j.waitingFor()), nil
+}
+
+// sendBatch sends a batch as the response.
+func (s *Service) sendBatch(c *Call, b *Batch) error {
+	o, err := s.object(c.Request.Context(), b)
+	if err != nil {
+		return err
+	}
+	return c.sendJSON(o)
+}
+
+// batch returns a batch of the account, or the error that there is none.
+func (s *Service) batch(c *Call, id string) (Batch, error) {
+	b, err := findBatch(c.Request.Context(), s.db.Read(), c.Account, id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Batch{}, apierr.NoSuchObject("batch", id)
+	}
+	return b, unreadable(err)
+}
+
+func (s *Service) showBatch(c *Call) error {
+	b, err := s.batch(c, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	return s.sendBatch(c, &b)
+}
+
+func (s *Service) cancelBatch(c *Call) error {
+	b, err := s.batch(c, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	if b.Status.ended() || b.Status == Finalizing {
+		return apierr.BatchHasEnded(b.ID, string(b.Status))
+	}
+	changed := false
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) (err error) {
+		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
+		return err
+	})
+	if err != nil {
+		return unwritable(err)
+	}
+	if b, err = s.batch(c, b.ID); err != nil {
+		return err
+	}
+	if !changed && b.Status != Cancelling && b.Status != StatusCancelled {
+		return apierr.BatchHasEnded(b.ID, string(b.Status))
+	}
+	wake(s.created)
+	return s.sendBatch(c, &b)
+}
+
+// unreadable returns the error of a read of the database; nil if it has succeeded.
+func unreadable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return apierr.Storage(fmt.Errorf("read files and batches: %w", err))
+}
+
+// unwritable returns the error of a write to the database.
+func unwritable(err error) error {
+	return apierr.Storage(fmt.Errorf("write files and batches: %w", err))
+}

@@ -1,0 +1,358 @@
+package batch
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/storage"
+)
+
+// appendSize is how much of an upload is appended and flushed at a time, in bytes.
+const appendSize = 4 << 20
+
+var appendBuffers = sync.Pool{New: func() any { b := make([]byte, appendSize); return &b }}
+
+// Limits of the fields of an upload.
+const (
+	maxField    = 1 << 10 // bytes
+	maxParts    = 16
+	minKeep     = 3600
+	maxKeep     = 30 * 24 * 3600
+	maxFilename = 255 // bytes
+)
+
+// upload is a file as it arrives. Parts come in any order, so the bytes are stored before the purpose is known.
+type upload struct {
+	service *Service
+	call    *Call
+	file    File
+	stored  bool
+	digest  []byte
+
+	purpose, anchor, seconds string
+	seen                     map[string]bool
+}
+
+// uploadFile serves POST /v1/files.
+func (s *Service) uploadFile(c *Call) (err error) {
+	select {
+	case s.uploads <- struct{}{}:
+		defer func() { <-s.uploads }()
+	default:
+		return apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, errManyUploads)
+	}
+	u := &upload{service: s, call: c, seen: map[string]bool{}}
+	u.file = File{
+		ID: newID("file-"), Account: c.Account, Key: c.Key, Purpose: Input, Name: "upload.jsonl",
+		object: newObjectName(), CreatedAt: s.now(),
+	}
+	kept := false
+	defer func() {
+		s.releaseUpload(c.Account, u.file.Bytes)
+		if u.stored && !kept {
+			s.discard(c.Request.Context(), u.file.object)
+		}
+	}()
+	if err := u.read(); err != nil {
+		return err
+	}
+	if err := u.check(); err != nil {
+		return err
+	}
+	f, created, err := s.keepFile(c, u)
+	if err != nil {
+		return err
+	}
+	kept = created
+	return c.sendJSON(f.toObject())
+}
+
+// newObjectName returns a random name.
+func newObjectName() string { return strings.ToLower(rand.Text()) }
+
+// read reads all parts.
+func (u *upload) read() error {
+	kind, parameters, err := mime.ParseMediaType(u.call.Request.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" || parameters["boundary"] == "" {
+		return apierr.InvalidField("file", "the body is not multipart/form-data; send the fields file and purpose, as curl -F does")
+	}
+	parts := multipart.NewReader(u.call.Request.Body, parameters["boundary"])
+	for n := 0; ; n++ {
+		part, err := parts.NextRawPart()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return u.broken(err)
+		case n == maxParts:
+			return apierr.InvalidField("file", fmt.Sprintf("the form has more than %d fields; expected file and purpose", maxParts))
+		}
+		if err := u.readPart(part); err != nil {
+			return err
+		}
+	}
+}
+
+// errBroken is the cause of an upload that has broken off.
+var errBroken = errors.New("the upload broke off")
+
+func (u *upload) broken(err error) error {
+	if u.call.Request.Context().Err() != nil {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	return apierr.InvalidField("file", "the body broke off before the end of its multipart/form-data, or came too slowly; nothing was stored")
+}
+
+func (u *upload) readPart(part *multipart.Part) error {
+	name := part.FormName()
+	if u.seen[name] {
+		return apierr.InvalidField(apierr.Clip(name), fmt.Sprintf("the field %q stands twice in the form", apierr.Clip(name)))
+	}
+	u.seen[name] = true
+	target := map[string]*string{
+		"purpose": &u.purpose, "expires_after[anchor]": &u.anchor, "expires_after.anchor": &u.anchor,
+		"expires_after[seconds]": &u.seconds, "expires_after.seconds": &u.seconds,
+	}[name]
+	switch {
+	case name == "file":
+		if f := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" {
+			u.file.Name = cleanName(f)
+		}
+		return u.store(part)
+	case target == nil:
+		return apierr.UnknownField(name, "")
+	}
+	value, err := io.ReadAll(io.LimitReader(part, maxField+1)) //nolint:forbidigo // bounded
+	if err != nil {
+		return u.broken(err)
+	}
+	if len(value) > maxField {
+		return apierr.InvalidField(name, fmt.Sprintf("%s is longer than %d bytes", name, maxField))
+	}
+	*target = string(value)
+	return nil
+}
+
+// cleanName returns a file's name without what could not be shown, and of a length that can.
+func cleanName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(name, "\uFFFD"))
+	for len(name) > maxFilename {
+		name = name[:len(name)-1]
+	}
+	return strings.ToValidUTF8(name, "")
+}
+
+// readError is the error of what a file is read from.
+type readError struct{ error }
+
+// Unwrap returns the error.
+func (e *readError) Unwrap() error { return e.error }
+
+// store stores the file as it comes.
+func (u *upload) store(part io.Reader) error {
+	u.stored = true
+	err := u.service.receive(u.call.Request.Context(), &u.file, part)
+	if broken, ok := errors.AsType[*readError](err); ok {
+		return u.broken(broken)
+	}
+	return err
+}
+
+// receive appends what it reads to an object of its own, and sets the size and the digest of the file. The error is a
+// *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
+func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, f.object, objectWriting) })
+	if err != nil {
+		return unwritable(err)
+	}
+	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	defer appendBuffers.Put(buffer)
+	digest := sha256.New()
+	for {
+		n, err := io.ReadFull(from, *buffer)
+		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !end {
+			return &readError{err}
+		}
+		if n > 0 {
+			if err := s.append(ctx, f, (*buffer)[:n]); err != nil {
+				return err
+			}
+			digest.Write((*buffer)[:n])
+		}
+		if end {
+			f.sha256 = digest.Sum(nil)
+			return nil
+		}
+	}
+}
+
+// append appends a piece, if the limits of the file and its account allow it.
+func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
+	size := int64(len(piece))
+	limits := s.settings.Load()
+	if f.Bytes+size > limits.MaxFileBytes {
+		return apierr.FileTooLarge(limits.MaxFileBytes)
+	}
+	stored, err := storedBytes(ctx, s.db.Read(), f.Account)
+	if err != nil {
+		return unreadable(err)
+	}
+	s.mu.Lock()
+	used := stored + s.uploading[f.Account]
+	fits := used+size <= limits.MaxAccountBytes
+	if fits {
+		s.uploading[f.Account] += size
+		f.Bytes += size
+	}
+	s.mu.Unlock()
+	if !fits {
+		return apierr.StorageQuota(limits.MaxAccountBytes, used-f.Bytes)
+	}
+	if err := s.store.Append(ctx, f.object, f.Bytes-size, piece); err != nil {
+		if storage.IsFull(err) {
+			s.log.Error("the storage of files is full", zap.Error(err))
+		}
+		return apierr.Storage(err)
+	}
+	return nil
+}
+
+// releaseUpload ends the count of an upload's bytes as such.
+func (s *Service) releaseUpload(account string, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uploading[account] -= bytes; s.uploading[account] <= 0 {
+		delete(s.uploading, account)
+	}
+}
+
+// check judges the fields, once all have arrived.
+func (u *upload) check() error {
+	switch {
+	case !u.stored:
+		return apierr.InvalidField("file", "the form has no field file; expected the file to be stored")
+	case !u.seen["purpose"]:
+		return apierr.InvalidField("purpose", `the form has no field purpose; expected "batch"`)
+	case u.purpose != string(Input):
+		return apierr.InvalidField("purpose", fmt.Sprintf(`purpose: got %q; expected "batch"`, apierr.Clip(u.purpose)))
+	case u.anchor != "" && u.anchor != "created_at":
+		return apierr.InvalidField("expires_after", fmt.Sprintf(`expires_after[anchor]: got %q; expected "created_at"`, apierr.Clip(u.anchor)))
+	}
+	keep := int64(u.service.settings.Load().Keep.Seconds())
+	if u.seconds != "" {
+		n, err := strconv.ParseInt(u.seconds, 10, 64)
+		if err != nil || n < minKeep || n > maxKeep {
+			return apierr.InvalidField("expires_after", fmt.Sprintf("expires_after[seconds]: got %q; expected an integer from %d to %d",
+				apierr.Clip(u.seconds), minKeep, maxKeep))
+		}
+		keep = n
+	} else if u.anchor != "" {
+		return apierr.InvalidField("expires_after", "expires_after[seconds] is missing")
+	}
+	u.file.ExpiresAt = u.file.CreatedAt + keep
+	d := sha256.New()
+	fmt.Fprintf(d, "%x\x00%s\x00%d", u.file.sha256, u.file.Name, keep)
+	u.digest = d.Sum(nil)
+	return nil
+}
+
+// keepFile inserts the file's row. If the client has sent the same request before, it returns the file of that one.
+func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error) {
+	again, err := s.repeated(c, u.digest)
+	if err != nil {
+		return File{}, false, err
+	}
+	if again != "" {
+		if f, err := s.file(c, again); err == nil {
+			return f, false, nil
+		}
+	}
+	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+		if err := insertFile(ctx, tx, &u.file); err != nil {
+			return err
+		}
+		if err := setObjectState(ctx, tx, u.file.object, objectKept); err != nil {
+			return err
+		}
+		return s.rememberCall(ctx, tx, c, u.digest, u.file.ID)
+	})
+	if err != nil {
+		return File{}, false, unwritable(err)
+	}
+	return u.file, true, nil
+}
+
+// discard marks an object that no file has.
+func (s *Service) discard(ctx context.Context, object string) {
+	ctx = context.WithoutCancel(ctx)
+	s.db.Submit(func(tx database.Tx) error { return setObjectState(ctx, tx, object, objectDeleted) })
+	wake(s.deleted)
+}
+
+const (
+	idempotencyHours = 24 * 3600 // of an Idempotency-Key, in seconds
+	repeatTime       = 600       // of a request that the SDK says is a retry, in seconds
+)
+
+// token returns what identifies a request among those of its key. An SDK repeats a request after a failure without an
+// Idempotency-Key, and only counts the retry.
+func (c *Call) token(digest []byte) (token string, explicit bool) {
+	if key := c.Request.Header.Get("Idempotency-Key"); key != "" {
+		sum := sha256.Sum256([]byte(key))
+		return c.Request.URL.Path + " key " + hex.EncodeToString(sum[:]), true
+	}
+	return c.Request.URL.Path + " body " + hex.EncodeToString(digest), false
+}
+
+// repeated returns the id of what an earlier request of the key has created, if this one repeats it.
+func (s *Service) repeated(c *Call, digest []byte) (id string, err error) {
+	token, explicit := c.token(digest)
+	if !explicit {
+		if retries, _ := strconv.Atoi(c.Request.Header.Get("X-Stainless-Retry-Count")); retries < 1 { // also if it is no number
+			return "", nil
+		}
+	}
+	before, err := recall(c.Request.Context(), s.db.Read(), c.Key, token, s.now())
+	switch {
+	case err != nil:
+		return "", unreadable(err)
+	case before == nil:
+		return "", nil
+	case string(before.digest) != string(digest):
+		return "", apierr.OtherBody()
+	}
+	return before.object, nil
+}
+
+// rememberCall records what a request has created.
+func (s *Service) rememberCall(ctx context.Context, tx database.Tx, c *Call, digest []byte, id string) error {
+	token, explicit := c.token(digest)
+	until := s.now() + repeatTime
+	if explicit {
+		until = s.now() + idempotencyHours
+	}
+	return remember(ctx, tx, c.Key, token, remembered{digest, id}, until)
+}
+
+var errManyUploads = errors.New("too many uploads at a time")

@@ -1,0 +1,237 @@
+package batch
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check judges the body of a line and
+// returns its model.
+func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, check func(endpoint string, body []byte) (string, error)) (int, []LineError, error) {
+	v := newValidation(endpoint, maxLine, check)
+	err := v.read(ctx, file)
+	return len(v.lines), v.errors, err
+}
+
+// validation is the state of the validation of one file. What it holds of a line does not depend on the line's length.
+type validation struct {
+	endpoint string
+	maxLine  int64
+	check    func(endpoint string, body []byte) (model string, err error)
+
+	lines  []checkedLine
+	models []string
+	ids    map[[16]byte]int64 // hashes of the custom_ids, and their lines
+	errors []LineError
+}
+
+func newValidation(endpoint string, maxLine int64, check func(string, []byte) (string, error)) *validation {
+	return &validation{endpoint: endpoint, maxLine: maxLine, check: check, ids: map[[16]byte]int64{}}
+}
+
+// read reads the file. Its error is that of the file, or of the gateway, which say nothing about the lines.
+func (v *validation) read(ctx context.Context, file io.Reader) error {
+	scanner, parser := newLineScanner(file, v.maxLine), newLineParser()
+	for n := 0; len(v.errors) < maxErrors; n++ {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		text, offset, err := scanner.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			if n == 0 {
+				v.add(0, problem(codeEmptyFile, "", "the file has no lines"))
+			}
+			return nil
+		case n == maxLines:
+			v.add(scanner.number, problem(codeTooManyLines, "", "the file has more than %d lines; split it", maxLines))
+			return nil
+		case errors.Is(err, errLineTooLong):
+			v.add(scanner.number, problem(codeLineTooLong, "", "the line is longer than %d bytes", v.maxLine))
+			continue
+		case err != nil:
+			return fmt.Errorf("read the file: %w", err)
+		}
+		if err := v.line(parser, text, offset, scanner.number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line judges a line. Its error is the gateway's.
+func (v *validation) line(parser *lineParser, text []byte, offset, number int64) error {
+	l, refused := parser.parse(text)
+	switch {
+	case refused != nil:
+		v.add(number, refused)
+		return nil
+	case l.url != v.endpoint:
+		v.add(number, problem(codeURL, "url", "url: got %q; expected %q, the endpoint of the batch", apierr.Clip(l.url), v.endpoint))
+		return nil
+	}
+	sum := sha256.Sum256([]byte(l.customID))
+	id := [16]byte(sum[:16])
+	if earlier, doubled := v.ids[id]; doubled {
+		v.add(number, problem(codeDuplicateID, "custom_id", "line %d has the same custom_id", earlier))
+		return nil
+	}
+	v.ids[id] = number
+	model, err := v.check(v.endpoint, l.body)
+	if err != nil {
+		e := apierr.From(err)
+		if e.Code.Status() >= 500 || e.Code == apierr.InvalidAPIKey {
+			return err
+		}
+		v.add(number, problem(string(e.Code), e.Param, "%s", e.Message))
+		return nil
+	}
+	index := slices.Index(v.models, model)
+	if index < 0 {
+		index = len(v.models)
+		v.models = append(v.models, model)
+	}
+	ref := lineRef{model: index, offset: offset, length: int64(len(text))}
+	v.lines = append(v.lines, checkedLine{ref, prefixOf(l.body)})
+	return nil
+}
+
+// add adds an error; line 0 is the whole file.
+func (v *validation) add(number int64, p *invalidLineError) {
+	e := LineError{Code: p.code, Message: p.message, Param: orNull(p.param), Line: orNull(number)}
+	v.errors = append(v.errors, e)
+}
+
+// linesPerWrite bounds how long a write of lines delays the settlements of others.
+const linesPerWrite = 2000
+
+// validate validates the file of a new batch, and then starts or fails it. An error means that it must be tried again.
+func (s *Service) validate(ctx context.Context, b *Batch) error {
+	select {
+	case s.validations <- struct{}{}:
+		defer func() { <-s.validations }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := s.clear(ctx, b.seq); err != nil { // what a crash has left of an earlier validation
+		return err
+	}
+	check, err := s.completer.Checker(ctx, b.Account, b.Key)
+	if err != nil {
+		return fmt.Errorf("validate a batch: %w", err)
+	}
+	v := newValidation(b.Endpoint, s.settings.Load().MaxLineBytes, check)
+	input, err := findFile(ctx, s.db.Read(), b.Account, b.InputFile, s.now())
+	if err != nil {
+		return fmt.Errorf("find the file of a batch: %w", err)
+	}
+	file, err := s.store.Open(ctx, input.object, 0, input.Bytes)
+	if err != nil {
+		return fmt.Errorf("open the file of a batch: %w", err)
+	}
+	defer file.Close()
+	if err := v.read(ctx, file); err != nil {
+		return err
+	}
+	if len(v.errors) > 0 {
+		return s.failBatch(ctx, b, v.errors)
+	}
+	return s.startBatch(ctx, b, v)
+}
+
+// clear deletes the lines of a batch.
+func (s *Service) clear(ctx context.Context, seq int64) error {
+	for more := true; more; {
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+			more, err = clearLines(ctx, tx, seq, linesPerWrite)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("delete the lines of a batch: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) error {
+	object, err := s.storeErrors(ctx, errs)
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := setErrors(ctx, tx, b.seq, object); err != nil {
+			return err
+		}
+		if err := setObjectState(ctx, tx, object, objectKept); err != nil {
+			return err
+		}
+		_, err := setStatus(ctx, tx, b.seq, Failed, s.now(), Validating)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("fail a batch: %w", err)
+	}
+	s.log.Info("batch failed", zap.String("batch", b.ID), zap.String("code", errs[0].Code), zap.Int("errors", len(errs)))
+	return nil
+}
+
+// startBatch writes the lines in the order in which they will run, and makes the output file.
+func (s *Service) startBatch(ctx context.Context, b *Batch, v *validation) error {
+	sortByPrefix(v.lines)
+	refs := make([]lineRef, 0, linesPerWrite)
+	for rest := v.lines; len(rest) > 0; rest = rest[min(linesPerWrite, len(rest)):] {
+		refs = refs[:0]
+		for _, l := range rest[:min(linesPerWrite, len(rest))] {
+			refs = append(refs, l.lineRef)
+		}
+		if err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) }); err != nil {
+			return fmt.Errorf("write the lines of a batch: %w", err)
+		}
+	}
+	output := s.newOutput(b, "output")
+	started := false
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
+			return err
+		}
+		if err := insertOutput(ctx, tx, &output); err != nil {
+			return err
+		}
+		started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start a batch: %w", err)
+	}
+	s.log.Info("batch validated", zap.String("batch", b.ID), zap.Int("lines", len(v.lines)), zap.Bool("started", started))
+	return nil
+}
+
+// newOutput returns a file of results.
+func (s *Service) newOutput(b *Batch, kind string) File {
+	keep := b.outputKeep
+	if keep == 0 {
+		keep = int64(s.settings.Load().Keep.Seconds())
+	}
+	now := s.now()
+	return File{
+		ID: newID("file-"), Account: b.Account, Key: b.Key, Purpose: Output, Name: b.ID + "_" + kind + ".jsonl",
+		object: newObjectName(), CreatedAt: now, ExpiresAt: now + keep,
+	}
+}
+
+func insertOutput(ctx context.Context, tx database.Tx, f *File) error {
+	if err := insertObject(ctx, tx, f.object, objectKept); err != nil {
+		return err
+	}
+	return insertFile(ctx, tx, f)
+}

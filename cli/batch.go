@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"basegate/batch"
+	"basegate/config"
+	"basegate/database"
+	"basegate/gateway"
+	"basegate/identity"
+)
+
+func newBatch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "batch",
+		Short: "Create, watch, cancel and check batches",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
+	cmd.AddCommand(newBatchCreate(), newBatchList(), newBatchShow(), newBatchCancel(), newBatchWait(), newBatchCheck())
+	return cmd
+}
+
+// withBatches opens the database and the files for one operation. A gateway may be running on them.
+func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Config, *batch.Service, *identity.Store) error) error {
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	return withDatabase(cmd, func(ctx context.Context, db *database.DB) (err error) {
+		service, closeFiles, err := gateway.NewBatches(cfg, db)
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		defer func() { err = errors.Join(err, closeFiles()) }()
+		return operation(ctx, cfg, service, identity.New(db, zap.NewNop(), identity.Settings{}))
+	})
+}
+
+func newBatchCreate() *cobra.Command {
+	var key, window, model string
+	cmd := &cobra.Command{
+		Use:   "create FILE",
+		Short: "Create a batch of a file's lines in the name of a key, and print its id",
+		Long: "Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The running\n" +
+			"gateway validates and runs it; see basegate batch check for what a line may hold.",
+		Args: cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			file, err := os.Open(args[0])
+			if err != nil {
+				return fmt.Errorf("open the file: %w", err)
+			}
+			defer file.Close()
+			return withBatches(cmd, func(ctx context.Context, cfg *config.Config, s *batch.Service, store *identity.Store) error {
+				k, err := store.Keys.Find(ctx, key)
+				if err != nil {
+					return err
+				}
+				source := io.Reader(file)
+				if model != "" {
+					source = batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
+				}
+				b, err := s.Create(ctx, k.AccountID, k.ID, filepath.Base(args[0]), window, source)
+				if err != nil {
+					return fmt.Errorf("create the batch: %w", err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "the batch of %s (%s) waits for the gateway; watch it with: basegate batch wait %s\n", k.Prefix+"…", k.Email, b.ID)
+				fmt.Fprintln(cmd.OutOrStdout(), b.ID)
+				return nil
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&key, "key", "", "the id of the key that pays, or its beginning")
+	cmd.Flags().StringVar(&window, "window", "24h", "the completion window: "+strings.Join(batch.Windows(), ", "))
+	cmd.Flags().StringVar(&model, "model", "", "the model of lines whose body names none")
+	cobra.CheckErr(cmd.MarkFlagRequired("key")) // fails only for a flag that is not defined
+	return cmd
+}
+
+// maxListed limits what lists print.
+const maxListed = 1000
+
+func newBatchList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the batches of all accounts, the newest first",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, store *identity.Store) error {
+				all, err := s.Batches(ctx, maxListed)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(cmd, all)
+				}
+				prefixes, err := keyPrefixes(ctx, store)
+				if err != nil {
+					return err
+				}
+				rows := make([][]string, 0, len(all))
+				for i := range all {
+					b := &all[i]
+					ended, total := b.Progress()
+					rows = append(rows, []string{
+						b.ID, string(b.Status), fmt.Sprintf("%d of %d", ended, total), fmt.Sprint(b.Counts.Failed),
+						fmt.Sprint(b.Usage.TotalTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
+					})
+				}
+				return printTable(cmd, []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES"}, rows)
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// keyPrefixes returns what lists show of each key, by its id.
+func keyPrefixes(ctx context.Context, store *identity.Store) (map[string]string, error) {
+	keys, err := store.Keys.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	prefixes := map[string]string{}
+	for _, k := range keys {
+		prefixes[k.ID] = k.Prefix + "…"
+	}
+	return prefixes, nil
+}
+
+func newBatchShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID",
+		Short: "Print a batch as JSON",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
+				b, err := s.Batch(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return printJSON(cmd, b)
+			})
+		}),
+	}
+}
+
+func newBatchCancel() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "Cancel a batch; what has ended stays, and is charged",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
+				if err := s.Cancel(ctx, args[0]); err != nil {
+					return fmt.Errorf("cancel %s: %w", args[0], err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
+				return nil
+			})
+		}),
+	}
+}
+
+// waitInterval is the time between two looks at a batch.
+const waitInterval = time.Second
+
+var errBatchFailed = errors.New("the batch did not complete")
+
+func newBatchWait() *cobra.Command {
+	return &cobra.Command{
+		Use:   "wait ID",
+		Short: "Wait until a batch has ended, and print it as JSON; exit code 1 if it did not complete",
+		Args:  cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
+				b, err := waitForBatch(ctx, cmd, s, args[0])
+				if err != nil {
+					return err
+				}
+				if err := printJSON(cmd, b); err != nil {
+					return err
+				}
+				if b.Status != batch.Completed {
+					return fmt.Errorf("%w: it is %s", errBatchFailed, b.Status)
+				}
+				return nil
+			})
+		}),
+	}
+}
+
+// waitForBatch waits for the end of a batch. If stderr is a terminal, it shows the progress there.
+func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) (*batch.Details, error) {
+	progress := io.Discard
+	if f, ok := cmd.ErrOrStderr().(*os.File); ok && isatty.IsTerminal(f.Fd()) {
+		progress = f
+	}
+	defer fmt.Fprintln(progress)
+	tick := time.NewTicker(waitInterval)
+	defer tick.Stop()
+	for {
+		b, err := s.Batch(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		ended, total := b.Progress()
+		fmt.Fprintf(progress, "\r%s %s %d of %d", progressBar(ended, total), b.Status, ended, total)
+		if b.Ended() {
+			return b, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// progressBar returns a bar of 30 characters.
+func progressBar(done, total int64) string {
+	const width = 30
+	filled := 0
+	if total > 0 {
+		filled = int(done * width / total)
+	}
+	return "[" + strings.Repeat("#", filled) + strings.Repeat(".", width-filled) + "]"
+}
+
+var errWrongLines = errors.New("the file has errors")
+
+func newBatchCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Validate an input file as the gateway would, without a gateway",
+		Long: "Validate an input file as the gateway would, with the configured models. Each line of the file is\n" +
+			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}` + ", with the body of a completion\n" +
+			"that is not streamed. The versions and contexts of backends are not known to this command, unless they are\n" +
+			"configured.",
+		Args: cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			file, err := os.Open(args[0])
+			if err != nil {
+				return fmt.Errorf("open the file: %w", err)
+			}
+			defer file.Close()
+			lines, wrong, err := batch.Check(cmd.Context(), bufio.NewReader(file), "/v1/completions", cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+			if err != nil {
+				return err //nolint:wrapcheck // it says what failed
+			}
+			for _, e := range wrong {
+				where := "file"
+				if e.Line != nil {
+					where = fmt.Sprintf("line %d", *e.Line)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s: %s\n", where, e.Code, e.Message)
+			}
+			if len(wrong) > 0 {
+				return errWrongLines
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%d lines are valid\n", lines)
+			return nil
+		}),
+	}
+}

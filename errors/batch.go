@@ -1,0 +1,67 @@
+package errors
+
+import (
+	"fmt"
+	"time"
+)
+
+// NoSuchObject returns the error for a file or a batch that does not exist, or belongs to another account. kind is its
+// noun.
+func NoSuchObject(kind, id string) error {
+	return &Error{Code: NotFound, Param: "id", Message: valid(fmt.Sprintf("no %s %q in this account", kind, Clip(id)))}
+}
+
+// FileOfBatch returns the error for the deletion of a file that a batch still needs.
+func FileOfBatch(file, batch string) error {
+	return &Error{
+		Code: FileInUse, Param: "id",
+		Message: fmt.Sprintf("%s belongs to %s, which has not ended; cancel the batch or wait for its end, then delete the file", file, batch),
+	}
+}
+
+// BatchHasEnded returns the error for the cancellation of a batch that has ended.
+func BatchHasEnded(batch, status string) error {
+	return &Error{
+		Code: BatchNotCancellable, Param: "id",
+		Message: fmt.Sprintf("%s is %s, so there is nothing to cancel", batch, status),
+	}
+}
+
+// OtherBody returns the error for an Idempotency-Key that came with another body before.
+func OtherBody() error {
+	return &Error{
+		Code:    IdempotencyConflict,
+		Message: "this Idempotency-Key came with another body within the last 24 hours; use a new key for a new request",
+	}
+}
+
+// FileTooLarge returns the error for an upload over the limit of one file, in bytes.
+func FileTooLarge(limit int64) error {
+	return &Error{
+		Code: RequestTooLarge, Param: "file",
+		Message: fmt.Sprintf("the file is larger than the %d bytes allowed here; split it", limit),
+		Extras:  []Extra{{"limit_bytes", limit}},
+	}
+}
+
+// StorageQuota returns the error for an upload that exceeds what an account may store, in bytes.
+func StorageQuota(limit, used int64) error {
+	return &Error{
+		Code: StorageQuotaExceeded, Param: "file",
+		Message: fmt.Sprintf("the files of this account take %d of %d bytes, so this one does not fit; delete some with DELETE /v1/files/{id}", used, limit),
+		Extras:  []Extra{{"limit_bytes", limit}, {"used_bytes", used}},
+	}
+}
+
+// storageRetry is when a client should retry an access to files that failed.
+const storageRetry = 10 * time.Second
+
+// Storage returns the error for files that cannot be read or written at the moment.
+func Storage(cause error) error {
+	return &Error{
+		Code:       StorageUnavailable,
+		Message:    "the files cannot be read or written at the moment; nothing was stored or changed; try again",
+		Extras:     []Extra{{"retry_after_seconds", int64(storageRetry / time.Second)}},
+		retryAfter: storageRetry, cause: cause,
+	}
+}

@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"basegate/breaker"
+)
+
+// ErrNoPlace is returned by AcquirePlace if every ready backend runs as many batch lines as it may, or has requests that
+// wait.
+var ErrNoPlace = errors.New("no backend has a place for a batch line")
+
+// Place is the permission to run one batch line at a backend, beside the live requests.
+type Place struct{ Backend *Backend }
+
+// AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
+// and where no request waited at the last probe. It starts nothing: the error is ErrUnsuitable, ErrNoPlace or
+// ErrNotReady. The caller must release the place.
+func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
+	suitable := m.suitable(f)
+	if len(suitable) == 0 {
+		return nil, ErrUnsuitable
+	}
+	ready := false
+	for {
+		var chosen *Backend
+		var fewest int64
+		for _, b := range suitable {
+			if state, _ := b.State(); state != Ready || b.Breaker() == breaker.Open {
+				continue
+			}
+			ready = true
+			b.watchQueue()
+			n := b.places.Load()
+			if n < int64(most) && b.queued.Load() == 0 && (chosen == nil || n < fewest) {
+				chosen, fewest = b, n
+			}
+		}
+		switch {
+		case !ready:
+			return nil, ErrNotReady
+		case chosen == nil:
+			return nil, ErrNoPlace
+		case chosen.places.CompareAndSwap(fewest, fewest+1):
+			return &Place{chosen}, nil
+		}
+	}
+}
+
+// ErrNotReady is returned by AcquirePlace if no backend is ready, or the breaker of each that is ready is open.
+var ErrNotReady = errors.New("no backend is ready")
+
+// Release gives the place back.
+func (p *Place) Release() { p.Backend.places.Add(-1) }
+
+// BatchLines returns how many batch lines the backend runs.
+func (b *Backend) BatchLines() int64 { return b.places.Load() }
+
+const (
+	// queueWatch is how long a backend's queue is watched after a batch line has asked for a place.
+	queueWatch = 30 * time.Second
+	// queueProbeInterval is the probe interval of a backend whose queue is watched.
+	queueProbeInterval = time.Second
+)
+
+// watchQueue makes probes read the length of the backend's queue, from the next one on.
+func (b *Backend) watchQueue() {
+	now := b.clock().UnixNano()
+	if last := b.watched.Swap(now); now-last > int64(queueWatch) {
+		b.probeSoon()
+	}
+}
+
+// watchesQueue reports whether probes read the length of the queue.
+func (b *Backend) watchesQueue() bool {
+	return b.clock().UnixNano()-b.watched.Load() < int64(queueWatch)
+}
+
+// probeQueue stores how many requests wait in vLLM's own queue. A backend that does not tell has no queue.
+func (b *Backend) probeQueue(ctx context.Context) {
+	response, err := b.Get(ctx, "/metrics")
+	if err != nil || response.Status != http.StatusOK {
+		b.queued.Store(0)
+		return
+	}
+	b.queued.Store(waitingRequests(response.Body))
+}
+
+// waitingRequests returns the sum of vllm:num_requests_waiting over the engines of a server, from its metrics.
+func waitingRequests(metrics []byte) (sum int64) {
+	const name = "vllm:num_requests_waiting"
+	lines := bufio.NewScanner(bytes.NewReader(metrics))
+	for lines.Scan() {
+		rest, found := strings.CutPrefix(lines.Text(), name)
+		if !found || rest == "" || (rest[0] != '{' && rest[0] != ' ') {
+			continue
+		}
+		if value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64); err == nil {
+			sum += int64(value)
+		}
+	}
+	return sum
+}

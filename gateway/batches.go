@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"basegate/admission"
+	"basegate/batch"
+	"basegate/config"
+	"basegate/database"
+	"basegate/fleet"
+	"basegate/identity"
+	"basegate/proxy"
+	"basegate/storage"
+)
+
+// completer lets batches send their lines the way of live requests.
+type completer struct {
+	proxy *proxy.Server
+	keys  *identity.Keys
+}
+
+var lineStates = map[proxy.LineState]batch.State{
+	proxy.LineEnded: batch.Ended, proxy.LineWaits: batch.Waits, proxy.LineCancelled: batch.Cancelled,
+}
+
+// ServeLine implements batch.Completer.
+func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
+	r := c.proxy.ServeLine(ctx, proxy.Line{
+		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
+		Place: l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
+	})
+	return batch.Result{
+		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
+		Settlement: r.Settlement, Release: r.Release, Reason: batch.Reason(r.Reason), ResetsAt: r.ResetsAt,
+	}
+}
+
+// AcquirePlace implements batch.Completer.
+func (c completer) AcquirePlace(model string, perBackend int, start bool) (batch.Place, batch.Reason) {
+	place, reason := c.proxy.AcquirePlace(model, perBackend, start)
+	if place == nil {
+		return nil, batch.Reason(reason)
+	}
+	return place, batch.Nothing
+}
+
+// Checker implements batch.Completer.
+func (c completer) Checker(ctx context.Context, account, key string) (func(string, []byte) (string, error), error) {
+	principal, err := c.keys.Identify(ctx, account, key)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says which key
+	}
+	return func(_ string, body []byte) (string, error) { return c.proxy.CheckLine(ctx, principal, body) }, nil
+}
+
+// NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
+func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() error, error) {
+	files, err := storage.OpenDisk(filesFolder(cfg))
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // it says what failed
+	}
+	return batch.New(db, files, completer{}, batchSettings(cfg), zap.NewNop()), files.Close, nil
+}
+
+// LineChecker returns a function that validates the bodies of lines with the configured models, without a gateway.
+func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (string, error) {
+	server := proxy.New(proxySettings(cfg), proxy.Deps{
+		Fleet: NewFleet(cfg, zap.NewNop()), Queue: admission.New(queueSettings(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
+	})
+	return func(_ string, body []byte) (string, error) { return server.CheckLine(ctx, identity.Principal{}, body) }
+}
+
+// extensions are the routes of files and batches as the proxy mounts them.
+func extensions(s *batch.Service) []proxy.Extension {
+	var all []proxy.Extension
+	for _, r := range s.Routes() {
+		all = append(all, proxy.Extension{Method: r.Method, Path: r.Path, Serve: func(c proxy.ExtensionCall) error {
+			return r.Serve(&batch.Call{Response: c.Response, Request: c.Request, Account: c.Account, Key: c.Key, Param: c.Param})
+		}})
+	}
+	return all
+}

@@ -1,0 +1,92 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+)
+
+// Extension is a route of the API that another package serves, within the frame of every request: authentication, headers,
+// errors and the log line. Its path may have parameters, as echo has them.
+type Extension struct {
+	Method, Path string
+	Serve        func(ExtensionCall) error // its errors are rendered as those of the API
+}
+
+// ExtensionCall is one authenticated request of an Extension.
+type ExtensionCall struct {
+	Response     http.ResponseWriter
+	Request      *http.Request
+	Account, Key string
+	Param        func(name string) string // the value of a parameter of the path
+}
+
+// Extend registers routes on e, after Mount.
+func (s *Server) Extend(e *echo.Echo, extensions []Extension) {
+	allow := map[string][]string{}
+	for _, extension := range extensions {
+		allow[extension.Path] = append(allow[extension.Path], extension.Method)
+		e.Add(extension.Method, extension.Path, func(c echo.Context) error { return s.extended(exchangeOf(c), c, extension) })
+	}
+	for path, methods := range allow { // echo would answer OPTIONS itself
+		slices.Sort(methods)
+		e.OPTIONS(path, func(c echo.Context) error {
+			c.Response().Header().Set("Allow", strings.Join(methods, ", "))
+			return echo.ErrMethodNotAllowed
+		})
+	}
+}
+
+// extended authenticates a request and calls the extension.
+func (s *Server) extended(x *exchange, c echo.Context, extension Extension) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	upload := newUpload(x)
+	upload.unlimited = true
+	defer upload.end()
+	body, err := x.decompressed(upload)
+	if err != nil {
+		return err
+	}
+	if body != io.Reader(upload) {
+		defer x.memory.Shrink(gunzipMemory)
+	}
+	x.r.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, x.r.Body}
+	return extension.Serve(ExtensionCall{
+		Response: &extensionResponse{x.w, s, x}, Request: x.r,
+		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
+	})
+}
+
+// extensionResponse records the status that an extension sends, and limits how slowly a client may read.
+type extensionResponse struct {
+	http.ResponseWriter
+	server   *Server
+	exchange *exchange
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *extensionResponse) WriteHeader(status int) {
+	w.server.setHeaders(w.exchange, "")
+	w.exchange.delivery.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *extensionResponse) Write(p []byte) (int, error) {
+	if w.exchange.delivery.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.exchange.extendWriteDeadline()
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap serves http.ResponseController.
+func (w *extensionResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }

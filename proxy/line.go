@@ -1,0 +1,284 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"basegate/admission"
+	"basegate/budget"
+	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/identity"
+	"basegate/validate"
+)
+
+// Line is one request of a batch.
+type Line struct {
+	Batch        string
+	Account, Key string
+	Endpoint     string // its path
+	Body         []byte
+	Place        *fleet.Place // where it runs; the caller releases it
+}
+
+// LineState is what became of a line.
+type LineState int
+
+// The states of a LineResult.
+const (
+	LineEnded     LineState = iota // Status and Body are the response
+	LineWaits                      // it was not sent to a backend, and may be later
+	LineCancelled                  // its context ended
+)
+
+// WaitReason is what a line waits for.
+type WaitReason string
+
+// The reasons of the API's contract, and one that it does not show.
+const (
+	WaitsForBudget   WaitReason = "budget"
+	WaitsForModel    WaitReason = "model"
+	WaitsForCapacity WaitReason = "capacity"
+	WaitsForKey      WaitReason = "" // paused, expired or revoked
+)
+
+// LineResult is the result of a line.
+type LineResult struct {
+	State LineState
+
+	RequestID string
+	Status    int
+	Body      []byte
+	Code      apierr.Code // empty on success
+	Retryable bool        // another attempt may succeed: the backends failed, not the line
+
+	// Settlement is the charge of a successful line, which the caller writes with the result. Release returns the memory
+	// that the result holds; it is never nil.
+	Settlement *budget.Settlement
+	Release    func()
+
+	Reason   WaitReason // of LineWaits
+	ResetsAt time.Time  // when the exhausted cap resets; zero if that is not the reason
+}
+
+// line is the state of an exchange that serves a line of a batch.
+type line struct {
+	Line
+	settlement *budget.Settlement
+}
+
+// lineWaitsError is the error of a line that cannot be sent to a backend yet.
+type lineWaitsError struct {
+	reason   WaitReason
+	resetsAt time.Time
+}
+
+func (*lineWaitsError) Error() string { return "the line waits" }
+
+// ServeLine serves a line of a batch as POST /v1/completions would, in the name of a key, with these differences: it uses
+// no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
+// lowered, and its charge is left to the caller.
+func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
+	waits := func(reason WaitReason) LineResult {
+		return LineResult{State: LineWaits, Reason: reason, Release: func() {}}
+	}
+	if !s.begin() {
+		return waits(WaitsForCapacity)
+	}
+	defer s.end()
+	w := &lineResponse{header: http.Header{}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.Endpoint, bytes.NewReader(l.Body))
+	if err != nil {
+		return waits(WaitsForCapacity)
+	}
+	r.Header.Set("X-Acs-Workload", "batch")
+	x := s.newExchange(w, r)
+	x.caller.onBehalfOf = &principal{l.Account, l.Key}
+	x.caller.line = &line{Line: l}
+	x.delivery.bodyRead = true
+	err = s.recoverPanic(x, func() error { return s.line(x) })
+	if waiting, ok := errors.AsType[*lineWaitsError](err); ok {
+		x.memory.Release()
+		return LineResult{State: LineWaits, Reason: waiting.reason, ResetsAt: waiting.resetsAt, Release: func() {}}
+	}
+	if errors.Is(err, errClientGone) || (err != nil && x.cancelled()) {
+		x.delivery.status, x.delivery.code = statusClientGone, codeClientGone
+		s.finish(x)
+		x.memory.Release()
+		return LineResult{State: LineCancelled, Release: func() {}}
+	}
+	_ = s.fail(x, err) // renders the error into w
+	s.finish(x)
+	result := LineResult{
+		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: x.delivery.code.FromUpstream() ||
+			x.delivery.code.Status() == http.StatusServiceUnavailable,
+		Settlement: x.caller.line.settlement, Release: x.memory.Release,
+	}
+	return result
+}
+
+// line is completion for a line of a batch. The caller must release x.memory.
+func (s *Server) line(x *exchange) error {
+	if err := s.readLine(x); err != nil {
+		return err
+	}
+	if s.checkBudget(x) != nil {
+		e := s.ledger.Exhausted(x.caller.payer)
+		if e == nil {
+			return &lineWaitsError{reason: WaitsForBudget}
+		}
+		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := x.usePlace(); err != nil {
+		return err
+	}
+	if err := x.checkLength(); err != nil {
+		return err
+	}
+	if err := s.reserveLine(x); err != nil {
+		return err
+	}
+	defer x.reservation.Release()
+	return s.settleFailure(x, s.serve(x))
+}
+
+// readLine is readRequest for a line, whose body is in memory.
+func (s *Server) readLine(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return &lineWaitsError{reason: WaitsForKey}
+	}
+	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
+	body := x.caller.line.Body
+	if x.memory.Grow(int64(len(body))) != nil {
+		return &lineWaitsError{reason: WaitsForCapacity}
+	}
+	if err := s.parse(x, body, s.validateLine); err != nil {
+		if errors.Is(err, admission.ErrFull) {
+			return &lineWaitsError{reason: WaitsForCapacity}
+		}
+		return err
+	}
+	var err error
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
+		return err
+	}
+	return x.checkVersions()
+}
+
+// validateLine are the rules of a line of a batch.
+func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, error) {
+	r, err := s.validateCompletion(x, body)
+	if err == nil && r.Stream {
+		return nil, errStreamInBatch
+	}
+	return r, err
+}
+
+var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
+
+// usePlace limits the request's attempts to the backend of its place.
+func (x *exchange) usePlace() error {
+	b := x.caller.line.Place.Backend
+	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
+		return &lineWaitsError{reason: WaitsForCapacity}
+	}
+	x.attempts.usable = func(other *fleet.Backend) bool { return other == b }
+	return nil
+}
+
+// reserveLine is reserve for a line of a batch, which does not wait and whose max_tokens is not lowered.
+func (s *Server) reserveLine(x *exchange) (err error) {
+	r := x.request
+	demand := x.demand()
+	demand.MinTokens = demand.MaxTokens
+	x.reservation, err = s.ledger.TryReserve(x.r.Context(), x.caller.payer, budget.Request{
+		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Time: x.timings.arrived,
+		Batch: x.caller.line.Batch,
+	}, demand, requester{x})
+	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, budget.ErrReserved):
+		return &lineWaitsError{reason: WaitsForBudget}
+	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed), errors.Is(err, admission.ErrFull):
+		return &lineWaitsError{reason: WaitsForCapacity}
+	case errors.Is(err, budget.ErrKeyDisabled):
+		return &lineWaitsError{reason: WaitsForKey}
+	case isExceeded && s.ledger.FitsUnused(x.caller.payer, demand):
+		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
+	default:
+		return x.reserveErr(err)
+	}
+}
+
+// lineResponse keeps the response to a line in memory.
+type lineResponse struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+// Header implements http.ResponseWriter.
+func (w *lineResponse) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *lineResponse) WriteHeader(status int) { w.status = status }
+
+// Write implements http.ResponseWriter.
+func (w *lineResponse) Write(p []byte) (int, error) {
+	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// CheckLine judges the body of a line as far as that needs neither a tokenizer nor a budget, for a key, and returns the
+// short id of its model. The error is one of package errors.
+func (s *Server) CheckLine(ctx context.Context, key identity.Principal, body []byte) (model string, err error) {
+	x := &exchange{w: &lineResponse{header: http.Header{}}, r: new(http.Request).WithContext(ctx), settings: s.settings.Load()}
+	x.caller.identity = key
+	x.memory = s.queue.Allocate(key.KeyID)
+	defer x.memory.Release()
+	if err := x.memory.Grow(int64(len(body))); err != nil {
+		return "", bufferFull(err)
+	}
+	if err := s.parse(x, body, s.validateLine); err != nil {
+		return "", err
+	}
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
+		return "", err
+	}
+	if err := x.checkVersions(); err != nil {
+		return "", err
+	}
+	if err := x.checkKnownLength(); err != nil {
+		return "", err
+	}
+	return x.model.ID(), nil
+}
+
+// AcquirePlace returns a place for a line of a batch at a backend of the model, or says what the line would wait for. It
+// starts the model if start is true. The caller must release the place.
+func (s *Server) AcquirePlace(model string, perBackend int, start bool) (*fleet.Place, WaitReason) {
+	m, ok := s.fleet.Model(model)
+	if !ok {
+		return nil, WaitsForModel
+	}
+	place, err := m.AcquirePlace(nil, perBackend)
+	switch {
+	case err == nil:
+		return place, ""
+	case errors.Is(err, fleet.ErrNoPlace):
+		return nil, WaitsForCapacity
+	}
+	if start {
+		m.EnsureServable(nil) //nolint:errcheck // the line waits, whatever becomes of the boot
+	}
+	return nil, WaitsForModel
+}
