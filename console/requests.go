@@ -53,8 +53,8 @@ func (r requestRow) Outcome() string {
 // Seconds returns the duration of the request.
 func (r requestRow) Seconds() string { return fmt.Sprintf("%.2f s", r.Total.Seconds()) }
 
-// Query returns the filter as the query of the CSV file's URL.
-func (p requestsPage) Query() string {
+// CSV returns the path and query of the CSV file with the page's filter.
+func (p requestsPage) CSV() string {
 	q := url.Values{"by": {string(usage.ByRequest)}}
 	for name, value := range map[string]string{"key": p.Key, "model": p.Model, "q": p.Search} {
 		if value != "" {
@@ -64,7 +64,7 @@ func (p requestsPage) Query() string {
 	if p.Failed {
 		q.Set("failed", "1")
 	}
-	return q.Encode()
+	return "/usage/csv?" + q.Encode()
 }
 
 func (c *Console) requests(r *request) error {

@@ -33,13 +33,14 @@ func (s scope) filter() usage.Filter {
 	return f
 }
 
-// Query returns the scope as the query of a URL.
-func (s scope) Query() string {
-	q := url.Values{"month": {s.Month.ID()}}
+// CSV returns the path and query of the scope's CSV file in a grouping. A template takes it as a whole, since
+// html/template escapes the separators of a query that is only a part of an attribute.
+func (s scope) CSV(by usage.Grouping) string {
+	q := url.Values{"by": {string(by)}, "month": {s.Month.ID()}}
 	if !s.own {
 		q.Set("account", s.Account)
 	}
-	return q.Encode()
+	return "/usage/csv?" + q.Encode()
 }
 
 // All reports whether the scope is all accounts.
