@@ -38,6 +38,7 @@ type site struct {
 	*console.Console
 	t        *testing.T
 	url      string
+	restart  func() // serves the same database with a new console, at a new address
 	path     string // of the database file
 	db       *database.DB
 	keys     *identity.Keys
@@ -87,12 +88,15 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	for _, c := range change {
 		c(&settings, &deps)
 	}
-	s.Console = console.New(settings, deps)
-	e := echo.New()
-	s.Mount(e)
-	server := httptest.NewServer(e)
-	t.Cleanup(server.Close)
-	s.url = server.URL
+	s.restart = func() {
+		s.Console = console.New(settings, deps)
+		e := echo.New()
+		s.Mount(e)
+		server := httptest.NewServer(e)
+		t.Cleanup(server.Close)
+		s.url = server.URL
+	}
+	s.restart()
 	return s
 }
 
@@ -158,6 +162,15 @@ func (b *browser) post(path string, fields ...string) response {
 		form.Add(fields[i], fields[i+1])
 	}
 	return b.send(http.MethodPost, path, form)
+}
+
+// follow gets the page that a response redirects to.
+func (b *browser) follow(from response) response {
+	b.t.Helper()
+	if from.status != http.StatusSeeOther {
+		b.t.Fatalf("got %d %s, want a redirect", from.status, from.body)
+	}
+	return b.get(from.location())
 }
 
 func (b *browser) send(method, path string, form url.Values, header ...string) response {

@@ -53,6 +53,9 @@ func (r requestRow) Outcome() string {
 // Seconds returns the duration of the request.
 func (r requestRow) Seconds() string { return fmt.Sprintf("%.2f s", r.Total.Seconds()) }
 
+// Filtered reports whether only some requests are shown.
+func (p requestsPage) Filtered() bool { return p.Key+p.Model+p.Search != "" || p.Failed }
+
 // CSV returns the path and query of the CSV file with the page's filter.
 func (p requestsPage) CSV() string {
 	q := url.Values{"by": {string(usage.ByRequest)}}

@@ -28,10 +28,15 @@ var routes = []route{
 	{http.MethodPost, "/invitation/:token", anyone, maxForm, (*Console).acceptInvitation},
 	{http.MethodGet, "/request-access", anyone, maxForm, (*Console).requestAccessPage},
 	{http.MethodPost, "/request-access", anyone, maxForm, (*Console).requestAccess},
+	{http.MethodGet, "/request-access/sent", anyone, maxForm, (*Console).accessRequested},
 
 	{http.MethodGet, "/account", signedIn, maxForm, (*Console).accountPage},
 	{http.MethodPost, "/account/password", signedIn, maxForm, (*Console).changePassword},
 	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
+
+	{http.MethodGet, "/once/:id", signedIn, maxForm, (*Console).showOnce},
+	{http.MethodGet, "/console/api/session", signedIn, maxForm, (*Console).sessionState},
+	{http.MethodPost, "/console/api/session", anyone, maxForm, (*Console).renewSession},
 
 	{http.MethodGet, "/dashboard", signedIn, maxForm, (*Console).dashboard},
 	{http.MethodGet, "/keys/new", signedIn, maxForm, (*Console).newKeyPage},
@@ -59,6 +64,7 @@ var routes = []route{
 	{http.MethodGet, "/openapi.json", anyone, maxForm, (*Console).openAPI},
 	{http.MethodGet, "/feedback", anyone, maxForm, (*Console).feedbackPage},
 	{http.MethodPost, "/feedback", anyone, maxForm, (*Console).sendFeedback},
+	{http.MethodGet, "/feedback/sent", anyone, maxForm, (*Console).feedbackSent},
 
 	{http.MethodGet, "/admin", administrators, maxForm, (*Console).adminHome},
 	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},

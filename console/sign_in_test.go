@@ -19,7 +19,7 @@ func TestSignInAndSignOut(t *testing.T) {
 	wantRedirect(t, "before signing in", b.get("/dashboard"), "/sign-in?next=%2Fdashboard")
 	got := b.post("/sign-in", "email", "ada@example.org", "password", "something else")
 	wantStatus(t, "a wrong password", got, http.StatusUnprocessableEntity)
-	has(t, got.body, "is wrong", `value="ada@example.org"`)
+	has(t, got.body, "Wrong e-mail address or password.", `value="ada@example.org"`)
 	lacks(t, got.body, "something else")
 	got = b.post("/sign-in", "email", "ADA@example.org", "password", password, "next", "/dashboard")
 	if got.status != http.StatusSeeOther || got.location() != "/dashboard" {
