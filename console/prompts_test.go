@@ -88,7 +88,7 @@ func TestSaveBeyondTheQuotaIsRefusedWithAReason(t *testing.T) {
 	got := b.sendJSON(http.MethodPost, "/console/api/prompts", body)
 	wantStatus(t, "a save beyond the quota", got, http.StatusRequestEntityTooLarge)
 	has(t, gjson.Get(got.body, "error.message").Str,
-		"This prompt takes 60,KiB", "other saved prompts take 60,KiB of the 100,KiB", "Delete some")
+		"This prompt takes 60\u202fKiB", "other saved prompts take 60\u202fKiB of the 100\u202fKiB", "Delete some")
 	list := b.get("/console/api/prompts").body
 	if used := gjson.Get(list, "bytes").Int(); used < 60<<10 || used > 61<<10 || gjson.Get(list, "max_bytes").Int() != 100<<10 {
 		t.Errorf("got list %s, want what the prompts take and the quota", list)

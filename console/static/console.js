@@ -71,6 +71,14 @@ function showTimes() {
 showTimes();
 setInterval(showTimes, 30_000);
 
+// Signing out removes the drafts of the workbench from the browser.
+function removeDrafts() {
+  document.dispatchEvent(new Event("sign-out"));
+  try {
+    for (const key of Object.keys(localStorage)) if (key.startsWith("basegate-draft:")) localStorage.removeItem(key);
+  } catch { /* storage may be disabled */ }
+}
+
 // A form is sent once, and only in a session: if the session has ended, the user signs in over the page, and the form is then
 // sent with what was typed.
 const checked = new WeakSet();
@@ -82,6 +90,7 @@ document.addEventListener("submit", async (event) => {
     form.classList.add("busy");
     return;
   }
+  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(new URL(form.action).pathname)) removeDrafts();
   event.preventDefault();
   const { submitter } = event;
   if (new URL(form.action).pathname !== "/sign-out" && !(await sessionLives()) && !(await signInAgain())) return;

@@ -80,7 +80,7 @@ test("the CSV file of the requests has the filter of its page", async ({ page })
   await signIn(page);
   await page.goto("/usage/requests");
   await page.getByLabel("Search").fill("filter-2");
-  await page.getByRole("button", { name: "Show" }).click();
+  await page.getByRole("button", { name: "Apply" }).click();
   await expect(page).toHaveURL(/q=filter-2/);
   const { lines } = await download(page, page.getByRole("link", { name: "CSV" }));
   expect(lines).toHaveLength(2);
