@@ -51,8 +51,13 @@ var inputFields = map[error]string{
 
 // limitFields are the form fields of the limits that the texts of other input errors name.
 var limitFields = []struct{ text, field string }{
-	{"monthly budget", "month"}, {"daily budget", "day"}, {"input budget", "input"}, {"output budget", "output"},
-	{"the key expires", "expires"}, {"the models are", "models"}, {"concurrency", "concurrency"},
+	{"monthly budget", "month"},
+	{"daily budget", "day"},
+	{"input budget", "input"},
+	{"output budget", "output"},
+	{"the key expires", "expires"},
+	{"the models are", "models"},
+	{"concurrency", "concurrency"},
 }
 
 // inputProblem converts an input error to a problem of the field that it is about.

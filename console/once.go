@@ -111,7 +111,7 @@ func (c *Console) setSealedCookie(r *request, name, path string, value any, life
 	if err != nil {
 		return err
 	}
-	sealed := sealer.Seal(nil, nil, plain, []byte(name+" "+path))
+	sealed := sealer.Seal(nil, nil, plain, []byte(name+" "+path)) //nolint:gosec // the cipher makes the nonce
 	c.setPathCookie(r, name, path, base64.RawURLEncoding.EncodeToString(sealed), int(life/time.Second))
 	return nil
 }

@@ -93,7 +93,7 @@ document.addEventListener("submit", async (event) => {
   if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(new URL(form.action).pathname)) removeDrafts();
   event.preventDefault();
   const { submitter } = event;
-  await null; // a form cannot be submitted while this event is dispatched
+  await new Promise((resolve) => { setTimeout(resolve); }); // a form cannot be submitted while this event is dispatched
   if (new URL(form.action).pathname !== "/sign-out" && !(await sessionLives()) && !(await signInAgain())) return;
   checked.add(form);
   form.requestSubmit(submitter);

@@ -3,6 +3,7 @@ import { expectAccessible, basegate, complete, expect, checkPage, signIn, test }
 const password = "a password for the browser";
 
 test("a user accepts an invitation, creates a key, spends tokens and pauses the key", async ({ page, context }) => {
+  test.setTimeout(120_000);
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const invitation = basegate("account", "invite", "ada@example.org").trim();
   await page.goto(invitation);

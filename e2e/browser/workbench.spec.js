@@ -292,7 +292,7 @@ test("new text of a long prompt is in view and followed, unless the user scrolls
   await open(page);
   await fillIn(page, Array.from({ length: 400 }, (_, i) => `This is line ${i} of a prompt that is longer than the window.`).join("\n"), { max_tokens: 600, seed: 5 });
   await page.getByRole("button", { name: "Generate" }).click();
-  const box = page.getByRole("region", { name: "Continuation" }).getByRole("listbox");
+  const box = page.getByRole("region", { name: "Continuation", exact: true }).getByRole("listbox");
   await expect.poll(() => box.getByRole("option").count()).toBeGreaterThan(60);
   const last = () => box.getByRole("option").last();
   await expect(last()).toBeInViewport();
