@@ -39,7 +39,7 @@ type Settings struct {
 	AccessRequests  bool                       // users without an account can request one
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Warm.
+// Deps are the parts of the gateway that a Console uses. All are required, except Warm and Notices.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -52,7 +52,8 @@ type Deps struct {
 	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
 	Log       *zap.Logger
-	Warm      Warmer // nil if models cannot be started from the console
+	Warm      Warmer          // nil if models cannot be started from the console
+	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
 }
 
@@ -71,6 +72,7 @@ type Console struct {
 	db          *database.DB
 	prompts     *prompts.Store
 	warm        Warmer
+	notices     func() []string
 	completer   Completer
 	tokenTexts  tokenTexts
 	log         *zap.Logger
@@ -88,7 +90,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
+		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

@@ -55,6 +55,17 @@ func FieldTooNew(param, field, model, got, since string) error {
 	}
 }
 
+// BestOfUnsupported returns the error for a best_of that the model's backends cannot choose by.
+func BestOfUnsupported(model string) error {
+	return &Error{Code: InvalidRequest, Param: "best_of", Message: BestOfUnsupportedText(model)}
+}
+
+// BestOfUnsupportedText is the message of BestOfUnsupported.
+func BestOfUnsupportedText(model string) string {
+	return fmt.Sprintf("best_of: the server of %s reports no log-probabilities of the tokens, by which the best completions are chosen; "+
+		"drop best_of, or ask for all of them with n", model)
+}
+
 // MalformedJSON returns the error for a body that is not one JSON object. offset is the byte at which parsing failed.
 func MalformedJSON(offset int64, message string) error {
 	return &Error{Code: BadJSON, Message: valid(message), Extras: []Extra{{"offset", offset}}}
@@ -84,6 +95,20 @@ func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }
+
+// ContextMayBeTooLong returns the error of ContextTooLong for a prompt that nothing can count, so that promptTokens is the
+// upper bound that its bytes give.
+func ContextMayBeTooLong(promptTokens, maxTokens, maxModelLen int64) error {
+	return &Error{
+		Code: ContextLengthExceeded, Param: "prompt",
+		Message: fmt.Sprintf("the prompt may have %d tokens (%s) and max_tokens asks for %d more, but the model's context is %d tokens; %s",
+			promptTokens, ByBytes, maxTokens, maxModelLen, "send token ids, shorten the prompt or lower max_tokens"),
+		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
+	}
+}
+
+// ByBytes is the part of a message that says why an upper bound of the prompt's tokens was taken for their number.
+const ByBytes = "judged by its bytes, since this model's server cannot count tokens"
 
 // MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
 // so far, at least 1.
@@ -159,6 +184,8 @@ type Budget struct {
 	Used     int64
 	Reserved int64 // by requests in flight; for information only: it never causes a refusal
 	ResetsAt time.Time
+
+	PromptBound int64 // tokens that the prompt may have by its bytes, if nothing can count it; 0 if it was counted
 }
 
 // windows maps the window of a cap to its adjective in messages.
@@ -167,10 +194,14 @@ var windows = map[string]string{"month": "monthly", "day": "daily"}
 // BudgetSpent returns the error for a request that exceeds what a cap has left.
 func BudgetSpent(b Budget) error {
 	resets := b.ResetsAt.UTC().Format(time.RFC3339)
+	request := "this request"
+	if b.PromptBound > 0 {
+		request = fmt.Sprintf("this request, whose prompt may have %d tokens (%s)", b.PromptBound, ByBytes)
+	}
 	return &Error{
 		Code: BudgetExceeded,
-		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for this request; it resets at %s, and the operator can raise it",
-			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, resets),
+		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for %s; it resets at %s, and the operator can raise it",
+			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, request, resets),
 		Extras: []Extra{
 			{"scope", b.Scope},
 			{"window", b.Window},
@@ -257,12 +288,28 @@ func BreakerOpen(model string, retry time.Duration) error {
 	}
 }
 
-// Overload returns the error for a request that the gateway itself has no capacity for. reason says which capacity, and
-// retry is the recommended wait.
-func Overload(reason string, retry time.Duration, cause error) error {
+// Shortage is what a gateway lacks that refuses a request with Overloaded: a label of a metric.
+type Shortage string
+
+// The shortages.
+const (
+	NoMemory      Shortage = "memory"      // what requests hold has reached its limit
+	NoDatabase    Shortage = "database"    // keys or the ledger cannot be read or written
+	NoConnections Shortage = "connections" // file descriptors, ports or memory of the machine
+	NoBackends    Shortage = "backends"    // every backend says that it is busy
+	Draining      Shortage = "draining"    // the gateway is shutting down
+)
+
+// Shortages lists all of them.
+var Shortages = []Shortage{NoMemory, NoDatabase, NoConnections, NoBackends, Draining}
+
+// Overload returns the error for a request that the gateway itself has no capacity for. reason says for the client which
+// capacity, and retry is the recommended wait.
+func Overload(shortage Shortage, reason string, retry time.Duration, cause error) error {
 	retry = clampRetry(retry)
 	return &Error{
 		Code:       Overloaded,
+		Shortage:   shortage,
 		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, Seconds(retry)),
 		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,

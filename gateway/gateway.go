@@ -47,7 +47,11 @@ type Gateway struct {
 	console   *console.Console
 	public    *listener
 	admin     *listener
-	abort     context.CancelCauseFunc // cancels every request in flight
+
+	configState reloadState
+	certificate *certificate // nil without TLS
+
+	abort context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -79,6 +83,14 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		droppedLines(writer))
+	g.configState.succeed()
+	g.registry.MustRegister(configMetrics(&g.configState)...)
+	if cfg.Server.TLS.Cert != "" {
+		if g.certificate, err = loadCertificate(cfg.Server.TLS, log.Named("tls")); err != nil {
+			return nil, err
+		}
+		g.registry.MustRegister(g.certificate.metrics()...)
+	}
 	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
@@ -99,7 +111,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.usage = usage.New(g.db, log.Named("usage"))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
-	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
+	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet), backupCollector{g.db})
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Log: log.Named("proxy"),
@@ -108,7 +120,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
-		Log: log.Named("console"), Warm: g.warm,
+		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy,
 	})
 
@@ -116,7 +128,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	files := maxDescriptors()
-	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server, public))
+	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public))
 	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
 	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
 	return g, nil
@@ -145,13 +157,17 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
 	g.prompts.Start(ctx)
 	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
+	if g.certificate != nil {
+		g.certificate.start(ctx)
+		g.onStop("certificate", func(context.Context) error { g.certificate.close(); return nil })
+	}
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
 			return err
 		}
 		g.onStop(l.name+" listener", l.stop)
 	}
-	if err := g.lock.SetAddress(g.Addr().String()); err != nil {
+	if err := g.lock.SetAddress(g.Addr().String(), g.certificate != nil); err != nil {
 		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
@@ -201,7 +217,7 @@ func (g *Gateway) AdminAddr() net.Addr { return g.admin.addr() }
 func (g *Gateway) Failed() <-chan error { return g.public.failed }
 
 // Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The
-// caller has validated the configuration, so a reload cannot fail.
+// caller has validated the configuration, so a reload cannot fail; a bad certificate leaves the old one in force.
 func (g *Gateway) Reload(cfg *config.Config) {
 	for _, name := range needsRestart(g.config, cfg) {
 		g.log.Warn("this setting changes only with a restart", zap.String("setting", name))
@@ -213,7 +229,11 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.prompts.Reload(promptSettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
+	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
+		g.certificate.reload(cfg.Server.TLS)
+	}
 	g.config = cfg
+	g.configState.succeed()
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }
 

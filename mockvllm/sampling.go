@@ -93,6 +93,7 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 		s.logits[id] += bias
 	}
 	s.applyPenalties()
+	s.boundLogits()
 	var id int
 	if s.greedy() {
 		id = slices.Index(s.logits, slices.Max(s.logits))
@@ -141,6 +142,14 @@ func (s *sampler) applyPenalties() {
 		if count > 0 {
 			s.logits[id] -= s.frequency*float64(count) + s.presence
 		}
+	}
+}
+
+// boundLogits keeps the logits within the range of a GPU's 32-bit floats. A repetition_penalty close to zero makes them
+// infinite, and if every token is masked all of them are: then no weight could be computed.
+func (s *sampler) boundLogits() {
+	for id, logit := range s.logits {
+		s.logits[id] = min(max(logit, -math.MaxFloat32), math.MaxFloat32)
 	}
 }
 

@@ -49,6 +49,17 @@ func chooseBest(body []byte, r *validate.Request) []byte {
 	return append(out, body[choices.Index+len(choices.Raw):]...)
 }
 
+// hasLogprobs reports whether every choice has the log-probabilities that chooseBest needs. Servers other than vLLM leave
+// them out, or report them in another form.
+func hasLogprobs(body []byte) bool {
+	for _, choice := range gjson.GetBytes(body, "choices").Array() {
+		if !choice.Get("logprobs.token_logprobs").IsArray() {
+			return false
+		}
+	}
+	return true
+}
+
 // appendChoice appends a choice with its new index, without the members that the client did not ask for.
 func appendChoice(out []byte, raw string, index int, r *validate.Request) []byte {
 	replaced := map[string]string{"index": strconv.Itoa(index)}

@@ -106,3 +106,34 @@ func TestBestOfKeepsTheBestOfEachPrompt(t *testing.T) {
 		t.Errorf("best_of equal to n: got %s, want two choices", got.body)
 	}
 }
+
+// llama.cpp lists log-probabilities in another form, and servers without any ignore the field. The first choice was returned
+// then, as if it were the best.
+func TestBestOfIsRefusedWithoutLogprobsToChooseBy(t *testing.T) {
+	for name, logprobs := range map[string]string{"none": `null`, "in the form of chat": `{"content":[{"token":"a","logprob":-1}]}`} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			received := `{"choices":[{"index":0,"text":"a","logprobs":` + logprobs + `,"finish_reason":"stop"},` +
+				`{"index":1,"text":"b","logprobs":` + logprobs + `,"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}`
+			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/v1/completions" {
+					asked++
+				}
+				respond(http.StatusOK, "application/json", received)(w, r)
+			}))
+			for range 2 {
+				got := h.complete(`{"model":"m","prompt":"x","best_of":2}`)
+				if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":"invalid_request"`) ||
+					!strings.Contains(got.body, `"param":"best_of"`) || !strings.Contains(got.body, "no log-probabilities") {
+					t.Errorf("got %d %s, want 400 that names best_of", got.status, got.body)
+				}
+			}
+			if asked != 1 {
+				t.Errorf("the backend received %d requests, want only the first", asked)
+			}
+			if got := h.complete(`{"model":"m","prompt":"x","n":2,"best_of":2}`); got.status != http.StatusOK {
+				t.Errorf("without a choice to make: got %d %s, want 200", got.status, got.body)
+			}
+		})
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"basegate/admission"
 	"basegate/breaker"
+	apierr "basegate/errors"
 	"basegate/stream"
 	"basegate/validate"
 )
@@ -83,6 +84,12 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 		}
 	}
 	p.usage, outcome = x.checkPlain(p.plain.bytes, choices)
+	if outcome.Class == breaker.Success && p.bestOf == validate.EmulateBestOf && !hasLogprobs(p.plain.bytes) {
+		p.lease.SetLacksLogprobs()
+		return breaker.Outcome{
+			Class: breaker.ClientError, Status: http.StatusOK, Param: "best_of", Message: apierr.BestOfUnsupportedText(x.model.ID()),
+		}
+	}
 	return outcome
 }
 

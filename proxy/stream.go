@@ -175,7 +175,7 @@ func setStreamHeaders(h http.Header, contentType string) {
 // to its end so that the connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
 	p.lease.Report(breaker.Success, false)
-	usage := p.stream.state.Usage()
+	usage := p.stream.state.Usage(int(x.request.N))
 	if !usage.Known {
 		usage = s.countUsage(x)
 	}

@@ -29,15 +29,36 @@ func versionEdits(r *validate.Request, b *fleet.Backend) validate.Edits {
 // checkVersions limits the request to the backends whose version has all its fields, as far as their versions are known.
 // It refuses a request that no backend of the model can serve.
 func (x *exchange) checkVersions() error {
+	if err := x.checkBestOf(); err != nil {
+		return err
+	}
 	later, found := x.request.Later()
 	if !found {
 		return nil
 	}
-	x.attempts.usable = func(b *fleet.Backend) bool { return !b.VLLM().Before(later.Since) }
+	usable := x.attempts.usable
+	x.attempts.usable = func(b *fleet.Backend) bool {
+		return !b.VLLM().Before(later.Since) && (usable == nil || usable(b))
+	}
 	if slices.ContainsFunc(x.model.Backends(), x.attempts.usable) {
 		return nil
 	}
 	return x.fieldTooNew()
+}
+
+// checkBestOf limits a request with best_of to the backends that can serve it, as far as that is known. It refuses a request
+// that none can serve.
+func (x *exchange) checkBestOf() error {
+	if x.request.BestOf <= x.request.N {
+		return nil
+	}
+	x.attempts.usable = func(b *fleet.Backend) bool {
+		return !b.LacksLogprobs() || versionEdits(x.request, b).BestOf != validate.EmulateBestOf
+	}
+	if slices.ContainsFunc(x.model.Backends(), x.attempts.usable) {
+		return nil
+	}
+	return apierr.BestOfUnsupported(x.model.ID())
 }
 
 // fieldTooNew returns the error of a request with a field that no backend of the model has.

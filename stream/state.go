@@ -58,7 +58,8 @@ type State struct {
 	unfinished int
 	tokens     int64 // lower bound of the completion tokens received
 	data       int64 // events with data
-	usage      Usage
+	usage      Usage // of the event that has no choices
+	last       Usage // of the event that finished the last choice
 	failure    Failure
 	chunk      chunkTemplate
 }
@@ -78,8 +79,35 @@ func (s *State) Release() {
 	s.chunk.Release()
 }
 
-// Usage returns what vLLM reported at the end of the stream.
-func (s *State) Usage() Usage { return s.usage }
+// Usage returns what the backend reported at the end of the stream. vLLM reports it in an event of its own. llama.cpp puts
+// it on the event that finishes a choice, and counts this choice and its prompt; other servers report the whole response
+// on the event that finishes the last choice. perPrompt is the number of choices of each prompt.
+func (s *State) Usage(perPrompt int) Usage {
+	if s.usage.Known || s.unfinished > 0 || !s.last.Known {
+		return s.usage
+	}
+	sum, known := Usage{Known: true}, 0
+	prompts := make(map[int]int64)
+	for i := range s.choices.all {
+		c := &s.choices.all[i]
+		if c.final.Known {
+			known++
+		}
+		sum.Completion += c.final.Completion
+		prompts[c.Index/perPrompt] = max(prompts[c.Index/perPrompt], c.final.Prompt)
+	}
+	for _, tokens := range prompts {
+		sum.Prompt += tokens
+	}
+	switch known {
+	case s.total:
+		return sum
+	case 1:
+		return s.last
+	default:
+		return s.usage
+	}
+}
 
 // Tokens returns a lower bound of the completion tokens received so far.
 func (s *State) Tokens() int64 { return s.tokens }
@@ -171,14 +199,21 @@ func (s *State) addChoices(chunk *chunkTemplate) error {
 		}
 		before := u.MinTokens()
 		u.count(c)
+		var usage Usage
 		if len(chunk.choices) == 1 { // continuous_usage_stats: the usage of this choice so far
-			u.Reported = max(u.Reported, chunk.Usage().Completion)
+			usage = chunk.Usage()
+			u.Reported = max(u.Reported, usage.Completion)
 		}
 		s.choices.appendText(u, c.unquoted())
 		s.tokens += u.MinTokens() - before
 		if c.finished() && !u.finished {
 			u.finished = true
 			s.unfinished--
+			if usage.Prompt > 0 || usage.Completion > 0 {
+				u.final, s.last = usage, usage
+			} else {
+				s.last = Usage{}
+			}
 		}
 	}
 	return s.choices.countMemory()

@@ -64,8 +64,8 @@ func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 						if got != want {
 							t.Fatalf("%s, %s source, usage %t (-want +got):\n%s", split, kind, passUsage, cmp.Diff(want, got))
 						}
-						if status != stream.Complete || err != nil || !state.Usage().Known {
-							t.Fatalf("%s, %s source, usage %t: status %d, usage %+v, %v", split, kind, passUsage, status, state.Usage(), err)
+						if status != stream.Complete || err != nil || !state.Usage(1).Known {
+							t.Fatalf("%s, %s source, usage %t: status %d, usage %+v, %v", split, kind, passUsage, status, state.Usage(1), err)
 						}
 					}
 				}

@@ -67,3 +67,37 @@ func TestTextsAreThoseOfTheEvents(t *testing.T) {
 		t.Errorf("got %d events with text, want 5", c.Events)
 	}
 }
+
+// llama.cpp has no event for the usage: the event that finishes a choice has it, with the counts of this choice.
+func TestUsageOfFinishingEvents(t *testing.T) {
+	chunk := func(index, finish, usage string) string {
+		return `data: {"choices":[{"index":` + index + `,"text":"a","finish_reason":` + finish + `}]` + usage + "}\n\n"
+	}
+	usage := func(prompt, completion string) string {
+		return `,"usage":{"prompt_tokens":` + prompt + `,"completion_tokens":` + completion + `}`
+	}
+	const stop = `"stop"`
+	for name, c := range map[string]struct {
+		choices, perPrompt int
+		events             string
+		want               stream.Usage
+	}{
+		"one choice":               {1, 1, chunk("0", "null", "") + chunk("0", stop, usage("6", "3")), stream.Usage{Prompt: 6, Completion: 3, Known: true}},
+		"n choices of a prompt":    {2, 2, chunk("1", stop, usage("6", "3")) + chunk("0", stop, usage("6", "5")), stream.Usage{Prompt: 6, Completion: 8, Known: true}},
+		"two prompts":              {2, 1, chunk("0", stop, usage("6", "3")) + chunk("1", stop, usage("2", "5")), stream.Usage{Prompt: 8, Completion: 8, Known: true}},
+		"the whole at the end":     {2, 2, chunk("0", stop, "") + chunk("1", stop, usage("6", "9")), stream.Usage{Prompt: 6, Completion: 9, Known: true}},
+		"an event of its own wins": {1, 1, chunk("0", stop, usage("6", "3")) + `data: {"choices":[]` + usage("7", "4") + "}\n\n", stream.Usage{Prompt: 7, Completion: 4, Known: true}},
+		"empty usage":              {1, 1, chunk("0", stop, `,"usage":{}`), stream.Usage{}},
+		"no usage":                 {1, 1, chunk("0", stop, ""), stream.Usage{}},
+		"not on the last":          {2, 2, chunk("0", stop, usage("6", "3")) + chunk("1", stop, ""), stream.Usage{}},
+		"on two of three":          {3, 3, chunk("0", stop, "") + chunk("1", stop, usage("6", "3")) + chunk("2", stop, usage("6", "3")), stream.Usage{}},
+		"not finished":             {1, 1, chunk("0", "null", usage("6", "3")), stream.Usage{}},
+	} {
+		s := stream.NewState(stream.Limits{Choices: c.choices}, true, nil)
+		s.Add([]byte(c.events))
+		if got := s.Usage(c.perPrompt); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+		s.Release()
+	}
+}
