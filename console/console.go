@@ -72,6 +72,7 @@ type Console struct {
 	warm        Warmer
 	completer   Completer
 	tokenTexts  tokenTexts
+	modelStats  modelActivities
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
