@@ -26,9 +26,10 @@ type exploration struct {
 
 // Limits of a range, in days. Longer ones have fewer, longer intervals.
 const (
-	maxDaysByHour  = 14
-	maxDaysByDay   = 400
-	maxDaysByMonth = 3660
+	maxDaysByHour    = 14
+	maxDaysByHourAll = 4 // of all accounts
+	maxDaysByDay     = 400
+	maxDaysByMonth   = 3660
 
 	// Latencies are stored by series and day, so a range of all accounts has many more of them.
 	maxLatencyDays    = 400
@@ -119,7 +120,11 @@ func (e *exploration) interval() usage.Grouping {
 			chosen = usage.ByHour
 		}
 	}
-	if chosen == usage.ByHour && days > maxDaysByHour {
+	byHour := maxDaysByHour
+	if e.Account == allAccounts {
+		byHour = maxDaysByHourAll
+	}
+	if chosen == usage.ByHour && days > byHour {
 		chosen = usage.ByDay
 	}
 	if chosen == usage.ByDay && days > maxDaysByDay {
@@ -244,12 +249,12 @@ func (r exploreRow) Percentiles() []string {
 	return all
 }
 
-// Export returns the query of a file with the groups, or with the intervals.
+// Export returns the URL of a file with the groups, or with the intervals.
 func (p *explorePage) Export(what, format string) string {
 	q := p.query()
 	q.Set("what", what)
 	q.Set("format", format)
-	return q.Encode()
+	return "/usage/explore/export?" + q.Encode()
 }
 
 func (c *Console) explore(r *request) error {

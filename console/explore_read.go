@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,12 +16,7 @@ import (
 func (c *Console) readExploration(r *request, page *explorePage, n names) error {
 	e := &page.exploration
 	filter := e.filter(r.account.ID, false)
-	groups, err := c.usages.Groups(r.ctx(), filter, e.over())
-	if err != nil {
-		return err
-	}
-	filter.Latency = e.latency()
-	current, err := c.usages.Groups(r.ctx(), filter, e.By)
+	charted, current, err := c.readRange(r, e)
 	if err != nil {
 		return err
 	}
@@ -36,10 +32,70 @@ func (c *Console) readExploration(r *request, page *explorePage, n names) error 
 		page.RefusedTotal += refused.Requests
 	}
 	page.PreviousDays = formatRange(previousRange.Since, previousRange.Until.AddDate(0, 0, -1))
-	page.Chart = newRangeChart(e, groups[0], n)
+	page.Chart = newRangeChart(e, charted, n)
 	page.Head, page.ChartHead = nameOf(page.Groups, e.By), nameOf(intervalOptions, e.Interval)
-	page.fill(current[0], previous[0], n)
+	page.fill(current, previous[0], n)
 	return nil
+}
+
+// readRange reads the usage of the range by interval and group, for the chart, and by group. Both come from one read, unless
+// user tags or the latencies of many hours would make that expensive.
+func (c *Console) readRange(r *request, e *exploration) (charted, groups []usage.Row, err error) {
+	filter := e.filter(r.account.ID, false)
+	if e.By != usage.ByUser && (!e.latency() || e.Interval != usage.ByHour) {
+		filter.Latency = e.latency()
+		read, err := c.usages.Groups(r.ctx(), filter, e.over())
+		if err != nil {
+			return nil, nil, err
+		}
+		return read[0], fold(read[0]), nil
+	}
+	over, err := c.usages.Groups(r.ctx(), filter, e.over())
+	if err != nil {
+		return nil, nil, err
+	}
+	filter.Latency = e.latency()
+	read, err := c.usages.Groups(r.ctx(), filter, e.By)
+	if err != nil {
+		return nil, nil, err
+	}
+	return over[0], read[0], nil
+}
+
+// fold adds up the intervals of each group. The group with the most tokens comes first.
+func fold(rows []usage.Row) []usage.Row {
+	type group struct{ key, account, model, workload, endpoint string }
+	sums := map[group]*usage.Row{}
+	for i := range rows {
+		r := rows[i]
+		id := group{r.KeyID, r.AccountID, r.Model, r.Workload, r.Endpoint}
+		sum := sums[id]
+		if sum == nil {
+			r.Time = time.Time{}
+			sums[id] = &r
+			continue
+		}
+		sum.Requests += r.Requests
+		sum.Errors += r.Errors
+		sum.Streams += r.Streams
+		sum.PromptTokens += r.PromptTokens
+		sum.CompletionTokens += r.CompletionTokens
+		if sum.Latency != nil {
+			sum.Latency.Merge(r.Latency)
+		}
+	}
+	all := make([]usage.Row, 0, len(sums))
+	for _, sum := range sums {
+		all = append(all, *sum)
+	}
+	slices.SortFunc(all, func(a, b usage.Row) int {
+		return cmp.Or(
+			cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens),
+			cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
+			cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint),
+		)
+	})
+	return all
 }
 
 func nameOf(options []exploreOption, value usage.Grouping) string {

@@ -96,14 +96,14 @@ func (p *historyPage) query() url.Values {
 	return q
 }
 
-// CSV returns the query of the CSV file: of the newest requests on the ledger that the filter selects.
+// CSV returns the URL of the CSV file: of the newest requests on the ledger that the filter selects.
 func (p *historyPage) CSV() string {
 	q := p.query()
 	q.Set("by", string(usage.ByRequest))
 	if p.Ending == usage.HasFailed {
 		q.Set("failed", "1")
 	}
-	return q.Encode()
+	return "/usage/csv?" + q.Encode()
 }
 
 // First returns the URL of the first page.

@@ -62,6 +62,13 @@ func TestRequestsOfEveryOutcomeAreListedAndFiltered(t *testing.T) {
 			t.Errorf("%s lists %v, want %q", query, got, want)
 		}
 	}
+	link := regexp.MustCompile(`href="(/usage/csv[^"]+)"`).FindStringSubmatch(b.get("/usage/requests?model=llama-405b&ending=failed").body)
+	if link == nil {
+		t.Fatal("the page has no link to its CSV file")
+	}
+	if file := rows(t, b.get(strings.ReplaceAll(link[1], "&amp;", "&")).body); len(file) != 2 || file[1][0] != "req_Y" {
+		t.Errorf("the CSV file of the failed requests of a model has the rows %v, want req_Y", file)
+	}
 	if got := b.get("/usage/requests?after=nonsense").status; got != http.StatusNotFound {
 		t.Errorf("a malformed cursor is answered with %d, want 404", got)
 	}
@@ -159,6 +166,15 @@ func TestExploreShowsAnyRangeAndItsFiles(t *testing.T) {
 	}
 	if name := got.header.Get("Content-Disposition"); !strings.Contains(name, "by-day-model.json") {
 		t.Errorf("the file is called %s", name)
+	}
+	links := regexp.MustCompile(`href="(/usage/explore/export[^"]+)"`).FindAllStringSubmatch(b.get("/usage/explore?model=llama-405b&by=key").body, -1)
+	if len(links) != 4 {
+		t.Fatalf("the page has %d links to files, want 4", len(links))
+	}
+	for _, l := range links {
+		file := b.get(strings.ReplaceAll(l[1], "&amp;", "&"))
+		has(t, file.body, "cluster", "1101")
+		lacks(t, file.body, "laptop")
 	}
 	if got := b.get("/usage/explore/export?format=xml").status; got != http.StatusNotFound {
 		t.Errorf("an unknown format is answered with %d", got)

@@ -41,7 +41,7 @@ test("requests are listed, filtered and searched", async ({ page }) => {
   await page.getByLabel("Search").fill("run-1");
   await page.getByRole("button", { name: "Show" }).click();
   await expect(page.locator("tbody tr").first()).toContainText("run-1");
-  await page.getByLabel("only failed").check();
+  await page.getByLabel("Outcome").selectOption("failed");
   await page.getByRole("button", { name: "Show" }).click();
-  await expect(page.getByText("There is no such request.")).toBeVisible();
+  await expect(page.getByText("No matching requests.")).toBeVisible();
 });
