@@ -67,9 +67,9 @@ type accountActivity struct {
 	Keys  map[string]*sparkline // by id
 }
 
-// activity reads the recent usage of an account. It is nil if too many other reports run: a page then goes without it.
+// activity reads the recent usage of an account, or of one of its keys, without drawing it. It is nil if too many other reports run: a page then goes without it.
 func (c *Console) activity(ctx context.Context, account, key string) (*accountActivity, error) {
-	first := c.clock().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
+	first := c.firstSparkDay()
 	filter := usage.Filter{Reader: account, Account: account, Key: key, Since: first}
 	groups, err := c.usages.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
 	if errors.Is(err, database.ErrReportsBusy) || errors.Is(err, database.ErrReportTooLong) {
@@ -92,10 +92,85 @@ func (c *Console) activity(ctx context.Context, account, key string) (*accountAc
 		spark.daily[at] += r.PromptTokens + r.CompletionTokens
 		a.Spark.daily[at] += r.PromptTokens + r.CompletionTokens
 	}
-	a.Spark.draw(first)
-	for _, spark := range a.Keys {
-		spark.draw(first)
+	return a, nil
+}
+
+// draw draws all sparklines. What was used today comes from the ledger's counters, which are in memory.
+func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) {
+	first := c.firstSparkDay()
+	a.Spark.daily[sparkDays-1] = c.ledger.AccountTotals(account).Day
+	for _, k := range keys {
+		today := c.ledger.KeyTotals(k.ID).Day
+		if a.Keys[k.ID] == nil && today > 0 {
+			a.Keys[k.ID] = &sparkline{}
+		}
+		if spark := a.Keys[k.ID]; spark != nil {
+			spark.daily[sparkDays-1] = today
+			spark.draw(first)
+		}
 	}
+	a.Spark.draw(first)
+}
+
+func (c *Console) firstSparkDay() time.Time {
+	return c.clock().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
+}
+
+// pastActivity keeps the usage of the days before today for a minute, by account, because dashboards are read often and
+// these days hardly change.
+type pastActivity struct {
+	mu        sync.Mutex
+	byAccount map[string]keptActivity
+}
+
+type keptActivity struct {
+	readAt time.Time
+	first  time.Time // the day with which it begins
+	*accountActivity
+}
+
+const (
+	activityAge   = time.Minute
+	maxActivities = 1000 // accounts in memory
+)
+
+// clone returns a copy to draw.
+func (a *accountActivity) clone() *accountActivity {
+	b := &accountActivity{Spark: a.Spark, Keys: map[string]*sparkline{}}
+	for id, spark := range a.Keys {
+		copied := *spark
+		b.Keys[id] = &copied
+	}
+	return b
+}
+
+// dashboardActivity returns the recent usage of an account and its keys. It is nil if it cannot be read in time.
+func (c *Console) dashboardActivity(ctx context.Context, account string, keys []keyRow) (*accountActivity, error) {
+	if len(keys) == 0 {
+		return &accountActivity{}, nil
+	}
+	p, now, first := &c.past, c.clock(), c.firstSparkDay()
+	p.mu.Lock()
+	kept, ok := p.byAccount[account]
+	p.mu.Unlock()
+	if !ok || now.Sub(kept.readAt) >= activityAge || !kept.first.Equal(first) {
+		read, err := c.activity(ctx, account, "")
+		if err != nil || read == nil {
+			return nil, err
+		}
+		kept = keptActivity{now, first, read}
+		p.mu.Lock()
+		if p.byAccount == nil || len(p.byAccount) >= maxActivities {
+			p.byAccount = map[string]keptActivity{}
+		}
+		p.byAccount[account] = kept
+		p.mu.Unlock()
+	}
+	a, all := kept.clone(), make([]identity.Key, len(keys))
+	for i := range keys {
+		all[i] = keys[i].Key
+	}
+	c.draw(a, account, all)
 	return a, nil
 }
 
@@ -158,7 +233,7 @@ func (c *Console) firstSteps(keys []keyRow) *firstSteps {
 	if models := c.fleet.Models(); len(models) > 0 {
 		s.Model = models[0].ID()
 	}
-	example := createdKey{Secret: "$BASEGATE_KEY", BaseURL: s.BaseURL, Model: s.Model}
+	example := createdKey{Secret: "$BASEGATE_KEY", BaseURL: s.BaseURL, Model: s.Model} //nolint:gosec // no secret
 	s.Curl = example.Curl()
 	s.Python = strings.Join([]string{
 		"import os",
@@ -243,6 +318,7 @@ func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string
 	if err != nil || found == nil {
 		return a, err
 	}
+	c.draw(found, k.AccountID, []identity.Key{k})
 	a.Spark = found.Keys[k.ID]
 	filter := usage.Filter{Reader: reader, Account: k.AccountID, Key: k.ID, Limit: 1}
 	last, err := c.usages.History(ctx, filter, usage.AnyEnding, usage.Cursor{})

@@ -73,6 +73,7 @@ type Console struct {
 	completer   Completer
 	tokenTexts  tokenTexts
 	modelStats  modelActivities
+	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client

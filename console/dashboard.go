@@ -97,7 +97,7 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 	if err != nil {
 		return page, err
 	}
-	activity, err := c.activity(ctx, a.ID, "")
+	activity, err := c.dashboardActivity(ctx, a.ID, keys)
 	if err != nil {
 		return page, err
 	}

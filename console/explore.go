@@ -45,7 +45,10 @@ type exploreOption struct {
 var (
 	intervalOptions = []exploreOption{{usage.ByHour, "Hour"}, {usage.ByDay, "Day"}, {usage.ByMonth, "Month"}}
 	groupOptions    = []exploreOption{
-		{usage.ByModel, "Model"}, {usage.ByKey, "Key"}, {usage.ByUser, "User tag"}, {usage.ByWorkload, "Workload"},
+		{usage.ByModel, "Model"},
+		{usage.ByKey, "Key"},
+		{usage.ByUser, "User tag"},
+		{usage.ByWorkload, "Workload"},
 		{usage.ByEndpoint, "Endpoint"},
 	}
 )
@@ -293,8 +296,11 @@ func (e *exploration) presets(now time.Time) []preset {
 		name string
 		from time.Time
 	}{
-		{"Today", today}, {"7 days", today.AddDate(0, 0, -6)}, {"30 days", today.AddDate(0, 0, -29)},
-		{"This month", monthOf(now).begin}, {"12 months", monthOf(now).begin.AddDate(0, -11, 0)},
+		{"Today", today},
+		{"7 days", today.AddDate(0, 0, -6)},
+		{"30 days", today.AddDate(0, 0, -29)},
+		{"This month", monthOf(now).begin},
+		{"12 months", monthOf(now).begin.AddDate(0, -11, 0)},
 	} {
 		chosen := *e
 		chosen.From, chosen.To, chosen.Interval = p.from, today, ""

@@ -118,7 +118,7 @@ func readHistory(ctx context.Context, from database.Reader, f Filter, ending End
 	all := slices.Concat(rows, refused)
 	slices.SortFunc(all, func(a, b placed) int { return a.at.compare(b.at) })
 	if len(all) > f.Limit {
-		all, stopped = all[:f.Limit], 0
+		all = all[:f.Limit]
 		page.Next = all[f.Limit-1].at
 	} else if stopped > 0 {
 		page.Next, page.Searched = Cursor{time: stopped, refused: true}, time.UnixMicro(stopped).UTC()

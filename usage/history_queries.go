@@ -46,7 +46,7 @@ func selectPlaced(
 		s.add(`)`)
 	}
 	s.addParam(` ORDER BY time DESC, seq DESC LIMIT `, limit)
-	found, err := s.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	found, err := s.query(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func selectRefusal(ctx context.Context, from database.Reader, account, id string
 	var s statement
 	s.addParam(`SELECT `+refusalColumns+`, boot_us FROM refusals WHERE request_id = `, id)
 	s.addFilter(&Filter{Account: account}, "")
-	rows, err := s.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	rows, err := s.query(ctx, from)
 	if err != nil {
 		return d, false, err
 	}
@@ -111,7 +111,7 @@ func selectRefusalCounts(ctx context.Context, from database.Reader, f *Filter) (
 	s.addParam(` AND period < `, hours.number(until+hourMicros-1))
 	s.addFilter(&Filter{Account: f.Account}, "")
 	s.add(` GROUP BY code ORDER BY sum(requests) DESC, code`)
-	found, err := s.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	found, err := s.query(ctx, from)
 	if err != nil {
 		return nil, err
 	}
