@@ -75,6 +75,8 @@ type Console struct {
 	notices     func() []string
 	completer   Completer
 	tokenTexts  tokenTexts
+	modelStats  modelActivities
+	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client

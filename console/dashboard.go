@@ -16,6 +16,7 @@ import (
 
 // dashboardPage is the data of the dashboard.
 type dashboardPage struct {
+	Summary     summary
 	Warnings    []string // why requests are refused, and until when
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
@@ -29,6 +30,7 @@ type keyRow struct {
 	identity.Key
 	gauges
 	LastUse time.Time
+	Spark   *sparkline // of the last days; nil if nothing was used
 	Form    capFields
 }
 
@@ -90,11 +92,22 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
 	}
+	for i, stats := 0, c.modelActivity(ctx); i < len(page.Models); i++ {
+		page.Models[i].Activity = stats[page.Models[i].ID]
+	}
 	keys, err := c.keyRows(ctx, a.ID)
 	if err != nil {
 		return page, err
 	}
+	activity, err := c.dashboardActivity(ctx, a.ID, keys)
+	if err != nil {
+		return page, err
+	}
+	page.Summary = c.summary(a, keys, activity)
 	for _, k := range keys {
+		if activity != nil {
+			k.Spark = activity.Keys[k.ID]
+		}
 		if k.State == identity.KeyRevoked {
 			page.RevokedKeys = append(page.RevokedKeys, k)
 			continue

@@ -169,6 +169,7 @@ var keyActionsDone = map[string]string{"pause": "paused", "resume": "resumed", "
 type keyPage struct {
 	keyRow
 	Account     identity.Account // of the key
+	Activity    keyActivity
 	Concurrency concurrencyField
 	Terms       keyTerms
 	Own         bool     // the user can rotate the key: administrators do not see the secrets of others
@@ -198,6 +199,9 @@ func (c *Console) ownKeyPage(r *request) error {
 func (c *Console) showKey(r *request, status int, p keyPage) error {
 	var err error
 	if p.LastUse, err = c.ledger.LastUse(r.ctx(), p.ID); err != nil {
+		return err
+	}
+	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
 		return err
 	}
 	p.gauges = newGauges(c.ledger.KeyTotals(p.ID), p.Caps)

@@ -29,6 +29,7 @@ type modelRow struct {
 	Down       bool   // no backend answers, and the gateway cannot start one
 	Starting   bool
 	Warmable   bool
+	Activity   modelActivity
 }
 
 func (c *Console) modelRows() []modelRow {

@@ -268,7 +268,7 @@ func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share 
 			s.Name = cmp.Or(r.User, "Not set")
 		case usage.ByAccount:
 			s.Name = n.account(r.AccountID)
-		case usage.ByDay, usage.ByHour, usage.ByDayModel, usage.ByRequest:
+		case usage.ByDay, usage.ByHour, usage.ByDayModel, usage.ByRequest, usage.ByMonth, usage.ByEndpoint:
 		}
 		s.Percent = percent(s, total)
 		all[i] = s

@@ -26,6 +26,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/refusals"
 	"basegate/usage"
 )
 
@@ -41,6 +42,7 @@ type Gateway struct {
 	queue     *admission.Queue
 	ledger    *budget.Ledger
 	usage     *usage.Store
+	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet
 	proxy     *proxy.Server
 	prompts   *prompts.Store
@@ -110,11 +112,13 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
+	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
+	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet), backupCollector{g.db})
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
-		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Log: log.Named("proxy"),
+		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 	})
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
@@ -151,6 +155,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.refusals.Start(ctx)
+	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}

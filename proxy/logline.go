@@ -23,6 +23,7 @@ func (s *Server) finish(x *exchange) {
 		backend = b.Name
 	}
 	s.metrics.request(model, x, total)
+	s.recordRefusal(x, total)
 	identity, usage := &x.caller.identity, x.charge.usage
 	fields := []zap.Field{
 		zap.String("request_id", x.id),

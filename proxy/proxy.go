@@ -51,6 +51,7 @@ type Server struct {
 	log       *zap.Logger
 	metrics   *metrics
 	usage     UsageReader
+	refusals  RefusalRecorder
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
@@ -59,7 +60,7 @@ type Server struct {
 	idle     chan struct{} // receives a value when the last request in flight ends while draining
 }
 
-// Deps are the parts that a Server calls. All are required.
+// Deps are the parts that a Server calls. All are required, except Refusals.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
@@ -67,14 +68,15 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
-	Usage     UsageReader // of GET /v1/usage
+	Usage     UsageReader     // of GET /v1/usage
+	Refusals  RefusalRecorder // nil if refused requests are only logged
 	Log       *zap.Logger
 }
 
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage,
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals,
 		estimates: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)

@@ -41,7 +41,7 @@ test("requests are listed, filtered and searched", async ({ page }) => {
   await page.getByLabel("Search").fill("run-1");
   await page.getByRole("button", { name: "Apply" }).click();
   await expect(page.locator("tbody tr").first()).toContainText("run-1");
-  await page.getByLabel("Failed only").check();
+  await page.getByLabel("Outcome").selectOption("failed");
   await page.getByRole("button", { name: "Apply" }).click();
   await expect(page.getByText("No matching requests.")).toBeVisible();
 });
