@@ -63,8 +63,12 @@ func TestEachCapRaisesAnAlarmAt80And100Percent(t *testing.T) {
 		p := payerWithCap(c.scope, c.window, c.meter, 1000)
 		l, raised := newAlarmingLedger(t, &p)
 		input, output := int64(100), int64(0)
-		if c.meter == budget.Output {
+		switch c.meter {
+		case budget.Output:
 			input, output = 0, 100
+		case budget.Total:
+			input, output = 90, 10
+		case budget.Input:
 		}
 		for used := int64(100); used <= 1000; used += 100 {
 			spend(t, l, "key", "acc", input, output)
@@ -85,7 +89,7 @@ func TestEachCapRaisesAnAlarmAt80And100Percent(t *testing.T) {
 func TestChargeBeyondBothThresholdsRaisesOneAlarm(t *testing.T) {
 	p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
 	l, raised := newAlarmingLedger(t, &p)
-	spend(t, l, "key", "acc", 1000, 0)
+	spend(t, l, "key", "acc", 900, 100)
 	raised.want(t, "everything used at once", budget.UsedUp)
 }
 
@@ -108,7 +112,7 @@ func TestRefusalByANearlyUsedCapRaisesOneAlarm(t *testing.T) {
 	refuse()
 	raised.want(t, "two refusals at 96 %", budget.UsedUp)
 	p.KeyCaps.MonthTotal = quota.Limit(1200)
-	spend(t, l, "key", "acc", 240, 0)
+	spend(t, l, "key", "acc", 230, 10)
 	raised.want(t, "a higher cap that is used up too", budget.UsedUp)
 }
 

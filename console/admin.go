@@ -36,7 +36,7 @@ type accountRow struct {
 }
 
 // adminHome redirects to the first page of the administration.
-func (*Console) adminHome(r *request) error { return r.redirect("/admin/accounts") }
+func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
 	ctx := r.ctx()

@@ -23,6 +23,7 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
 	"basegate/prompts"
@@ -47,6 +48,7 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Usage     *usage.Store
 	Fleet     *fleet.Fleet
+	History   *history.History
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
@@ -67,6 +69,7 @@ type Console struct {
 	downloads   downloads
 	patience    time.Duration // with the clients of downloads
 	fleet       *fleet.Fleet
+	history     *history.History
 	db          *database.DB
 	prompts     *prompts.Store
 	warm        Warmer
@@ -87,7 +90,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
+		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

@@ -61,6 +61,7 @@ var routes = []route{
 	{http.MethodPost, "/feedback", anyone, maxForm, (*Console).sendFeedback},
 
 	{http.MethodGet, "/admin", administrators, maxForm, (*Console).adminHome},
+	{http.MethodGet, "/admin/overview", administrators, maxForm, (*Console).overviewPage},
 	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},
 	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
 	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},

@@ -22,6 +22,7 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/http1/client"
 	"basegate/identity"
 	"basegate/prompts"
@@ -42,6 +43,7 @@ type Gateway struct {
 	ledger    *budget.Ledger
 	usage     *usage.Store
 	fleet     *fleet.Fleet
+	history   *history.History
 	proxy     *proxy.Server
 	prompts   *prompts.Store
 	console   *console.Console
@@ -97,17 +99,20 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
-	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
+	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
+	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	g.fleet.OnEvent(g.onFleetEvent)
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Log: log.Named("proxy"),
+		Ended: g.recordEnded,
 	})
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks,
 		Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
@@ -133,6 +138,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("read keys: %w", err)
 	}
 	g.onStop("keys", func(context.Context) error { g.keys.Close(); return nil })
+	g.history.Start(ctx) // before those whose events it records
+	g.onStop("history", func(context.Context) error { g.history.Close(); return nil })
 	if err := g.ledger.Start(ctx); err != nil {
 		return err
 	}

@@ -1,0 +1,117 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/gateway"
+	"basegate/identity"
+	"basegate/quota"
+)
+
+// newAdministrator creates an administrator with a password.
+func newAdministrator(t *testing.T, c *config.Config, email, password string) {
+	t.Helper()
+	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
+		if _, err := store.Accounts.Create(ctx, identity.NewAccount{Email: email, Admin: true}); err != nil {
+			return err
+		}
+		return store.Sessions.SetPassword(ctx, email, password)
+	})
+}
+
+// withIdentity calls change with the accounts of the configured database.
+func withIdentity(t *testing.T, c *config.Config, change func(context.Context, *identity.Store) error) {
+	t.Helper()
+	db, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := change(t.Context(), identity.New(db, zap.NewNop(), identity.Settings{})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// console is a browser in which an administrator is signed in.
+type console struct {
+	*http.Client
+	url string
+}
+
+// signInAt returns a browser in which the account is signed in at the gateway.
+func signInAt(t *testing.T, g *gateway.Gateway, email, password string) console {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := console{&http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}, "http://" + g.Addr().String()}
+	resp, err := c.PostForm(c.url+"/sign-in", url.Values{"email": {email}, "password": {password}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return c
+}
+
+func (c console) page(t *testing.T, path string) string {
+	t.Helper()
+	resp, err := c.Get(c.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: got %d, error %v", path, resp.StatusCode, err)
+	}
+	return string(text)
+}
+
+// The overview needs no Prometheus, and a restart keeps it.
+func TestOverviewShowsRequestsAndAlarmsAlsoAfterARestart(t *testing.T) {
+	finish := make(chan struct{})
+	close(finish)
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	secret := newKey(t, c)
+	const email, password = "root@example.org", "correct horse battery"
+	newAdministrator(t, c, email, password)
+	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(43) })
+		return err
+	})
+	g := start(t, c)
+	const requests = 5
+	for range requests {
+		body := `{"model":"m","prompt":"x","stream":true,"max_tokens":4}`
+		readBody(t, send(t, g.Addr(), secret, "/v1/completions", body))
+	}
+	for _, when := range []string{"before the restart", "after the restart"} {
+		page := signInAt(t, g, email, password).page(t, "/admin/overview")
+		for _, want := range []string{`<th scope="row">m</th>`, `<th scope="row" class="backend">b0</th>`, "Budget", "ada@example.org"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s: %q is missing in the overview:\n%s", when, want, page)
+			}
+		}
+		if all := fmt.Sprintf(`All requests</th><td class="n">%d</td>`, requests); !strings.Contains(page, all) {
+			t.Errorf("%s: the overview does not show %d requests in all", when, requests)
+		}
+		if when == "before the restart" {
+			if err := g.Stop(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			g = start(t, c)
+		}
+	}
+}
