@@ -92,6 +92,7 @@ func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRo
 type createdInvitation struct {
 	Email string
 	URL   string
+	Mail  string // whether it was mailed: mailOff, mailSent or mailFailed
 }
 
 // invite responds with the invitation instead of a redirect, because its URL is a secret that is stored nowhere.
@@ -104,7 +105,7 @@ func (c *Console) showInvitation(r *request, email string) error {
 		return asInvalid(err)
 	}
 	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.render(r, "admin-invited", "Invitation", createdInvitation{a.Email, link})
+	return c.render(r, "admin-invited", "Invitation", createdInvitation{a.Email, link, c.mailInvitation(r, a.Email, link)})
 }
 
 func (c *Console) approve(r *request) error {

@@ -39,7 +39,7 @@ type Settings struct {
 	AccessRequests  bool                       // users without an account can request one
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Warm.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail and Warm.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -52,6 +52,7 @@ type Deps struct {
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
+	Mail      Mailer            // for invitations; nil if none are mailed
 	Log       *zap.Logger
 	Warm      Warmer // nil if models cannot be started from the console
 	Completer Completer
@@ -78,6 +79,7 @@ type Console struct {
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
+	mail        Mailer
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
@@ -91,7 +93,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
-		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
+		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),
 	}

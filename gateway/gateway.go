@@ -25,6 +25,8 @@ import (
 	"basegate/history"
 	"basegate/http1/client"
 	"basegate/identity"
+	"basegate/mail"
+	"basegate/notify"
 	"basegate/prompts"
 	"basegate/proxy"
 	"basegate/usage"
@@ -44,6 +46,8 @@ type Gateway struct {
 	usage     *usage.Store
 	fleet     *fleet.Fleet
 	history   *history.History
+	mailer    *mail.Mailer
+	notifier  *notify.Notifier
 	proxy     *proxy.Server
 	prompts   *prompts.Store
 	console   *console.Console
@@ -102,6 +106,11 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	g.mailer = mail.New(mailSettings(cfg))
+	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
+		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
+		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
+	})
 	g.fleet.OnEvent(g.onFleetEvent)
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet))
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
@@ -112,7 +121,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm,
 		Completer: g.proxy,
 	})
@@ -140,6 +149,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.onStop("keys", func(context.Context) error { g.keys.Close(); return nil })
 	g.history.Start(ctx) // before those whose events it records
 	g.onStop("history", func(context.Context) error { g.history.Close(); return nil })
+	g.notifier.Start(ctx)
+	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
+	g.startDiskWatch(ctx)
 	if err := g.ledger.Start(ctx); err != nil {
 		return err
 	}
@@ -218,6 +230,8 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.proxy.Reload(proxySettings(cfg))
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
+	g.mailer.Reload(mailSettings(cfg))
+	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg))
 	g.applyKeyChanges()
 	g.config = cfg
