@@ -22,7 +22,7 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "history", "notify", "oidc", "http1/client", "http1/server"},
+	{"validate", "breaker", "stream", "usage", "history", "notify", "sso", "http1/client", "http1/server"},
 	{"identity", "prompts", "admission", "budget", "fleet"},
 	{"report"},
 	{"proxy", "console"},

@@ -27,6 +27,7 @@ import (
 	"basegate/identity"
 	"basegate/internal/ratelimit"
 	"basegate/prompts"
+	"basegate/sso"
 	"basegate/usage"
 )
 
@@ -37,6 +38,7 @@ type Settings struct {
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
 	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests  bool                       // users without an account can request one
+	Provider        *sso.Provider              // with which users can sign in beside passwords; nil if there is none
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Mail and Warm.

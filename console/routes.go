@@ -23,6 +23,8 @@ var routes = []route{
 	{http.MethodGet, "/", anyone, maxForm, (*Console).home},
 	{http.MethodGet, "/sign-in", anyone, maxForm, (*Console).signInPage},
 	{http.MethodPost, "/sign-in", anyone, maxForm, (*Console).signIn},
+	{http.MethodGet, "/sign-in/oidc", anyone, maxForm, (*Console).signInAtProvider},
+	{http.MethodGet, "/sign-in/oidc/callback", anyone, maxForm, (*Console).returnFromProvider},
 	{http.MethodPost, "/sign-out", anyone, maxForm, (*Console).signOut},
 	{http.MethodGet, "/invitation/:token", anyone, maxForm, (*Console).invitationPage},
 	{http.MethodPost, "/invitation/:token", anyone, maxForm, (*Console).acceptInvitation},

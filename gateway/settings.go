@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/sso"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {
@@ -61,7 +63,21 @@ func consoleSettings(c *config.Config) console.Settings {
 		FeedbackWebhook: c.Console.FeedbackWebhook,
 		KeyLifetime:     c.Limits.KeyLifetime,
 		AccessRequests:  c.Console.AccessRequests,
+		Provider:        identityProvider(c),
 	}
+}
+
+// identityProvider returns the configured identity provider, or nil.
+func identityProvider(c *config.Config) *sso.Provider {
+	o := c.Console.OIDC
+	if o.Issuer == nil {
+		return nil
+	}
+	return sso.New(sso.Settings{
+		Issuer: o.Issuer.String(), Name: o.Name, ClientID: o.ClientID, ClientSecret: o.ClientSecret.Reveal(),
+		RedirectURL:    c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String(),
+		AllowedDomains: o.AllowedDomains, AllowedGroups: o.AllowedGroups, GroupsClaim: o.GroupsClaim, AdminGroup: o.AdminGroup,
+	}, &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 
 // queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
