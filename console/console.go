@@ -39,6 +39,7 @@ type Settings struct {
 	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests  bool                       // users without an account can request one
 	Provider        *sso.Provider              // with which users can sign in beside passwords; nil if there is none
+	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Mail and Warm.

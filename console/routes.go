@@ -76,6 +76,7 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }

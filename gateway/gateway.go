@@ -35,6 +35,7 @@ import (
 // Gateway is one running gateway.
 type Gateway struct {
 	config    *config.Config
+	booted    *config.Config // with which it has started, for settings that need a restart
 	log       *zap.Logger
 	logWriter LogWriter
 	registry  *prometheus.Registry
@@ -77,7 +78,7 @@ var errStopping = errors.New("the gateway is stopping")
 // opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
 // log's writer.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
+	g := &Gateway{config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
@@ -119,7 +120,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		Ended: g.recordEnded,
 	})
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
-	g.console = console.New(consoleSettings(cfg), console.Deps{
+	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm,
@@ -232,7 +233,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.prompts.Reload(promptSettings(cfg))
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
-	g.console.Reload(consoleSettings(cfg))
+	g.console.Reload(consoleSettings(cfg, g.booted))
 	g.applyKeyChanges()
 	g.config = cfg
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))

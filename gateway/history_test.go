@@ -79,6 +79,38 @@ func (c console) page(t *testing.T, path string) string {
 	return string(text)
 }
 
+func TestSettingsPageShowsTheConfigurationInForce(t *testing.T) {
+	finish := make(chan struct{})
+	close(finish)
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Limits.ConcurrencyPerKey = 3
+	c.Models[0].Backends[0].APIKey = config.NewSecret("letmein")
+	const email, password = "root@example.org", "correct horse battery"
+	newAdministrator(t, c, email, password)
+	g := start(t, c)
+	browser := signInAt(t, g, email, password)
+	want := func(when, page string, parts ...string) {
+		t.Helper()
+		for _, p := range parts {
+			if !strings.Contains(page, p) {
+				t.Errorf("%s: %q is missing in:\n%s", when, p, page)
+			}
+		}
+	}
+	page := browser.page(t, "/admin/settings")
+	want("at first", page, "limits.concurrency_per_key", `<code class="id">3</code></td><td data-name="Default"><code class="id">8</code>`, "models[0].backends[0].api_key")
+	if strings.Contains(page, "letmein") || strings.Contains(page, "needs a restart") {
+		t.Errorf("the page has a secret, or something that needs a restart:\n%s", page)
+	}
+	for range 2 { // the second reload changes nothing, and the restart is needed still
+		next := *c
+		next.Limits.ConcurrencyPerKey = 4
+		next.Upstream.ConnectTimeout++
+		g.Reload(&next)
+		want("after a reload", browser.page(t, "/admin/settings"), `<code class="id">4</code>`, "upstream.connect_timeout</code> <span class=\"tag warn\">needs a restart")
+	}
+}
+
 // The overview needs no Prometheus, and a restart keeps it.
 func TestOverviewShowsRequestsAndAlarmsAlsoAfterARestart(t *testing.T) {
 	finish := make(chan struct{})

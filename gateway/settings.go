@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -56,7 +57,8 @@ func promptSettings(c *config.Config) prompts.Settings {
 	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
 }
 
-func consoleSettings(c *config.Config) console.Settings {
+// consoleSettings returns the console's settings. booted is the configuration with which the gateway has started.
+func consoleSettings(c, booted *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
@@ -64,7 +66,18 @@ func consoleSettings(c *config.Config) console.Settings {
 		KeyLifetime:     c.Limits.KeyLifetime,
 		AccessRequests:  c.Console.AccessRequests,
 		Provider:        identityProvider(c),
+		Configuration:   configValues(c, needsRestart(booted, c)),
 	}
+}
+
+// configValues returns the configuration for display. Settings below the keys of pending need a restart.
+func configValues(c *config.Config, pending []string) []console.ConfigValue {
+	var all []console.ConfigValue
+	for _, s := range c.Describe() {
+		needs := slices.ContainsFunc(pending, func(key string) bool { return s.Key == key || strings.HasPrefix(s.Key, key+".") })
+		all = append(all, console.ConfigValue{Key: s.Key, Value: s.Value, Default: s.Default, Changed: s.Changed, Pending: needs})
+	}
+	return all
 }
 
 // identityProvider returns the configured identity provider, or nil.
