@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"mime/quotedprintable"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/emersion/go-smtp"
 	"go.uber.org/zap"
 
 	"basegate/config"
@@ -146,4 +150,98 @@ func TestOverviewShowsRequestsAndAlarmsAlsoAfterARestart(t *testing.T) {
 			g = start(t, c)
 		}
 	}
+}
+
+// mailbox is a mail server that keeps what it receives.
+type mailbox struct {
+	received chan string // recipient and text
+	to       string
+}
+
+func (m *mailbox) NewSession(*smtp.Conn) (smtp.Session, error) {
+	return &mailbox{received: m.received}, nil
+}
+func (*mailbox) Mail(string, *smtp.MailOptions) error        { return nil }
+func (m *mailbox) Rcpt(to string, _ *smtp.RcptOptions) error { m.to = to; return nil }
+func (*mailbox) Reset()                                      {}
+func (*mailbox) Logout() error                               { return nil }
+
+func (m *mailbox) Data(r io.Reader) error {
+	text, err := io.ReadAll(quotedprintable.NewReader(r))
+	m.received <- m.to + "\n" + string(text)
+	return err
+}
+
+// startMailbox starts a mail server on this machine.
+func startMailbox(t *testing.T) (server *config.SMTP, received chan string) {
+	t.Helper()
+	m := &mailbox{received: make(chan string, 10)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := smtp.NewServer(m)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(listener)
+	}()
+	t.Cleanup(func() { s.Close(); <-done })
+	return &config.SMTP{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port}, m.received
+}
+
+func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
+	calls := make(chan string, 10)
+	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		calls <- string(body)
+	}))
+	defer webhook.Close()
+	finish := make(chan struct{})
+	close(finish)
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	var mails chan string
+	c.Mail.SMTP, mails = startMailbox(t)
+	c.Mail.From = "basegate@example.org"
+	c.Notifications.Webhook = must1(url.Parse(webhook.URL + "/hook"))
+	secret := newKey(t, c)
+	const email, password = "root@example.org", "correct horse battery"
+	newAdministrator(t, c, email, password)
+	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(43) })
+		return err
+	})
+	g := start(t, c)
+	for range 5 {
+		readBody(t, send(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x","stream":true,"max_tokens":4}`))
+	}
+	call, mailed := <-calls, <-mails
+	for _, part := range []string{`"event":"budget_80"`, `"account":"ada@example.org"`, `"percent":80`, "of 43 tokens of the month"} {
+		if !strings.Contains(call, part) {
+			t.Errorf("%q is missing in the webhook's %s", part, call)
+		}
+	}
+	if !strings.HasPrefix(mailed, email+"\n") || !strings.Contains(mailed, "ada@example.org") {
+		t.Errorf("got mail %s, want one to %s about ada@example.org", mailed, email)
+	}
+
+	browser := signInAt(t, g, email, password)
+	resp, err := browser.PostForm(browser.url+"/admin/invite", url.Values{"email": {"grace@example.org"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if page := readBody(t, resp); !strings.Contains(page, "was mailed to grace@example.org") {
+		t.Errorf("the page does not say that the invitation was mailed:\n%s", page)
+	}
+	if invitation := <-mails; !strings.HasPrefix(invitation, "grace@example.org\n") || !strings.Contains(invitation, "/invitation/") {
+		t.Errorf("got mail %s, want an invitation to grace@example.org", invitation)
+	}
+}
+
+func must1[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }
