@@ -13,6 +13,7 @@ test("a request for access becomes an account", async ({ page }) => {
 
   await signIn(page);
   await page.getByRole("link", { name: "Administration" }).click();
+  await page.getByRole("link", { name: "Accounts" }).click();
   await checkPage(page, "admin-accounts");
   await page.getByRole("button", { name: "Approve bea@example.org" }).click();
   const invitation = await page.locator("#invitation").textContent();
@@ -43,6 +44,9 @@ test("an administrator changes caps, disables an account, and sees models and th
   await page.getByRole("link", { name: "Audit log" }).click();
   await expect(page.getByRole("row", { name: /disable account/ })).toContainText(process.env.EMAIL);
   await checkPage(page, "admin-audit");
+  await page.getByRole("link", { name: "Settings" }).click();
+  await page.getByText("Settings that have their default").click();
+  await checkPage(page, "admin-settings");
 });
 
 test("feedback is sent from a dialog on any page", async ({ page }) => {
