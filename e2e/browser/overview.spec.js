@@ -59,3 +59,11 @@ test("the overview refreshes itself while it is visible, and says when it is out
   await page.clock.runFor(10_000);
   await expect(page.locator("#overview-updated")).toContainText("signed out");
 });
+
+test("the settings page shows what differs from the default", async ({ page }) => {
+  await signIn(page);
+  await page.goto("/admin/settings");
+  await expect(page.getByRole("table").first()).toContainText("database.path");
+  await page.getByText("Settings that have their default").click();
+  await checkPage(page, "admin-settings");
+});
