@@ -69,7 +69,7 @@ var describedFields = map[string]func(reflect.Value) string{
 
 // maskedURL shows which server a webhook is at. Its path and its query are often a secret.
 func maskedURL(v reflect.Value) string {
-	u, ok := v.Interface().(*url.URL)
+	u, ok := reflect.TypeAssert[*url.URL](v)
 	if !ok || u == nil {
 		return ""
 	}
@@ -90,7 +90,7 @@ func appendSettings(all *[]Setting, key string, v, byDefault reflect.Value) {
 		add(all, key, format, v, byDefault)
 		return
 	}
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // all other kinds are scalars
 	case reflect.Pointer: // an optional section
 		if !v.IsNil() {
 			appendSettings(all, key, v.Elem(), sectionDefault(v.Type().Elem()))
@@ -122,7 +122,7 @@ func appendSettings(all *[]Setting, key string, v, byDefault reflect.Value) {
 }
 
 func scalarText(v reflect.Value) string {
-	if d, ok := v.Interface().(time.Duration); ok {
+	if d, ok := reflect.TypeAssert[time.Duration](v); ok {
 		return d.String()
 	}
 	return fmt.Sprint(v.Interface())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -153,8 +154,8 @@ func newChartData(report history.Report, selected history.Series) chartData {
 	requests := []chartLine{{"all", selected.Requests}}
 	tokens := []chartLine{{"all", selected.Tokens}}
 	queue := []chartLine{{"waiting", report.Waiting}, {"running", report.Running}}
-	switch {
-	case selected.Model == "":
+	switch selected.Model {
+	case "":
 		for _, s := range report.Series {
 			if s.Model != "" && s.Backend == "" && len(requests) < maxSeries {
 				requests = append(requests, chartLine{s.Model, s.Requests})
@@ -219,12 +220,22 @@ func newLatestFigures(report history.Report, name string) latestFigures {
 	f := latestFigures{
 		Requests: formatRate(s.Requests[lastWhole]), Tokens: formatRate(s.Tokens[lastWhole]),
 		P50: formatSeconds(s.FirstToken[lastWhole]), P95: formatSeconds(s.FirstToken5[lastWhole]),
-		Waiting: formatRate(report.Waiting[report.Points-1]), Running: formatRate(report.Running[report.Points-1]),
+		Waiting: formatRate(lastKnown(report.Waiting)), Running: formatRate(lastKnown(report.Running)),
 	}
 	if s.Total.Requests > 0 {
 		f.Failed = formatShare(s.Total.Failed, s.Total.Requests)
 	}
 	return f
+}
+
+// lastKnown returns the last value that is known, or nil.
+func lastKnown(values []*float64) *float64 {
+	for _, v := range slices.Backward(values) {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
 }
 
 func overviewRows(report history.Report) []overviewRow {

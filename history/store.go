@@ -66,7 +66,7 @@ func (o *hour) stored() storedHour {
 		one := storedCodes{Model: k.model, Code: k.code}
 		for step, n := range counts {
 			if n > 0 {
-				one.Counts = append(one.Counts, [2]uint32{uint32(step), n}) //nolint:gosec // below stepsPerHour
+				one.Counts = append(one.Counts, [2]uint32{uint32(step), n})
 			}
 		}
 		s.Codes = append(s.Codes, one)
@@ -85,7 +85,7 @@ func (p *point) stored(step int) storedPoint {
 	}
 	for bucket, n := range p.firstToken {
 		if n > 0 {
-			s.FirstToken = append(s.FirstToken, [2]uint16{uint16(bucket), n}) //nolint:gosec // below buckets
+			s.FirstToken = append(s.FirstToken, [2]uint16{uint16(bucket), n})
 		}
 	}
 	return s

@@ -70,9 +70,9 @@ func (*session) Logout() error                                 { return nil }
 func (s *session) Data(r io.Reader) error {
 	data, err := io.ReadAll(r)
 	s.message.data = string(data)
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
-	s.server.messages = append(s.server.messages, s.message)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.messages = append(s.messages, s.message)
 	return err
 }
 

@@ -8,6 +8,7 @@ const updated = document.getElementById("overview-updated");
 const plots = new Map(); // by the id of the chart
 let timer;
 let running; // the AbortController of a refresh in progress
+let shown; // the figures that are drawn
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -48,6 +49,7 @@ function options(chart, width) {
 
 /** draw creates the charts, or updates those whose lines have stayed the same. */
 function draw(data) {
+  shown = data;
   for (const chart of data.charts) {
     const box = document.getElementById(`plot-${chart.id}`);
     const names = chart.series.map((s) => s.name).join("\n");
@@ -114,7 +116,11 @@ const resize = new ResizeObserver(() => {
     if (width > 0 && width !== plot.width) plot.setSize({ width, height: chartHeight });
   }
 });
-const redraw = () => { for (const { plot } of plots.values()) plot.redraw(false, true); };
+const redraw = () => { // the colors of a legend are those of the theme in which it was made
+  for (const { plot } of plots.values()) plot.destroy();
+  plots.clear();
+  draw(shown);
+};
 new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
