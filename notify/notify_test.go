@@ -144,6 +144,7 @@ func TestFailedAttemptsAreRetriedAFewTimes(t *testing.T) {
 				defer n.Close()
 				n.Notify(notify.Notice{Kind: "breaker_opened", Subject: "m/b"})
 				time.Sleep(time.Minute) // of the bubble's clock
+				synctest.Wait()
 				if made != c.attempts {
 					t.Errorf("got %d attempts, want %d", made, c.attempts)
 				}
@@ -171,6 +172,7 @@ func TestWebhookThatHangsBlocksNothing(t *testing.T) {
 			t.Errorf("while the webhook hangs: got mails %q, want two", mails.sent)
 		}
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		n.Close()
 		if got := testutil.ToFloat64(counter(t, registry, "webhook", "failed")); got != 1 {
 			t.Errorf("got %v failed notifications, want 1", got)
@@ -212,6 +214,7 @@ func TestRepetitionsAndFloodsAreNotSent(t *testing.T) {
 			t.Errorf("five notices about the same: got %d sent, want 1", sent)
 		}
 		time.Sleep(11 * time.Minute)
+		synctest.Wait()
 		n.Notify(notify.Notice{Kind: "breaker_opened", Subject: "m/b"})
 		synctest.Wait()
 		if sent != 2 {
@@ -237,6 +240,7 @@ func TestMailIsRetriedForThoseWhoDoNotHaveIt(t *testing.T) {
 		defer n.Close()
 		n.Notify(notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Subject: "disk"})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		want := []string{"b@example.org Basegate: the disk is nearly full", "a@example.org Basegate: the disk is nearly full"}
 		if fmt.Sprint(mails.sent) != fmt.Sprint(want) {
 			t.Errorf("got mails %q, want %q", mails.sent, want)
@@ -253,6 +257,7 @@ func TestAddressOfTheWebhookIsNotLogged(t *testing.T) {
 		defer n.Close()
 		n.Notify(notify.Notice{Kind: "disk_low", Subject: "disk"})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if logs.Len() != 1 {
 			t.Fatalf("got %d log entries, want one about the failure", logs.Len())
 		}
