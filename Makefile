@@ -1,8 +1,11 @@
-# make help lists the targets. Nothing here installs anything but golangci-lint into bin/, by the Go toolchain.
+# make help lists the targets. Nothing here installs anything but golangci-lint and Litestream into bin/, by the Go
+# toolchain.
 SHELL       := bash
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
+LITESTREAM  := bin/litestream
+LITESTREAM_VERSION := v0.5.18
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
@@ -20,7 +23,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults hostile memory real pages alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk browser bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -99,6 +102,12 @@ real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older
 pages: tools ## the CPU time of each page of the console with a million requests; fails above 100 ms
 	BASEGATE_PAGES=1000000 go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 30m ./e2e
 
+litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 -tags e2e -run TestLitestream -v -timeout 10m ./e2e
+
+$(LITESTREAM):
+	GOBIN=$(CURDIR)/bin go install github.com/benbjohnson/litestream/cmd/litestream@$(LITESTREAM_VERSION)
+
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
 	promtool check config deploy/prometheus/prometheus.yaml
@@ -111,7 +120,7 @@ sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
 	cd tools/sbom && go build -o ../../bin/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	bin/cyclonedx-gomod app -json -licenses -std -output bin/basegate.cdx.json .
 
-image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose for vllm-compose.yml
+image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose with Docker Compose
 	docker build -q --target compose -t basegate:compose .
 	docker build -q --target gateway -t basegate:latest .
 	@docker image inspect -f '{{index .RepoTags 0}}: {{.Size}} bytes' basegate:latest basegate:compose

@@ -29,7 +29,11 @@ func (o Outcome) Err(model string, attempts int) error {
 	case o.Class == ClientError:
 		return apierr.UpstreamRefused(o.Message, o.Param, o.Status)
 	case row.code == apierr.Overloaded:
-		return apierr.Overload(fmt.Sprintf(row.advice, model), overloadedRetry, o.logError())
+		shortage := apierr.NoBackends
+		if o.Class == LocalFault {
+			shortage = apierr.NoConnections
+		}
+		return apierr.Overload(shortage, fmt.Sprintf(row.advice, model), overloadedRetry, o.logError())
 	case row.code == apierr.UpstreamUnreachable:
 		return apierr.Unreachable(fmt.Sprintf(row.advice, model), attempts, o.logError())
 	default:

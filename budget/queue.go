@@ -10,8 +10,9 @@ import (
 // Requester is the request for which Reserve is called. Reserve calls each method at most once, on the goroutine of its
 // caller, and does not hold the ledger's lock meanwhile.
 type Requester interface {
-	// CountPrompt returns the exact number of tokens of all prompts. Reserve calls it if Demand.Exact is false and the
-	// bound in Demand.PromptTokens is too large to admit the request at once and in full. Reserve returns its error.
+	// CountPrompt returns the number of tokens of all prompts by which the request is decided: the exact one, or the bound
+	// if nothing can count them. Reserve calls it if Demand.Exact is false and the bound in Demand.PromptTokens is too
+	// large to admit the request at once and in full. Reserve returns its error.
 	CountPrompt(ctx context.Context) (tokens int64, err error)
 
 	// ReserveMemory accounts for the memory that the request holds while it waits. Reserve calls it if the request has
@@ -35,7 +36,7 @@ type waiter struct {
 // than demanded. The error is *Exceeded if the tokens already used leave no room for the request.
 //
 // If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once and
-// evaluates the exact demand, so that no refusal, lower max_tokens or wait rests on the bound. If requester is nil, the
+// evaluates the demand with that count, so that no refusal, lower max_tokens or wait rests on the bound alone. If requester is nil, the
 // bound is used as if it were the exact count, and the memory held during a wait is not accounted for.
 //
 // Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are

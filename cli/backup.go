@@ -1,30 +1,127 @@
 package cli
 
 import (
-	"context"
+	"cmp"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"basegate/database"
 )
 
+// standardStream is the FILE that means stdout or stdin.
+const standardStream = "-"
+
 func newBackup() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Copy the database to a new file, also while the gateway runs",
-		Long: "Copy a consistent snapshot of the database to a file that does not exist yet. The gateway may keep\n" +
-			"running. To restore the copy, stop the gateway, put the copy in place of database.path, and remove the\n" +
-			"-wal and -shm files beside it.",
+		Long: "Copy a consistent snapshot of the database to a file that does not exist yet, or to stdout if FILE is -, and\n" +
+			"check the copy. The gateway may keep running, and the database is not migrated. For stdout, the copy takes\n" +
+			"space in $TMPDIR, or beside the database. basegate restore FILE puts the copy back.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				if err := db.Backup(ctx, args[0]); err != nil {
-					return fmt.Errorf("back up database: %w", err)
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "the database is copied to %s\n", args[0])
-				return nil
-			})
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			path, to := cfg.Database.Path, args[0]
+			var contents database.Contents
+			if to == standardStream {
+				to = "stdout"
+				contents, err = database.BackupTo(cmd.Context(), path, cmp.Or(os.Getenv("TMPDIR"), filepath.Dir(path)), cmd.OutOrStdout())
+			} else {
+				contents, err = database.Backup(cmd.Context(), path, to)
+			}
+			if err != nil {
+				return fmt.Errorf("back up database: %w", err)
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "the database is copied to %s: %s\n", to, describeContents(contents))
+			fmt.Fprintln(cmd.ErrOrStderr(), "the copy is checked and on disk; to go back to it, stop the gateway and run: basegate restore FILE")
+			return nil
 		}),
 	}
+}
+
+func newRestore() *cobra.Command {
+	return &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Put a backup in the place of the database, which is kept; the gateway must be stopped",
+		Long: "Check a backup, and put a copy of it in the place of the database: FILE, or stdin if FILE is -. The gateway must\n" +
+			"be stopped. The database that is replaced is kept beside the new one. If the backup is damaged, is not a\n" +
+			"database of basegate, or was made by a newer version, nothing changes. An older backup is migrated by the next\n" +
+			"start of the gateway, or by the next command.",
+		Args: cobra.ExactArgs(1),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			path, from := cfg.Database.Path, args[0]
+			var restored database.Restored
+			if from == standardStream {
+				from = "stdin"
+				restored, err = database.RestoreFrom(cmd.Context(), path, cmd.InOrStdin())
+			} else {
+				restored, err = database.Restore(cmd.Context(), path, from)
+			}
+			if err != nil {
+				return fmt.Errorf("restore %s: %w", from, err)
+			}
+			printRestored(cmd, path, from, restored)
+			return nil
+		}),
+	}
+}
+
+// printRestored says what was done and what the operator does next.
+func printRestored(cmd *cobra.Command, path, from string, r database.Restored) {
+	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
+	say("the backup %s is restored to %s: %s", from, path, describeContents(r.Contents))
+	if r.Previous == "" {
+		say("there was no database before")
+	} else {
+		say("the previous database is kept: %s", r.Previous)
+	}
+	if r.SchemaVersion < r.Newest {
+		say("the next start migrates it from schema version %d to %d", r.SchemaVersion, r.Newest)
+	}
+	say("next: start the gateway, and run: basegate check")
+	say("what happened after the backup is not in it. Keys that were revoked or paused since then work again, keys that were")
+	say("created since then do not, and budgets do not count what was used since then: see basegate key list")
+}
+
+// describeContents describes a database in a line without its end.
+func describeContents(c database.Contents) string {
+	parts := []string{
+		formatBytes(c.Bytes), fmt.Sprintf("schema version %d", c.SchemaVersion),
+		count(c.Accounts, "account"), count(c.Keys, "key"), count(c.Requests, "request"),
+	}
+	if !c.Latest.IsZero() {
+		parts = append(parts, "the latest of "+c.Latest.Format(time.DateTime)+" UTC")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func count(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// formatBytes formats a size in the largest unit that leaves at least one.
+func formatBytes(n int64) string {
+	value, unit := float64(n)/1024, "KiB"
+	for _, larger := range []string{"MiB", "GiB"} {
+		if value < 1024 {
+			break
+		}
+		value, unit = value/1024, larger
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/config"
@@ -44,14 +42,19 @@ func newCheck() *cobra.Command {
 		Short: "Check the configuration, the database and every backend",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			if live {
+				return checkHealth(cmd)
+			}
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			if live {
-				return checkHealth(cmd, cfg)
-			}
 			findings := checkConfig(cfg)
+			if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
+				findings = append(findings, finding{"docker", checkWarning, socket + ": " + dockerSocketWarning})
+			}
+			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
+			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
@@ -125,10 +128,13 @@ func checkModel(ctx context.Context, m *fleet.Model) []finding {
 			continue
 		case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
 			detail := fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))
+			if b.Mismatch() != "" {
+				detail += "; start it with the configured model, and with --served-model-name " + m.Checkpoint()
+			}
 			findings = append(findings, finding{part, checkFailed, detail})
 			continue
 		}
-		findings = append(findings, checkServed(ctx, part, m, b))
+		findings = append(findings, checkServed(part, m, b)...)
 		findings = append(findings, checkVersion(part, b)...)
 		findings = append(findings, checkTokenize(ctx, part, b)...)
 	}
@@ -146,31 +152,26 @@ func checkLaunch(part string, b *fleet.Backend) []finding {
 	return findings
 }
 
-// checkServed checks that the backend serves the checkpoint with the configured context.
-func checkServed(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend) finding {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	response, err := b.Get(ctx, "/v1/models")
-	if err != nil {
-		return finding{part, checkFailed, err.Error()}
+// checkServed checks that the backend, which the last probe found ready, serves the checkpoint with the configured context.
+func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
+	length := b.MaxModelLen()
+	if length > 0 && length < m.MaxModelLen() {
+		return []finding{{part, checkFailed, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
+			"vLLM lowers max_tokens of longer requests without saying so, or fails", m.Checkpoint(), length, m.MaxModelLen())}}
 	}
-	if response.Status != http.StatusOK {
-		return finding{part, checkFailed, fmt.Sprintf("/v1/models answered %d; is api_key right?", response.Status)}
+	text := "context not reported"
+	if length > 0 {
+		text = fmt.Sprintf("context %d tokens", length)
 	}
-	var served []string
-	for _, entry := range gjson.GetBytes(response.Body, "data.#.id").Array() {
-		served = append(served, entry.Str)
-		if entry.Str == m.Checkpoint() {
-			if length := b.MaxModelLen(); length > 0 && length < m.MaxModelLen() {
-				return finding{part, checkFailed, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
-					"vLLM lowers max_tokens of longer requests without saying so, or fails", m.Checkpoint(), length, m.MaxModelLen())}
-			}
-			return finding{part, checkOK, fmt.Sprintf("serves %s, context %d tokens, vLLM %s",
-				m.Checkpoint(), b.MaxModelLen(), dash(b.Version()))}
-		}
+	findings := []finding{{part, checkOK, fmt.Sprintf("serves %s, %s, vLLM %s", m.Checkpoint(), text, dash(b.Version()))}}
+	if m.MaxModelLen() == 0 {
+		const detail = "does not report its context, and max_model_len is not set, so vLLM alone refuses requests that are too long"
+		findings = append(findings, finding{part, checkWarning, detail})
 	}
-	return finding{part, checkFailed, fmt.Sprintf("serves %s and not %s; start it with --served-model-name %s",
-		strings.Join(served, ", "), m.Checkpoint(), m.Checkpoint())}
+	if difference := b.Mismatch(); difference != "" {
+		findings = append(findings, finding{part, checkWarning, difference})
+	}
+	return findings
 }
 
 // versionWarning warns of a default of some versions of vLLM.
@@ -206,10 +207,13 @@ func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	_, err := b.CountTokens(ctx, "a", true)
-	if err != nil {
-		detail := "/tokenize does not answer, so prompts cannot be counted: " + err.Error()
-		return []finding{{part, checkFailed, detail}}
+	switch _, err := b.CountTokens(ctx, "a", true); {
+	case err == nil:
+		return nil
+	case errors.Is(err, fleet.ErrNoTokenizer):
+		return []finding{{part, checkFailed, err.Error() +
+			"; so the bytes of a prompt decide whether it fits, and prompts are refused that would fit"}}
+	default:
+		return []finding{{part, checkFailed, "/tokenize does not answer, so prompts cannot be counted: " + err.Error()}}
 	}
-	return nil
 }

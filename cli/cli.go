@@ -4,10 +4,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,10 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
+
+// configVariable is the environment variable that sets the default of --config, so that commands in a container need no
+// flag.
+const configVariable = "BASEGATE_CONFIG"
 
 // Run runs the command in args and returns the exit code: 0, 1 if it failed, or 2 if its arguments are wrong.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -58,10 +64,11 @@ func newRoot() *cobra.Command {
 		RunE:          requireSubcommand,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
-	root.PersistentFlags().String("config", "config.yaml", "the configuration's file")
+	root.PersistentFlags().String("config", cmp.Or(os.Getenv(configVariable), "config.yaml"),
+		"the configuration's file; "+configVariable+" sets the default")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newDatabase(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBackup(), newRestore(), newDatabase(), newVersion(),
 	)
 	return root
 }
@@ -117,17 +124,49 @@ func withStore(cmd *cobra.Command, operation func(context.Context, *identity.Sto
 // commandLockWait is how long a command waits for another process to release the database.
 const commandLockWait = 5 * time.Second
 
-// withDatabase opens the configured database for one operation. A gateway may be running on it.
+// withDatabase opens the configured database for one operation. A gateway may be running on it. Mistakes elsewhere in the
+// configuration do not matter: a leaked key can be paused while somebody edits the file.
 func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.DB) error) (err error) {
-	cfg, err := loadConfig(cmd)
+	path, err := databasePath(cmd)
 	if err != nil {
 		return err
 	}
-	settings := database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}
-	db, err := database.Open(cmd.Context(), settings, zap.NewNop())
+	db, err := database.Open(cmd.Context(), database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return operation(cmd.Context(), db)
+}
+
+// databasePath returns the path of the configured database. If the configuration has mistakes, it says so on stderr, and
+// the database must exist: a command on a new one would only seem to succeed.
+func databasePath(cmd *cobra.Command) (string, error) {
+	cfg, err := loadPartialConfig(cmd)
+	if err != nil {
+		return "", err
+	}
+	db, err := cfg.Database()
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	mistakes := cfg.Mistakes()
+	if mistakes == nil {
+		return db.Path, nil
+	}
+	if _, err := os.Stat(db.Path); err != nil {
+		return "", fmt.Errorf("read configuration: %w", errors.Join(mistakes, err))
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "basegate: the configuration has mistakes, which basegate check lists; "+
+		"this command uses only its database, %s\n", db.Path)
+	return db.Path, nil
+}
+
+// loadPartialConfig reads the file of --config, which may have mistakes.
+func loadPartialConfig(cmd *cobra.Command) (*config.Partial, error) {
+	path, err := cmd.Flags().GetString("config")
+	if err != nil {
+		return nil, fmt.Errorf("read flag: %w", err)
+	}
+	return config.LoadPartial(path) //nolint:wrapcheck // the error names the operation
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/usage"
 )
@@ -42,11 +41,11 @@ func newDatabaseCheck() *cobra.Command {
 			if !repair {
 				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return checkRollups(ctx, cmd, db) })
 			}
-			cfg, err := loadConfig(cmd)
+			path, err := databasePath(cmd)
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg, func() error {
+			return withLock(cmd.Context(), path, func() error {
 				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return repairRollups(ctx, cmd, db) })
 			})
 		}),
@@ -56,8 +55,8 @@ func newDatabaseCheck() *cobra.Command {
 }
 
 // withLock runs an operation that no gateway may interfere with.
-func withLock(ctx context.Context, cfg *config.Config, operation func() error) (err error) {
-	lock, err := database.Acquire(ctx, cfg.Database.Path, "repairs the database")
+func withLock(ctx context.Context, path string, operation func() error) (err error) {
+	lock, err := database.Acquire(ctx, path, "repairs the database")
 	if err != nil {
 		return fmt.Errorf("lock database: %w", err)
 	}

@@ -95,7 +95,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
 }
 
 // startMocks starts a mock vLLM for each model, slow enough to watch a stream.

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"basegate/config"
+	"basegate/database"
 )
 
 // healthTimeout limits the request of check --live, below the 5 s timeout of the image's health check.
@@ -19,10 +21,15 @@ const healthTimeout = 4 * time.Second
 
 var errPortZero = errors.New("server.listen has port 0, so the gateway's port is not known")
 
-// checkHealth requests /healthz from the running gateway, at the configured address. It is the health check of
-// containers that have no shell and no curl. It opens no database and queries no backend.
-func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
-	url, err := localURL(cfg)
+// checkHealth requests /healthz from the running gateway. It is the health check of containers that have no shell and no
+// curl. It opens no database, queries no backend and does not validate the configuration: a mistake in the file says
+// nothing about the gateway that runs.
+func checkHealth(cmd *cobra.Command) error {
+	cfg, err := loadPartialConfig(cmd)
+	if err != nil {
+		return err
+	}
+	url, err := runningURL(cfg)
 	if err != nil {
 		return err
 	}
@@ -50,9 +57,39 @@ func checkHealth(cmd *cobra.Command, cfg *config.Config) error {
 	return err
 }
 
-// localURL returns the gateway's URL on this machine. If the gateway listens on every address, it is on localhost.
-func localURL(cfg *config.Config) (string, error) {
-	host, port, err := net.SplitHostPort(cfg.Server.Listen)
+// runningURL returns the URL of the gateway that runs on this machine: at the address that it has noted beside its
+// database, or else at the configured one.
+func runningURL(cfg *config.Partial) (string, error) {
+	if db, err := cfg.Database(); err == nil {
+		if url, found := holderURL(db.Path); found {
+			return url, nil
+		}
+	}
+	listen, secure, err := cfg.Listen()
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	return localURL(listen, secure)
+}
+
+// holderURL returns the URL of the gateway that holds the lock of a database, if it runs on this machine. In a container
+// that is the container itself.
+func holderURL(path string) (string, bool) {
+	holder, held, err := database.FindHolder(path)
+	if err != nil || !held || holder.Address == "" {
+		return "", false
+	}
+	if host, err := os.Hostname(); err != nil || host != holder.Host {
+		return "", false
+	}
+	url, err := localURL(holder.Address, holder.TLS)
+	return url, err == nil
+}
+
+// localURL returns the URL on this machine of a server that listens on an address. If it listens on every address, it is
+// on localhost.
+func localURL(listen string, secure bool) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return "", fmt.Errorf("parse server.listen: %w", err)
 	}
@@ -63,7 +100,7 @@ func localURL(cfg *config.Config) (string, error) {
 		host = "localhost"
 	}
 	scheme := "http"
-	if cfg.Server.TLS.Cert != "" {
+	if secure {
 		scheme = "https"
 	}
 	return scheme + "://" + net.JoinHostPort(host, port), nil

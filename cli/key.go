@@ -71,12 +71,14 @@ func newKeySet() *cobra.Command {
 		Long:  short + ".\n" + keyHelp + "\n" + keySetHelp + "\n" + setHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			if err := flags.resolve(cfg); err != nil {
-				return err
+			if cmd.Flags().Changed("models") {
+				cfg, err := loadConfig(cmd)
+				if err != nil {
+					return err
+				}
+				if err := flags.resolve(cfg); err != nil {
+					return err
+				}
 			}
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
 				key, err := store.Keys.Set(ctx, args[0], flags.apply)

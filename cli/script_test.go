@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
-// URL of a mock vLLM that serves org/Model-8B.
+// URL of a mock vLLM that serves org/Model-8B, and $MOCK_WITHOUT_TOKENIZER that of another without /tokenize.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -38,12 +38,20 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Cmds:                scriptCommands,
 		Setup: func(env *testscript.Env) error {
-			mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
-			if err != nil {
-				return err
+			for name, faults := range map[string][]mockvllm.Fault{
+				"MOCK":                   nil,
+				"MOCK_WITHOUT_TOKENIZER": {{Kind: "error", Path: "/tokenize", Status: 404, Body: `{"detail":"Not Found"}`, Times: -1}},
+			} {
+				mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
+				if err != nil {
+					return err
+				}
+				env.Defer(func() { mock.Close() })
+				for _, f := range faults {
+					mock.InjectFault(f)
+				}
+				env.Setenv(name, mock.URL())
 			}
-			env.Defer(func() { mock.Close() })
-			env.Setenv("MOCK", mock.URL())
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector sleeps for a second at each exit otherwise
 			return nil
 		},

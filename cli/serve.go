@@ -51,10 +51,13 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	for _, w := range cfg.Warnings {
 		log.Warn("configuration", zap.String("at", w.Error()))
 	}
+	if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
+		log.Warn(dockerSocketWarning, zap.String("socket", socket))
+	}
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, log)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
 }
 
 // ballastSize is the size of a GC ballast, in bytes: an allocation that is never touched, and so takes no memory, but
@@ -76,7 +79,7 @@ func catchSignals() (signals <-chan os.Signal, stop func()) {
 
 // serveUntilSignal reloads the configuration on each SIGHUP, and returns after another signal or a failure has
 // stopped the gateway.
-func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal, log *zap.Logger) error {
+func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal) error {
 	for {
 		select {
 		case err := <-g.Failed():
@@ -87,7 +90,7 @@ func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duratio
 			}
 			cfg, err := loadConfig(cmd)
 			if err != nil {
-				log.Error("reload refused, the old configuration stays", zap.Error(err))
+				g.ReloadRefused(err)
 				continue
 			}
 			drain = cfg.Server.DrainTimeout

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -86,7 +87,7 @@ func newVerify() *cobra.Command {
 			return verify(cmd, f, args[0])
 		}),
 	}
-	cmd.Flags().Var(&f.budget, "budget", "the most tokens to use, direct requests included")
+	cmd.Flags().Var(&f.budget, "budget", "the most tokens to use, such as 100k, direct requests included")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "as JSON")
 	cmd.Flags().BoolVar(&f.asMarkdown, "markdown", false, "as Markdown")
 	cmd.Flags().StringVar(&f.gatewayURL, "gateway", "", "the gateway's `URL`, without /v1 (default: server.listen on this machine)")
@@ -128,10 +129,10 @@ func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Set
 	budget, _ := f.budget.limit.Tokens()
 	s := parity.Settings{Model: model, Budget: budget, Version: versionText()}
 	for _, m := range cfg.Models {
-		if m.ID != model {
+		if m.ID != model && !slices.Contains(m.Aliases, model) {
 			continue
 		}
-		s.Checkpoint = m.Checkpoint
+		s.Model, s.Checkpoint, s.MaxScored = m.ID, m.Checkpoint, m.MaxScoredPromptTokens
 		for _, b := range m.Backends {
 			s.Backends = append(s.Backends, parity.Endpoint{Name: b.Name, URL: b.URL.String(), Key: b.APIKey.Reveal()})
 		}
@@ -146,7 +147,7 @@ func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Set
 	if s.Gateway.URL != "" {
 		return s, nil
 	}
-	local, err := localURL(cfg)
+	local, err := localURL(cfg.Server.Listen, cfg.Server.TLS.Cert != "")
 	if errors.Is(err, errPortZero) {
 		local, err = cfg.Server.PublicURL.String(), nil
 	}

@@ -1,7 +1,11 @@
 package config_test
 
 import (
+	"io/fs"
+	"maps"
 	"os"
+	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,7 +61,15 @@ func (s service) gpus() int {
 
 func loadCompose(t *testing.T) (services map[string]service, text string) {
 	t.Helper()
-	raw, err := os.ReadFile("../vllm-compose.yml")
+	return loadComposeFile(t, "../vllm-compose.yml")
+}
+
+// socketFolder has the override of vllm-compose.yml that gives the gateway Docker's socket, and its configuration.
+const socketFolder = "../deploy/docker-socket/"
+
+func loadComposeFile(t *testing.T, path string) (services map[string]service, text string) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +80,13 @@ func loadCompose(t *testing.T) (services map[string]service, text string) {
 	return file.Services, string(raw)
 }
 
-func loadComposeConfig(t *testing.T) *config.Config {
+func loadComposeConfig(t *testing.T, path string) *config.Config {
 	t.Helper()
-	text, err := os.ReadFile("../compose-config.yaml")
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Parse("compose-config.yaml", text, func(string) (string, bool) { return "secret", true })
+	cfg, err := config.Parse(path, text, func(string) (string, bool) { return "secret", true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +99,7 @@ func loadComposeConfig(t *testing.T) *config.Config {
 // The names of model, backend and service must match; a typo in one of them would show only on a machine with GPUs.
 func TestComposeFileMatchesItsConfiguration(t *testing.T) {
 	services, _ := loadCompose(t)
-	cfg := loadComposeConfig(t)
+	cfg := loadComposeConfig(t, socketFolder+"config.yaml")
 	gpus := map[string]int{}
 	for _, m := range cfg.Models {
 		b := m.Backends[0]
@@ -113,6 +125,79 @@ func TestComposeFileMatchesItsConfiguration(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"llama-8b": 1, "llama-405b": 8, "trinity-base": 8, "qwen-cpu": 0}, gpus); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+}
+
+// The two configurations differ by the launch commands only: without the socket, they would fail.
+func TestComposeConfigurationsDifferByLaunchOnly(t *testing.T) {
+	without, with := loadComposeConfig(t, "../compose-config.yaml"), loadComposeConfig(t, socketFolder+"config.yaml")
+	for i, m := range without.Models {
+		if m.Backends[0].Launch != nil {
+			t.Errorf("%s: compose-config.yaml has a launch", m.ID)
+		}
+		with.Models[i].Backends[0].Launch = nil
+	}
+	if !reflect.DeepEqual(without, with) {
+		t.Error("the configurations with and without the socket differ in more than launch")
+	}
+}
+
+// Only the override gives the gateway the socket.
+func TestOnlyTheOverrideMountsTheDockerSocket(t *testing.T) {
+	const socket = "docker.sock"
+	services, _ := loadCompose(t)
+	override, _ := loadComposeFile(t, socketFolder+"compose.yml")
+	for name, s := range services {
+		if strings.Contains(strings.Join(s.Volumes, " "), socket) {
+			t.Errorf("%s has the socket", name)
+		}
+	}
+	if image := services["gateway"].Image; image != "basegate:latest" {
+		t.Errorf("the gateway without the socket is %s, want the image without Compose", image)
+	}
+	if g := override["gateway"]; !strings.Contains(strings.Join(g.Volumes, " "), socket) || len(override) != 1 {
+		t.Errorf("the override is of %d services, the gateway with the volumes %v; want the gateway and the socket", len(override), g.Volumes)
+	}
+}
+
+// An option -f replaces COMPOSE_FILE, and so the files that the gateway's own Compose uses. Nothing recommends one, and
+// the example of .env names files that exist.
+func TestNoDocumentUsesComposeWithFiles(t *testing.T) {
+	root := os.DirFS("..")
+	withFile := regexp.MustCompile(`docker[ -]compose[^\n]* (-f|--file)[ =]|docker(, compose|-compose), -f`)
+	read := 0
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if name := d.Name(); path != "." && (name[0] == '.' || name == "bin" || name == "node_modules" || name == "testdata") {
+				return fs.SkipDir
+			}
+			return err
+		}
+		if !slices.Contains([]string{".md", ".yml", ".yaml", ".service"}, filepath.Ext(path)) {
+			return nil
+		}
+		read++
+		text, err := fs.ReadFile(root, path)
+		if found := withFile.Find(text); found != nil {
+			t.Errorf("%s: %s", path, found)
+		}
+		return err
+	})
+	if err != nil || read < 30 {
+		t.Errorf("read %d files (error %v), want at least 30", read, err)
+	}
+	example, err := os.ReadFile("../.env.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^#?COMPOSE_FILE=(.*)$`).FindAllStringSubmatch(string(example), -1)
+	if len(lines) != 2 || lines[0][0] != "COMPOSE_FILE=vllm-compose.yml" || lines[1][0][0] != '#' {
+		t.Fatalf("got %q, want the main file, and a comment with the override", lines)
+	}
+	for file := range strings.SplitSeq(lines[1][1], ":") {
+		if _, err := fs.Stat(root, file); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -173,7 +258,9 @@ func TestComposeNodesOfAModelHaveTheSameFlags(t *testing.T) {
 // missing, the service would differ and Compose would recreate its container.
 func TestComposePassesEveryModelVariableToTheGateway(t *testing.T) {
 	services, text := loadCompose(t)
-	gateway := services["gateway"].Environment
+	override, _ := loadComposeFile(t, socketFolder+"compose.yml")
+	gateway := override["gateway"].Environment
+	maps.Copy(gateway, services["gateway"].Environment)
 	models := text[strings.Index(text, "\n  llama-8b:"):strings.Index(text, "\n  prometheus:")]
 	head := text[:strings.Index(text, "\nservices:")]
 	used := regexp.MustCompile(`\$\{([A-Z0-9_]+)`).FindAllStringSubmatch(head+models, -1)
@@ -212,7 +299,7 @@ func TestPrometheusScrapesEveryComposeBackend(t *testing.T) {
 			got[group.Targets[0]] = group.Labels["model"]
 		}
 	}
-	for _, m := range loadComposeConfig(t).Models {
+	for _, m := range loadComposeConfig(t, "../compose-config.yaml").Models {
 		want[m.Backends[0].URL.Host] = m.ID
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

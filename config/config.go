@@ -29,6 +29,9 @@ type Config struct {
 	Notifications Notifications
 	Models        []Model // at least one, in the order of the file
 
+	// HoldsSecrets says that a secret is written in the file itself and does not come from a variable.
+	HoldsSecrets bool
+
 	// Warnings lists what is valid but probably unintended, such as a variable that is not set.
 	Warnings []Diagnostic
 }
@@ -113,6 +116,7 @@ type Model struct {
 	ID                    string   // the name that clients use
 	Aliases               []string // further names that clients may use
 	Checkpoint            string   // the name that vLLM serves it under
+	Root                  string   // the model that vLLM has loaded, as it reports it; empty: not compared strictly
 	Precision             string   // a label for clients; may be empty
 	MaxModelLen           int64    // tokens; 0: as reported by the backend
 	MaxLogprobs           int
@@ -193,6 +197,14 @@ const maxFileBytes = 1 << 20
 // Load reads and parses the file at path. ${NAME} refers to the process's environment. Diagnostics name the file as
 // path; see Parse for the error.
 func Load(path string) (*Config, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text, os.LookupEnv)
+}
+
+func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -205,7 +217,7 @@ func Load(path string) (*Config, error) {
 	if len(text) > maxFileBytes {
 		return nil, fmt.Errorf("read configuration: %s is over %d bytes", path, maxFileBytes)
 	}
-	return Parse(path, text, os.LookupEnv)
+	return text, nil
 }
 
 // Parse parses and validates a configuration. name is the file name in diagnostics, and env looks up the variables for
@@ -224,5 +236,6 @@ func Parse(name string, text []byte, env func(string) (string, bool)) (*Config, 
 		return nil, &InvalidError{Diagnostics: sortByLine(doc.errs)}
 	}
 	c.Warnings = sortByLine(doc.warnings)
+	c.HoldsSecrets = doc.holdsSecrets
 	return c, nil
 }

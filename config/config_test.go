@@ -257,6 +257,7 @@ func everything(t *testing.T) *config.Config {
 			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
+		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
 			warning(47, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
 			warning(50, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),

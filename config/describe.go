@@ -102,8 +102,8 @@ func appendSettings(all *[]Setting, key string, v, byDefault reflect.Value) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
-			if field.Type == reflect.TypeFor[[]Diagnostic]() {
-				continue // not of the file
+			if field.Type == reflect.TypeFor[[]Diagnostic]() || field.Name == "HoldsSecrets" {
+				continue // no keys of the file
 			}
 			var own reflect.Value
 			if byDefault.IsValid() {

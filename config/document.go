@@ -22,6 +22,8 @@ type document struct {
 	env      func(string) (string, bool)
 	errs     []Diagnostic
 	warnings []Diagnostic
+
+	holdsSecrets bool // a secret was decoded that is not a variable
 }
 
 // value is a node of the document and its path.

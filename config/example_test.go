@@ -55,8 +55,8 @@ models:
         url: http://127.0.0.1:8001
         gpu: H100-80GB
         launch:
-          start: [docker, compose, -f, vllm-compose.yml, up, -d, llama-8b]
-          stop: [docker, compose, -f, vllm-compose.yml, stop, llama-8b]
+          start: [docker, compose, up, -d, llama-8b]
+          stop: [docker, compose, stop, llama-8b]
         sleep: {}
     warm_windows:
       - {days: mon-fri, from: "09:00", to: "18:00", timezone: Europe/Prague}

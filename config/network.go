@@ -118,6 +118,7 @@ func webhook(to **url.URL) decodeFunc {
 			v.errorf("want %s", want)
 			return
 		}
+		v.doc.holdsSecrets = v.doc.holdsSecrets || !s.expanded
 		*to = u
 	}
 }

@@ -91,6 +91,7 @@ func secret(to *Secret) decodeFunc {
 			v.errorf("want printable ASCII without spaces")
 		default:
 			*to = NewSecret(s.text)
+			v.doc.holdsSecrets = v.doc.holdsSecrets || (s.text != "" && !s.expanded)
 		}
 	}
 }

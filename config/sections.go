@@ -131,6 +131,7 @@ func model(m *Model) decodeFunc {
 			required("id", text(&m.ID, checkIdentifier)),
 			key("aliases", list(&m.Aliases, alias)),
 			required("checkpoint", text(&m.Checkpoint, checkName)),
+			key("root", text(&m.Root, checkLabel)),
 			key("precision", text(&m.Precision, checkLabel)),
 			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
 			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),

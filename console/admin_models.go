@@ -9,6 +9,12 @@ import (
 	"basegate/fleet"
 )
 
+// adminModelsView is the data of the administrators' page of the models.
+type adminModelsView struct {
+	Notices []string
+	Models  []adminModel
+}
+
 // adminModel is a model on the administrators' page.
 type adminModel struct {
 	modelRow
@@ -52,15 +58,18 @@ type daySpan struct {
 }
 
 func (c *Console) adminModelsPage(r *request) error {
-	var models []adminModel
+	var view adminModelsView
+	if c.notices != nil {
+		view.Notices = c.notices()
+	}
 	for _, m := range c.fleet.Models() {
 		model := adminModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
 		for _, b := range m.Backends() {
 			model.Backends = append(model.Backends, newAdminBackend(b))
 		}
-		models = append(models, model)
+		view.Models = append(view.Models, model)
 	}
-	return c.render(r, "admin-models", "Models and backends", models)
+	return c.render(r, "admin-models", "Models and backends", view)
 }
 
 func newAdminBackend(b *fleet.Backend) adminBackend {

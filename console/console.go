@@ -42,7 +42,7 @@ type Settings struct {
 	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Mail and Warm.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm and Notices.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -57,7 +57,8 @@ type Deps struct {
 	Transport http.RoundTripper // for the feedback webhook
 	Mail      Mailer            // for invitations; nil if none are mailed
 	Log       *zap.Logger
-	Warm      Warmer // nil if models cannot be started from the console
+	Warm      Warmer          // nil if models cannot be started from the console
+	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
 }
 
@@ -77,6 +78,7 @@ type Console struct {
 	db          *database.DB
 	prompts     *prompts.Store
 	warm        Warmer
+	notices     func() []string
 	completer   Completer
 	tokenTexts  tokenTexts
 	log         *zap.Logger
@@ -95,7 +97,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, completer: d.Completer, log: d.Log,
+		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

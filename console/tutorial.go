@@ -23,14 +23,18 @@ const (
 	exampleModel = "llama-8b"
 )
 
-// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, and for a user
+// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, the limits of the models, and for a user
 // who is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
 func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	vars := docs.Variables{
 		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,
 	}
-	if models := c.fleet.Models(); len(models) > 0 {
-		vars.Model = models[0].ID()
+	for i, m := range c.fleet.Models() {
+		n := m.MaxLogprobs()
+		if i == 0 {
+			vars.Model, vars.MaxLogprobs = m.ID(), [2]int{n, n}
+		}
+		vars.MaxLogprobs = [2]int{min(vars.MaxLogprobs[0], n), max(vars.MaxLogprobs[1], n)}
 	}
 	if !r.signedIn() {
 		return vars, nil
@@ -131,4 +135,14 @@ func (c *Console) llms(r *request) error {
 }
 
 // openAPI serves the OpenAPI description of the API.
-func (*Console) openAPI(r *request) error { return r.sendText("application/json", docs.OpenAPI) }
+func (c *Console) openAPI(r *request) error {
+	vars, err := c.tutorialVariables(r)
+	if err != nil {
+		return err
+	}
+	text, err := docs.OpenAPI(vars)
+	if err != nil {
+		return err
+	}
+	return r.sendText("application/json", text)
+}

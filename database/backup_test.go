@@ -14,7 +14,8 @@ import (
 )
 
 func TestBackupIsAConsistentSnapshot(t *testing.T) {
-	db := openNotes(t, database.Settings{Path: filepath.Join(t.TempDir(), "base.db")})
+	path := filepath.Join(t.TempDir(), "base.db")
+	db := openNotes(t, database.Settings{Path: path})
 	ctx, stop := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
 	writing.Go(func() { // two notes in each transaction, so that a torn snapshot has an odd number
@@ -23,11 +24,15 @@ func TestBackupIsAConsistentSnapshot(t *testing.T) {
 		}
 	})
 	to := filepath.Join(t.TempDir(), "copy.db")
-	must(t, db.Backup(t.Context(), to))
+	contents, err := database.Backup(t.Context(), path, to)
+	must(t, err)
 	stop()
 	writing.Wait()
 	info, err := os.Stat(to)
 	must(t, err)
+	if contents.Bytes != info.Size() || contents.SchemaVersion == 0 {
+		t.Errorf("the backup is described as %+v, want its %d bytes and its schema version", contents, info.Size())
+	}
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode is %v, want 0600", info.Mode().Perm())
 	}
@@ -46,16 +51,17 @@ func TestBackupIsAConsistentSnapshot(t *testing.T) {
 }
 
 func TestBackupDoesNotOverwriteAFile(t *testing.T) {
-	db := openNotes(t, database.Settings{})
+	path := filepath.Join(t.TempDir(), "base.db")
+	openNotes(t, database.Settings{Path: path})
 	to := filepath.Join(t.TempDir(), "there.db")
 	must(t, os.WriteFile(to, []byte("mine"), 0o600))
-	if err := db.Backup(t.Context(), to); !errors.Is(err, database.ErrExists) {
+	if _, err := database.Backup(t.Context(), path, to); !errors.Is(err, database.ErrExists) {
 		t.Errorf("got error %v, want ErrExists", err)
 	}
 	if text, err := os.ReadFile(to); err != nil || string(text) != "mine" {
 		t.Errorf("the existing file holds %q (error %v), want it unchanged", text, err)
 	}
-	if err := db.Backup(t.Context(), filepath.Join(t.TempDir(), "nowhere", "copy.db")); err == nil {
+	if _, err := database.Backup(t.Context(), path, filepath.Join(t.TempDir(), "nowhere", "copy.db")); err == nil {
 		t.Error("a missing target directory is not an error")
 	}
 }

@@ -109,7 +109,7 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	}
 	h, err := openHandles(ctx, path, s, log)
 	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
+		return nil, fmt.Errorf("open database %s: %w", path, explainAccess(path, err))
 	}
 	db := &DB{
 		path: path, settings: s, log: log, reports: newReportQueue(),

@@ -8,7 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +21,7 @@ type Holder struct {
 	Host    string    `json:"host"` // in a container, its id
 	Since   time.Time `json:"since"`
 	Address string    `json:"address,omitempty"` // on which it listens
+	TLS     bool      `json:"tls,omitempty"`     // it serves TLS there
 }
 
 // String describes the holder in a sentence without its end.
@@ -53,6 +54,9 @@ type Lock struct {
 	holder Holder
 }
 
+// lockSuffix follows the name of the database in that of the lock's file.
+const lockSuffix = ".lock"
+
 // Other processes hold the lock for an instant when they look at it.
 const (
 	lockWait  = time.Second
@@ -69,6 +73,9 @@ func Acquire(ctx context.Context, path, purpose string) (*Lock, error) {
 	file, err := os.OpenFile(lockPath, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the operator configures the path
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	if err := chownLike(lockPath, strings.TrimSuffix(lockPath, lockSuffix)); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock database: %w", err), file.Close())
 	}
 	if err := tryLock(ctx, file); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -106,9 +113,9 @@ func tryLock(ctx context.Context, file *os.File) error {
 	}
 }
 
-// SetAddress adds the address on which the process listens to its description.
-func (l *Lock) SetAddress(address string) error {
-	l.holder.Address = address
+// SetAddress adds the address on which the process listens, with or without TLS, to its description.
+func (l *Lock) SetAddress(address string, secure bool) error {
+	l.holder.Address, l.holder.TLS = address, secure
 	return l.describe()
 }
 
@@ -174,14 +181,9 @@ func readHolder(file *os.File) (h Holder) {
 
 // lockPathOf returns the path of the lock's file: beside the database itself if path is a symbolic link to it.
 func lockPathOf(path string) (string, error) {
-	resolved, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) { // the database is about to be created
-		var dir string
-		dir, err = filepath.EvalSymlinks(filepath.Dir(path))
-		resolved = filepath.Join(dir, filepath.Base(path))
-	}
+	resolved, err := resolve(path)
 	if err != nil {
-		return "", fmt.Errorf("find database: %w", err)
+		return "", err
 	}
-	return resolved + ".lock", nil
+	return resolved + lockSuffix, nil
 }

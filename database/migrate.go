@@ -43,28 +43,64 @@ func migrate(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 }
 
 func migrateOnce(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
-	files, err := fs.Sub(migrations, "migrations")
+	provider, err := newProvider(writer)
 	if err != nil {
-		return fmt.Errorf("find migrations: %w", err)
-	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, writer, files,
-		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true),
-		goose.WithAllowOutofOrder(true)) // branches may merge in another order than that of their migrations
-	if err != nil {
-		return fmt.Errorf("read migrations: %w", err)
+		return err
 	}
 	current, newest, err := provider.GetVersions(ctx)
 	if err != nil {
 		return fmt.Errorf("read the database's version: %w", err)
 	}
 	if current > newest {
-		return fmt.Errorf("%w: its version is %d, this program knows up to %d", ErrNewer, current, newest)
+		return newerError(current, newest)
 	}
 	if current > 0 && current < newest {
 		log.Info("the database is being migrated", zap.Int64("from", current), zap.Int64("to", newest))
+	}
+	if pending, err := provider.HasPending(ctx); err != nil || !pending {
+		return err
+	}
+	if err := repairSchema(ctx, writer); err != nil {
+		return fmt.Errorf("repair schema: %w", err)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate database: %w", err)
 	}
 	return nil
+}
+
+// newProvider returns the migrations. Those that a database lacks are applied also if it has later ones: for some
+// commits, main had migrations 8 and 9 without 7, and databases made then are upgraded too.
+func newProvider(writer *sql.DB) (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("find migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, writer, files, goose.WithLogger(goose.NopLogger()),
+		goose.WithDisableGlobalRegistry(true), goose.WithAllowOutofOrder(true))
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	return provider, nil
+}
+
+// newestVersion returns the version of the last migration.
+func newestVersion() (newest int64, err error) {
+	files, err := migrations.ReadDir("migrations")
+	if err != nil {
+		return 0, fmt.Errorf("find migrations: %w", err)
+	}
+	for _, f := range files {
+		version, err := goose.NumericComponent(f.Name())
+		if err != nil {
+			return 0, fmt.Errorf("read version of migration: %w", err)
+		}
+		newest = max(newest, version)
+	}
+	return newest, nil
+}
+
+func newerError(version, newest int64) error {
+	return fmt.Errorf("%w: its schema version is %d, this program knows up to %d; to go back to this program, restore a "+
+		"backup made before the upgrade", ErrNewer, version, newest)
 }

@@ -74,18 +74,6 @@ func TestMigrationFindsWhoHasSetTheLimitsOfKeys(t *testing.T) {
 	}
 }
 
-// A database that has later migrations, but not this one, is of a build from before two branches were merged.
-func TestMissingMigrationIsAppliedAfterLaterOnes(t *testing.T) {
-	path, raw := createDatabaseOfConsole(t)
-	must(t, open(t, path).Close())
-	_, err := raw.Exec(`DROP TABLE key_uses; CREATE INDEX requests_key ON requests (key_id);
-		DELETE FROM goose_db_version WHERE version_id = 6`)
-	must(t, err)
-	must(t, raw.Close())
-	var n int
-	must(t, open(t, path).Read().QueryRow("SELECT count(*) FROM key_uses").Scan(&n))
-}
-
 func TestMigrationKeepsSessions(t *testing.T) {
 	path, raw := createDatabaseOfConsole(t)
 	_, err := raw.Exec(`INSERT INTO passwords (account_id, hash, changed_at) VALUES ('a', 'h', 1);

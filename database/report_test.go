@@ -165,7 +165,7 @@ func TestLockIsHeldByOneProcess(t *testing.T) {
 	}
 	lock, err := database.Acquire(t.Context(), path, "serves as a gateway")
 	must(t, err)
-	must(t, lock.SetAddress("127.0.0.1:8000"))
+	must(t, lock.SetAddress("127.0.0.1:8000", false))
 	_, err = database.Acquire(t.Context(), path, "serves as a gateway")
 	var locked *database.LockedError
 	if !errors.As(err, &locked) {

@@ -6,9 +6,11 @@ package docs
 import (
 	"bytes"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/yuin/goldmark"
@@ -19,10 +21,10 @@ import (
 //go:embed api.md tutorial/*.md
 var files embed.FS
 
-// OpenAPI is the OpenAPI 3.1 description of the API, in JSON.
+// openAPI is the OpenAPI description with placeholders.
 //
 //go:embed openapi.json
-var OpenAPI string
+var openAPI string
 
 // Page is one page of the tutorial or the reference.
 type Page struct {
@@ -36,6 +38,9 @@ type Variables struct {
 	Base  string // {{base}}: the gateway's address, without /v1
 	Key   string // {{key}}: an API key
 	Model string // {{model}}: a model id
+
+	// MaxLogprobs are the smallest and the largest limit that a model has on logprobs; {{max_logprobs}}.
+	MaxLogprobs [2]int
 }
 
 // pageFiles lists the slug and the file of each page in reading order.
@@ -84,7 +89,32 @@ func Pages() ([]Page, error) {
 
 // Markdown returns the page's Markdown with placeholders replaced.
 func (p Page) Markdown(v Variables) string {
-	return strings.NewReplacer("{{base}}", v.Base, "{{key}}", v.Key, "{{model}}", v.Model).Replace(p.text)
+	return v.replacer().Replace(p.text)
+}
+
+func (v Variables) replacer() *strings.Replacer {
+	return strings.NewReplacer("{{base}}", v.Base, "{{key}}", v.Key, "{{model}}", v.Model, "{{max_logprobs}}", v.maxLogprobs())
+}
+
+// maxLogprobs describes the limits of the models.
+func (v Variables) maxLogprobs() string {
+	if smallest, largest := v.MaxLogprobs[0], v.MaxLogprobs[1]; smallest != largest {
+		return fmt.Sprintf("%d to %d, depending on the model", smallest, largest)
+	}
+	return strconv.Itoa(v.MaxLogprobs[1])
+}
+
+// OpenAPI returns the OpenAPI 3.1 description of the API, in JSON, with the address and the limits of this gateway.
+func OpenAPI(v Variables) (string, error) {
+	base, err := json.Marshal(v.Base)
+	if err != nil {
+		return "", fmt.Errorf("render OpenAPI description: %w", err)
+	}
+	return strings.NewReplacer(
+		`"url": "/"`, `"url": `+string(base),
+		`"maximum": "{{max_logprobs}}"`, `"maximum": `+strconv.Itoa(v.MaxLogprobs[1]),
+		"{{max_logprobs}}", v.maxLogprobs(),
+	).Replace(openAPI), nil
 }
 
 // Summary returns the page's first paragraph as one line.

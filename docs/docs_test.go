@@ -11,7 +11,7 @@ import (
 	"basegate/docs"
 )
 
-var variables = docs.Variables{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model"}
+var variables = docs.Variables{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model", MaxLogprobs: [2]int{5, 20}}
 
 func pages(t *testing.T) []docs.Page {
 	t.Helper()

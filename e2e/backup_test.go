@@ -4,8 +4,8 @@ package e2e_test
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -44,12 +44,11 @@ func TestBackupMadeUnderLoadIsComplete(t *testing.T) {
 	close(stop)
 	clients.Wait()
 
-	restored := newEnvironment(t, settings{}, mock.URL())
-	must(t, os.Remove(restored.database))
-	for _, suffix := range []string{"-wal", "-shm"} {
-		os.Remove(restored.database + suffix)
+	if _, stderr, code := runCommand(t, "restore", backup, "--config", env.config); code != 1 || !strings.Contains(stderr, "serves as a gateway, listening on") {
+		t.Errorf("a restore while the gateway serves: exit code %d, %q; want 1 and the gateway's address", code, stderr)
 	}
-	must(t, os.Rename(backup, restored.database))
+	restored := newEnvironment(t, settings{}, mock.URL())
+	restored.run("restore", backup)
 	g2 := restored.serveWithKey(g.secret)
 	if got := g2.complete(smallRequest); got.status != http.StatusOK {
 		t.Errorf("a key of the backup: %d %s", got.status, got.body)

@@ -26,7 +26,7 @@ import (
 
 func TestHealthIsOnBothListenersAndDiagnosticsOnAdminOnly(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	for _, path := range []string{"/healthz", "/readyz"} {
+	for _, path := range []string{"/healthz", "/health", "/readyz"} {
 		for _, base := range []string{g.url, g.admin} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil) // without a key
 			if err != nil {

@@ -3,9 +3,12 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
+	"syscall"
 	"testing"
 
 	"basegate/mockvllm"
@@ -18,8 +21,13 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	g.complete(smallRequest)
 	g.complete(`{"model": "m", "prompt": "x", "stream": true}`)
 	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
+	cert, key, _ := certificate(t)
+	launched := `{id: m, checkpoint: c, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: ["true"], stop: ["true"]}}]}`
+	second := newEnvironment(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key), models: launched}).serve()
 	has := map[string]bool{}
-	for _, page := range []string{g.get(g.admin, "/metrics").body, g.get(mock.URL(), "/metrics").body} {
+	for _, page := range []string{
+		g.get(g.admin, "/metrics").body, second.get(second.admin, "/metrics").body, g.get(mock.URL(), "/metrics").body,
+	} {
 		for _, sample := range regexp.MustCompile(`(?m)^[a-z][a-z0-9_:]*`).FindAllString(page, -1) {
 			has[sample] = true
 		}
@@ -39,5 +47,29 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	}
 	if named < 30 {
 		t.Errorf("found only %d metric names in the alerts and the dashboard, want at least 30", named)
+	}
+}
+
+// The advice of the alert BasegateOverloaded depends on the reason.
+func TestOverloadIsCountedByItsReason(t *testing.T) {
+	g, mock := startGateway(t, settings{server: ", max_buffered_bytes: 4KiB"}, mockvllm.Options{})
+	reason := func(name string) string {
+		return regexp.MustCompile(`basegate_overloaded_total\{reason="` + name + `"\} (\S+)`).FindStringSubmatch(g.get(g.admin, "/metrics").body)[1]
+	}
+	if got := g.complete(`{"model": "m", "prompt": "` + strings.Repeat("x", 8<<10) + `"}`).apiError(t).Code; got != "overloaded" {
+		t.Fatalf("a body over max_buffered_bytes: got %s, want overloaded", got)
+	}
+	if memory, backends := reason("memory"), reason("backends"); memory != "1" || backends != "0" {
+		t.Errorf("after a body that is too large: memory %s, backends %s, want 1 and 0", memory, backends)
+	}
+	g.writeConfig(settings{}, mock.URL())
+	g.signal(syscall.SIGHUP)
+	g.waitForOutput(g.stderr, "configuration reloaded")
+	mock.InjectFault(mockvllm.Fault{Kind: "overloaded"})
+	if got := g.complete(smallRequest).apiError(t).Code; got != "overloaded" {
+		t.Fatalf("a busy backend: got %s, want overloaded", got)
+	}
+	if got := reason("backends"); got != "1" {
+		t.Errorf("after a busy backend: backends %s, want 1", got)
 	}
 }

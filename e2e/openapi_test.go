@@ -184,7 +184,7 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/healthz", "/readyz"} {
+	for _, path := range []string{"/healthz", "/health", "/readyz"} {
 		if got := g.get(g.url, path); doc.Paths.Find(path).Get.Responses.Status(got.status) == nil {
 			t.Errorf("%s: the document lacks the status %d", path, got.status)
 		}
@@ -196,6 +196,33 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		}
 		if err := validateSchema(t, schemas["Completion"], data); err != nil {
 			t.Errorf("the event %s does not conform to its schema: %v", data, err)
+		}
+	}
+}
+
+// A client that generates code from the document would otherwise call another address, and trust another limit.
+func TestOpenAPIDocumentAndTutorialAreOfThisGateway(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{})
+	model := func(id string, limit int) string {
+		return fmt.Sprintf(`{id: %s, checkpoint: %s, max_logprobs: %d, backends: [{name: b, url: %q}]}`, id, checkpoint, limit, mock.URL())
+	}
+	const public = "https://gate.example.org/lab"
+	g := newEnvironment(t, settings{server: ", public_url: " + public, models: model("a", 3) + ", " + model("m", 7)}).serve()
+	doc := openAPIDocument(t, g)
+	if got := doc.Servers[0].URL; got != public {
+		t.Errorf("the document's server is %s, want %s", got, public)
+	}
+	for _, field := range []string{"logprobs", "prompt_logprobs"} {
+		if got := doc.Components.Schemas["CompletionRequest"].Value.Properties[field].Value.Max; got == nil || *got != 7 {
+			t.Errorf("%s: got the maximum %v, want 7", field, got)
+		}
+	}
+	for path, want := range map[string]string{
+		"/tutorial/logprobs.md": "(here: 3 to 7, depending on the model)", "/tutorial/api.md": public + "/v1",
+		"/tutorial/overview.md": "X-Acs-Max-Tokens-Clamped", "/openapi.json": "a budget can lower max_tokens",
+	} {
+		if got := g.get(g.url, path).body; !strings.Contains(got, want) || strings.Contains(got, "{{") {
+			t.Errorf("%s does not contain %q, or has a placeholder", path, want)
 		}
 	}
 }

@@ -64,7 +64,11 @@ type soakLoad struct {
 
 func newSoakLoad(t *testing.T) *soakLoad {
 	t.Helper()
-	s := &soakLoad{mock: startMock(t, mockvllm.Options{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakClients}}}
+	s := &soakLoad{mock: startMock(t, mockvllm.Options{}), client: &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: soakClients,
+		// As http.DefaultTransport: below the gateway's five minutes, or a request may meet the close of its connection.
+		IdleConnTimeout: 90 * time.Second,
+	}}}
 	// The second backend responds from a prepared response, so that the mock does not take more CPU than the gateway.
 	instant := startMock(t, mockvllm.Options{Instant: true})
 	// The faults of the first backend must not open its breaker: it would reject the rest of the load.

@@ -85,6 +85,20 @@ func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 	}
 }
 
+// ContextMayBeTooLong returns the error of ContextTooLong for a prompt that nothing can count, so that promptTokens is the
+// upper bound that its bytes give.
+func ContextMayBeTooLong(promptTokens, maxTokens, maxModelLen int64) error {
+	return &Error{
+		Code: ContextLengthExceeded, Param: "prompt",
+		Message: fmt.Sprintf("the prompt may have %d tokens (%s) and max_tokens asks for %d more, but the model's context is %d tokens; %s",
+			promptTokens, ByBytes, maxTokens, maxModelLen, "send token ids, shorten the prompt or lower max_tokens"),
+		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
+	}
+}
+
+// ByBytes is the part of a message that says why an upper bound of the prompt's tokens was taken for their number.
+const ByBytes = "judged by its bytes, since this model's server cannot count tokens"
+
 // MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
 // so far, at least 1.
 func MaxTokensTooLarge(promptTokens, maxTokens, maxModelLen int64) error {
@@ -159,6 +173,8 @@ type Budget struct {
 	Used     int64
 	Reserved int64 // by requests in flight; for information only: it never causes a refusal
 	ResetsAt time.Time
+
+	PromptBound int64 // tokens that the prompt may have by its bytes, if nothing can count it; 0 if it was counted
 }
 
 // windows maps the window of a cap to its adjective in messages.
@@ -167,10 +183,14 @@ var windows = map[string]string{"month": "monthly", "day": "daily"}
 // BudgetSpent returns the error for a request that exceeds what a cap has left.
 func BudgetSpent(b Budget) error {
 	resets := b.ResetsAt.UTC().Format(time.RFC3339)
+	request := "this request"
+	if b.PromptBound > 0 {
+		request = fmt.Sprintf("this request, whose prompt may have %d tokens (%s)", b.PromptBound, ByBytes)
+	}
 	return &Error{
 		Code: BudgetExceeded,
-		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for this request; it resets at %s, and the operator can raise it",
-			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, resets),
+		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for %s; it resets at %s, and the operator can raise it",
+			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, request, resets),
 		Extras: []Extra{
 			{"scope", b.Scope},
 			{"window", b.Window},
@@ -257,12 +277,28 @@ func BreakerOpen(model string, retry time.Duration) error {
 	}
 }
 
-// Overload returns the error for a request that the gateway itself has no capacity for. reason says which capacity, and
-// retry is the recommended wait.
-func Overload(reason string, retry time.Duration, cause error) error {
+// Shortage is what a gateway lacks that refuses a request with Overloaded: a label of a metric.
+type Shortage string
+
+// The shortages.
+const (
+	NoMemory      Shortage = "memory"      // what requests hold has reached its limit
+	NoDatabase    Shortage = "database"    // keys or the ledger cannot be read or written
+	NoConnections Shortage = "connections" // file descriptors, ports or memory of the machine
+	NoBackends    Shortage = "backends"    // every backend says that it is busy
+	Draining      Shortage = "draining"    // the gateway is shutting down
+)
+
+// Shortages lists all of them.
+var Shortages = []Shortage{NoMemory, NoDatabase, NoConnections, NoBackends, Draining}
+
+// Overload returns the error for a request that the gateway itself has no capacity for. reason says for the client which
+// capacity, and retry is the recommended wait.
+func Overload(shortage Shortage, reason string, retry time.Duration, cause error) error {
 	retry = clampRetry(retry)
 	return &Error{
 		Code:       Overloaded,
+		Shortage:   shortage,
 		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, Seconds(retry)),
 		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,

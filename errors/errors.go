@@ -104,6 +104,8 @@ type Error struct {
 	Param   string // the name of the field in error; empty if there is none
 	Extras  []Extra
 
+	Shortage Shortage // of Overloaded; not sent to the client
+
 	retryAfter time.Duration
 	allow      string
 	cause      error

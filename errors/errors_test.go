@@ -36,6 +36,13 @@ var exhausted = apierr.Budget{
 	ResetsAt: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
 }
 
+// exhaustedByBytes is exhausted for a prompt that nothing can count.
+var exhaustedByBytes = func() apierr.Budget {
+	b := exhausted
+	b.PromptBound = 104
+	return b
+}()
+
 // examples returns the result of every constructor, with every code that it can have.
 func examples() []example {
 	return []example{
@@ -50,8 +57,10 @@ func examples() []example {
 		{"UnknownModel", apierr.UnknownModel("gpt-4o", []string{"llama-8b", "llama-405b"}, "")},
 		{"UnknownModel with a suggestion", apierr.UnknownModel("meta-llama/Llama-3.1-8B", []string{"llama-8b", "llama-405b"}, "llama-8b")},
 		{"ContextTooLong", apierr.ContextTooLong(8000, 500, 8192)},
+		{"ContextMayBeTooLong", apierr.ContextMayBeTooLong(8000, 500, 8192)},
 		{"NoChat", apierr.NoChat()},
 		{"BudgetSpent", apierr.BudgetSpent(exhausted)},
+		{"BudgetSpent by the bytes of the prompt", apierr.BudgetSpent(exhaustedByBytes)},
 		{"BadKey", apierr.BadKey(errSecret)},
 		{"NoSuchPath", apierr.NoSuchPath("GET", "/v1/nothing", "")},
 		{"NoSuchPath with a hint", apierr.NoSuchPath("POST", "/v1/embeddings", "base models give no embeddings")},
@@ -69,7 +78,7 @@ func examples() []example {
 		{"UpstreamRefused without a reason", apierr.UpstreamRefused("", "", 422)},
 		{"Booting", apierr.Booting("llama-405b", 45*time.Second, 30*time.Second+time.Millisecond, 10*time.Minute)},
 		{"BreakerOpen", apierr.BreakerOpen("llama-8b", 6500*time.Millisecond)},
-		{"Overload", apierr.Overload("the gateway is shutting down", 10*time.Second, errSecret)},
+		{"Overload", apierr.Overload(apierr.NoMemory, "the gateway is shutting down", 10*time.Second, errSecret)},
 		{"Unexpected", apierr.Unexpected(errSecret)},
 	}
 }
@@ -178,26 +187,28 @@ func TestCodesHaveTheStatusTypeAndRetryAdviceOfTheContract(t *testing.T) {
 // Every error has the same five members first, then its extras in the order of the contract's table.
 func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 	extras := map[string]string{
-		"UnknownField with a suggestion":       "suggestion",
-		"MalformedJSON":                        "offset",
-		"UnknownModel":                         "available",
-		"UnknownModel with a suggestion":       "available suggestion",
-		"ContextTooLong":                       "prompt_tokens max_tokens max_model_len",
-		"MaxTokensTooLarge":                    "prompt_tokens max_tokens max_model_len",
-		"BodyTooLarge":                         "limit_bytes",
-		"Unreachable":                          "attempts",
-		"Unreachable at once":                  "attempts",
-		"BootFailed":                           "attempts",
-		"UpstreamFailed vllm_oom":              "upstream_status attempts",
-		"UpstreamFailed vllm_context_length":   "upstream_status attempts",
-		"UpstreamFailed vllm_engine_dead":      "upstream_status attempts",
-		"UpstreamFailed upstream_server_error": "upstream_status attempts",
-		"UpstreamRefused":                      "upstream_status",
-		"UpstreamRefused without a reason":     "upstream_status",
-		"Booting":                              "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
-		"BreakerOpen":                          "retry_after_seconds",
-		"Overload":                             "retry_after_seconds",
-		"BudgetSpent":                          "scope window meter limit used reserved resets_at",
+		"UnknownField with a suggestion":         "suggestion",
+		"MalformedJSON":                          "offset",
+		"UnknownModel":                           "available",
+		"UnknownModel with a suggestion":         "available suggestion",
+		"ContextTooLong":                         "prompt_tokens max_tokens max_model_len",
+		"ContextMayBeTooLong":                    "prompt_tokens max_tokens max_model_len",
+		"MaxTokensTooLarge":                      "prompt_tokens max_tokens max_model_len",
+		"BodyTooLarge":                           "limit_bytes",
+		"Unreachable":                            "attempts",
+		"Unreachable at once":                    "attempts",
+		"BootFailed":                             "attempts",
+		"UpstreamFailed vllm_oom":                "upstream_status attempts",
+		"UpstreamFailed vllm_context_length":     "upstream_status attempts",
+		"UpstreamFailed vllm_engine_dead":        "upstream_status attempts",
+		"UpstreamFailed upstream_server_error":   "upstream_status attempts",
+		"UpstreamRefused":                        "upstream_status",
+		"UpstreamRefused without a reason":       "upstream_status",
+		"Booting":                                "retry_after_seconds boot_elapsed_seconds boot_estimate_seconds",
+		"BreakerOpen":                            "retry_after_seconds",
+		"Overload":                               "retry_after_seconds",
+		"BudgetSpent by the bytes of the prompt": "scope window meter limit used reserved resets_at",
+		"BudgetSpent":                            "scope window meter limit used reserved resets_at",
 	}
 	for _, x := range examples() {
 		want := strings.TrimSpace("code message type param request_id " + extras[x.name])
@@ -254,7 +265,7 @@ func TestEvery503HasARetryAfterFrom1To59(t *testing.T) {
 		for name, err := range map[string]error{
 			"Booting":     apierr.Booting("m", wait, 0, 0),
 			"BreakerOpen": apierr.BreakerOpen("m", wait),
-			"Overload":    apierr.Overload("full", wait, nil),
+			"Overload":    apierr.Overload(apierr.NoMemory, "full", wait, nil),
 			"BootFailed":  apierr.BootFailed("m", wait, nil),
 		} {
 			h := http.Header{}
@@ -287,7 +298,7 @@ func TestCauseIsInTheLogTextOnly(t *testing.T) {
 			t.Errorf("%s renders its cause: %s", x.name, out)
 		}
 	}
-	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload("full", 1, errSecret), apierr.Unexpected(errSecret)} {
+	for _, err := range []error{apierr.BadKey(errSecret), apierr.Unreachable("m", 1, errSecret), apierr.Overload(apierr.NoMemory, "full", 1, errSecret), apierr.Unexpected(errSecret)} {
 		if !errors.Is(err, errSecret) || !strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the log text %q does not contain the cause", err)
 		}
@@ -375,7 +386,7 @@ func FuzzRenderedErrorIsOneJSONObject(f *testing.F) {
 			apierr.UpstreamFailed(apierr.VLLMEngineDead, a, int(n), 1, errSecret),
 			apierr.UpstreamRefused(a, b, int(n)),
 			apierr.Booting(a, time.Duration(n), time.Duration(n), time.Duration(n)),
-			apierr.Overload(a, time.Duration(n), errSecret),
+			apierr.Overload(apierr.NoMemory, a, time.Duration(n), errSecret),
 		} {
 			e := apierr.From(err)
 			out := e.AppendJSON([]byte("before"), b)

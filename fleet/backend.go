@@ -22,6 +22,7 @@ type Backend struct {
 
 	modelID        string
 	checkpoint     string
+	root           string                         // what vLLM must have loaded; empty: not configured
 	config         atomic.Pointer[config.Backend] // a reload may replace it to change launch and sleep settings
 	base           *url.URL
 	completionsURL *url.URL
@@ -30,11 +31,15 @@ type Backend struct {
 	log            *zap.Logger
 	settings       Settings
 
-	mu       sync.Mutex // guards life and inFlight
+	mu       sync.Mutex // guards the fields below
 	life     lifecycle
 	inFlight int64
+	mismatch mismatch
+
+	bootFailures atomic.Int64 // launches and wakes that have failed
 
 	info        atomic.Pointer[serverInfo]
+	reports     *reports
 	bootTimes   *bootTimes
 	transitions *transitions
 	observer    *observer
@@ -44,25 +49,16 @@ type Backend struct {
 	stopProbes  func()
 }
 
-// serverInfo is what the backend has reported about itself. It is replaced as a whole.
-type serverInfo struct {
-	maxModelLen   int64            // tokens; 0 if vLLM did not report it
-	version       string           // of vLLM; empty if it did not report it
-	vllm          validate.Version // version, parsed
-	specialTokens int64            // tokens that the tokenizer adds to a prompt
-	specialKnown  bool             // specialTokens has been measured
-}
-
 func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 	base := *c.URL
 	base.Path += "/" // of an empty path, JoinPath would make a relative one
 	b := &Backend{
 		Name: c.Name, GPU: c.GPU,
-		modelID: m.ID, checkpoint: m.Checkpoint, base: &base,
+		modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, base: &base,
 		completionsURL: base.JoinPath("v1/completions"),
 		transport:      f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
-		bootTimes: f.bootTimesOf(m.ID, c.Name), transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
+		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
 		observer:   &f.observer,
 		probeNow:   make(chan struct{}, 1),
 		stopProbes: func() {},
@@ -72,7 +68,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		b.log.Info("breaker changed", zap.String("from", string(from)), zap.String("to", string(to)))
 		b.emitBreaker(from, to)
 	})
-	b.info.Store(&serverInfo{})
+	b.recallReport()
 	b.life = lifecycle{state: Unreachable, reason: "not probed yet", since: b.clock(), lastUsed: b.clock()}
 	if c.Launch != nil {
 		b.life.state, b.life.reason = Stopped, "" // unless the first probe finds it running
@@ -84,7 +80,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 // since they can change at run time, but not whether there is a launch section.
 func (b *Backend) matches(m config.Model, c config.Backend) bool {
 	own := b.cfg()
-	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.Name == c.Name && b.GPU == c.GPU &&
+	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.root == m.Root && b.Name == c.Name && b.GPU == c.GPU &&
 		own.URL.String() == c.URL.String() && own.APIKey == c.APIKey && (own.Launch == nil) == (c.Launch == nil)
 }
 

@@ -42,6 +42,7 @@ type Fleet struct {
 
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
+	reports   reports
 }
 
 // catalogue is one version of the models. It is immutable and replaced as a whole.
@@ -51,12 +52,13 @@ type catalogue struct {
 	byCheckpoint map[string]*Model
 }
 
-// New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, booked windows
-// and operator commands; if it is nil there are none.
+// New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, reports
+// of backends, booked windows and operator commands; if it is nil there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
 	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}}
 	f.booked.Store(&[]BookedWindow{})
 	f.firstSeen.begin(time.Now())
+	f.reports.latest = map[reporter]serverInfo{}
 	if db != nil {
 		f.store = &store{db: db}
 	}
@@ -64,7 +66,7 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 	return f
 }
 
-// Start reads the boot times of earlier runs, probes every backend once, so that the first request finds known states
+// Start reads the boot times of earlier runs and what their backends reported, probes every backend once, so that the first request finds known states
 // and running backends are recognized, and then probes until Close.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
@@ -72,6 +74,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if f.store != nil {
 		f.store.writeCtx = context.WithoutCancel(ctx)
 		if err := f.loadBootTimes(ctx); err != nil {
+			return err
+		}
+		if err := f.loadReports(ctx); err != nil {
 			return err
 		}
 		if err := f.recordModels(ctx, f.Models()); err != nil {
@@ -131,7 +136,7 @@ func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 		for _, bc := range mc.Backends {
 			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
 			if i >= 0 {
-				reusable[i].config.Store(&bc)
+				reusable[i].reconfigure(&bc)
 				m.backends = append(m.backends, reusable[i])
 				continue
 			}

@@ -52,6 +52,13 @@ func newManagedServer(t *testing.T, boot time.Duration) *managedServer {
 		if !b.up() {
 			panic(http.ErrAbortHandler) // closes the connection without a response
 		}
+		if r.URL.Path == "/version" {
+			io.WriteString(w, `{"version":"0.9.2"}`)
+		}
+		if r.URL.Path == "/tokenize" { // two special tokens
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, `{"count":%d}`, 1+2*strings.Count(string(body), "true"))
+		}
 		if r.URL.Path == "/v1/models" {
 			if wait := b.onProbe.Swap(nil); wait != nil {
 				(*wait)()

@@ -109,10 +109,13 @@ func (b *Backend) transition(e event, reason string) bool {
 			b.recordBoot(now.Sub(fromSince))
 		}
 	case Failed:
+		b.bootFailures.Add(1)
 		b.life.boot.abort(errBootFailed)
 	case Draining:
 		b.life.drainedFrom = from
-	case Starting, Stopped, Asleep, Unreachable:
+	case Stopped:
+		b.recallReport() // the next boot may run another command
+	case Starting, Asleep, Unreachable:
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.transitions.record(from, next)
@@ -312,7 +315,11 @@ func (b *Backend) reconcile(keepWarm bool) {
 	launch, sleep := b.cfg().Launch, b.cfg().Sleep
 	switch {
 	case l.state == Starting && now.Sub(l.since) > b.bootTimeout():
-		b.failBoot(l.boot, fmt.Sprintf("it did not answer within %v", b.bootTimeout()))
+		reason := fmt.Sprintf("it did not answer within %v", b.bootTimeout())
+		if difference := b.Mismatch(); difference != "" {
+			reason = difference
+		}
+		b.failBoot(l.boot, reason)
 	case keepWarm || busy:
 	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
 		b.drainIdle(false, fmt.Sprintf("idle for %v", launch.IdleAfter))

@@ -17,6 +17,10 @@ var (
 		"Expected duration of a boot of the backend: the median of the last ones, or the configured estimate.", []string{"model", "backend"}, nil)
 	inFlightDesc = prometheus.NewDesc("basegate_backend_in_flight",
 		"Attempts in flight at the backend.", []string{"model", "backend"}, nil)
+	mismatchDesc = prometheus.NewDesc("basegate_backend_wrong_checkpoint",
+		"1 if the backend serves another checkpoint than the configured one.", []string{"model", "backend"}, nil)
+	bootFailuresDesc = prometheus.NewDesc("basegate_backend_boot_failures_total",
+		"Launches and wakes of the backend that have failed.", []string{"model", "backend"}, nil)
 	breakerDesc = prometheus.NewDesc("basegate_backend_breaker_open",
 		"1 if the backend's breaker is open, 0.5 if it is half-open.", []string{"model", "backend"}, nil)
 )
@@ -35,6 +39,8 @@ func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- transitionsDesc
 	ch <- estimateDesc
 	ch <- inFlightDesc
+	ch <- mismatchDesc
+	ch <- bootFailuresDesc
 	ch <- breakerDesc
 }
 
@@ -47,7 +53,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, m := range c.fleet.Models() {
 		for _, b := range m.backends {
-			ready := 0.0
+			ready, mismatch := 0.0, 0.0
+			if b.Mismatch() != "" {
+				mismatch = 1
+			}
 			state, _ := b.State()
 			if state == Ready {
 				ready = 1
@@ -55,11 +64,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, m.ID(), b.Name, string(state))
 			if b.managed() {
 				ch <- prometheus.MustNewConstMetric(estimateDesc, prometheus.GaugeValue, b.bootEstimate().Seconds(), m.ID(), b.Name)
+				ch <- prometheus.MustNewConstMetric(bootFailuresDesc, prometheus.CounterValue, float64(b.bootFailures.Load()), m.ID(), b.Name)
 			}
 			gauge := func(d *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, m.ID(), b.Name)
 			}
 			gauge(readyDesc, ready)
+			gauge(mismatchDesc, mismatch)
 			gauge(inFlightDesc, float64(b.InFlight()))
 			gauge(breakerDesc, breakerValue[b.Breaker()])
 		}

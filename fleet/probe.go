@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -79,6 +78,12 @@ func (b *Backend) probe(ctx context.Context) {
 // loaded, so a 200 of /health, and /v1/models with the checkpoint, mean that it is ready, unless it sleeps: a sleeping
 // server responds too. /v1/models requires the key.
 func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err error) {
+	compared := false
+	defer func() {
+		if !compared {
+			b.forgetMismatch()
+		}
+	}()
 	health, err := b.Get(ctx, "/health")
 	switch {
 	case err != nil:
@@ -96,8 +101,11 @@ func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err 
 		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status), nil
 	}
 	served := gjson.GetBytes(models.Body, "data")
-	if ids := served.Get("#.id").Array(); !slices.ContainsFunc(ids, func(id gjson.Result) bool { return id.Str == b.checkpoint }) {
-		return eventUnreachable, fmt.Sprintf("/v1/models lists %s and not %s", served.Get("#.id").String(), b.checkpoint), nil
+	difference, usable := b.compareServed(served)
+	b.setMismatch(difference, usable)
+	compared = true
+	if !usable {
+		return eventUnreachable, difference, nil
 	}
 	state, _ := b.State()
 	b.updateInfo(ctx, served, state != Ready)
@@ -113,6 +121,9 @@ func (b *Backend) isSleeping(ctx context.Context) bool {
 // server runs, so it queries them only if they are unknown or the server may have been restarted.
 func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool) {
 	info := *b.info.Load()
+	if restarted {
+		info.source = sourceOf(b.checkpoint, b.cfg())
+	}
 	for _, m := range models.Array() {
 		if m.Get("id").Str == b.checkpoint {
 			info.maxModelLen = m.Get("max_model_len").Int()
@@ -131,7 +142,7 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 			info.specialTokens, info.specialKnown = max(with-without, 0), true
 		}
 	}
-	b.info.Store(&info)
+	b.recordReport(&info)
 }
 
 // maxResponseBody limits a Response, in bytes.

@@ -9,7 +9,7 @@ import (
 	"basegate/database"
 )
 
-// store reads and writes the tables boots, model_windows and model_orders.
+// store reads and writes the tables of the fleet.
 type store struct {
 	db       *database.DB
 	writeCtx context.Context //nolint:containedctx // of writes that nothing waits for; set by Start

@@ -16,6 +16,9 @@ var (
 	errNoTokens = errors.New("the response of /tokenize does not have all tokens")
 	errNoText   = errors.New("the response of /detokenize has no text")
 
+	// ErrNoTokenizer is returned for a text to count if no ready backend of the model has /tokenize.
+	ErrNoTokenizer = errors.New("the backend has no /tokenize")
+
 	// ErrUnknownToken is returned for a token id that the model does not have.
 	ErrUnknownToken = errors.New("the model has no such token")
 )
@@ -28,7 +31,7 @@ type tokenizeRequest struct {
 }
 
 // CountTokens returns the number of tokens of a text. special includes the special tokens that the tokenizer adds to a
-// prompt.
+// prompt. The error is ErrNoTokenizer if the backend does not have the endpoint.
 func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (int64, error) {
 	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special})
 	if err != nil {
@@ -87,26 +90,33 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 	if err != nil {
 		return gjson.Result{}, err
 	}
-	if path == "/detokenize" && response.Status == http.StatusBadRequest {
+	switch status := response.Status; {
+	case status == http.StatusOK:
+		return gjson.ParseBytes(response.Body), nil
+	case path == "/detokenize" && status == http.StatusBadRequest:
 		return gjson.Result{}, ErrUnknownToken
+	case path == "/tokenize" && (status == http.StatusNotFound || status == http.StatusMethodNotAllowed):
+		return gjson.Result{}, fmt.Errorf("%w: it answered %d", ErrNoTokenizer, status)
+	default:
+		return gjson.Result{}, fmt.Errorf("%s answered %d", path, status)
 	}
-	if response.Status != http.StatusOK {
-		return gjson.Result{}, fmt.Errorf("%s answered %d", path, response.Status)
-	}
-	return gjson.ParseBytes(response.Body), nil
 }
 
 // QueryReady calls query with one ready backend after another until a call succeeds or returns ErrUnknownToken. It
-// returns the last error, or ErrNoOtherBackend if no backend is ready.
+// returns the last error, but ErrNoTokenizer only if every call returned it, and ErrNoOtherBackend if no backend is ready.
 func (m *Model) QueryReady(query func(*Backend) error) error {
-	err := ErrNoOtherBackend
+	last := ErrNoOtherBackend
 	for _, b := range m.Backends() {
 		if state, _ := b.State(); state != Ready {
 			continue
 		}
-		if err = query(b); err == nil || errors.Is(err, ErrUnknownToken) {
+		err := query(b)
+		if err == nil || errors.Is(err, ErrUnknownToken) {
 			return err
 		}
+		if errors.Is(last, ErrNoOtherBackend) || !errors.Is(err, ErrNoTokenizer) {
+			last = err
+		}
 	}
-	return err
+	return last
 }

@@ -54,7 +54,11 @@ type Gateway struct {
 	console   *console.Console
 	public    *listener
 	admin     *listener
-	abort     context.CancelCauseFunc // cancels every request in flight
+
+	configState reloadState
+	certificate *certificate // nil without TLS
+
+	abort context.CancelCauseFunc // cancels every request in flight
 
 	cleanups []cleanup // run in reverse order
 }
@@ -86,6 +90,14 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		droppedLines(writer))
+	g.configState.succeed()
+	g.registry.MustRegister(configMetrics(&g.configState)...)
+	if cfg.Server.TLS.Cert != "" {
+		if g.certificate, err = loadCertificate(cfg.Server.TLS, log.Named("tls")); err != nil {
+			return nil, err
+		}
+		g.registry.MustRegister(g.certificate.metrics()...)
+	}
 	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
@@ -123,7 +135,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
-		Log: log.Named("console"), Warm: g.warm,
+		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy,
 	})
 
@@ -131,7 +143,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
 	files := maxDescriptors()
-	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server, public))
+	g.public = newListener("public", cfg.Server.Listen, files-min(publicReserve, files/2), newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public))
 	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
 	g.admin = newListener("admin", cfg.Server.AdminListen, files-adminReserve, strictServer{admin})
 	return g, nil
@@ -165,13 +177,17 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
 	g.prompts.Start(ctx)
 	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
+	if g.certificate != nil {
+		g.certificate.start(ctx)
+		g.onStop("certificate", func(context.Context) error { g.certificate.close(); return nil })
+	}
 	for _, l := range []*listener{g.admin, g.public} {
 		if err := l.start(ctx); err != nil {
 			return err
 		}
 		g.onStop(l.name+" listener", l.stop)
 	}
-	if err := g.lock.SetAddress(g.Addr().String()); err != nil {
+	if err := g.lock.SetAddress(g.Addr().String(), g.certificate != nil); err != nil {
 		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
@@ -221,7 +237,7 @@ func (g *Gateway) AdminAddr() net.Addr { return g.admin.addr() }
 func (g *Gateway) Failed() <-chan error { return g.public.failed }
 
 // Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The
-// caller has validated the configuration, so a reload cannot fail.
+// caller has validated the configuration, so a reload cannot fail; a bad certificate leaves the old one in force.
 func (g *Gateway) Reload(cfg *config.Config) {
 	for _, name := range needsRestart(g.config, cfg) {
 		g.log.Warn("this setting changes only with a restart", zap.String("setting", name))
@@ -235,7 +251,11 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
 	g.applyKeyChanges()
+	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
+		g.certificate.reload(cfg.Server.TLS)
+	}
 	g.config = cfg
+	g.configState.succeed()
 	g.log.Info("configuration reloaded", zap.Int("models", len(cfg.Models)))
 }
 

@@ -66,7 +66,9 @@ const readyTimeout = 2 * time.Second
 
 func (g *Gateway) mountHealth(e *echo.Echo) {
 	methods := []string{http.MethodGet, http.MethodHead}
-	e.Match(methods, "/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	for _, path := range []string{"/healthz", "/health"} { // vLLM's path is the second, which tools for vLLM request
+		e.Match(methods, path, func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	}
 	e.Match(methods, "/readyz", func(c echo.Context) error {
 		if g.proxy.Draining() {
 			return c.String(http.StatusServiceUnavailable, "draining\n")
@@ -77,7 +79,7 @@ func (g *Gateway) mountHealth(e *echo.Echo) {
 			g.log.Warn("not ready: the database does not answer", zap.Error(err))
 			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
 		}
-		return c.String(http.StatusOK, "ready\n"+g.logNote())
+		return c.String(http.StatusOK, "ready\n"+g.logNote()+g.configNote())
 	})
 }
 
@@ -87,6 +89,14 @@ func (g *Gateway) logNote() string {
 		return ""
 	}
 	return fmt.Sprintf("note: the log cannot be written; %d lines are lost\n", g.logWriter.Dropped())
+}
+
+// configNote returns a line of /readyz if the last reload was refused. The mistakes are in the log and on the console.
+func (g *Gateway) configNote() string {
+	if g.configState.successful() == 1 {
+		return ""
+	}
+	return "note: the configuration has mistakes; the one that was read before is in force\n"
 }
 
 // droppedLines returns the metric of the log lines that are lost.

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/http1/server"
 	"basegate/http1/strict"
 	"basegate/proxy"
@@ -46,17 +44,13 @@ func (s strictServer) Serve(socket net.Listener) error {
 // tlsServer is a strictServer with TLS.
 type tlsServer struct {
 	*http.Server
-	config.TLS
+	certificate *certificate
 	baseContext context.Context //nolint:containedctx // the parent of every request's context
 }
 
 // Serve implements httpServer.
 func (s tlsServer) Serve(socket net.Listener) error {
-	certificate, err := tls.LoadX509KeyPair(s.Cert, s.Key)
-	if err != nil {
-		return errors.Join(fmt.Errorf("read certificate: %w", err), socket.Close())
-	}
-	return server.ServeTLS(s.baseContext, s.Server, socket, certificate) //nolint:wrapcheck // net/http's own
+	return server.ServeTLS(s.baseContext, s.Server, socket, s.certificate.get) //nolint:wrapcheck // net/http's own
 }
 
 // newServer returns a net/http server. The contexts of its requests are derived from baseContext.
@@ -79,13 +73,13 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 	}
 }
 
-// newPublicServer returns the server of the public listener: with TLS if a certificate is configured, and otherwise
-// with the fast path for completions in front of the standard server, unless it is switched off.
-func newPublicServer(baseContext context.Context, c config.Server, standard *http.Server) httpServer {
+// newPublicServer returns the server of the public listener: with TLS if there is a certificate, and otherwise with the
+// fast path for completions in front of the standard server, unless it is switched off.
+func newPublicServer(baseContext context.Context, fastPath bool, c *certificate, standard *http.Server) httpServer {
 	switch {
-	case c.TLS.Cert != "":
-		return tlsServer{standard, c.TLS, baseContext}
-	case c.FastPath:
+	case c != nil:
+		return tlsServer{standard, c, baseContext}
+	case fastPath:
 		return server.New(baseContext, proxy.CompletionsPath, standard)
 	default:
 		return strictServer{standard}

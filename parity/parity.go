@@ -29,6 +29,7 @@ type Settings struct {
 	Model      string // the id that the gateway's clients use
 	Checkpoint string // the name that the backends serve it under
 	Budget     int64  // the run uses at most this many tokens
+	MaxScored  int64  // max_scored_prompt_tokens of the model; 0: no limit
 	Version    string // of the gateway, for the report
 	Transport  http.RoundTripper
 	Cases      []Case             // empty: Matrix

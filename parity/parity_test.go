@@ -32,8 +32,15 @@ const checkpoint = "org/Model-8B"
 // startGateway starts a gateway in front of the backends and returns settings for a run.
 func startGateway(t *testing.T, backends ...*mockvllm.Server) parity.Settings {
 	t.Helper()
+	return startGatewayWith(t, func(*config.Model) {}, backends...)
+}
+
+// startGatewayWith is startGateway with a changed model.
+func startGatewayWith(t *testing.T, change func(*config.Model), backends ...*mockvllm.Server) parity.Settings {
+	t.Helper()
 	s := parity.Settings{Model: "m", Checkpoint: checkpoint, Budget: 1_000_000, Transport: &http.Transport{DisableKeepAlives: true}}
 	model := config.Model{ID: "m", Checkpoint: checkpoint, MaxLogprobs: 20}
+	change(&model)
 	for i, mock := range backends {
 		server := httptest.NewServer(mock)
 		t.Cleanup(server.Close)
@@ -266,6 +273,32 @@ func TestRefusalCountsOnlyForItsParameter(t *testing.T) {
 	expect(t, run(t, s), parity.Documented)
 	s.Cases = []parity.Case{{Name: "refused", Fields: `"temprature": 0`, MayRefuse: "min_tokens"}}
 	expect(t, run(t, s), parity.Different)
+}
+
+// A refusal by max_scored_prompt_tokens is documented for a prompt that may exceed it, and for no other request.
+func TestRefusalOfALongPromptToBeScoredIsDocumented(t *testing.T) {
+	s := startGatewayWith(t, func(m *config.Model) { m.MaxScoredPromptTokens = 10 }, newMock(""))
+	for _, members := range []string{
+		`"echo": true, "logprobs": 1, "max_tokens": 1`, `"prompt_logprobs": 0, "max_tokens": 1`,
+		`"echo": true, "best_of": 2, "max_tokens": 1`,
+	} {
+		s.Cases = []parity.Case{{Name: "scored", Fields: members, Prompt: "long", Modes: parity.PlainOnly}}
+		s.MaxScored = 10
+		report := run(t, s)
+		expect(t, report, parity.Documented)
+		if got := report.Rows[0].Remarks(); !strings.Contains(got, "max_scored_prompt_tokens") {
+			t.Errorf("%s: got remark %q", members, got)
+		}
+		s.MaxScored = 0 // verify must not expect a refusal that the configuration does not cause
+		expect(t, run(t, s), parity.Different)
+	}
+	s.MaxScored = 10
+	s.Cases = []parity.Case{{Name: "not scored", Fields: `"echo": true, "max_tokens": 1, "temperature": 0`, Prompt: "long"}}
+	report := run(t, s)
+	expect(t, report, parity.Identical, parity.Documented)
+	if got := report.Rows[0].Remarks(); strings.Contains(got, "max_scored_prompt_tokens") {
+		t.Errorf("a prompt that is not scored: got remark %q", got)
+	}
 }
 
 func TestNondeterministicBackend(t *testing.T) {

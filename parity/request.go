@@ -57,6 +57,14 @@ func (r *request) worstCase() int64 {
 	return r.prompt.maxTokens + r.prompt.count*completions*maxTokens
 }
 
+// scored reports whether log-probabilities of the prompt's own tokens are computed. The emulation of best_of requests them
+// too.
+func (r *request) scored() bool {
+	body := gjson.Parse(r.body("m"))
+	requested := body.Get("logprobs").Type == gjson.Number || body.Get("best_of").Int() > max(1, body.Get("n").Int())
+	return body.Get("prompt_logprobs").Type == gjson.Number || body.Get("echo").Bool() && requested
+}
+
 // unboundedAsWritten reports whether the body must not be sent to a backend as it is: older versions of vLLM generate up
 // to the whole context if max_tokens is null.
 func (r *request) unboundedAsWritten() bool {

@@ -50,6 +50,14 @@ func (r *runner) haveGuidedFields() bool {
 // lacksField is the remark of a field that the gateway refuses because of the backends' version.
 const lacksField = "the backends' version lacks the field"
 
+// tooLongToScore is the remark of a prompt over max_scored_prompt_tokens, which vLLM does not have.
+const tooLongToScore = "the prompt to be scored exceeds max_scored_prompt_tokens"
+
+// mayRefuseScored reports whether the gateway may refuse the request by max_scored_prompt_tokens.
+func (r *runner) mayRefuseScored(q *request) bool {
+	return r.settings.MaxScored > 0 && q.prompt.maxTokens > r.settings.MaxScored && q.scored()
+}
+
 // round sends the request once to each backend and once through the gateway. The result is nil if another round is needed.
 func (r *runner) round(ctx context.Context, c *comparison) (*Result, error) {
 	q := c.request
@@ -65,6 +73,8 @@ func (r *runner) round(ctx context.Context, c *comparison) (*Result, error) {
 		return &Result{Verdict: Different, Remark: "the gateway must refuse it with 400 invalid_request" + describeCode(through)}, nil
 	case q.MayRefuse != "" && refuses(through, q.MayRefuse):
 		return &Result{Verdict: Documented, Remark: "refused by the gateway: " + lacksField}, nil
+	case r.mayRefuseScored(q) && refuses(through, "prompt"):
+		return &Result{Verdict: Documented, Remark: "refused by the gateway: " + tooLongToScore}, nil
 	}
 	if !q.unboundedAsWritten() {
 		if err := r.sendDirect(ctx, c.direct, q.body(r.settings.Checkpoint), q, nil); err != nil {

@@ -191,5 +191,5 @@ func (s *Server) Concurrency(i *identity.Principal) int {
 const bufferFullRetry = 5 * time.Second
 
 func bufferFull(cause error) error {
-	return apierr.Overload("too much is waiting here already", bufferFullRetry, cause)
+	return apierr.Overload(apierr.NoMemory, "too much is waiting here already", bufferFullRetry, cause)
 }

@@ -91,7 +91,7 @@ type promptCounter struct {
 // startCounting counts the prompt of a request that runs for longer than countAfter, so that a crash charges the exact
 // count and not the upper bound. Until stopCounting returns, x.prompt must not be used.
 func (x *exchange) startCounting() {
-	if !x.prompt.exact && x.request.Prompts <= maxCounted {
+	if !x.prompt.exact && !x.prompt.final && x.request.Prompts <= maxCounted {
 		x.prompt.counter.timer = time.AfterFunc(countAfter, x.countInBackground)
 	}
 }

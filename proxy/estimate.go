@@ -71,7 +71,7 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	if err := x.checkLength(); err != nil {
 		return budget.Estimate{}, err
 	}
-	uncounted := x.countPrompt(x.r.Context())
+	uncounted := x.countForDecision(x.r.Context())
 	switch {
 	case x.cancelled():
 		return budget.Estimate{}, x.cancelErr()
@@ -87,7 +87,7 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	case uncounted != nil && x.model.Status() == fleet.StatusWarm: // a completion would have to count too
 		return estimate, x.uncountable(uncounted)
 	case uncounted == nil && estimate.Refused != nil:
-		return estimate, budgetExceeded(estimate.Refused)
+		return estimate, x.budgetExceeded(estimate.Refused)
 	default: // no refusal rests on the upper bound of a prompt that cannot be counted before the model has started
 		return estimate, nil
 	}

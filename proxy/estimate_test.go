@@ -3,11 +3,17 @@ package proxy_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
+	"basegate/config"
+	"basegate/internal/poll"
 	"basegate/quota"
 )
 
@@ -38,6 +44,62 @@ func TestEstimateAgreesWithTheReservation(t *testing.T) {
 		}
 		if header := got.header.Get("X-Acs-Max-Tokens-Clamped"); header != want || gjson.Get(estimate.body, "fits").Bool() != (want == "") {
 			t.Errorf("%s: the estimate is %s, the request got %q", body, estimate.body, header)
+		}
+	}
+}
+
+func TestEstimateIsOneWholeObjectAndSendsNothing(t *testing.T) {
+	var backend recorder
+	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(20) }))
+	for range 2 { // the second is the same, since nothing has been reserved
+		got := h.post("/v1/estimate", `{"model":"m","prompt":[[1,2,3],[4]],"max_tokens":9}`)
+		resets := gjson.Get(got.body, "limited_by.resets_at").Str
+		want := `{"object":"estimate","model":"m","prompt_tokens":4,"max_completion_tokens":18,"total_tokens":22,"fits":false,` +
+			`"limited_by":{"scope":"key","window":"month","meter":"total","remaining":20,"resets_at":"` + resets + `"},` +
+			`"applied_max_tokens":8,"model_status":"warm","boot_estimate_seconds":null,"queue_position":0}`
+		if got.status != 200 || strings.TrimSpace(got.body) != want || resets == "" {
+			t.Errorf("got %d %s, want %s", got.status, got.body, want)
+		}
+	}
+	if got := backend.received(); len(got) > 0 {
+		t.Errorf("the backend received %q", got)
+	}
+}
+
+// A cold model is estimated without being started; a boot that failed is 502 with Retry-After, as for a completion.
+func TestEstimateOfAColdModelDoesNotStartIt(t *testing.T) {
+	cold := func(start string) func(*harnessOptions) {
+		return func(o *harnessOptions) {
+			launch := &config.Launch{Start: []string{start}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: time.Minute}
+			o.model.Backends = []config.Backend{{Name: "cold", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Launch: launch}}
+		}
+	}
+	const body = `{"model":"m","prompt":[1,2]}`
+	h := newHarness(t, cold("true"))
+	for range 2 {
+		got := h.post("/v1/estimate", body)
+		if got.status != 200 || gjson.Get(got.body, "model_status").Str != "cold" || gjson.Get(got.body, "boot_estimate_seconds").Int() != 60 {
+			t.Errorf("got %d %s, want a cold model", got.status, got.body)
+		}
+	}
+	failing := newHarness(t, cold("false"))
+	failing.complete(body) // starts it
+	poll.Until(t, "the boot has failed", func() bool { return failing.complete(body).status == http.StatusBadGateway })
+	for _, path := range []string{"/v1/completions", "/v1/estimate"} {
+		got := failing.post(path, body)
+		seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
+		if got.status != http.StatusBadGateway || err != nil || seconds < 1 || seconds > 59 || strings.Contains(got.body, "false") {
+			t.Errorf("%s: got %d, Retry-After %q, %s", path, got.status, got.header.Get("Retry-After"), got.body)
+		}
+	}
+}
+
+func TestTokenIDsAreAtMost31Bits(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respond(200, "application/json", plainResponse)))
+	for id, want := range map[string]int{"2147483647": 200, "2147483648": 400} {
+		if got := h.complete(`{"model":"m","prompt":[` + id + `]}`); got.status != want {
+			t.Errorf("token id %s: got %d %s, want %d", id, got.status, got.body, want)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (s *Server) run(x *exchange, handler func() error) error {
 	defer s.finish(x)
 	if !s.begin() {
 		x.w.Header().Set("Connection", "close")
-		return s.fail(x, apierr.Overload("the gateway is shutting down", time.Second, nil))
+		return s.fail(x, apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, nil))
 	}
 	defer s.end()
 	return s.fail(x, s.recoverPanic(x, handler))
@@ -193,7 +193,7 @@ func (x *exchange) cancelled() bool { return x.r.Context().Err() != nil }
 // cancelErr returns the error of a cancelled request.
 func (x *exchange) cancelErr() error {
 	if cause := context.Cause(x.r.Context()); !errors.Is(cause, context.Canceled) {
-		return apierr.Overload("the gateway is shutting down", time.Second, cause)
+		return apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, cause)
 	}
 	return errClientGone
 }

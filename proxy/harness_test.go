@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -289,6 +290,22 @@ func startBackendCounting(t *testing.T, tokenizeCalls *int, complete http.Handle
 func startBackendWithout(t *testing.T, path string, complete http.HandlerFunc) string {
 	t.Helper()
 	return startFilteredBackend(t, complete, func(r *http.Request) bool { return r.URL.Path != path })
+}
+
+// startBackendWithTokenizer starts a backend with another tokenizer, which completes every request with plainResponse.
+func startBackendWithTokenizer(t *testing.T, tokenize http.HandlerFunc) string {
+	t.Helper()
+	intact := startBackend(t, respond(200, "application/json", plainResponse))
+	address, err := url.Parse(intact)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/tokenize", tokenize)
+	mux.Handle("/", httputil.NewSingleHostReverseProxy(address))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 // startVersion starts a backend that reports a version of vLLM.

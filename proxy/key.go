@@ -18,7 +18,7 @@ const keysRetry = 2 * time.Second
 func (x *exchange) refuseKey(cause error) error {
 	switch {
 	case errors.Is(cause, identity.ErrKeysUnreadable):
-		return apierr.Overload("keys cannot be looked up at the moment", keysRetry, cause)
+		return apierr.Overload(apierr.NoDatabase, "keys cannot be looked up at the moment", keysRetry, cause)
 	case x.cancelled():
 		return x.cancelErr()
 	default:

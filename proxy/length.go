@@ -19,6 +19,7 @@ import (
 type promptCount struct {
 	tokens int64   // of all prompts, as truncated: the exact number, or an upper bound
 	exact  bool    // whether tokens and each are exact
+	final  bool    // no backend has a tokenizer, so an upper bound is taken for the exact number
 	each   []int64 // of each prompt before truncation; nil unless prompts are truncated or have been counted
 
 	context int64 // of the model, when the prompts were first counted; 0 if it is not known
@@ -78,7 +79,8 @@ func (x *exchange) checkKnownLength() error {
 }
 
 // checkLength refuses a prompt that does not fit the model. Token ids are counted; text is bounded by its bytes, and
-// counted by a backend's tokenizer only if the bound does not fit, so that no refusal rests on the bound.
+// counted by a backend's tokenizer only if the bound does not fit, so that no refusal rests on the bound, unless no
+// backend has a tokenizer.
 func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
@@ -91,7 +93,7 @@ func (x *exchange) checkLength() error {
 			}
 			x.setPrompt(r.PromptLengths(), true)
 		}
-		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens))
+		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens), true)
 	}
 	if bytes := r.PromptBytes(); bytes > maxUncounted { // EachText copies a text that has escapes
 		if err := x.memory.Grow(bytes); err != nil {
@@ -139,12 +141,15 @@ func (x *exchange) checkLength() error {
 // maxUncounted is the largest prompt whose copy without escapes is not counted, in bytes.
 const maxUncounted = 64 << 10
 
-// countLong counts a text whose bound does not fit, and checks its length. If it cannot be counted, it returns the bound.
+// countLong counts a text whose bound does not fit, and checks its length. If it cannot be counted, it returns the bound,
+// which decides only if no backend has a tokenizer.
 func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limits *lengthLimits) (tokens int64, exact bool, refused error) {
 	tokens, err := x.countText(ctx, text)
 	switch {
 	case err == nil:
-		return tokens, true, limits.check(x.truncated(tokens, x.request.MaxTokens))
+		return tokens, true, limits.check(x.truncated(tokens, x.request.MaxTokens), true)
+	case errors.Is(err, fleet.ErrNoTokenizer):
+		return bound, false, limits.check(x.truncated(bound, x.request.MaxTokens), false)
 	case errors.Is(err, admission.ErrFull):
 		return bound, false, bufferFull(err)
 	case limits.scored > 0 && x.truncated(bound, x.request.MaxTokens) > limits.scored: // vLLM does not know this limit; it checks the context itself
@@ -182,15 +187,21 @@ func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
 	return limits
 }
 
-// check refuses a prompt of that many tokens if it does not fit.
-func (l lengthLimits) check(tokens int64) error {
+// check refuses a prompt of that many tokens, or of up to that many if they are not exact, if it does not fit.
+func (l lengthLimits) check(tokens int64, exact bool) error {
 	switch {
-	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
+	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context && exact:
 		return apierr.ContextTooLong(tokens, l.maxTokens, l.context)
+	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
+		return apierr.ContextMayBeTooLong(tokens, l.maxTokens, l.context)
 	case l.scored > 0 && tokens > l.scored:
+		number := fmt.Sprint(tokens, " tokens")
+		if !exact {
+			number = fmt.Sprintf("up to %d tokens (%s)", tokens, apierr.ByBytes)
+		}
 		return apierr.InvalidField("prompt", fmt.Sprintf(
-			"prompt: got %d tokens to be scored (prompt_logprobs, or echo with logprobs); expected at most %d, since scoring a longer one can exhaust the GPU",
-			tokens, l.scored))
+			"prompt: got %s to be scored (prompt_logprobs, or echo with logprobs); expected at most %d, since scoring a longer one can exhaust the GPU",
+			number, l.scored))
 	default:
 		return nil
 	}

@@ -59,19 +59,56 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 		})
 	}
 	// If the tokenizer fails, the length is left to vLLM to check.
-	mock.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: -1})
+	mock.InjectFault(mockvllm.Fault{Kind: "error", Path: "/tokenize", Status: 500, Body: "no", Times: 1})
 	got := h.complete(`{"model":"m","prompt":"` + long + `"}`)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"vllm_context_length"`) {
-		t.Errorf("without a tokenizer: got %d %s, want 502 vllm_context_length", got.status, got.body)
+		t.Errorf("while the tokenizer fails: got %d %s, want 502 vllm_context_length", got.status, got.body)
 	}
 }
 
-// A prompt to be scored that may exceed the limit for such prompts is refused if it cannot be counted, because vLLM
+// Where a backend has no /tokenize, the upper bound decides on the length, and the message says so.
+func TestBoundDecidesOnTheLengthWithoutATokenizer(t *testing.T) {
+	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
+		limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
+		h := newHarness(t, limited, startBackendWithTokenizer(t, respond(status, "application/json", "{}")))
+		fits := 4096 - 16 - 4 // with the special tokens that are assumed
+		for _, c := range []struct {
+			body   string
+			status int
+			parts  []string
+		}{
+			{fmt.Sprintf(`"prompt":%q`, strings.Repeat("x", fits)), 200, nil},
+			{fmt.Sprintf(`"prompt":%q`, strings.Repeat("x", fits+1)), 400, []string{
+				`"code":"context_length_exceeded"`, `"param":"prompt"`, `"prompt_tokens":4081,"max_tokens":16,"max_model_len":4096`,
+				"judged by its bytes",
+			}},
+			{`"prompt":"once u","prompt_logprobs":1`, 200, nil},
+			{`"prompt":"once upon","prompt_logprobs":1`, 400, []string{
+				`"code":"invalid_request"`, `"param":"prompt"`, "up to 13 tokens", "judged by its bytes",
+			}},
+			{`"prompt":"once upon","prompt_logprobs":1,"truncate_prompt_tokens":10`, 200, nil},
+			{`"prompt":"once upon a time"`, 200, nil},
+		} {
+			for path, want := range map[string]int{"/v1/estimate": c.status, "/v1/completions": c.status} {
+				got := h.post(path, `{"model":"m",`+c.body+`}`)
+				if got.status != want {
+					t.Errorf("/tokenize answers %d: %s %.60s: got %d %s, want %d", status, path, c.body, got.status, got.body, want)
+				}
+				for _, part := range c.parts {
+					if !strings.Contains(got.body, part) {
+						t.Errorf("/tokenize answers %d: %s %.60s: got %s, want it to contain %s", status, path, c.body, got.body, part)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A prompt to be scored that may exceed the limit for such prompts is refused while the tokenizer fails, because vLLM
 // does not know that limit.
 func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
 	limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
-	h := newHarness(t, limited, startBackendWithout(t, "/tokenize", respond(200, "application/json",
-		`{"choices":[{"index":0,"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`)))
+	h := newHarness(t, limited, startBackendWithTokenizer(t, respond(500, "text/plain", "no")))
 	for body, status := range map[string]int{
 		`"prompt":"once upon a time","prompt_logprobs":1`: http.StatusBadGateway,
 		`"prompt":"once","prompt_logprobs":1`:             http.StatusOK,

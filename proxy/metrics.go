@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/breaker"
+	apierr "basegate/errors"
 )
 
 // metrics are the metrics of the API. Label values come only from the configuration and the code, so that no client can
@@ -17,6 +18,7 @@ type metrics struct {
 	firstToken *prometheus.HistogramVec
 	tokens     *prometheus.CounterVec
 	attempts   *prometheus.CounterVec
+	overloaded *prometheus.CounterVec
 }
 
 // secondsBuckets suit completions, which take from milliseconds to an hour.
@@ -49,12 +51,22 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Help: "Attempts at backends, by model, backend and class of the outcome.",
 		}, []string{"model", "backend", "class"}),
 	}
-	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.attempts)
+	m.overloaded = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "basegate_overloaded_total",
+		Help: "Requests that got overloaded, by what was lacking (memory, database, connections, backends, draining).",
+	}, []string{"reason"})
+	for _, s := range apierr.Shortages {
+		m.overloaded.WithLabelValues(string(s)) // a counter that begins with its first event hides it from increase()
+	}
+	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.attempts, m.overloaded)
 	return m
 }
 
 func (m *metrics) request(model string, x *exchange, total time.Duration) {
 	m.requests.WithLabelValues(model, string(x.delivery.code)).Inc()
+	if x.delivery.code == apierr.Overloaded {
+		m.overloaded.WithLabelValues(string(apierr.From(x.delivery.failure).Shortage)).Inc()
+	}
 	if model == "" {
 		return
 	}

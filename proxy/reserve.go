@@ -10,13 +10,14 @@ import (
 	"basegate/budget"
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/fleet"
 	"basegate/validate"
 )
 
 // checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
 func (s *Server) checkBudget(x *exchange) error {
 	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
-		return budgetExceeded(e)
+		return x.budgetExceeded(e)
 	}
 	return nil
 }
@@ -26,10 +27,20 @@ type requester struct{ x *exchange }
 
 // CountPrompt implements budget.Requester.
 func (r requester) CountPrompt(ctx context.Context) (int64, error) {
-	if err := r.x.countPrompt(ctx); err != nil {
+	if err := r.x.countForDecision(ctx); err != nil {
 		return 0, errors.Join(errUncounted, err)
 	}
 	return r.x.prompt.tokens, nil
+}
+
+// countForDecision is countPrompt for a decision on caps: if no backend has a tokenizer, the upper bound becomes final.
+func (x *exchange) countForDecision(ctx context.Context) error {
+	err := x.countPrompt(ctx)
+	if errors.Is(err, fleet.ErrNoTokenizer) {
+		x.prompt.final = true
+		return nil
+	}
+	return err
 }
 
 // ReserveMemory implements budget.Requester.
@@ -84,7 +95,7 @@ func (x *exchange) reserveErr(err error) error {
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
 	case isExceeded:
-		return budgetExceeded(exceeded)
+		return x.budgetExceeded(exceeded)
 	case x.cancelled():
 		return x.cancelErr()
 	case errors.Is(err, admission.ErrFull):
@@ -101,11 +112,15 @@ func (x *exchange) reserveErr(err error) error {
 	}
 }
 
-func budgetExceeded(e *budget.Exceeded) error {
-	return apierr.BudgetSpent(apierr.Budget{
+func (x *exchange) budgetExceeded(e *budget.Exceeded) error {
+	b := apierr.Budget{
 		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
 		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
-	})
+	}
+	if x.prompt.final {
+		b.PromptBound = x.prompt.tokens
+	}
+	return apierr.BudgetSpent(b)
 }
 
 // ledgerRetry is when a client should retry that was refused because the ledger cannot be written.
@@ -113,5 +128,5 @@ const ledgerRetry = 2 * time.Second
 
 // ledgerUnavailable refuses a request that could not be charged.
 func ledgerUnavailable(cause error) error {
-	return apierr.Overload("the ledger cannot be written at the moment", ledgerRetry, cause)
+	return apierr.Overload(apierr.NoDatabase, "the ledger cannot be written at the moment", ledgerRetry, cause)
 }

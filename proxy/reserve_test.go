@@ -107,11 +107,58 @@ func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
 
 // If the tokenizer does not respond, a request whose bound exceeds the cap fails, but not with 429.
 func TestCapNeverRefusesByTheBound(t *testing.T) {
-	h := newHarness(t, nil, startBackendWithout(t, "/tokenize", respond(200, "application/json", plainResponse)))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(50) }))
-	got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, strings.Repeat("word ", 20)))
-	if got.status != 502 || !strings.Contains(got.body, `"upstream_unreachable"`) || !strings.Contains(got.body, "tokenizer") {
-		t.Errorf("got %d %s, want 502 upstream_unreachable", got.status, got.body)
+	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	for name, tokenizer := range map[string][]http.HandlerFunc{
+		"fails":                       {respond(500, "text/plain", "no")},
+		"hangs up":                    {hangUp},
+		"of one of two backends only": {respond(404, "text/plain", "no"), hangUp},
+	} {
+		var backends []string
+		for _, handler := range tokenizer {
+			backends = append(backends, startBackendWithTokenizer(t, handler))
+		}
+		h := newHarness(t, nil, backends...)
+		h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(50) }))
+		got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, strings.Repeat("word ", 20)))
+		if got.status != 502 || !strings.Contains(got.body, `"upstream_unreachable"`) || !strings.Contains(got.body, "tokenizer") {
+			t.Errorf("a tokenizer that %s: got %d %s, want 502 upstream_unreachable", name, got.status, got.body)
+		}
+	}
+}
+
+// Where a backend has no /tokenize, the upper bound decides whether the request is refused or clamped, and the message
+// says so.
+func TestBoundDecidesOnACapWithoutATokenizer(t *testing.T) {
+	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
+		h := newHarness(t, nil, startBackendWithTokenizer(t, respond(status, "application/json", "{}")))
+		used := int64(0)
+		for _, c := range []struct {
+			name    string
+			limit   int64 // tokens left
+			body    string
+			status  int
+			clamped string
+		}{
+			{"the bound fits", 100 + 4 + 16, "", 200, ""},
+			{"the bound leaves less than max_tokens", 100 + 4 + 15, "", 200, "requested=16,applied=15,reason=budget"},
+			{"the bound leaves nothing", 100 + 4, "", 429, ""},
+			{"min_tokens does not fit", 100 + 4 + 7, `,"min_tokens":8`, 429, ""},
+			{"a truncated prompt fits", 10 + 16, `,"truncate_prompt_tokens":10`, 200, ""},
+			{"a truncated prompt does not fit", 10, `,"truncate_prompt_tokens":10`, 429, ""},
+		} {
+			h.updateKey(withCaps(func(caps *quota.Caps) { caps.MonthTotal = quota.Limit(used + c.limit) }))
+			body := fmt.Sprintf(`{"model":"m","prompt":%q%s}`, strings.Repeat("word ", 20), c.body)
+			estimate, got := h.post("/v1/estimate", body), h.complete(body)
+			if estimate.status != c.status || got.status != c.status || got.header.Get("X-Acs-Max-Tokens-Clamped") != c.clamped {
+				t.Errorf("%s: got %d %v %s, estimated %d %s, want %d %q", c.name, got.status, got.header, got.body, estimate.status, estimate.body, c.status, c.clamped)
+			}
+			if got.status == 429 && !strings.Contains(got.body, "judged by its bytes") {
+				t.Errorf("%s: got %s, want a message that says that the bytes decided", c.name, got.body)
+			}
+			if got.status == 200 {
+				used += 4 // by the usage in the response
+			}
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *Server) showUsage(x *exchange) error {
 	case err != nil && x.cancelled():
 		return x.cancelErr()
 	case err != nil:
-		return apierr.Overload("the ledger cannot be read at the moment", ledgerRetry, err)
+		return apierr.Overload(apierr.NoDatabase, "the ledger cannot be read at the moment", ledgerRetry, err)
 	}
 	list := usageList{Object: "list", Data: []usageObject{}, HasMore: len(rows) > maxUsageRows}
 	for _, r := range rows[:min(len(rows), maxUsageRows)] {

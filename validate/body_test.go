@@ -210,6 +210,22 @@ func TestUserTagBehindAnInvalidFieldIsRead(t *testing.T) {
 	}
 }
 
+// Behind an invalid field, the model is read for the log as the user tag is: the first valid one counts.
+func TestModelBehindAnInvalidFieldIsRead(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"n": 99, "model": "b"}`:                           "b",
+		`{"n": 99, "model": 3, "mod\u0065l": "b"}`:          "b",
+		`{"n": 99, "x": {"model": "a"}, "model": "b"}`:      "b",
+		`{"model": "a", "n": 99, "model": "b"}`:             "a",
+		`{"n": 99, "model": ["a"], "stop": {"model": "b"}}`: "",
+	} {
+		r, err := validate.Completion([]byte(body), defaultLimits)
+		if apierr.From(err).Param != "n" || r == nil || r.Model != want {
+			t.Errorf("%s: got %+v, %s, want model %q", body, r, result(err), want)
+		}
+	}
+}
+
 func TestSameNameInTwoObjectsIsAccepted(t *testing.T) {
 	if _, err := validate.Completion([]byte(`{"model": "m", "prompt": "a", "stream": true, "stream_options": {"include_usage": true}, "logit_bias": {"1": 1, "11": 1}}`), defaultLimits); err != nil {
 		t.Error(result(err))

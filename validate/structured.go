@@ -20,7 +20,8 @@ type structuredOutput struct {
 	disablesWhitespace bool
 }
 
-// maxStructured limits response_format and structured_outputs, in bytes.
+// maxStructured limits response_format and structured_outputs, in bytes. To find a name that stands twice, all names of
+// the object are kept, which allocates a multiple of its size: 6 MB for an object of names alone at this limit.
 const maxStructured = 256 << 10
 
 func readCacheSalt(p *parser, f *field) error {

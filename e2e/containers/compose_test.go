@@ -5,6 +5,7 @@ package containers_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -27,24 +28,31 @@ import (
 // project is the repository's vllm-compose.yml with testdata/compose.override.yml and optional further overrides, under a
 // Compose project name of its own.
 type project struct {
-	t   *testing.T
-	env []string
+	t     *testing.T
+	env   []string
+	stdin io.Reader // of docker-compose; may be nil
+}
+
+// newSocketProject is newProject with a gateway that has Docker's socket, for launch commands.
+func newSocketProject(t *testing.T, overrides ...string) *project {
+	t.Helper()
+	socket, err := os.Stat("/var/run/docker.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_GID", fmt.Sprint(socket.Sys().(*syscall.Stat_t).Gid))
+	return newProject(t, append([]string{"deploy/docker-socket/compose.yml", "e2e/containers/testdata/socket.override.yml"}, overrides...)...)
 }
 
 func newProject(t *testing.T, overrides ...string) *project {
 	t.Helper()
 	files := append([]string{"vllm-compose.yml", "e2e/containers/testdata/compose.override.yml"}, overrides...)
-	socket, err := os.Stat("/var/run/docker.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &project{t: t, env: append(os.Environ(),
 		"COMPOSE_FILE="+strings.Join(files, ":"),
 		"COMPOSE_PROJECT_NAME="+strings.ToLower(t.Name()),
 		"COMPOSE_DISABLE_ENV_FILE=1",
 		"COMPOSE_PROGRESS=plain",
 		"BASEGATE_ADDRESS=127.0.0.1:0",
-		fmt.Sprint("DOCKER_GID=", socket.Sys().(*syscall.Stat_t).Gid),
 	)}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -66,7 +74,7 @@ func (p *project) tryCompose(args ...string) (stdout string, err error) {
 	}
 	cmd := exec.Command(compose, args...) // without t.Context, which has ended when the cleanup takes the project down
 	var out, errs bytes.Buffer
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "../..", p.env, &out, &errs
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "../..", p.env, p.stdin, &out, &errs
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("docker-compose %s: %w\n%s%s", strings.Join(args, " "), err, &out, &errs)
 	}
@@ -94,8 +102,7 @@ func (p *project) running() []string {
 // basegate runs a command in the gateway's container.
 func (p *project) basegate(args ...string) string {
 	p.t.Helper()
-	args = append([]string{"exec", "-T", "gateway", "basegate"}, args...)
-	return p.compose(append(args, "--config", "compose-config.yaml")...)
+	return p.compose(append([]string{"exec", "-T", "gateway", "basegate"}, args...)...)
 }
 
 // up starts the gateway's service and creates a key.
@@ -118,7 +125,7 @@ func (g *gateway) completeModel(model string) response {
 // `up` starts the gateway alone. What its launch commands need works within its container: the socket, Compose, and the
 // same project, so that Compose starts the existing containers instead of recreating them.
 func TestComposeStartsTheGatewayAndReachesItsModels(t *testing.T) {
-	p := newProject(t)
+	p := newSocketProject(t)
 	g := p.up()
 	if running := p.running(); !slices.Equal(running, []string{"gateway"}) {
 		t.Errorf("up started %v, want the gateway only", running)

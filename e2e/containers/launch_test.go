@@ -14,7 +14,7 @@ import (
 // A request for a stopped model starts its service: the gateway runs Compose in its container, on the host's Docker.
 // `model stop` stops the service, and the next request starts the same container.
 func TestRequestStartsItsModelThroughTheSocket(t *testing.T) {
-	p := newProject(t)
+	p := newSocketProject(t)
 	g := p.up()
 
 	cold := g.completeModel("llama-8b")
@@ -46,7 +46,7 @@ func TestRequestStartsItsModelThroughTheSocket(t *testing.T) {
 
 // An idle service is stopped after idle_after.
 func TestIdleModelIsStoppedThroughTheSocket(t *testing.T) {
-	p := newProject(t, "e2e/containers/testdata/idle.override.yml")
+	p := newSocketProject(t, "e2e/containers/testdata/idle.override.yml")
 	g := p.up()
 	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	poll.Until(t, "the service is stopped", func() bool { return slices.Equal(p.running(), []string{"gateway"}) })
@@ -55,7 +55,7 @@ func TestIdleModelIsStoppedThroughTheSocket(t *testing.T) {
 
 // If a service cannot be started because its image does not exist, the client gets an error instead of a cold boot.
 func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
-	p := newProject(t, "e2e/containers/testdata/broken.override.yml")
+	p := newSocketProject(t, "e2e/containers/testdata/broken.override.yml")
 	g := p.up()
 	poll.Until(t, "the failed launch is reported", func() bool {
 		got := g.completeModel("llama-8b")

@@ -14,11 +14,14 @@ import (
 )
 
 // ServeTLS is like the ServeTLS method of s, whose Protocols must be HTTP/1 and HTTP/2, and checks the heads of HTTP/1
-// requests as package strict does. It returns after all its goroutines have ended; the end of ctx ends handshakes.
-func ServeTLS(ctx context.Context, s *http.Server, listener net.Listener, certificate tls.Certificate) error {
+// requests as package strict does. It gets the certificate for each handshake. It returns after all its goroutines have
+// ended; the end of ctx ends handshakes.
+func ServeTLS(
+	ctx context.Context, s *http.Server, listener net.Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	t := tlsServer{Server: s, listener: newHandoffListener(listener), config: &tls.Config{
-		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+		GetCertificate: certificate, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
 	}}
 	var all sync.WaitGroup
 	all.Go(func() {

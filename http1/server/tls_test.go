@@ -24,7 +24,8 @@ func serveTLS(t *testing.T, s *http.Server) (address string, config *tls.Config)
 	source.Close()
 	listener := listen(t)
 	ended := make(chan error, 1)
-	go func() { ended <- server.ServeTLS(context.Background(), s, listener, certificate) }()
+	get := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }
+	go func() { ended <- server.ServeTLS(context.Background(), s, listener, get) }()
 	t.Cleanup(func() {
 		s.Close()
 		if err := receive(t, "ServeTLS returns", ended); err != http.ErrServerClosed { //nolint:errorlint // documented to be equal

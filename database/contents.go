@@ -1,0 +1,129 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+)
+
+// Contents describe a database file, so that an operator recognizes it.
+type Contents struct {
+	Bytes         int64 // of the file
+	SchemaVersion int64
+	Accounts      int64
+	Keys          int64
+	Requests      int64
+	Latest        time.Time // when the latest request began; zero if there is none
+}
+
+// ErrDamaged is returned for a file that is no intact SQLite database.
+var ErrDamaged = errors.New("the file is damaged")
+
+// ErrUnknownContent is returned for a SQLite database that basegate has not made.
+var ErrUnknownContent = errors.New("the file is not a database of basegate")
+
+// maxProblems limits the problems of a damaged file that its error lists.
+const maxProblems = "5"
+
+// inspect checks every page of a database file that no other process uses, and describes it. If a write-ahead log is
+// beside the file, its content becomes part of the file.
+func inspect(ctx context.Context, path string) (c Contents, err error) {
+	writable := url.Values{"mode": {"rw"}, "_foreign_keys": {"0"}}
+	db := sql.OpenDB(&connector{dsn: dsn(path, writable), rewritten: &sync.Map{}})
+	db.SetMaxOpenConns(1)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := checkIntegrity(ctx, db); err != nil {
+		return c, err
+	}
+	if err := c.read(ctx, db); err != nil {
+		return c, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return c, err
+	}
+	c.Bytes = info.Size()
+	return c, nil
+}
+
+func checkIntegrity(ctx context.Context, db *sql.DB) error {
+	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check("+maxProblems+")")
+	if err != nil {
+		return damaged(err)
+	}
+	defer rows.Close()
+	var problems []string
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return damaged(err)
+		}
+		problems = append(problems, text)
+	}
+	if err := rows.Err(); err != nil {
+		return damaged(err)
+	}
+	if text := strings.Join(problems, "; "); text != "ok" {
+		return fmt.Errorf("%w: %s", ErrDamaged, text)
+	}
+	return nil
+}
+
+// damaged marks an error of SQLite that says that the file is damaged.
+func damaged(err error) error {
+	var failure sqlite3.Error
+	if errors.As(err, &failure) && (failure.Code == sqlite3.ErrCorrupt || failure.Code == sqlite3.ErrNotADB) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// read counts what the tables hold. The schema may have any version.
+func (c *Contents) read(ctx context.Context, db *sql.DB) error {
+	versions, err := hasTable(ctx, db, "goose_db_version")
+	if err != nil {
+		return err
+	}
+	if !versions {
+		return ErrUnknownContent
+	}
+	const version = "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"
+	if err := db.QueryRowContext(ctx, version).Scan(&c.SchemaVersion); err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	for table, n := range map[string]*int64{"accounts": &c.Accounts, "keys": &c.Keys, "requests": &c.Requests} {
+		found, err := hasTable(ctx, db, table)
+		if err == nil && found {
+			err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(n)
+		}
+		if err != nil {
+			return fmt.Errorf("count %s: %w", table, err)
+		}
+	}
+	if c.Requests == 0 {
+		return nil
+	}
+	var latest int64
+	if err := db.QueryRowContext(ctx, "SELECT max(time) FROM requests").Scan(&latest); err != nil {
+		return fmt.Errorf("read latest request: %w", err)
+	}
+	c.Latest = time.UnixMicro(latest).UTC()
+	return nil
+}
+
+func hasTable(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, name string,
+) (found bool, err error) {
+	const text = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = $1"
+	err = db.QueryRowContext(ctx, text, name).Scan(&found)
+	return found, err
+}

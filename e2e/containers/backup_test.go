@@ -1,0 +1,133 @@
+//go:build containers
+
+package containers_test
+
+import (
+	"compress/gzip"
+	"database/sql"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "github.com/mattn/go-sqlite3"
+	"github.com/tidwall/gjson"
+
+	"basegate/internal/poll"
+)
+
+// basegateFails runs a command in the gateway's container, which must fail, and returns its output.
+func (p *project) basegateFails(args ...string) string {
+	p.t.Helper()
+	out, err := p.tryCompose(append([]string{"exec", "-T", "gateway", "basegate"}, args...)...)
+	if err == nil {
+		p.t.Fatalf("basegate %s: no error: %s", strings.Join(args, " "), out)
+	}
+	return err.Error()
+}
+
+// restore stops the gateway, restores a backup in a container of its own, and starts the gateway. The backup - is read
+// from the stream.
+func (p *project) restore(backup string, stream io.Reader) {
+	p.t.Helper()
+	p.compose("stop", "gateway")
+	p.stdin = stream
+	p.compose("run", "--rm", "-T", "gateway", "restore", backup)
+	p.stdin = nil
+	p.compose("up", "-d", "--wait")
+}
+
+// accepts reports whether the gateway accepts a key.
+func (g *gateway) accepts(secret string) bool {
+	g.t.Helper()
+	r := g.request("")
+	r.Method, r.URL.Path = http.MethodGet, "/v1/models"
+	r.Header.Set("Authorization", "Bearer "+secret)
+	return send(g.t, r).status == http.StatusOK
+}
+
+// Backups go to the volume for them, or to the host by a pipe, and back, by the image alone: it has no shell, and what
+// `docker compose cp` copies would belong to root.
+func TestComposeBackupIsRestored(t *testing.T) {
+	p := newProject(t)
+	g := p.up()
+	p.basegate("backup", "/backup/one.db")
+	stream, err := p.tryCompose("exec", "-T", "gateway", "basegate", "backup", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := parseSecret(t, p.basegate("key", "create", "--account", "ada@example.org", "--name", "later"))
+	poll.Until(t, "the gateway accepts the later key", func() bool { return g.accepts(later) })
+	if out := p.basegateFails("restore", "/backup/one.db"); !strings.Contains(out, "serves as a gateway, listening on") {
+		t.Errorf("a restore while the gateway serves: %s", out)
+	}
+	if !g.accepts(later) {
+		t.Error("the refused restore has changed the database")
+	}
+	for _, from := range []string{"/backup/one.db", "-"} {
+		p.restore(from, strings.NewReader(stream))
+		g.url = "http://" + p.compose("port", "gateway", "8080")
+		if !g.accepts(g.secret) || g.accepts(later) {
+			t.Errorf("after the restore of %s: accepts the key of the backup: %t, the later key: %t", from, g.accepts(g.secret), g.accepts(later))
+		}
+		later = parseSecret(t, p.basegate("key", "create", "--account", "ada@example.org", "--name", "even later"))
+		poll.Until(t, "the gateway accepts the new key", func() bool { return g.accepts(later) })
+	}
+}
+
+// A ledger of an earlier version is upgraded in the container, whose root is read-only and without a folder for temporary
+// files: SQLite sorts what it cannot keep in memory in files.
+func TestComposeUpgradesALargeLedger(t *testing.T) {
+	const rows = 150_000
+	path := filepath.Join(t.TempDir(), "earlier.db")
+	unpack(t, "../../database/testdata/upgrade/schema06-22f6ce1.db.gz", path)
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), `
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		INSERT INTO requests SELECT printf('req_%x_%d', abs(random()), i), time - i, key_id, account_id, model, backend, endpoint, workload,
+			user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us
+		FROM n, (SELECT * FROM requests LIMIT 1)`, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	backup, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backup.Close()
+	p := newProject(t)
+	p.restore("-", backup)
+	text := p.basegate("usage", "--by", "model", "--since", "2026-01-01", "--json")
+	if n := gjson.Get(text, "#.requests|@this.0").Int(); n != rows+4 {
+		t.Errorf("the upgraded ledger has %d requests, want %d: %s", n, rows+4, text)
+	}
+}
+
+// unpack writes the content of a gzip file to a new file.
+func unpack(t *testing.T, packed, to string) {
+	t.Helper()
+	file, err := os.Open(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	content, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

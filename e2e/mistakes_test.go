@@ -1,0 +1,183 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"basegate/internal/poll"
+	"basegate/mockvllm"
+)
+
+// configurationsWithMistakes are files that a gateway refuses. %s is the path of the database.
+var configurationsWithMistakes = map[string]string{
+	"an unknown key":     "nonsense: 1\nserver: {listen: \"127.0.0.1:0\"}\ndatabase: {path: %q}\n",
+	"a bad value":        "limits: {concurrency_per_key: many}\ndatabase: {path: %q}\nmodels: []\n",
+	"not YAML elsewhere": "server: {listen: \"127.0.0.1:0\"\ndatabase: {path: %q}\nmodels: [\n",
+}
+
+// page requests a page of the console and returns its HTML.
+func (g *gateway) page(browser *http.Client, path string) string {
+	g.t.Helper()
+	resp, err := browser.Get(g.url + path)
+	must(g.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(g.t, err)
+	if resp.StatusCode != http.StatusOK {
+		g.t.Fatalf("%s: got %d", path, resp.StatusCode)
+	}
+	return string(text)
+}
+
+// sample returns the value of a metric without labels.
+func (g *gateway) sample(name string) string {
+	g.t.Helper()
+	match := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(g.get(g.admin, "/metrics").body)
+	if match == nil {
+		g.t.Fatalf("there is no metric %s", name)
+	}
+	return match[1]
+}
+
+// A leaked key must be paused at once, also while the configuration has a mistake.
+func TestKeyIsPausedDespiteMistakesInTheConfiguration(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	prefix := g.secret[:12]
+	for name, text := range configurationsWithMistakes {
+		writeFile(t, g.config, fmt.Sprintf(text, g.database))
+		for _, command := range [][]string{
+			{"key", "list"}, {"account", "list"}, {"usage"}, {"database", "check"}, {"key", "set", prefix, "--concurrency", "3"},
+			{"key", "pause", prefix},
+		} {
+			_, stderr, code := runCommand(t, append(command, "--config", g.config)...)
+			if code != 0 || !strings.Contains(stderr, "the configuration has mistakes, which basegate check lists") {
+				t.Errorf("%s: %s: exit code %d: %s", name, command, code, stderr)
+			}
+		}
+		poll.Until(t, "the paused key is refused", func() bool { return g.complete(smallRequest).status == http.StatusUnauthorized })
+		if _, stderr, code := runCommand(t, "check", "--config", g.config); code != 1 || !strings.Contains(stderr, g.config+":") {
+			t.Errorf("%s: check: exit code %d: %s", name, code, stderr)
+		}
+		if _, stderr, code := runCommand(t, "key", "resume", prefix, "--config", g.config); code != 0 {
+			t.Fatalf("%s: resume: exit code %d: %s", name, code, stderr)
+		}
+		poll.Until(t, "the resumed key is accepted", func() bool { return g.complete(smallRequest).status == http.StatusOK })
+	}
+}
+
+// A command that found another database than the gateway's would only seem to pause the key.
+func TestNoOtherDatabaseIsUsedIfTheConfigurationHasMistakes(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	for _, text := range []string{"databse: {path: %q}\n", "database: {pth: %q}\n", "nonsense: 1\n# database: {path: %q}\n"} {
+		writeFile(t, g.config, fmt.Sprintf(text, g.database))
+		if stdout, stderr, code := runCommand(t, "key", "pause", g.secret[:12], "--config", g.config); code != 1 {
+			t.Errorf("%s: exit code %d: %s%s", text, code, stdout, stderr)
+		}
+	}
+}
+
+// Docker would call the gateway unhealthy, and `up --wait` would fail, although it serves.
+func TestHealthCheckDoesNotValidateTheConfiguration(t *testing.T) {
+	cert, key, _ := certificate(t)
+	for _, server := range []string{"", fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)} {
+		g, _ := startGateway(t, settings{server: server}, mockvllm.Options{})
+		for name, text := range configurationsWithMistakes {
+			writeFile(t, g.config, fmt.Sprintf(text, g.database))
+			if stdout, stderr, code := runCommand(t, "check", "--live", "--config", g.config); code != 0 {
+				t.Errorf("%s%s: exit code %d: %s%s", name, server, code, stdout, stderr)
+			}
+		}
+		g.signal(syscall.SIGTERM)
+		g.waitExit()
+		if _, _, code := runCommand(t, "check", "--live", "--config", g.config); code != 1 {
+			t.Errorf("after the gateway has stopped: exit code %d, want 1", code)
+		}
+	}
+}
+
+func TestRefusedReloadIsReported(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	const successful, timestamp = "basegate_config_last_reload_successful", "basegate_config_last_reload_success_timestamp_seconds"
+	if got := g.sample(successful); got != "1" {
+		t.Errorf("after the start: got %s, want 1", got)
+	}
+	before := g.sample(timestamp)
+	g.run("account", "create", "root@example.org", "--admin")
+	root := g.signInAs("root@example.org")
+	g.writeConfig(settings{extra: "nonsense: 1"}, mock.URL())
+	g.signal(syscall.SIGHUP)
+	g.waitForOutput(g.stderr, `reload refused`)
+	if got, at := g.sample(successful), g.sample(timestamp); got != "0" || at != before {
+		t.Errorf("after a refused reload: got %s at %s, want 0 at %s", got, at, before)
+	}
+	if got := g.get(g.admin, "/readyz"); got.status != http.StatusOK || !strings.Contains(got.body, "note: the configuration has mistakes") {
+		t.Errorf("/readyz: got %d %s", got.status, got.body)
+	}
+	if page := g.page(root, "/admin/models"); !strings.Contains(page, "The new configuration was refused at") || !strings.Contains(page, "nonsense: unknown key") {
+		t.Errorf("the operator's page does not say so:\n%s", page)
+	}
+	g.writeConfig(settings{}, mock.URL())
+	g.signal(syscall.SIGHUP)
+	g.waitForOutput(g.stderr, `configuration reloaded`)
+	if got, at := g.sample(successful), g.sample(timestamp); got != "1" || at == before {
+		t.Errorf("after a reload: got %s at %s, want 1 and another time", got, at)
+	}
+	if page := g.page(root, "/admin/models"); strings.Contains(page, "was refused") {
+		t.Error("the operator's page still says that the configuration was refused")
+	}
+}
+
+// The output of a launch command names hosts, paths and images of the operator. It is for the log and for administrators.
+func TestOutputOfALaunchCommandStaysWithTheOperator(t *testing.T) {
+	const secret = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock"
+	start := filepath.Join(t.TempDir(), "compose-up")
+	must(t, os.WriteFile(start, []byte("#!/bin/sh\necho '"+secret+"' >&2\nexit 17\n"), 0o700))
+	model := fmt.Sprintf(`{id: m, checkpoint: c, cold_wait: 10s, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: [%q], stop: ["true"]}}]}`, start)
+	g := newEnvironment(t, settings{models: model}).serve()
+	g.run("account", "create", "root@example.org", "--admin")
+	user, root := g.signInAs(g.email), g.signInAs("root@example.org")
+	answers := map[string]string{"completion": g.complete(smallRequest).body}
+	g.waitForOutput(g.stderr, secret)
+	g.waitForOutput(g.stderr, `"to":"failed"`)
+	answers["in the cooldown"] = g.complete(smallRequest).body
+	answers["stream"] = g.complete(`{"model": "m", "prompt": "x", "stream": true}`).body
+	kept := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", `{"model": "m", "prompt": "x", "stream": true}`)
+	kept.Header.Set("X-Acs-Keepalive", "5")
+	answers["stream that is kept alive"] = g.do(kept).body
+	for _, path := range []string{"/v1/models", "/v1/models/m", "/v1/key", "/readyz"} {
+		answers[path] = g.get(g.url, path).body
+	}
+	for _, path := range []string{"/dashboard", "/workbench", "/usage/requests"} {
+		answers[path] = g.page(user, path)
+	}
+	for _, browser := range []*http.Client{user, root} {
+		resp, err := browser.Post(g.url+"/models/m/warm", "application/x-www-form-urlencoded", nil)
+		must(t, err)
+		text, err := io.ReadAll(resp.Body)
+		must(t, err)
+		resp.Body.Close()
+		answers[fmt.Sprintf("warm %p", browser)] = string(text)
+	}
+	for what, text := range answers {
+		for _, word := range []string{"Docker daemon", "docker.sock", "compose-up", "exit status"} {
+			if strings.Contains(text, word) {
+				t.Errorf("%s: contains %q: %s", what, word, text)
+			}
+		}
+	}
+	if !strings.Contains(g.page(root, "/admin/models"), "Cannot connect to the Docker daemon") {
+		t.Error("the operator's page does not show the reason")
+	}
+	if !strings.Contains(g.get(g.admin, "/metrics").body, `basegate_backend_boot_failures_total{backend="b",model="m"} 1`) {
+		t.Error("the failed launch is not counted")
+	}
+}

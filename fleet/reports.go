@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"fmt"
+	"sync"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/validate"
+)
+
+// serverInfo is what the backend has reported about itself. It is replaced as a whole.
+type serverInfo struct {
+	maxModelLen   int64            // tokens; 0 if vLLM did not report it
+	version       string           // of vLLM; empty if it did not report it
+	vllm          validate.Version // version, parsed
+	specialTokens int64            // tokens that the tokenizer adds to a prompt
+	specialKnown  bool             // specialTokens has been measured
+	source        source           // of the server that has reported it
+}
+
+// source is a hash of the configuration that determines which server answers: its address, its checkpoint and the
+// command that starts it. After another one has been configured, what the server has reported is outdated.
+type source [sha256.Size]byte
+
+func sourceOf(checkpoint string, c *config.Backend) source {
+	parts := []string{c.URL.String(), checkpoint}
+	if c.Launch != nil {
+		parts = append(parts, c.Launch.Start...)
+	}
+	return sha256.Sum256(fmt.Appendf(nil, "%q", parts))
+}
+
+// reports holds the last serverInfo of every backend, across reloads and, in the database, across restarts.
+type reports struct {
+	mu     sync.Mutex
+	latest map[reporter]serverInfo
+	save   func(reporter, serverInfo) // queues a write; nil before Start and without a database
+}
+
+// reporter names a backend in reports.
+type reporter struct{ model, backend string }
+
+// record replaces the report of a backend.
+func (r *reports) record(from reporter, info serverInfo) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.latest[from] == info {
+		return
+	}
+	r.latest[from] = info
+	if r.save != nil {
+		r.save(from, info)
+	}
+}
+
+// find returns the last report of a backend, or none if it came from another source.
+func (r *reports) find(from reporter, s source) serverInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if info := r.latest[from]; info.source == s {
+		return info
+	}
+	return serverInfo{}
+}
+
+// loadReports reads the reports of earlier runs for the backends that have not been probed yet. f.mu is held.
+func (f *Fleet) loadReports(ctx context.Context) error {
+	stored, err := f.store.readReports(ctx)
+	if err != nil {
+		return err
+	}
+	f.reports.mu.Lock()
+	f.reports.latest, f.reports.save = stored, f.store.submitReport
+	f.reports.mu.Unlock()
+	for _, b := range f.catalogue.Load().backends() {
+		b.recallReport()
+	}
+	return nil
+}
+
+// recallReport restores the last report of the backend, or forgets it if it came from another source.
+func (b *Backend) recallReport() {
+	info := b.reports.find(reporter{b.modelID, b.Name}, sourceOf(b.checkpoint, b.cfg()))
+	b.info.Store(&info)
+}
+
+// reconfigure replaces the launch and sleep settings. If the next boot runs another command, what the last one reported is
+// outdated; a server that is ready goes on as it is until it stops.
+func (b *Backend) reconfigure(c *config.Backend) {
+	before := sourceOf(b.checkpoint, b.cfg())
+	b.config.Store(c)
+	if state, _ := b.State(); state != Ready && sourceOf(b.checkpoint, c) != before {
+		b.recallReport()
+	}
+}
+
+// recordReport stores what the backend has reported.
+func (b *Backend) recordReport(info *serverInfo) {
+	b.info.Store(info)
+	b.reports.record(reporter{b.modelID, b.Name}, *info)
+}
+
+// submitReport queues a row without waiting for the commit. Without the row, the backend counts as unknown after a restart.
+func (s *store) submitReport(from reporter, info serverInfo) {
+	const text = `INSERT INTO backend_reports (model, backend, source, max_model_len, version, special_tokens)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (model, backend) DO UPDATE SET source = excluded.source, max_model_len = excluded.max_model_len,
+		version = excluded.version, special_tokens = excluded.special_tokens`
+	special := sql.NullInt64{Int64: info.specialTokens, Valid: info.specialKnown}
+	s.db.Submit(func(tx database.Tx) error {
+		_, err := tx.ExecContext(s.writeCtx, text, from.model, from.backend, info.source[:], info.maxModelLen, info.version, special)
+		return err
+	})
+}
+
+// readReports returns the last report of every backend that has ever been configured.
+func (s *store) readReports(ctx context.Context) (map[reporter]serverInfo, error) {
+	const text = `SELECT model, backend, source, max_model_len, version, special_tokens FROM backend_reports`
+	rows, err := s.db.Read().QueryContext(ctx, text)
+	if err != nil {
+		return nil, fmt.Errorf("read reports of backends: %w", err)
+	}
+	defer rows.Close()
+	all := map[reporter]serverInfo{}
+	for rows.Next() {
+		var (
+			from    reporter
+			info    serverInfo
+			origin  []byte
+			special sql.NullInt64
+		)
+		if err := rows.Scan(&from.model, &from.backend, &origin, &info.maxModelLen, &info.version, &special); err != nil {
+			return nil, fmt.Errorf("read reports of backends: %w", err)
+		}
+		copy(info.source[:], origin)
+		info.vllm = validate.ParseVersion(info.version)
+		info.specialTokens, info.specialKnown = special.Int64, special.Valid
+		all[from] = info
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read reports of backends: %w", err)
+	}
+	return all, nil
+}

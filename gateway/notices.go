@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// reloadState is the outcome of the last attempt to replace something that was read from files, such as the
+// configuration. What was read before stays in force if an attempt fails.
+type reloadState struct {
+	mu       sync.Mutex
+	inForce  time.Time // when what is in force was read
+	failedAt time.Time
+	failure  error // of the last attempt; nil if it succeeded
+}
+
+func (s *reloadState) succeed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inForce, s.failure = time.Now(), nil
+}
+
+func (s *reloadState) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failedAt, s.failure = time.Now(), err
+}
+
+// successful returns 1 if the last attempt succeeded, and otherwise 0, for a metric.
+func (s *reloadState) successful() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return 0
+	}
+	return 1
+}
+
+// successTime returns when what is in force was read, in seconds since 1970, for a metric.
+func (s *reloadState) successTime() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(s.inForce.UnixMilli()) / 1000
+}
+
+// notice returns what an operator should know if the last attempt failed; empty if it succeeded.
+func (s *reloadState) notice(what string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == nil {
+		return ""
+	}
+	const layout = "2006-01-02 15:04:05"
+	return fmt.Sprintf("The new %s was refused at %s UTC; the one that was read at %s is in force. %v",
+		what, s.failedAt.UTC().Format(layout), s.inForce.UTC().Format(layout), s.failure)
+}
+
+// configMetrics returns the metrics of the last reload of the configuration.
+func configMetrics(s *reloadState) []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "basegate_config_last_reload_successful",
+			Help: "1 if the last reload of the configuration succeeded, 0 if it was refused and an older configuration is in force.",
+		}, s.successful),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "basegate_config_last_reload_success_timestamp_seconds",
+			Help: "When the configuration that is in force was read.",
+		}, s.successTime),
+	}
+}
+
+// ReloadRefused records that a new configuration has mistakes, which err describes, so that the old one stays in force.
+func (g *Gateway) ReloadRefused(err error) {
+	g.configState.fail(err)
+	g.log.Error("reload refused, the old configuration stays", zap.Error(err))
+}
+
+// notices returns what administrators see on the console's page of the models.
+func (g *Gateway) notices() []string {
+	var all []string
+	if n := g.configState.notice("configuration"); n != "" {
+		all = append(all, n)
+	}
+	if g.certificate != nil {
+		if n := g.certificate.state.notice("certificate"); n != "" {
+			all = append(all, n)
+		}
+	}
+	return all
+}
