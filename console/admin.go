@@ -38,7 +38,7 @@ type accountRow struct {
 }
 
 // adminHome redirects to the first page of the administration.
-func (*Console) adminHome(r *request) error { return r.redirect("/admin/accounts") }
+func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
 	return c.showAccounts(r, http.StatusOK, accountsPage{})
@@ -97,6 +97,7 @@ func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRo
 type createdInvitation struct {
 	Email string
 	URL   string
+	Mail  string // whether it was mailed: mailOff, mailSent or mailFailed
 }
 
 func (c *Console) invite(r *request) error {
@@ -114,7 +115,8 @@ func (c *Console) createInvitation(r *request, email string) error {
 	if err != nil {
 		return asInvalid(err)
 	}
-	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token})
+	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
+	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token, Mail: c.mailInvitation(r, a.Email, link)})
 }
 
 func (c *Console) approve(r *request) error {

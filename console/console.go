@@ -24,9 +24,11 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
 	"basegate/prompts"
+	"basegate/sso"
 	"basegate/usage"
 )
 
@@ -37,9 +39,11 @@ type Settings struct {
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
 	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests  bool                       // users without an account can request one
+	Provider        *sso.Provider              // with which users can sign in beside passwords; nil if there is none
+	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Warm and Notices.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm and Notices.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -48,9 +52,11 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Usage     *usage.Store
 	Fleet     *fleet.Fleet
+	History   *history.History
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
+	Mail      Mailer            // for invitations; nil if none are mailed
 	Log       *zap.Logger
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
@@ -69,6 +75,7 @@ type Console struct {
 	downloads   downloads
 	patience    time.Duration // with the clients of downloads
 	fleet       *fleet.Fleet
+	history     *history.History
 	db          *database.DB
 	prompts     *prompts.Store
 	warm        Warmer
@@ -80,6 +87,7 @@ type Console struct {
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
+	mail        Mailer
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
@@ -92,8 +100,8 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
+		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
+		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),
 	}

@@ -24,6 +24,7 @@ import (
 	"basegate/console"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/usage"
@@ -48,6 +49,7 @@ type site struct {
 	prompts  *prompts.Store
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
+	history  *history.History
 }
 
 // newSite starts a console whose only model has no backend that answers. The functions may change its settings and
@@ -75,13 +77,14 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		ID: "llama-8b", Checkpoint: "org/llama-8b", MaxLogprobs: 20,
 		Backends: []config.Backend{{Name: "gpu1", URL: backend, GPU: "H100"}},
 	}}, fleetSettings, http.DefaultTransport, nil, zap.NewNop())
+	s.history = history.New(db, zap.NewNop(), func() history.Gauges { return history.Gauges{} })
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" }, AccessRequests: true,
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, DB: db, Prompts: s.prompts,
+		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
 		Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{},
 	}

@@ -115,9 +115,9 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 	s.refuse(k, "req_R", "budget_exceeded", time.Now())
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage/requests/req_D").body
-	has(t, page, "12 prompt + 301 completion tokens", "50.0 tokens/s", "10.00\u202fs",
-		"Boot <span class=\"soft\">2.00\u202fs", "Queue <span class=\"soft\">1.00\u202fs", "first token <span class=\"soft\">1.00\u202fs",
-		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`)
+	has(t, page, "12 prompt + 301 completion tokens", "50.0 tokens/s", "10.00,s",
+		"Boot <span class=\"soft\">2.00,s", "Queue <span class=\"soft\">1.00,s", "first token <span class=\"soft\">1.00,s",
+		"Stream <span class=\"soft\">6.00,s", "gpu1", "refused", "gpu2", "success", `x="30%"`)
 	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused")
 	for _, id := range []string{"req_D", "req_R"} {
 		if got := s.signIn("eve@example.org").get("/usage/requests/" + id).status; got != http.StatusNotFound {
@@ -137,13 +137,13 @@ func TestExploreShowsAnyRangeAndItsFiles(t *testing.T) {
 	s.refuse(k, "req_R", "budget_exceeded", time.Now())
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage/explore?interval=hour&by=key").body
-	has(t, page, "1\u202f541", "laptop", "cluster", "Tokens per day", "budget_exceeded", "Time to first token") // 30 days are too many hours
+	has(t, page, "1,541", "laptop", "cluster", "Tokens per day", "budget_exceeded", "Time to first token") // 30 days are too many hours
 	today := time.Now().UTC().Format(time.DateOnly)
-	has(t, b.get("/usage/explore?interval=hour&from="+today+"&to="+today).body, "Tokens per hour", "1\u202f101")
+	has(t, b.get("/usage/explore?interval=hour&from="+today+"&to="+today).body, "Tokens per hour", "1,101")
 	has(t, b.get("/usage/explore?by=user").body, "run-7", "Latencies are not kept by user tag")
 	has(t, b.get("/usage/explore?by=endpoint&interval=month").body, "Tokens per month", "By Endpoint")
-	lacks(t, b.get("/usage/explore?model=llama-8b").body, "1\u202f101", "User tag")
-	has(t, b.get("/usage/explore?from=1999-01-01&to=nonsense&by=x&interval=y").body, "1\u202f541")
+	lacks(t, b.get("/usage/explore?model=llama-8b").body, "1,101", "User tag")
+	has(t, b.get("/usage/explore?from=1999-01-01&to=nonsense&by=x&interval=y").body, "1,541")
 	has(t, b.get("/usage/explore?from=2001-01-01&to=2001-02-01").body, "No tokens were used")
 
 	for by, want := range map[string]string{
@@ -224,9 +224,9 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 		s.insertEnded(a, k, fmt.Sprint("req_d", days), 1000, time.Now().UTC().AddDate(0, 0, -days))
 	}
 	page := b.get("/dashboard").body
-	has(t, page, "1\u202f460", "daily budget of 2\u202f000", "5\u202f540 tokens in the last 30 days", "A usual day has 1\u202f000.")
+	has(t, page, "1,460", "daily budget of 2,000", "5,540 tokens in the last 30 days", "A usual day has 1,000.")
 	lacks(t, page, "First steps")
-	has(t, b.get("/keys/"+k.ID).body, "5\u202f540 tokens in the last 30 days", "/usage/requests/req_1", "llama-8b")
+	has(t, b.get("/keys/"+k.ID).body, "5,540 tokens in the last 30 days", "/usage/requests/req_1", "llama-8b")
 }
 
 func TestDashboardShowsHowModelsServedTheLastHour(t *testing.T) {

@@ -36,6 +36,7 @@ type newSecret struct {
 	Rotated bool   // the key is not new, but its secret is
 	Email   string // of the invited account
 	Secret  string // of the key, or the token of the invitation
+	Mail    string // what became of the invitation's mail; see mailInvitation
 	Expires int64  // Unix seconds, when it can no longer be shown
 }
 
@@ -68,7 +69,7 @@ func (c *Console) showOnce(r *request) error {
 	c.deleteSealedCookie(r, "secret", path)
 	if s.Key == "" {
 		link := c.settings.Load().PublicURL.JoinPath("invitation", s.Secret).String()
-		return c.render(r, "admin-invited", "Invitation", createdInvitation{s.Email, link})
+		return c.render(r, "admin-invited", "Invitation", createdInvitation{s.Email, link, s.Mail})
 	}
 	k, err := c.keys.Find(r.ctx(), s.Key)
 	if errors.Is(err, identity.ErrNoKey) || err == nil && k.AccountID != r.account.ID {

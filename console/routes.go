@@ -23,6 +23,8 @@ var routes = []route{
 	{http.MethodGet, "/", anyone, maxForm, (*Console).home},
 	{http.MethodGet, "/sign-in", anyone, maxForm, (*Console).signInPage},
 	{http.MethodPost, "/sign-in", anyone, maxForm, (*Console).signIn},
+	{http.MethodGet, "/sign-in/oidc", anyone, maxForm, (*Console).signInAtProvider},
+	{http.MethodGet, "/sign-in/oidc/callback", anyone, maxForm, (*Console).returnFromProvider},
 	{http.MethodPost, "/sign-out", anyone, maxForm, (*Console).signOut},
 	{http.MethodGet, "/invitation/:token", anyone, maxForm, (*Console).invitationPage},
 	{http.MethodPost, "/invitation/:token", anyone, maxForm, (*Console).acceptInvitation},
@@ -70,6 +72,7 @@ var routes = []route{
 	{http.MethodGet, "/feedback/sent", anyone, maxForm, (*Console).feedbackSent},
 
 	{http.MethodGet, "/admin", administrators, maxForm, (*Console).adminHome},
+	{http.MethodGet, "/admin/overview", administrators, maxForm, (*Console).overviewPage},
 	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},
 	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
 	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},
@@ -82,6 +85,7 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }

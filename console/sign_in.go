@@ -14,6 +14,8 @@ type signInForm struct {
 	Next           string   // path of the page to open afterwards
 	Problem        *problem // why signing in failed; nil if it was not tried
 	AccessRequests bool     // users without an account can request one
+	ProviderName   string   // of the identity provider; empty if there is none
+	ProviderPath   string   // signs in there
 }
 
 func (*Console) home(r *request) error {
@@ -28,13 +30,12 @@ func (c *Console) signInPage(r *request) error {
 	if r.signedIn() {
 		return r.redirect(next)
 	}
-	return c.render(r, "sign-in", "Sign in", signInForm{Next: next, AccessRequests: c.settings.Load().AccessRequests})
+	return c.render(r, "sign-in", "Sign in", c.signInForm(next))
 }
 
 func (c *Console) signIn(r *request) error {
-	form := signInForm{
-		Email: r.field("email"), Next: localPath(r.field("next")), AccessRequests: c.settings.Load().AccessRequests,
-	}
+	form := c.signInForm(localPath(r.field("next")))
+	form.Email = r.field("email")
 	err := c.startSession(r, form.Email, r.Request().PostFormValue("password"))
 	if p, ok := errors.AsType[*problem](err); ok {
 		form.Problem = p

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -16,6 +18,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/sso"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {
@@ -54,14 +57,40 @@ func promptSettings(c *config.Config) prompts.Settings {
 	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
 }
 
-func consoleSettings(c *config.Config) console.Settings {
+// consoleSettings returns the console's settings. booted is the configuration with which the gateway has started.
+func consoleSettings(c, booted *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
 		KeyLifetime:     c.Limits.KeyLifetime,
 		AccessRequests:  c.Console.AccessRequests,
+		Provider:        identityProvider(c),
+		Configuration:   configValues(c, needsRestart(booted, c)),
 	}
+}
+
+// configValues returns the configuration for display. Settings below the keys of pending need a restart.
+func configValues(c *config.Config, pending []string) []console.ConfigValue {
+	var all []console.ConfigValue
+	for _, s := range c.Describe() {
+		needs := slices.ContainsFunc(pending, func(key string) bool { return s.Key == key || strings.HasPrefix(s.Key, key+".") })
+		all = append(all, console.ConfigValue{Key: s.Key, Value: s.Value, Default: s.Default, Changed: s.Changed, Pending: needs})
+	}
+	return all
+}
+
+// identityProvider returns the configured identity provider, or nil.
+func identityProvider(c *config.Config) *sso.Provider {
+	o := c.Console.OIDC
+	if o.Issuer == nil {
+		return nil
+	}
+	return sso.New(sso.Settings{
+		Issuer: o.Issuer.String(), Name: o.Name, ClientID: o.ClientID, ClientSecret: o.ClientSecret.Reveal(),
+		RedirectURL:    c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String(),
+		AllowedDomains: o.AllowedDomains, AllowedGroups: o.AllowedGroups, GroupsClaim: o.GroupsClaim, AdminGroup: o.AdminGroup,
+	}, &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 
 // queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not

@@ -13,6 +13,7 @@ test("a request for access becomes an account", async ({ page }) => {
 
   await signIn(page);
   await page.getByRole("link", { name: "Administration" }).click();
+  await page.getByRole("link", { name: "Accounts" }).click();
   await checkPage(page, "admin-accounts");
   await page.getByRole("button", { name: "Approve bea@example.org" }).click();
   const invitation = await page.locator("#invitation").textContent();
