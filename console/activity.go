@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +19,9 @@ import (
 // sparkDays is the number of days of a sparkline; the last one is today.
 const sparkDays = 30
 
-// sparkline draws the tokens of the last days, one bar for each. Positions and sizes are percentages of the drawing.
+// sparkline draws the tokens of the last days as one path with a bar for each day, in a drawing of 10*sparkDays by 100.
 type sparkline struct {
-	Bars  []bar
+	Path  string // empty if there was no usage
 	Total int64
 	Days  int
 	daily [sparkDays]int64
@@ -31,22 +32,24 @@ func (s *sparkline) Text() string {
 	return fmt.Sprintf("%s tokens in the last %d days", formatNumber(s.Total), sparkDays)
 }
 
-// draw computes the bars.
-func (s *sparkline) draw(first time.Time) {
+// draw computes the path.
+func (s *sparkline) draw() {
 	highest := max(slices.Max(s.daily[:]), 1)
 	s.Days = sparkDays
-	const slot = 100.0 / sparkDays
+	path := make([]byte, 0, 20*sparkDays)
 	for i, n := range s.daily {
 		s.Total += n
 		if n == 0 {
 			continue
 		}
-		height := max(4, 100*float64(n)/float64(highest)) // the least that can be seen
-		s.Bars = append(s.Bars, bar{
-			X: slot * (float64(i) + .1), Width: slot * .8, Y: 100 - height, Height: height,
-			Title: first.AddDate(0, 0, i).Format("2 January") + ": " + formatNumber(n) + " tokens",
-		})
+		height := max(4, int64(100*float64(n)/float64(highest))) // the least that can be seen
+		path = append(path, 'M')
+		path = strconv.AppendInt(path, int64(10*i+1), 10)
+		path = append(path, " 100v-"...)
+		path = strconv.AppendInt(path, height, 10)
+		path = append(path, "h8V100"...)
 	}
+	s.Path = string(path)
 }
 
 // usual returns the median of the days before today since the first one with usage; ok is false if there are fewer than
@@ -97,7 +100,6 @@ func (c *Console) activity(ctx context.Context, account, key string) (*accountAc
 
 // draw draws all sparklines. What was used today comes from the ledger's counters, which are in memory.
 func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) {
-	first := c.firstSparkDay()
 	a.Spark.daily[sparkDays-1] = c.ledger.AccountTotals(account).Day
 	for _, k := range keys {
 		today := c.ledger.KeyTotals(k.ID).Day
@@ -106,10 +108,10 @@ func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) 
 		}
 		if spark := a.Keys[k.ID]; spark != nil {
 			spark.daily[sparkDays-1] = today
-			spark.draw(first)
+			spark.draw()
 		}
 	}
-	a.Spark.draw(first)
+	a.Spark.draw()
 }
 
 func (c *Console) firstSparkDay() time.Time {

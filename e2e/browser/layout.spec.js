@@ -29,7 +29,10 @@ test("no page is wider than the window", async ({ page }) => {
     "/admin/accounts", accounts[0], keysOfAccount[0], "/admin/models", "/admin/feedback", "/admin/audit", "/admin/nowhere",
   ]) {
     await page.goto(path);
-    for (const details of await page.locator("main details:not([open]) > summary").all()) if (await details.isVisible()) await details.click();
+    for (const summary of await page.locator("main details > summary").all()) {
+      const closed = await summary.evaluate((el) => !el.parentElement.open);
+      if (closed && (await summary.isVisible())) await summary.click();
+    }
     await expectNoOverflow(page, path);
   }
 });
@@ -58,7 +61,9 @@ test("the workbench is not wider than the window after any action", async ({ pag
   await expect(page.locator("#columns .column")).toHaveCount(1);
   await expectNoOverflow(page, "a branch");
 
-  for (const summary of await page.locator("#bench details:not([open]) > summary").all()) await summary.click();
+  for (const details of await page.locator("#bench details").all()) {
+    if ((await details.getAttribute("open")) === null) await details.locator("summary").first().click();
+  }
   await page.getByRole("button", { name: "curl", exact: true }).click();
   await expectNoOverflow(page, "every panel open");
   await page.getByRole("button", { name: "Score" }).click();

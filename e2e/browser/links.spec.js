@@ -3,6 +3,15 @@ import { basegate, complete, expect, signIn, test } from "./console.js";
 
 const firstPages = ["/dashboard", "/usage?account=all", "/usage/requests", "/workbench", "/account", "/admin/accounts", "/tutorial/overview"];
 
+const fileTypes = { csv: "text/csv; charset=utf-8", json: "application/json" };
+
+// fileFormat returns the format of the file that a link downloads, or null if it leads to a page.
+function fileFormat(path) {
+  const { pathname, searchParams } = new URL(path, process.env.CONSOLE);
+  if (pathname === "/usage/csv") return "csv";
+  return pathname === "/usage/explore/export" ? (searchParams.get("format") ?? "csv") : null;
+}
+
 test("every link of every page leads to a page or a file", async ({ page }) => {
   test.setTimeout(180_000);
   await (await complete(process.env.API_KEY)).text();
@@ -14,7 +23,11 @@ test("every link of every page leads to a page or a file", async ({ page }) => {
     const response = await page.request.get(path);
     expect(response.status(), path).toBe(200);
     const type = response.headers()["content-type"];
-    if (/[?&]by=/.test(path)) expect(type, path).toBe("text/csv; charset=utf-8");
+    const format = fileFormat(path);
+    if (format) {
+      expect(type, path).toBe(fileTypes[format]);
+      expect(response.headers()["content-disposition"], path).toContain(`.${format}"`);
+    }
     if (!type.startsWith("text/html")) continue;
     const kind = path.replace(/[?#].*/, "").replace(/_[A-Za-z0-9]+/, "_");
     templates.set(kind, (templates.get(kind) ?? 0) + 1);
@@ -80,7 +93,7 @@ test("the CSV file of the requests has the filter of its page", async ({ page })
   await signIn(page);
   await page.goto("/usage/requests");
   await page.getByLabel("Search").fill("filter-2");
-  await page.getByRole("button", { name: "Apply" }).click();
+  await page.getByRole("button", { name: "Show" }).click();
   await expect(page).toHaveURL(/q=filter-2/);
   const { lines } = await download(page, page.getByRole("link", { name: "CSV" }));
   expect(lines).toHaveLength(2);

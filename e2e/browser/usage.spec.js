@@ -39,9 +39,9 @@ test("requests are listed, filtered and searched", async ({ page }) => {
   await page.goto("/usage/requests");
   await checkPage(page, "requests");
   await page.getByLabel("Search").fill("run-1");
-  await page.getByRole("button", { name: "Apply" }).click();
+  await page.getByRole("button", { name: "Show" }).click();
   await expect(page.locator("tbody tr").first()).toContainText("run-1");
   await page.getByLabel("Outcome").selectOption("failed");
-  await page.getByRole("button", { name: "Apply" }).click();
+  await page.getByRole("button", { name: "Show" }).click();
   await expect(page.getByText("No matching requests.")).toBeVisible();
 });
