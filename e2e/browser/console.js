@@ -66,25 +66,21 @@ export async function expectAccessible(page) {
 
 export const widths = [360, 390, 768, 1280, 1440, 1920];
 
-// expectNoOverflow expects that nothing is wider than the window at any width, in light and dark.
+// expectNoOverflow expects that nothing is wider than the window at any width. A color scheme changes colors only.
 export async function expectNoOverflow(page, name) {
   const before = page.viewportSize();
-  for (const colorScheme of ["light", "dark"]) {
-    await page.emulateMedia({ colorScheme });
-    for (const width of widths) {
-      await page.setViewportSize({ width, height: 800 });
-      const wide = await page.evaluate(() => {
-        const root = document.documentElement;
-        const scrolls = (el) => { for (; el; el = el.parentElement) if (getComputedStyle(el).overflowX !== "visible") return true; return false; };
-        const culprits = root.scrollWidth <= innerWidth ? [] : [...document.body.querySelectorAll("*")]
-          .filter((el) => el.getBoundingClientRect().right > innerWidth + 1 && !scrolls(el.parentElement));
-        return { over: root.scrollWidth - innerWidth, culprits: culprits.slice(-3).map((el) => el.outerHTML.slice(0, 120)) };
-      });
-      expect.soft(wide, `${name} at ${width} px, ${colorScheme}`).toEqual({ over: expect.any(Number), culprits: [] });
-      expect.soft(wide.over, `${name} at ${width} px, ${colorScheme}`).toBeLessThanOrEqual(0);
-    }
+  for (const width of widths) {
+    await page.setViewportSize({ width, height: 800 });
+    const wide = await page.evaluate(() => {
+      const root = document.documentElement;
+      const scrolls = (el) => { for (; el; el = el.parentElement) if (getComputedStyle(el).overflowX !== "visible") return true; return false; };
+      const culprits = root.scrollWidth <= innerWidth ? [] : [...document.body.querySelectorAll("*")]
+        .filter((el) => el.getBoundingClientRect().right > innerWidth + 1 && !scrolls(el.parentElement));
+      return { over: root.scrollWidth - innerWidth, culprits: culprits.slice(-3).map((el) => el.outerHTML.slice(0, 120)) };
+    });
+    expect.soft(wide, `${name} at ${width} px`).toEqual({ over: expect.any(Number), culprits: [] });
+    expect.soft(wide.over, `${name} at ${width} px`).toBeLessThanOrEqual(0);
   }
-  await page.emulateMedia({ colorScheme: null });
   await page.setViewportSize(before);
 }
 

@@ -86,6 +86,7 @@ test("an error marks its field and keeps what was typed", async ({ page }) => {
   await expectAccessible(page);
   await page.getByRole("textbox", { name: "Tokens per day" }).fill("1k");
   await page.getByRole("button", { name: "Create key" }).click();
+  await expect(page.getByRole("heading", { name: "Key my study created" })).toBeVisible();
   await page.goto("/dashboard");
   await page.getByRole("link", { name: "Edit my study" }).click();
   await page.getByLabel("Name").fill("a better name");
