@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,6 +78,24 @@ var (
 )
 
 func (*Console) notFound(*request) error { return errNotFound }
+
+// ServeError responds with a page to an error outside the console's paths. It returns false, without a response, if there is
+// no page for the status.
+func (c *Console) ServeError(ec echo.Context, status int) bool {
+	failure := errInternal
+	switch status {
+	case http.StatusNotFound:
+		failure = errNotFound
+	case http.StatusInternalServerError:
+	default:
+		return false
+	}
+	h := c.handle(func(*Console, *request) error { return failure })
+	for _, m := range slices.Backward(c.middleware(route{access: anyone, maxBody: maxForm})) {
+		h = m(h)
+	}
+	return h(ec) == nil
+}
 
 // invalid returns the problem of a form field or a value that is not accepted.
 func invalid(text string) *problem {

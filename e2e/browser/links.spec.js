@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { basegate, complete, expect, signIn, test } from "./console.js";
+import { basegate, checkPage, complete, expect, signIn, test } from "./console.js";
 
 const firstPages = ["/dashboard", "/usage?account=all", "/usage/requests", "/workbench", "/account", "/admin/accounts", "/tutorial/overview"];
 
@@ -98,4 +98,11 @@ test("the CSV file of the requests has the filter of its page", async ({ page })
   const { lines } = await download(page, page.getByRole("link", { name: "CSV" }));
   expect(lines).toHaveLength(2);
   expect(lines[1]).toContain("filter-2");
+});
+
+test("an unknown path outside the console is a page", async ({ page }) => {
+  const response = await page.goto("/nowhere/at-all");
+  expect(response.status()).toBe(404);
+  await expect(page.getByRole("heading", { name: "Page not found" })).toBeVisible();
+  await checkPage(page, "unknown-path");
 });
