@@ -51,6 +51,10 @@ type Settings struct {
 	// apply.
 	Payer func(key string) (Payer, error)
 
+	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must not
+	// call the ledger. It may be nil.
+	Alarm func(Alarm)
+
 	// Backlog is how many settlements may be queued for retry while the database cannot be written; 0 means
 	// DefaultBacklog. Further settlements are charged in memory only; their rows stay in flight until the next Start
 	// marks them as interrupted.

@@ -24,13 +24,6 @@ func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 	return nil
 }
 
-// Waiting returns the number of requests that wait.
-func (l *Ledger) Waiting() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting
-}
-
 // Reserved returns the tokens reserved by all requests.
 func (l *Ledger) Reserved() int64 {
 	l.mu.Lock()

@@ -96,6 +96,7 @@ func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool
 	}
 	switch {
 	case d.exceeded != nil:
+		l.raiseRefusal(&w.payer, d.exceeded, b)
 		return false, d.exceeded
 	case d.admitted():
 		w.reservation = l.reserve(w, &d)
@@ -195,6 +196,7 @@ func (l *Ledger) decide(w *waiter) (over bool) {
 	case err != nil:
 		w.err = err
 	case d.exceeded != nil:
+		l.raiseRefusal(&w.payer, d.exceeded, d.bucket)
 		w.err = d.exceeded
 	case d.admitted():
 		w.reservation = l.reserve(w, &d)
@@ -234,6 +236,7 @@ func (l *Ledger) release(r *Reservation, input, output int64) {
 	r.bucket.account.reserve(r.bucket.date.day, -r.input, -r.output)
 	r.bucket.key.charge(r.bucket.date.day, input, output)
 	r.bucket.account.charge(r.bucket.date.day, input, output)
+	l.raiseAlarms(r, input, output)
 	l.reserved -= r.input + r.output
 	last := l.open[len(l.open)-1]
 	l.open[r.index], last.index = last, r.index

@@ -46,6 +46,9 @@ type Outcome struct {
 	FirstToken time.Duration
 	Total      time.Duration
 
+	Boot     time.Duration   // waiting for the model's boot
+	Attempts []usage.Attempt // if there was more than one, or one that failed; must not be changed afterwards
+
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
 	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome

@@ -32,14 +32,19 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 	r := s.reservation
 	opened := r.openWrite != nil
 	s.write = l.submit(wait, func(ctx context.Context, tx database.Execer) error {
+		var err error
 		switch {
 		case r.duplicate:
 			return ErrDuplicate
 		case opened:
-			return r.asDuplicate(true, moveEnded(ctx, tx, &s.row))
+			err = r.asDuplicate(true, moveEnded(ctx, tx, &s.row))
 		default:
-			return r.asDuplicate(insertEnded(ctx, tx, &s.row))
+			err = r.asDuplicate(insertEnded(ctx, tx, &s.row))
 		}
+		if err != nil {
+			return err
+		}
+		return insertDetails(ctx, tx, &s.row)
 	})
 }
 
@@ -58,7 +63,10 @@ func (s *pendingSettlement) rewrite(ctx context.Context, tx database.Tx) error {
 	if written {
 		return usage.Correct(ctx, tx, s.row.request.ID, func() error { return updateEnded(ctx, tx, &s.row) })
 	}
-	return s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row))
+	if err := s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row)); err != nil {
+		return err
+	}
+	return insertDetails(ctx, tx, &s.row)
 }
 
 // enqueueRetry adds a settlement to the backlog, unless it is there or the backlog is full.

@@ -1,6 +1,10 @@
 package budget
 
-import "time"
+import (
+	"time"
+
+	"basegate/quota"
+)
 
 // Standing is one cap of a key or an account, and what is used of it.
 type Standing struct {
@@ -19,10 +23,19 @@ func (l *Ledger) Standings(p Payer) []Standing {
 	if l.refreshCaps(&p) != nil {
 		return nil
 	}
+	return l.standings(&p)
+}
+
+// AccountStandings returns the caps of an account that are set, without those of its keys.
+func (l *Ledger) AccountStandings(account string, caps quota.Caps) []Standing {
+	return l.standings(&Payer{Account: account, AccountCaps: caps})
+}
+
+func (l *Ledger) standings(p *Payer) []Standing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
-	caps := b.capChecks(&p)
+	b := l.bucket(l.owners(p))
+	caps := b.capChecks(p)
 	var all []Standing
 	for _, c := range caps.all() {
 		all = append(all, Standing(*c.exceeded(b.date)))

@@ -57,3 +57,10 @@ func (l *Ledger) Headroom(p Payer) (h Headroom, ok bool) {
 	}
 	return h, ok
 }
+
+// Waiting returns the number of requests that wait until reservations of others end.
+func (l *Ledger) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
+}

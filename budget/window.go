@@ -35,6 +35,7 @@ func (d date) windowEnd(w Window) time.Time {
 type counter struct {
 	used     int64 // settled
 	reserved int64 // by requests in flight
+	raised   uint8 // percentage of the last alarm; 0 before the first
 }
 
 // monthCounters are the counters of one owner in one month.

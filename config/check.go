@@ -16,6 +16,12 @@ func (c *Config) check(v value) {
 	if c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0") {
 		server.child("admin_listen").errorf("want an address other than server.listen's, got %s for both", quote(c.Server.Listen))
 	}
+	if c.Mail.SMTP != nil && c.Mail.From == "" {
+		v.child("mail").errorf("smtp needs from, the address of the sender")
+	}
+	if c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "" {
+		v.child("console").child("oidc").errorf("issuer needs client_id, as registered at the provider")
+	}
 	c.checkModelNames(v)
 }
 

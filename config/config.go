@@ -17,17 +17,19 @@ import (
 
 // Config is a whole configuration.
 type Config struct {
-	Server   Server
-	Database Database
-	Limits   Limits
-	Files    Files
-	Batches  Batches
-	Upstream Upstream
-	Breaker  Breaker
-	Probe    Probe
-	Log      Log
-	Console  Console
-	Models   []Model // at least one, in the order of the file
+	Server        Server
+	Database      Database
+	Limits        Limits
+	Files         Files
+	Batches       Batches
+	Upstream      Upstream
+	Breaker       Breaker
+	Probe         Probe
+	Log           Log
+	Console       Console
+	Mail          Mail
+	Notifications Notifications
+	Models        []Model // at least one, in the order of the file
 
 	// HoldsSecrets says that a secret is written in the file itself and does not come from a variable.
 	HoldsSecrets bool
@@ -72,7 +74,7 @@ type Limits struct {
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
-	Folder             string // empty: beside the database
+	URL                *url.URL // file:// and the path of a folder; nil: beside the database
 	MaxBytes           int64  // of one file
 	MaxBytesPerAccount int64
 	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise
@@ -118,6 +120,7 @@ type Console struct {
 	FeedbackWebhook *url.URL // receives all feedback; nil: feedback is not sent
 	AccessRequests  bool     // users without an account can request one
 	SavedPrompts    SavedPrompts
+	OIDC            OIDC
 }
 
 // SavedPrompts holds the limits of prompts that are saved in the workbench.
@@ -192,7 +195,8 @@ func Default() *Config {
 		Breaker: Breaker{ConsecutiveFailures: 5, OpenFor: 30 * time.Second, HalfOpenRequests: 1},
 		Probe:   Probe{Interval: 5 * time.Second, Timeout: 2 * time.Second},
 		Log:     Log{Level: "info", Format: "json"},
-		Console: Console{AccessRequests: true, SavedPrompts: SavedPrompts{MaxBytesPerAccount: 100 << 20}},
+		Console: Console{AccessRequests: true, SavedPrompts: SavedPrompts{MaxBytesPerAccount: 100 << 20}, OIDC: OIDC{Name: "single sign-on", GroupsClaim: "groups"}},
+		Mail:    Mail{Alerts: true},
 	}
 }
 

@@ -205,7 +205,7 @@ func everything(t *testing.T) *config.Config {
 		},
 		Database: config.Database{Path: "/var/lib/basegate/base.db"},
 		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64},
-		Files:    config.Files{Folder: "/var/lib/basegate/files", MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
+		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
 		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
@@ -214,6 +214,16 @@ func everything(t *testing.T) *config.Config {
 		Console: config.Console{
 			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
 			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
+			OIDC: config.OIDC{
+				Issuer: &url.URL{Scheme: "https", Host: "login.example.org", Path: "/realms/lab/"}, Name: "Lab", ClientID: "basegate",
+				ClientSecret: config.NewSecret("12"), AllowedDomains: []string{"example.org"},
+				AllowedGroups: []string{"ml team"}, GroupsClaim: "roles", AdminGroup: "ops",
+			},
+		},
+		Notifications: config.Notifications{Webhook: &url.URL{Scheme: "https", Host: "hooks.example.org", Path: "/T0/x"}},
+		Mail: config.Mail{
+			SMTP: &config.SMTP{Host: "mail.example.org", Port: 465, ImplicitTLS: true}, Username: "base",
+			Password: config.NewSecret("8443"), From: "base@example.org",
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
@@ -251,9 +261,9 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(45, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(48, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(59, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(47, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(50, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(61, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

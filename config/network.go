@@ -123,8 +123,8 @@ func webhook(to **url.URL) decodeFunc {
 	}
 }
 
-// folderURL decodes the URL of a folder. An empty one leaves the folder unset.
-func folderURL(to *string) decodeFunc {
+// folderURL decodes the URL of a folder. An empty one leaves it unset.
+func folderURL(to **url.URL) decodeFunc {
 	const want = "file:///… with the path of a folder, or nothing"
 	return func(v value) {
 		s, ok := v.scalar(want)
@@ -136,7 +136,7 @@ func folderURL(to *string) decodeFunc {
 			v.errorf("want %s, got %s", want, s.got)
 			return
 		}
-		*to = u.Path
+		*to = u
 	}
 }
 

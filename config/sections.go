@@ -23,7 +23,7 @@ func (c *Config) fields() []field {
 		}),
 		key("files", func(v value) {
 			v.section(
-				key("url", folderURL(&c.Files.Folder)),
+				key("url", folderURL(&c.Files.URL)),
 				key("max_bytes", size(&c.Files.MaxBytes)),
 				key("max_bytes_per_account", size(&c.Files.MaxBytesPerAccount)),
 				key("keep", days(&c.Files.Keep, time.Hour)),
@@ -41,6 +41,8 @@ func (c *Config) fields() []field {
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
 		key("log", func(v value) { v.section(c.Log.fields()...) }),
 		key("console", func(v value) { v.section(c.Console.fields()...) }),
+		key("notifications", func(v value) { v.section(key("webhook", webhook(&c.Notifications.Webhook))) }),
+		key("mail", func(v value) { v.section(c.Mail.fields()...) }),
 		required("models", nonEmptyList(&c.Models, model)),
 	}
 }
@@ -101,7 +103,41 @@ func (c *Console) fields() []field {
 		key("feedback_webhook", webhook(&c.FeedbackWebhook)),
 		key("access_requests", boolean(&c.AccessRequests)),
 		key("saved_prompts", func(v value) { v.section(key("max_bytes_per_account", size(&c.SavedPrompts.MaxBytesPerAccount))) }),
+		key("oidc", func(v value) { v.section(c.OIDC.fields()...) }),
 	}
+}
+
+func (m *Mail) fields() []field {
+	return []field{
+		key("smtp", smtpServer(&m.SMTP)),
+		key("username", text(&m.Username, checkLabel)),
+		key("password", secret(&m.Password)),
+		key("from", mailAddress(&m.From)),
+		key("alerts", boolean(&m.Alerts)),
+	}
+}
+
+func (o *OIDC) fields() []field {
+	return []field{
+		key("issuer", issuer(&o.Issuer)),
+		key("name", text(&o.Name, checkLabel)),
+		key("client_id", text(&o.ClientID, checkLabel)),
+		key("client_secret", secret(&o.ClientSecret)),
+		key("allowed_domains", list(&o.AllowedDomains, hostName)),
+		key("allowed_groups", list(&o.AllowedGroups, group)),
+		key("groups_claim", text(&o.GroupsClaim, checkName)),
+		key("admin_group", text(&o.AdminGroup, checkLabel)),
+	}
+}
+
+// group decodes the name of a group at an identity provider.
+func group(to *string) decodeFunc {
+	return text(to, func(s string) error {
+		if s == "" {
+			return errGroup
+		}
+		return checkLabel(s)
+	})
 }
 
 func model(m *Model) decodeFunc {
@@ -195,6 +231,9 @@ var (
 	errWord       = errors.New("printable ASCII without spaces, not empty")
 	errAlias      = fmt.Errorf("1 to %d characters of printable ASCII without spaces and commas", maxAlias)
 	errLabel      = errors.New("printable ASCII")
+	errGroup      = errors.New("the name of a group in printable ASCII, not empty")
+
+	errMailAddress = errors.New("an e-mail address such as basegate@example.org, or nothing")
 )
 
 // checkIdentifier checks a name that is used in URLs and JSON.

@@ -11,9 +11,8 @@ import (
 // passwordForm is the data of the pages on which a user sets a password.
 type passwordForm struct {
 	Email     string
-	MinLength int    // characters of a password
-	Problem   string // why the password was not set; empty if it was not tried
-	Done      string // confirms that it was set
+	MinLength int      // characters of a password
+	Problem   *problem // why the password was not set; nil if it was not tried
 }
 
 func (c *Console) invitationPage(r *request) error {
@@ -27,9 +26,11 @@ func (c *Console) invitationPage(r *request) error {
 	return c.render(r, "invitation", "Choose a password", passwordForm{Email: a.Email, MinLength: identity.MinPassword})
 }
 
+var errPasswordsDiffer = invalid("The two passwords are different.").on("repeated")
+
 var errNoInvitation = &problem{
-	http.StatusNotFound, "This invitation is over",
-	"An invitation works once and for seven days, and a new one ends the one before. Ask an administrator for another.",
+	status: http.StatusNotFound, title: "This invitation is no longer valid",
+	text: "An invitation works once, within seven days, and a newer one replaces it. Ask an administrator for another.",
 }
 
 func (c *Console) acceptInvitation(r *request) error {
@@ -44,7 +45,7 @@ func (c *Console) acceptInvitation(r *request) error {
 	password := r.Request().PostFormValue("password")
 	form := passwordForm{Email: a.Email, MinLength: identity.MinPassword}
 	if password != r.Request().PostFormValue("repeated") {
-		form.Problem = "The two passwords differ."
+		form.Problem = errPasswordsDiffer
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
 	_, tokens, err := c.sessions.AcceptInvitation(r.ctx(), token, password)
@@ -55,7 +56,7 @@ func (c *Console) acceptInvitation(r *request) error {
 	case errors.Is(err, identity.ErrNoInvitation):
 		return errNoInvitation
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = inputErrorText(err)
+		form.Problem = inputProblem(err)
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
 	}
 	return err
@@ -64,12 +65,12 @@ func (c *Console) acceptInvitation(r *request) error {
 // accessForm is the form by which a user without an account requests one.
 type accessForm struct {
 	Email, Name, Purpose string
-	Problem              string
+	Problem              *problem // why it was not sent; nil if it was not tried
 }
 
 var errAccessRequestsOff = &problem{
-	http.StatusForbidden, "Access cannot be requested here",
-	"This gateway takes no requests for access. Ask one of its administrators for an invitation.",
+	status: http.StatusForbidden, title: "Requests for access are closed",
+	text: "Ask an administrator for an invitation.",
 }
 
 func (c *Console) requestAccessPage(r *request) error {
@@ -92,12 +93,17 @@ func (c *Console) requestAccess(r *request) error {
 	})
 	switch {
 	case err == nil:
-		return c.render(r, "requested", "Request access", nil)
+		return r.redirect("/request-access/sent")
 	case isInputError(err):
-		form.Problem = inputErrorText(err)
+		form.Problem = inputProblem(err)
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "request-access", "Request access", form)
 	}
 	return err
+}
+
+// accessRequested confirms a request for access.
+func (c *Console) accessRequested(r *request) error {
+	return c.render(r, "requested", "Request access", nil)
 }
 
 func (c *Console) accountPage(r *request) error {
@@ -108,7 +114,7 @@ func (c *Console) changePassword(r *request) error {
 	form := passwordForm{Email: r.account.Email, MinLength: identity.MinPassword}
 	next := r.Request().PostFormValue("password")
 	if next != r.Request().PostFormValue("repeated") {
-		form.Problem = "The two passwords differ."
+		form.Problem = errPasswordsDiffer
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
 	}
 	present := c.credentials(r, r.account.Email, r.Request().PostFormValue("present"))
@@ -117,18 +123,18 @@ func (c *Console) changePassword(r *request) error {
 	switch {
 	case err == nil:
 		c.setSignInCookies(r, tokens)
-		form.Done = "The password is changed. All other sessions have ended."
-		return c.render(r, "account", "Account", form)
+		c.useSession(r, tokens.Session)
+		return c.redirectDone(r, "/account", "Password changed. All other sessions are signed out.")
 	case errors.As(err, &tooMany):
 		form.Problem = tooManyAttempts(r, tooMany)
 	case errors.Is(err, identity.ErrBadCredentials):
-		form.Problem = "The present password is wrong."
+		form.Problem = invalid("The current password is wrong.").on("present")
 	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = inputErrorText(err)
+		form.Problem = inputProblem(err)
 	default:
 		return err
 	}
-	return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
+	return c.renderStatus(r, form.Problem.status, "account", "Account", form)
 }
 
 func (c *Console) signOutEverywhere(r *request) error {

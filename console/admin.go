@@ -20,6 +20,8 @@ type accountsPage struct {
 	Requests     []accessRequestRow // the oldest
 	MoreRequests int                // that are not shown
 	Accounts     []accountRow
+	InviteEmail  string   // in the form
+	Problem      *problem // why no invitation was created; nil if it was not tried
 }
 
 // accessRequestRow is one request for access of the list.
@@ -36,12 +38,15 @@ type accountRow struct {
 }
 
 // adminHome redirects to the first page of the administration.
-func (*Console) adminHome(r *request) error { return r.redirect("/admin/accounts") }
+func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
+	return c.showAccounts(r, http.StatusOK, accountsPage{})
+}
+
+// showAccounts renders the page of all accounts.
+func (c *Console) showAccounts(r *request, status int, page accountsPage) (err error) {
 	ctx := r.ctx()
-	var page accountsPage
-	var err error
 	if page.Requests, page.MoreRequests, err = c.accessRequestRows(ctx); err != nil {
 		return err
 	}
@@ -65,7 +70,7 @@ func (c *Console) adminAccountsPage(r *request) error {
 		}
 		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
-	return c.render(r, "admin-accounts", "Accounts", page)
+	return c.renderStatus(r, status, "admin-accounts", "Accounts", page)
 }
 
 // accessRequestRows returns the oldest open requests for access, and the number of the others.
@@ -92,19 +97,26 @@ func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRo
 type createdInvitation struct {
 	Email string
 	URL   string
+	Mail  string // whether it was mailed: mailOff, mailSent or mailFailed
 }
 
-// invite responds with the invitation instead of a redirect, because its URL is a secret that is stored nowhere.
-func (c *Console) invite(r *request) error { return c.showInvitation(r, r.field("email")) }
+func (c *Console) invite(r *request) error {
+	email := r.field("email")
+	err := c.createInvitation(r, email)
+	if p, ok := errors.AsType[*problem](err); ok {
+		return c.showAccounts(r, p.status, accountsPage{InviteEmail: email, Problem: p})
+	}
+	return err
+}
 
-// showInvitation creates an invitation and shows it.
-func (c *Console) showInvitation(r *request, email string) error {
+// createInvitation creates an invitation and redirects to the page that shows it once.
+func (c *Console) createInvitation(r *request, email string) error {
 	a, token, err := c.accounts.Invite(r.ctx(), email)
 	if err != nil {
 		return asInvalid(err)
 	}
 	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.render(r, "admin-invited", "Invitation", createdInvitation{a.Email, link})
+	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token, Mail: c.mailInvitation(r, a.Email, link)})
 }
 
 func (c *Console) approve(r *request) error {
@@ -112,21 +124,24 @@ func (c *Console) approve(r *request) error {
 	if _, err := c.accounts.Enable(r.ctx(), email); err != nil {
 		return asInvalid(err)
 	}
-	return c.showInvitation(r, email)
+	return c.createInvitation(r, email)
 }
 
 func (c *Console) decline(r *request) error {
-	if err := c.accounts.Decline(r.ctx(), r.field("email")); err != nil {
+	email := r.field("email")
+	if err := c.accounts.Decline(r.ctx(), email); err != nil {
 		return asInvalid(err)
 	}
-	return r.redirect("/admin/accounts")
+	return c.redirectDone(r, "/admin/accounts", "Request of "+email+" declined.")
 }
 
 func (c *Console) declineNetwork(r *request) error {
-	if _, err := c.accounts.DeclineNetwork(r.ctx(), r.field("network")); err != nil {
+	network := r.field("network")
+	n, err := c.accounts.DeclineNetwork(r.ctx(), network)
+	if err != nil {
 		return asInvalid(err)
 	}
-	return r.redirect("/admin/accounts")
+	return c.redirectDone(r, "/admin/accounts", formatCount(n, "request", "requests")+" from "+network+" declined.")
 }
 
 // adminAccount is the data of an account's page for administrators.
@@ -136,9 +151,14 @@ type adminAccount struct {
 	Form           capFields
 	MaxConcurrency string // form field of Account.Concurrency
 	Keys           []keyRow
-	Self           bool // the account is the administrator's own
-	Problem        string
+	Self           bool     // the account is the administrator's own
+	Name           string   // in the form
+	Admin          bool     // in the form
+	Problem        *problem // why the account was not changed; nil if it was not tried
 }
+
+// CapFields returns the form fields of the caps.
+func (p adminAccount) CapFields() markedCaps { return markedCaps{p.Form, p.Problem} }
 
 // pathAccount returns the account in the path.
 func (c *Console) pathAccount(r *request) (identity.Account, error) {
@@ -161,6 +181,7 @@ func (c *Console) adminAccountPage(r *request) error {
 	}
 	return c.showAccount(r, http.StatusOK, adminAccount{
 		Account: a, Form: newCapFields(a.Caps), MaxConcurrency: formatConcurrency(a.Concurrency),
+		Name: a.Name, Admin: a.Admin,
 	})
 }
 
@@ -181,8 +202,8 @@ func (c *Console) setAccount(r *request) error {
 		return err
 	}
 	page := adminAccount{Account: a, Form: r.capFields(identity.Key{}), MaxConcurrency: r.field("concurrency")}
-	name := r.field("name")
-	admin := r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
+	page.Name = r.field("name")
+	page.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 	caps, err := r.caps()
 	var concurrency int
 	if err == nil {
@@ -190,18 +211,18 @@ func (c *Console) setAccount(r *request) error {
 	}
 	if err == nil {
 		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
-			f.Name, f.Caps, f.Admin, f.Concurrency = name, caps, admin, concurrency
+			f.Name, f.Caps, f.Admin, f.Concurrency = page.Name, caps, page.Admin, concurrency
 		})
 		err = asInvalid(err)
 	}
 	if p, ok := errors.AsType[*problem](err); ok {
-		page.Problem = p.text
+		page.Problem = p
 		return c.showAccount(r, p.status, page)
 	}
 	if err != nil {
 		return err
 	}
-	return r.redirect("/admin/accounts/" + a.ID)
+	return c.redirectDone(r, "/admin/accounts/"+a.ID, words["saved"])
 }
 
 // accountActions are the changes of an account that need no form, by their names in paths.
@@ -219,6 +240,11 @@ var accountActions = map[string]func(c *Console, ctx context.Context, email stri
 	},
 }
 
+// accountActionsDone confirm accountActions.
+var accountActionsDone = map[string]string{
+	"disable": "Account disabled.", "enable": "Account enabled.", "sign-out": "All sessions of the account are signed out.",
+}
+
 func (c *Console) changeAccount(r *request) error {
 	a, err := c.pathAccount(r)
 	if err != nil {
@@ -226,7 +252,7 @@ func (c *Console) changeAccount(r *request) error {
 	}
 	action := r.param("action")
 	if action == "invite" {
-		return c.showInvitation(r, a.Email)
+		return c.createInvitation(r, a.Email)
 	}
 	change, ok := accountActions[action]
 	if !ok {
@@ -238,7 +264,7 @@ func (c *Console) changeAccount(r *request) error {
 	if err := change(c, r.ctx(), a.Email); err != nil {
 		return asInvalid(err)
 	}
-	return r.redirect("/admin/accounts/" + a.ID)
+	return c.redirectDone(r, "/admin/accounts/"+a.ID, accountActionsDone[action])
 }
 
 // pathKeyPage returns the page of the key in the path, which may be any account's.
@@ -256,8 +282,8 @@ func (c *Console) pathKeyPage(r *request) (keyPage, error) {
 		return keyPage{
 			keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
 			Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
-			Terms:       c.keyTerms(r, k),
-			Back:        "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
+			Terms:       c.keyTerms(r, k), Name: k.Name,
+			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
 		}, err
 	}
 	return keyPage{}, errNotFound

@@ -19,8 +19,8 @@ func (c *Console) allowAnonymousForm(r *request) error {
 	}
 	r.setRetryAfter(retryIn)
 	return &problem{
-		http.StatusTooManyRequests, "This is too often",
-		"Too much has been sent from your network. Try again in " + formatDuration(retryIn) + ".",
+		status: http.StatusTooManyRequests, title: "Too many requests",
+		text: "Too many forms have been sent from your network. Try again in " + formatDuration(retryIn) + ".",
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
 // from another origin, and stores nothing in the browser but the session cookie, the cookie by which accounts know the
-// browser, and the choice of a light or dark theme.
+// browser, what a page shows once after a form (once.go), the choice of a light or dark theme, and drafts of the workbench
+// until the user signs out.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
@@ -23,9 +24,11 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
 	"basegate/prompts"
+	"basegate/sso"
 	"basegate/usage"
 )
 
@@ -36,9 +39,11 @@ type Settings struct {
 	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
 	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests  bool                       // users without an account can request one
+	Provider        *sso.Provider              // with which users can sign in beside passwords; nil if there is none
+	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Warm and Notices.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm and Notices.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -47,9 +52,11 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Usage     *usage.Store
 	Fleet     *fleet.Fleet
+	History   *history.History
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
 	Transport http.RoundTripper // for the feedback webhook
+	Mail      Mailer            // for invitations; nil if none are mailed
 	Log       *zap.Logger
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
@@ -68,15 +75,19 @@ type Console struct {
 	downloads   downloads
 	patience    time.Duration // with the clients of downloads
 	fleet       *fleet.Fleet
+	history     *history.History
 	db          *database.DB
 	prompts     *prompts.Store
 	warm        Warmer
 	notices     func() []string
 	completer   Completer
 	tokenTexts  tokenTexts
+	modelStats  modelActivities
+	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time
 	webhook     *http.Client
+	mail        Mailer
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
@@ -89,8 +100,8 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, assets: readAssets(),
+		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
+		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),
 	}

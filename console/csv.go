@@ -125,3 +125,14 @@ func withoutErrors(rows []usage.Row) iter.Seq2[usage.Row, error] {
 		}
 	}
 }
+
+// collect returns rows as a slice.
+func collect(rows iter.Seq2[usage.Row, error]) (all []usage.Row, err error) {
+	for r, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}

@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 // dashboardPage is the data of the dashboard.
 type dashboardPage struct {
+	Summary     summary
 	Warnings    []string // why requests are refused, and until when
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
@@ -27,6 +30,7 @@ type keyRow struct {
 	identity.Key
 	gauges
 	LastUse time.Time
+	Spark   *sparkline // of the last days; nil if nothing was used
 	Form    capFields
 }
 
@@ -88,11 +92,22 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
 	}
+	for i, stats := 0, c.modelActivity(ctx); i < len(page.Models); i++ {
+		page.Models[i].Activity = stats[page.Models[i].ID]
+	}
 	keys, err := c.keyRows(ctx, a.ID)
 	if err != nil {
 		return page, err
 	}
+	activity, err := c.dashboardActivity(ctx, a.ID, keys)
+	if err != nil {
+		return page, err
+	}
+	page.Summary = c.summary(a, keys, activity)
 	for _, k := range keys {
+		if activity != nil {
+			k.Spark = activity.Keys[k.ID]
+		}
 		if k.State == identity.KeyRevoked {
 			page.RevokedKeys = append(page.RevokedKeys, k)
 			continue
@@ -124,18 +139,17 @@ func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
 	var warnings []string
 	account := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
 	if e := c.ledger.Exhausted(account); e != nil {
-		warnings = append(warnings, budgetWarning("your account", "No key works", e))
+		warnings = append(warnings, budgetWarning("Account", e))
 	}
 	for _, k := range page.Keys {
 		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
 		if e := c.ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
-			warnings = append(warnings, budgetWarning("the key "+k.Name, "It is refused", e))
+			warnings = append(warnings, budgetWarning("Key "+k.Name, e))
 		}
 	}
 	for _, m := range page.Models {
 		if m.Down {
-			warnings = append(warnings, fmt.Sprintf("The model %s does not answer: none of its backends does. "+
-				"Requests to it fail until one is back, and are worth trying again in a few minutes.", m.ID))
+			warnings = append(warnings, m.ID+" is down. Requests to it fail until a backend is back; try again in a few minutes.")
 		}
 	}
 	return warnings
@@ -143,15 +157,14 @@ func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
 
 var (
 	windowNames = map[budget.Window]string{budget.Month: "monthly", budget.Day: "daily"}
-	meterNames  = map[budget.Meter]string{budget.Total: "", budget.Input: " input", budget.Output: " output"}
+	meterNames  = map[budget.Meter]string{budget.Total: "", budget.Input: " prompt token", budget.Output: " completion token"}
 )
 
-// budgetWarning says which budget is used up, with what effect, and until when.
-func budgetWarning(owner, effect string, e *budget.Exceeded) string {
-	return fmt.Sprintf("The %s%s budget of %s is used up: %s of %s tokens. "+
-		"%s until %s, 00:00 UTC, or until the budget is raised.",
-		windowNames[e.Window], meterNames[e.Meter], owner, formatNumber(e.Used), formatNumber(e.Limit), effect,
-		e.ResetsAt.Format("2 January"))
+// budgetWarning says which budget is used up, and until when.
+func budgetWarning(owner string, e *budget.Exceeded) string {
+	return fmt.Sprintf("%s: %s%s budget used up (%s of %s tokens). Resets %s, 00:00 UTC.",
+		owner, windowNames[e.Window], meterNames[e.Meter], formatNumber(e.Used), formatNumber(e.Limit),
+		e.ResetsAt.Format("2 Jan"))
 }
 
 // capFields are the form fields of caps: digits, or empty for unbounded.
@@ -191,6 +204,9 @@ func (r *request) caps() (c quota.Caps, err error) {
 		name  string
 	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
 		if *f.limit, err = parseCap(r.field(f.name)); err != nil {
+			if p, ok := errors.AsType[*problem](err); ok {
+				err = p.on(f.name)
+			}
 			return c, err
 		}
 	}
@@ -201,7 +217,7 @@ func (r *request) caps() (c quota.Caps, err error) {
 // spaces and commas between digits, and with b for billions.
 func parseCap(text string) (quota.Cap, error) {
 	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
-	if digits == "" || strings.EqualFold(digits, "unbounded") {
+	if digits == "" || slices.ContainsFunc([]string{"unbounded", "nolimit"}, func(w string) bool { return strings.EqualFold(digits, w) }) {
 		return quota.Unbounded(), nil
 	}
 	if last := len(digits) - 1; digits[last] == 'b' || digits[last] == 'B' {
@@ -209,8 +225,8 @@ func parseCap(text string) (quota.Cap, error) {
 	}
 	n, err := quota.ParseTokens(digits)
 	if err != nil || n > maxCap {
-		return quota.Cap{}, &problem{http.StatusUnprocessableEntity, "This is no budget", fmt.Sprintf(
-			"A budget is a number of tokens such as 500000, 500k or 1.5M, or nothing for unbounded; this is %q.", text)}
+		return quota.Cap{}, &problem{status: http.StatusUnprocessableEntity, title: "Not a budget", text: fmt.Sprintf(
+			"%q is not a budget. Enter a number of tokens such as 500000, 500k or 1.5M, or leave the field blank for no limit.", text)}
 	}
 	return quota.Limit(n), nil
 }

@@ -18,7 +18,7 @@ func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	b := s.signIn("ada@example.org")
-	got := b.post("/keys", "name", "laptop", "month", "20M", "day", "500 000", "concurrency", "4")
+	got := b.follow(b.post("/keys", "name", "laptop", "month", "20M", "day", "500 000", "concurrency", "4"))
 	if got.status != http.StatusOK {
 		t.Fatalf("create: got %d %s, want 200", got.status, got.body)
 	}
@@ -30,7 +30,7 @@ func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 	}
 	has(t, got.body, "curl -s http://basegate.example.org/v1/completions", "Bearer "+secret)
 	page := b.get("/dashboard").body
-	has(t, page, "laptop", secret[:13], "20\u202f000\u202f000")
+	has(t, page, "laptop", secret[:13], "20,000,000")
 	lacks(t, page, secret)
 }
 
@@ -44,11 +44,11 @@ func TestInvalidKeyIsRefusedWithAReason(t *testing.T) {
 	b := s.signIn("ada@example.org")
 	for _, c := range []struct{ name, month, concurrency, want string }{
 		{"", "", "", "it is empty"},
-		{"x", "many", "", "A budget is a number of tokens"},
-		{"x", "-5", "", "A budget is a number of tokens"},
-		{"x", "9999999999M", "", "A budget is a number of tokens"},
+		{"x", "many", "", "is not a budget"},
+		{"x", "-5", "", "is not a budget"},
+		{"x", "9999999999M", "", "is not a budget"},
 		{"x", "1001", "", "monthly budget 1001 is above 1000 of ada@example.org"},
-		{"x", "", "0", "Concurrency is"},
+		{"x", "", "0", "Concurrent requests: enter"},
 		{"x\x00", "", "", "control characters"},
 	} {
 		got := b.post("/keys", "name", c.name, "month", c.month, "concurrency", c.concurrency)
@@ -102,11 +102,11 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	s.addRequest(k, budget.Request{}, 1200, 34, "")
 	b := s.signIn("ada@example.org")
 	page := b.get("/dashboard").body
-	has(t, page, "1\u202f234")
-	lacks(t, page, "is used up")
+	has(t, page, "1,234")
+	lacks(t, page, "used up")
 	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal = quota.Limit(2468) })
 	must(t, err)
-	has(t, b.get("/dashboard").body, "1\u202f234", "of 2\u202f468", `width="50%"`)
+	has(t, b.get("/dashboard").body, "1,234", "of 2,468", `width="50%"`)
 	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
 	must(t, err)
 	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
@@ -114,16 +114,16 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	})
 	must(t, err)
 	has(t, b.get("/dashboard").body,
-		"The monthly input budget of the key laptop is used up: 1\u202f200 of 1\u202f000 tokens.",
-		"The daily budget of your account is used up: 1\u202f234 of 1\u202f234 tokens. No key works until")
+		"Key laptop: monthly prompt token budget used up (1,200 of 1,000 tokens). Resets ",
+		"Account: daily budget used up (1,234 of 1,234 tokens). Resets ")
 }
 
 func TestDashboardWarnsOfAModelThatIsDown(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	page := s.signIn("ada@example.org").get("/dashboard").body
-	has(t, page, "The model llama-8b does not answer")
-	lacks(t, page, "127.0.0.1:9", "Warm</button>")
+	has(t, page, "llama-8b is down.")
+	lacks(t, page, "127.0.0.1:9", "Start</button>")
 }
 
 func TestModelIsWarmedOnRequest(t *testing.T) {

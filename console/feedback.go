@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -38,7 +39,7 @@ type feedback struct {
 // feedbackForm is the data of the feedback page.
 type feedbackForm struct {
 	Page, RequestID, Message string
-	Problem                  string
+	Problem                  *problem // why it was not sent; nil if it was not tried
 }
 
 func (c *Console) feedbackPage(r *request) error {
@@ -56,7 +57,7 @@ func (c *Console) sendFeedback(r *request) error {
 		Time: c.clock(), AccountID: r.account.ID, Email: r.account.Email,
 		Page: localPath(r.field("page")), RequestID: r.field("request_id"), Message: r.field("message"),
 	}
-	if problem := f.validate(); problem != "" {
+	if problem := f.validate(); problem != nil {
 		form := feedbackForm{f.Page, f.RequestID, f.Message, problem}
 		return c.renderStatus(r, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
 	}
@@ -64,22 +65,30 @@ func (c *Console) sendFeedback(r *request) error {
 		return err
 	}
 	c.callWebhook(r.ctx(), f)
-	return c.render(r, "feedback-sent", "Feedback", f)
+	if !r.signedIn() {
+		return r.redirect("/feedback/sent?" + url.Values{"page": {f.Page}}.Encode())
+	}
+	return c.redirectDone(r, f.Page, "Thank you for the feedback. The administrators can see it.")
 }
 
-// validate returns what is wrong with the feedback, or an empty string.
-func (f feedback) validate() string {
+// feedbackSent confirms feedback of somebody who is not signed in.
+func (c *Console) feedbackSent(r *request) error {
+	return c.render(r, "feedback-sent", "Feedback", feedbackForm{Page: localPath(r.query("page"))})
+}
+
+// validate returns what is wrong with the feedback, or nil.
+func (f feedback) validate() *problem {
 	switch {
 	case f.Message == "":
-		return "There is nothing in it. Write what you have noticed."
+		return invalid("Write a message first.").on("message")
 	case !utf8.ValidString(f.Message + f.RequestID + f.Page):
-		return "This is not text."
+		return invalid("The message has characters that are not text.").on("message")
 	case utf8.RuneCountInString(f.Message) > maxMessage:
-		return "It is too long: up to " + formatNumber(maxMessage) + " characters are taken."
+		return invalid("The message is too long: the limit is " + formatNumber(maxMessage) + " characters.").on("message")
 	case utf8.RuneCountInString(f.RequestID) > maxRequestID || len(f.Page) > maxPagePath:
-		return "This is no request id. One begins with req_ and stands in the header X-Request-Id of every answer."
+		return invalid("This is not a request ID. It begins with req_ and is in the header X-Request-Id of every response.").on("request_id")
 	}
-	return ""
+	return nil
 }
 
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {

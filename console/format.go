@@ -15,23 +15,34 @@ import (
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
+		"word":     word,
+		"mark":     markField,
 		"number":   formatNumber,
 		"limit":    formatLimit,
 		"count":    formatCount,
 		"percent":  func(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) },
-		"date":     func(t time.Time) string { return t.UTC().Format("2 January 2006") },
-		"datetime": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") },
+		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
+		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04") + " UTC" },
+		"seconds":  func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
 		"rfc3339":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	}
 }
 
-// formatNumber formats a number with its digits in groups of three, separated by narrow no-break spaces.
+// markField returns the attributes of a form field: those that mark it as the cause of the problem, if it is.
+func markField(p *problem, field string) template.HTMLAttr {
+	if p == nil || p.field != field {
+		return ""
+	}
+	return `aria-invalid="true" aria-describedby="problem" autofocus`
+}
+
+// formatNumber formats a number with its digits in groups of three, separated by commas.
 func formatNumber(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	var out strings.Builder
 	for i, d := range digits {
 		if left := len(digits) - i; i > 0 && left%3 == 0 && digits[i-1] != '-' {
-			out.WriteRune('\u202f')
+			out.WriteByte(',')
 		}
 		out.WriteRune(d)
 	}

@@ -24,6 +24,7 @@ import (
 	"basegate/console"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/usage"
@@ -38,6 +39,7 @@ type site struct {
 	*console.Console
 	t        *testing.T
 	url      string
+	restart  func() // serves the same database with a new console, at a new address
 	path     string // of the database file
 	db       *database.DB
 	keys     *identity.Keys
@@ -47,6 +49,7 @@ type site struct {
 	prompts  *prompts.Store
 	ledger   *budget.Ledger
 	fleet    *fleet.Fleet
+	history  *history.History
 }
 
 // newSite starts a console whose only model has no backend that answers. The functions may change its settings and
@@ -74,25 +77,29 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		ID: "llama-8b", Checkpoint: "org/llama-8b", MaxLogprobs: 20,
 		Backends: []config.Backend{{Name: "gpu1", URL: backend, GPU: "H100"}},
 	}}, fleetSettings, http.DefaultTransport, nil, zap.NewNop())
+	s.history = history.New(db, zap.NewNop(), func() history.Gauges { return history.Gauges{} })
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" }, AccessRequests: true,
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, DB: db, Prompts: s.prompts,
+		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
 		Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{},
 	}
 	for _, c := range change {
 		c(&settings, &deps)
 	}
-	s.Console = console.New(settings, deps)
-	e := echo.New()
-	s.Mount(e)
-	server := httptest.NewServer(e)
-	t.Cleanup(server.Close)
-	s.url = server.URL
+	s.restart = func() {
+		s.Console = console.New(settings, deps)
+		e := echo.New()
+		s.Mount(e)
+		server := httptest.NewServer(e)
+		t.Cleanup(server.Close)
+		s.url = server.URL
+	}
+	s.restart()
 	return s
 }
 
@@ -158,6 +165,15 @@ func (b *browser) post(path string, fields ...string) response {
 		form.Add(fields[i], fields[i+1])
 	}
 	return b.send(http.MethodPost, path, form)
+}
+
+// follow gets the page that a response redirects to.
+func (b *browser) follow(from response) response {
+	b.t.Helper()
+	if from.status != http.StatusSeeOther {
+		b.t.Fatalf("got %d %s, want a redirect", from.status, from.body)
+	}
+	return b.get(from.location())
 }
 
 func (b *browser) send(method, path string, form url.Values, header ...string) response {

@@ -33,10 +33,10 @@ func parseExpiry(text string, present time.Time) (time.Time, error) {
 	}
 	day, err := time.Parse(time.DateOnly, text)
 	if err != nil {
-		return time.Time{}, invalid("The day on which a key expires is a date such as 2027-01-31, or nothing for never.")
+		return time.Time{}, invalid("Expiry: enter a date such as 2027-01-31, or leave the field blank for no expiry.").on("expires")
 	}
 	if day.Before(time.Now()) {
-		return time.Time{}, invalid("The day on which a key expires is in the future. To stop a key now, pause or revoke it.")
+		return time.Time{}, invalid("Expiry: enter a date in the future. To stop a key now, pause or revoke it.").on("expires")
 	}
 	return day, nil
 }
@@ -74,7 +74,7 @@ func parseModels(r *request, choices []modelChoice, limit identity.ModelList) (i
 	}
 	for _, id := range checked {
 		if !slices.ContainsFunc(choices, func(c modelChoice) bool { return c.ID == id }) {
-			return identity.ModelList{}, invalid("There is no model " + id + ".")
+			return identity.ModelList{}, invalid("There is no model " + id + ".").on("models")
 		}
 	}
 	return identity.NewModelList(checked)
@@ -105,6 +105,9 @@ func readKeyTerms(r *request, terms *keyTerms, k *identity.Key) (err error) {
 		limits = identity.ModelList{}
 	}
 	form := r.Request().PostForm
+	if form.Has("expires") {
+		terms.Expires.Value = r.field("expires")
+	}
 	if form.Has("models_shown") {
 		for i := range terms.Models {
 			terms.Models[i].Checked = slices.Contains(form["models"], terms.Models[i].ID)
@@ -114,7 +117,6 @@ func readKeyTerms(r *request, terms *keyTerms, k *identity.Key) (err error) {
 		}
 	}
 	if form.Has("expires") {
-		terms.Expires.Value = r.field("expires")
 		if k.ExpiresAt, err = parseExpiry(terms.Expires.Value, k.ExpiresAt); err != nil {
 			return err
 		}

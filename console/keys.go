@@ -19,8 +19,17 @@ type newKeyForm struct {
 	Concurrency concurrencyField
 	Terms       keyTerms
 	Account     quota.Caps // upper limits of the key's caps
-	Problem     string
+	Problem     *problem   // why the key was not created; nil if it was not tried
 }
+
+// markedCaps are the form fields of caps with the problem that one of them may have caused.
+type markedCaps struct {
+	Caps    capFields
+	Problem *problem
+}
+
+// CapFields returns the form fields of the caps.
+func (f newKeyForm) CapFields() markedCaps { return markedCaps{f.Caps, f.Problem} }
 
 // concurrencyField is the form field of a key's concurrency.
 type concurrencyField struct {
@@ -63,7 +72,6 @@ func (c *Console) defaultKey() (k identity.Key) {
 	return k
 }
 
-// createKey responds with the secret instead of a redirect, because the secret is stored nowhere.
 func (c *Console) createKey(r *request) error {
 	form := newKeyForm{
 		Name: r.field("name"), Account: r.account.Caps, Caps: r.capFields(identity.Key{}),
@@ -71,32 +79,30 @@ func (c *Console) createKey(r *request) error {
 	}
 	wanted := c.defaultKey()
 	form.Terms = c.keyTerms(r, wanted)
-	reject := func(text string) error {
-		form.Problem = text
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
-	}
 	caps, err := r.caps()
-	if err != nil {
-		return reject(err.Error())
+	var concurrency int
+	if err == nil {
+		concurrency, err = parseConcurrency(form.Concurrency.Value)
 	}
-	concurrency, err := parseConcurrency(form.Concurrency.Value)
-	if err != nil {
-		return reject(err.Error())
+	if termsErr := readKeyTerms(r, &form.Terms, &wanted); err == nil { // also fills in the form to show again
+		err = termsErr
 	}
-	if err := readKeyTerms(r, &form.Terms, &wanted); err != nil {
-		return reject(err.Error())
+	var key identity.Key
+	var secret string
+	if err == nil {
+		key, secret, err = c.keys.Create(r.ctx(), identity.NewKey{
+			Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
+			ExpiresAt: wanted.ExpiresAt, Models: wanted.Models,
+		})
 	}
-	key, secret, err := c.keys.Create(r.ctx(), identity.NewKey{
-		Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
-		ExpiresAt: wanted.ExpiresAt, Models: wanted.Models,
-	})
-	if isInputError(err) {
-		return reject(inputErrorText(err))
+	if p, ok := formProblem(err); ok {
+		form.Problem = p
+		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
 	}
 	if err != nil {
 		return err
 	}
-	return c.showSecret(r, createdKey{Key: key, Secret: secret})
+	return c.redirectToSecret(r, newSecret{Key: key.ID, Secret: secret})
 }
 
 // parseConcurrency parses the form field of the concurrency; empty is 0, for the configured one.
@@ -106,7 +112,7 @@ func parseConcurrency(text string) (int, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, invalid("Concurrency is how many requests run at a time, 1 or more, or nothing for what is configured.")
+		return 0, invalid("Concurrent requests: enter a whole number of 1 or more, or leave the field blank for the server default.").on("concurrency")
 	}
 	return int(n), nil
 }
@@ -141,7 +147,7 @@ func (c *Console) changeOwnKey(r *request) error {
 	if r.param("action") == "rotate" {
 		return c.rotateKey(r, k)
 	}
-	return c.changeKey(r, k, "/dashboard#keys")
+	return c.changeKey(r, k, "/dashboard")
 }
 
 // changeKey pauses, resumes or revokes a key, and redirects to a page.
@@ -153,20 +159,28 @@ func (c *Console) changeKey(r *request, k identity.Key, next string) error {
 	if _, err := change(c.keys, r.ctx(), k.ID); err != nil {
 		return asInvalid(err)
 	}
-	return r.redirect(next)
+	return c.redirectDone(r, next, fmt.Sprintf("Key %s %s.", k.Name, keyActionsDone[r.param("action")]))
 }
+
+// keyActionsDone are the participles of keyActions.
+var keyActionsDone = map[string]string{"pause": "paused", "resume": "resumed", "revoke": "revoked"}
 
 // keyPage is the data of a key's page, for its owner or for an administrator.
 type keyPage struct {
 	keyRow
 	Account     identity.Account // of the key
+	Activity    keyActivity
 	Concurrency concurrencyField
 	Terms       keyTerms
-	Own         bool // the user can rotate the key: administrators do not see the secrets of others
-	Problem     string
-	Back        string // path of the page that links here
-	Action      string // path that the forms are sent to
+	Own         bool     // the user can rotate the key: administrators do not see the secrets of others
+	Problem     *problem // why the key was not changed; nil if it was not tried
+	Name        string   // in the form
+	Back        string   // path of the page that links here
+	Action      string   // path that the forms are sent to
 }
+
+// CapFields returns the form fields of the caps.
+func (p keyPage) CapFields() markedCaps { return markedCaps{p.Form, p.Problem} }
 
 func (c *Console) ownKeyPage(r *request) error {
 	k, err := c.ownKey(r)
@@ -177,7 +191,7 @@ func (c *Console) ownKeyPage(r *request) error {
 		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: r.account,
 		Concurrency: c.concurrencyField(r, r.account, formatConcurrency(k.Concurrency), k),
 		Terms:       c.keyTerms(r, k), Own: true,
-		Back: "/dashboard", Action: "/keys/" + k.ID,
+		Name: k.Name, Back: "/dashboard", Action: "/keys/" + k.ID,
 	})
 }
 
@@ -187,8 +201,11 @@ func (c *Console) showKey(r *request, status int, p keyPage) error {
 	if p.LastUse, err = c.ledger.LastUse(r.ctx(), p.ID); err != nil {
 		return err
 	}
+	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
+		return err
+	}
 	p.gauges = newGauges(c.ledger.KeyTotals(p.ID), p.Caps)
-	return c.renderStatus(r, status, "key", "Key "+p.Name, p)
+	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
 }
 
 // formatConcurrency formats a concurrency as forms have it.
@@ -212,7 +229,7 @@ func (c *Console) setOwnKey(r *request) error {
 // is not sent if the field is disabled, does not change it.
 func (c *Console) setKey(r *request, page keyPage) error {
 	page.Form = r.capFields(page.Key)
-	name := r.field("name")
+	page.Name = r.field("name")
 	caps, err := r.caps()
 	concurrency := page.Key.Concurrency
 	page.Concurrency = c.concurrencyField(r, page.Account, formatConcurrency(concurrency), page.Key)
@@ -224,24 +241,23 @@ func (c *Console) setKey(r *request, page keyPage) error {
 	}
 	wanted := page.Key
 	page.Terms = c.keyTerms(r, page.Key)
+	if termsErr := readKeyTerms(r, &page.Terms, &wanted); err == nil { // also fills in the form to show again
+		err = termsErr
+	}
 	if err == nil {
-		err = readKeyTerms(r, &page.Terms, &wanted)
+		_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
+			f.Name, f.Caps, f.Concurrency = page.Name, caps, concurrency
+			f.ExpiresAt, f.Models = wanted.ExpiresAt, wanted.Models
+		})
 	}
-	if err != nil {
-		page.Problem = err.Error()
-		return c.showKey(r, http.StatusUnprocessableEntity, page)
-	}
-	_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
-		f.Name, f.Caps, f.Concurrency, f.ExpiresAt, f.Models = name, caps, concurrency, wanted.ExpiresAt, wanted.Models
-	})
-	if isInputError(err) {
-		page.Problem = inputErrorText(err)
+	if p, ok := formProblem(err); ok {
+		page.Problem = p
 		return c.showKey(r, http.StatusUnprocessableEntity, page)
 	}
 	if err != nil {
 		return err
 	}
-	return r.redirect(page.Back)
+	return c.redirectDone(r, page.Back, "Key "+page.Name+" saved.")
 }
 
 // Curl returns a shell command that requests a completion with the key.

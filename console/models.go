@@ -29,6 +29,7 @@ type modelRow struct {
 	Down       bool   // no backend answers, and the gateway cannot start one
 	Starting   bool
 	Warmable   bool
+	Activity   modelActivity
 }
 
 func (c *Console) modelRows() []modelRow {
@@ -46,14 +47,14 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 	boot := m.BootEstimate()
 	switch {
 	case row.Status == fleet.StatusWarm:
-		row.Meaning, row.Level = "answers at once", "good"
+		row.Meaning, row.Level = "responds at once", "good"
 	case row.Status == statusStarting:
-		row.Meaning, row.Level, row.Starting = "is starting, which takes about "+formatDuration(boot), "warn", true
+		row.Meaning, row.Level, row.Starting = "is starting, about "+formatDuration(boot), "warn", true
 	case boot > 0:
-		row.Meaning, row.Level = "is not running; a start takes about "+formatDuration(boot), "warn"
+		row.Meaning, row.Level = "is not running; starts on request in about "+formatDuration(boot), "warn"
 		row.Warmable = c.warm != nil
 	default:
-		row.Meaning, row.Level, row.Down = "does not answer", "bad", true
+		row.Meaning, row.Level, row.Down = "is down", "bad", true
 	}
 	return row
 }
@@ -68,16 +69,16 @@ func (c *Console) warmModel(r *request) error {
 	}
 	if err := c.warm(r.ctx(), m.ID()); err != nil {
 		if public, ok := errors.AsType[*apierr.Error](err); ok {
-			return &problem{public.Code.Status(), "The model cannot be started", public.Message}
+			return &problem{status: public.Code.Status(), title: "The model cannot be started", text: public.Message}
 		}
 		c.log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
 		return &problem{
-			http.StatusBadGateway, "The model cannot be started",
-			"The start of " + m.ID() + " has failed, and the reason has been logged. Tell an administrator if it stays so.",
+			status: http.StatusBadGateway, title: "The model cannot be started",
+			text: "Starting " + m.ID() + " failed, and the reason has been logged. Tell an administrator if it persists.",
 		}
 	}
 	if err := c.auditLog.Record(r.ctx(), "warm model", m.ID(), ""); err != nil {
 		return err
 	}
-	return r.redirect("/dashboard#models")
+	return c.redirectDone(r, "/dashboard#models", m.ID()+" is starting.")
 }

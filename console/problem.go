@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,55 +22,84 @@ type problem struct {
 	status int
 	title  string
 	text   string
+	field  string // of the form that caused it; empty if it is about the whole form
 }
+
+// on returns the problem as that of a field of the form.
+func (p *problem) on(field string) *problem {
+	marked := *p
+	marked.field = field
+	return &marked
+}
+
+// Text returns what a form shows above its fields.
+func (p *problem) Text() string { return p.text }
 
 // Error implements error.
 func (p *problem) Error() string { return p.text }
 
 var (
 	errNotFound = &problem{
-		http.StatusNotFound, "There is no such page",
-		"The address is wrong, or the page no longer exists.",
+		status: http.StatusNotFound, title: "Page not found",
+		text: "Check the address, or go to one of the pages above.",
 	}
 	errSignedOut = &problem{
-		http.StatusUnauthorized, "Nobody is signed in",
-		"The session has ended. Sign in again.",
+		status: http.StatusUnauthorized, title: "You are signed out",
+		text: "Your session has ended. Sign in again to continue.",
 	}
 	errCrossOrigin = &problem{
-		http.StatusForbidden, "This came from another site",
-		"Another site has sent this form, so nothing was changed. Open the console itself and try there.",
+		status: http.StatusForbidden, title: "Request from another site",
+		text: "This form was sent by another site, so nothing was changed. Open the console and try again there.",
 	}
 	errTooLarge = &problem{
-		http.StatusRequestEntityTooLarge, "This is too long",
-		"The form is larger than the limit. Nothing was changed.",
+		status: http.StatusRequestEntityTooLarge, title: "Too long",
+		text: "The form is larger than the limit. Nothing was changed.",
 	}
 	errUnreadable = &problem{
-		http.StatusBadRequest, "This cannot be read",
-		"What was sent arrived incomplete or malformed. Nothing was changed.",
+		status: http.StatusBadRequest, title: "Unreadable request",
+		text: "The request arrived incomplete or malformed. Nothing was changed.",
 	}
 	errNoDatabase = &problem{
-		http.StatusServiceUnavailable, "The database does not answer",
-		"Nothing was changed. Try again in a moment.",
+		status: http.StatusServiceUnavailable, title: "The database is not responding",
+		text: "Nothing was changed. Try again in a moment.",
 	}
 	errBusy = &problem{
-		http.StatusServiceUnavailable, "Too much is being read at once",
-		"Other pages or downloads of your account or of others are being made. Try again in a few seconds.",
+		status: http.StatusServiceUnavailable, title: "Busy",
+		text: "Too many reports or downloads are running. Try again in a few seconds.",
 	}
 	errTooSlow = &problem{
-		http.StatusServiceUnavailable, "This takes too long",
-		"There is too much to read for one page. Try again later, or choose less.",
+		status: http.StatusServiceUnavailable, title: "The report took too long",
+		text: "Choose a shorter period or another filter, or try again later.",
 	}
 	errInternal = &problem{
-		http.StatusInternalServerError, "Something went wrong",
-		"This is the gateway's fault and has been logged. Try again, and send feedback if it stays so.",
+		status: http.StatusInternalServerError, title: "Something went wrong",
+		text: "This is an error of the gateway and has been logged. Try again, and send feedback if it persists.",
 	}
 )
 
 func (*Console) notFound(*request) error { return errNotFound }
 
+// ServeError responds with a page to an error outside the console's paths. It returns false, without a response, if there is
+// no page for the status.
+func (c *Console) ServeError(ec echo.Context, status int) bool {
+	failure := errInternal
+	switch status {
+	case http.StatusNotFound:
+		failure = errNotFound
+	case http.StatusInternalServerError:
+	default:
+		return false
+	}
+	h := c.handle(func(*Console, *request) error { return failure })
+	for _, m := range slices.Backward(c.middleware(route{access: anyone, maxBody: maxForm})) {
+		h = m(h)
+	}
+	return h(ec) == nil
+}
+
 // invalid returns the problem of a form field or a value that is not accepted.
 func invalid(text string) *problem {
-	return &problem{http.StatusUnprocessableEntity, "This cannot be taken over", text}
+	return &problem{status: http.StatusUnprocessableEntity, title: "This was not accepted", text: text}
 }
 
 // unreadable returns the error for a body that cannot be read. An error of the body's limit stays as it is.

@@ -72,10 +72,10 @@ func (p *promptInput) validate() error {
 }
 
 var (
-	errPromptNotFound = &problem{http.StatusNotFound, "There is no such prompt", "It is not there, or not any more."}
+	errPromptNotFound = &problem{status: http.StatusNotFound, title: "There is no such prompt", text: "It is not there, or not any more."}
 	errPromptConflict = &problem{
-		http.StatusConflict, "It was changed elsewhere",
-		"It was changed elsewhere since it was opened here. Nothing was saved.",
+		status: http.StatusConflict, title: "It was changed elsewhere",
+		text: "It was changed elsewhere since it was opened here. Nothing was saved.",
 	}
 	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
 	errTooManyPrompts     = invalid("There are " + formatNumber(prompts.MaxPrompts) +
@@ -94,15 +94,15 @@ func (r *request) promptProblem(err error) error {
 	case errors.Is(err, prompts.ErrTooMany):
 		return errTooManyPrompts
 	case errors.As(err, &quota):
-		return &problem{http.StatusRequestEntityTooLarge, "The saved prompts take too much space", fmt.Sprintf(
+		return &problem{status: http.StatusRequestEntityTooLarge, title: "The saved prompts take too much space", text: fmt.Sprintf(
 			"This prompt takes %s, and your other saved prompts take %s of the %s that your account may store. "+
 				"Nothing was saved. Delete some prompts.",
 			formatBytes(quota.Size), formatBytes(quota.Used), formatBytes(quota.Max))}
 	case errors.As(err, &rate):
 		r.setRetryAfter(rate.RetryIn)
 		return &problem{
-			http.StatusTooManyRequests, "This is too often",
-			"Too much has been saved in a short time. Nothing was saved. Try again in " + formatDuration(rate.RetryIn) + ".",
+			status: http.StatusTooManyRequests, title: "This is too often",
+			text: "Too much has been saved in a short time. Nothing was saved. Try again in " + formatDuration(rate.RetryIn) + ".",
 		}
 	}
 	return err

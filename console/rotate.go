@@ -11,18 +11,17 @@ var graceTimes = map[string]time.Duration{
 	"0": 0, "1h": time.Hour, "24h": identity.DefaultGrace, "168h": 7 * 24 * time.Hour, "720h": 30 * 24 * time.Hour,
 }
 
-// rotateKey gives a key a new secret. It responds with the secret instead of a redirect, because the secret is stored
-// nowhere.
+// rotateKey gives a key a new secret.
 func (c *Console) rotateKey(r *request, k identity.Key) error {
 	grace, ok := graceTimes[r.field("grace")]
 	if !ok {
-		return invalid("Choose how long the present secret still works.")
+		return invalid("Choose how long the current secret keeps working.")
 	}
-	key, secret, err := c.keys.Rotate(r.ctx(), k.ID, grace)
+	_, secret, err := c.keys.Rotate(r.ctx(), k.ID, grace)
 	if err != nil {
 		return asInvalid(err)
 	}
-	return c.showSecret(r, createdKey{Key: key, Secret: secret, Rotated: true})
+	return c.redirectToSecret(r, newSecret{Key: k.ID, Secret: secret, Rotated: true})
 }
 
 // showSecret shows the new secret of a key, this once.

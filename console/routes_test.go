@@ -39,7 +39,7 @@ func TestUnknownPathsAndMethodsGetTheNotFoundPage(t *testing.T) {
 		if got.status != http.StatusNotFound || !strings.HasPrefix(got.header.Get("Content-Type"), "text/html") {
 			t.Errorf("%s %s: got %d %s, want 404 and a page", c.method, c.path, got.status, got.header.Get("Content-Type"))
 		}
-		has(t, got.body, "There is no such page")
+		has(t, got.body, "Page not found")
 		has(t, got.header.Get("Content-Security-Policy"), "default-src 'none'")
 	}
 	for _, c := range []struct{ method, path string }{

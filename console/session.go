@@ -95,6 +95,19 @@ func (c *Console) setSignInCookies(r *request, tokens identity.SignedIn) {
 	c.setCookie(r, c.browserCookieName(), tokens.Browser, identity.KnownBrowserLife)
 }
 
+// useSession makes a new session that of the request, so that what the response seals can be read with it.
+func (c *Console) useSession(r *request, token string) {
+	req := r.Request()
+	others := req.Cookies()
+	req.Header.Del("Cookie")
+	for _, cookie := range others {
+		if cookie.Name != c.cookieName() {
+			req.AddCookie(cookie)
+		}
+	}
+	req.AddCookie(&http.Cookie{Name: c.cookieName(), Value: token}) //nolint:gosec // of the request, not of a response
+}
+
 // deleteSessionCookie ends the session in the browser. The account still knows the browser.
 func (c *Console) deleteSessionCookie(r *request) { c.setCookie(r, c.cookieName(), "", -time.Second) }
 

@@ -11,9 +11,11 @@ import (
 // signInForm is the data of the sign-in page.
 type signInForm struct {
 	Email          string
-	Next           string // path of the page to open afterwards
-	Problem        string // why signing in failed; empty if it was not tried
-	AccessRequests bool   // users without an account can request one
+	Next           string   // path of the page to open afterwards
+	Problem        *problem // why signing in failed; nil if it was not tried
+	AccessRequests bool     // users without an account can request one
+	ProviderName   string   // of the identity provider; empty if there is none
+	ProviderPath   string   // signs in there
 }
 
 func (*Console) home(r *request) error {
@@ -28,32 +30,61 @@ func (c *Console) signInPage(r *request) error {
 	if r.signedIn() {
 		return r.redirect(next)
 	}
-	return c.render(r, "sign-in", "Sign in", signInForm{Next: next, AccessRequests: c.settings.Load().AccessRequests})
+	return c.render(r, "sign-in", "Sign in", c.signInForm(next))
 }
 
 func (c *Console) signIn(r *request) error {
-	form := signInForm{
-		Email: r.field("email"), Next: localPath(r.field("next")), AccessRequests: c.settings.Load().AccessRequests,
+	form := c.signInForm(localPath(r.field("next")))
+	form.Email = r.field("email")
+	err := c.startSession(r, form.Email, r.Request().PostFormValue("password"))
+	if p, ok := errors.AsType[*problem](err); ok {
+		form.Problem = p
+		return c.renderStatus(r, p.status, "sign-in", "Sign in", form)
 	}
-	tokens, err := c.sessions.SignIn(r.ctx(), c.credentials(r, form.Email, r.Request().PostFormValue("password")))
+	if err != nil {
+		return err
+	}
+	return r.redirect(form.Next)
+}
+
+// startSession signs an account in. It returns a problem if the account cannot sign in with this password.
+func (c *Console) startSession(r *request, email, password string) error {
+	tokens, err := c.sessions.SignIn(r.ctx(), c.credentials(r, email, password))
 	var tooMany *identity.TooManyAttemptsError
 	switch {
 	case err == nil:
 		c.setSignInCookies(r, tokens)
-		return r.redirect(form.Next)
+		return nil
 	case errors.As(err, &tooMany):
-		form.Problem = tooManyAttempts(r, tooMany)
-		return c.renderStatus(r, http.StatusTooManyRequests, "sign-in", "Sign in", form)
+		return tooManyAttempts(r, tooMany)
 	case errors.Is(err, identity.ErrBadCredentials):
-		form.Problem = "The e-mail address or the password is wrong."
+		return invalid("Wrong e-mail address or password.").on("password")
 	case errors.Is(err, identity.ErrAccountPending):
-		form.Problem = "Your account awaits approval. You will hear from an administrator."
+		return invalid("Your account is waiting for approval. An administrator will contact you.")
 	case errors.Is(err, identity.ErrAccountDisabled):
-		form.Problem = "Your account is disabled. Ask an administrator why."
-	default:
+		return invalid("Your account is disabled. Contact an administrator.")
+	}
+	return err
+}
+
+// sessionState tells a script who is signed in.
+func (*Console) sessionState(r *request) error {
+	return r.sendJSON(http.StatusOK, map[string]string{"email": r.account.Email})
+}
+
+// renewSession signs in for a script, so that a page whose session has ended keeps what was typed.
+func (c *Console) renewSession(r *request) error {
+	var input struct {
+		Email    string `json:"email"`
+		Password string `json:"password"`
+	}
+	if err := r.readJSON(&input); err != nil {
 		return err
 	}
-	return c.renderStatus(r, http.StatusUnprocessableEntity, "sign-in", "Sign in", form)
+	if err := c.startSession(r, input.Email, input.Password); err != nil {
+		return err
+	}
+	return r.sendJSON(http.StatusOK, map[string]string{"email": input.Email})
 }
 
 func (c *Console) signOut(r *request) error {
@@ -67,9 +98,12 @@ func (c *Console) signOut(r *request) error {
 }
 
 // tooManyAttempts says when the next attempt is allowed.
-func tooManyAttempts(r *request, e *identity.TooManyAttemptsError) string {
+func tooManyAttempts(r *request, e *identity.TooManyAttemptsError) *problem {
 	r.setRetryAfter(e.RetryIn)
-	return "Too many attempts have failed. Try again in " + formatDuration(e.RetryIn) + "."
+	return &problem{
+		status: http.StatusTooManyRequests, title: "Too many attempts",
+		text: "Too many attempts have failed. Try again in " + formatDuration(e.RetryIn) + ".",
+	}
 }
 
 // localPath returns the path if it stays on this site, and the dashboard's otherwise.

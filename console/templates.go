@@ -43,7 +43,8 @@ type pageData struct {
 	Email      string // of the user; empty if nobody is signed in
 	Admin      bool
 	Navigation []navigationItem
-	Data       any // of the page itself
+	Done       string // confirms what a form has done; empty if nothing was done
+	Data       any    // of the page itself
 }
 
 // navigationItem is a page of the navigation.
@@ -65,9 +66,10 @@ func (c *Console) renderStatus(r *request, status int, name, title string, data 
 		return fmt.Errorf("render page: there is no template %q", name)
 	}
 	var html bytes.Buffer
+	done := c.takeMessage(r)
 	err := page.ExecuteTemplate(&html, "layout.html", pageData{
 		Title: title, Path: r.Request().URL.Path, Email: r.account.Email, Admin: r.account.Admin,
-		Navigation: r.navigation(), Data: data,
+		Navigation: r.navigation(), Done: done, Data: data,
 	})
 	if err != nil {
 		return fmt.Errorf("render page: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,8 +53,8 @@ func (c *Console) tokenize(r *request) error {
 	return r.sendJSON(http.StatusOK, map[string]any{"tokens": ids})
 }
 
-// detokenize responds with the text of all tokens together and with the text of each, because several tokens can make
-// one character.
+// detokenize responds with the text of all tokens together and with the text of each. Several tokens can make one
+// character: then it also responds with the text of these together.
 func (c *Console) detokenize(r *request) error {
 	var input struct {
 		Model  string  `json:"model"`
@@ -74,17 +75,21 @@ func (c *Console) detokenize(r *request) error {
 	}
 	var text string
 	var pieces []string
+	var characters []character
 	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
 		if text, err = b.Detokenize(ctx, input.Tokens); err != nil {
 			return err
 		}
-		pieces, err = c.tokenTexts.lookUp(ctx, b, m.Checkpoint(), input.Tokens)
+		if pieces, err = c.tokenTexts.lookUp(ctx, b, m.Checkpoint(), input.Tokens); err != nil {
+			return err
+		}
+		characters, err = c.tokenTexts.characters(ctx, b, m.Checkpoint(), input.Tokens, pieces)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return r.sendJSON(http.StatusOK, map[string]any{"text": text, "pieces": pieces})
+	return r.sendJSON(http.StatusOK, map[string]any{"text": text, "pieces": pieces, "characters": characters})
 }
 
 var errUnknownToken = invalid("One of these ids is no token of the model.")
@@ -123,24 +128,103 @@ type tokenTexts struct {
 	texts map[tokenKey]string
 }
 
+// tokenKey is a token, or several that make one character.
 type tokenKey struct {
 	checkpoint string
-	id         int64
+	ids        [maxCharacterTokens]int64 // those after the last one are -1
+}
+
+func newTokenKey(checkpoint string, ids ...int64) tokenKey {
+	key := tokenKey{checkpoint: checkpoint}
+	for i := range key.ids {
+		key.ids[i] = -1
+	}
+	copy(key.ids[:], ids)
+	return key
+}
+
+const (
+	// maxCharacterTokens limits the tokens that are taken together as one character. A character has up to 4 bytes.
+	maxCharacterTokens = 4
+	// partOfCharacter is in the text of a token that is only a part of a character.
+	partOfCharacter = "\uFFFD"
+)
+
+// character is the text of several tokens that are parts of characters.
+type character struct {
+	At     int    `json:"at"`     // index of the first token
+	Tokens int    `json:"tokens"` // how many
+	Text   string `json:"text"`
+}
+
+// characters returns the texts of the tokens that are parts of characters, taken together: each as few as make whole
+// characters. Tokens that do not make one are left out.
+func (t *tokenTexts) characters(
+	ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64, pieces []string,
+) ([]character, error) {
+	all := []character{}
+	for at := 0; at < len(ids); {
+		if !strings.Contains(pieces[at], partOfCharacter) {
+			at++
+			continue
+		}
+		found, err := t.character(ctx, b, checkpoint, ids[at:], pieces[at:])
+		if err != nil {
+			return nil, err
+		}
+		if found.Tokens > 0 {
+			found.At = at
+			all = append(all, found)
+		}
+		at += max(found.Tokens, 1)
+	}
+	return all, nil
+}
+
+// character returns the text of the fewest tokens, from the first one, that are not parts of characters together. Tokens
+// is 0 if there are none.
+func (t *tokenTexts) character(
+	ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64, pieces []string,
+) (character, error) {
+	for n := 2; n <= min(maxCharacterTokens, len(ids)); n++ {
+		if !strings.Contains(pieces[n-1], partOfCharacter) {
+			break
+		}
+		key := newTokenKey(checkpoint, ids[:n]...)
+		text, ok := t.get(key)
+		if !ok {
+			var err error
+			if text, err = b.Detokenize(ctx, ids[:n]); err != nil {
+				return character{}, fmt.Errorf("read text of a character: %w", err)
+			}
+			t.put(key, text)
+		}
+		if !strings.Contains(text, partOfCharacter) {
+			return character{Tokens: n, Text: text}, nil
+		}
+	}
+	return character{}, nil
+}
+
+// get returns a cached text.
+func (t *tokenTexts) get(key tokenKey) (text string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text, ok = t.texts[key]
+	return text, ok
 }
 
 // lookUp returns the texts of tokens. It requests those that are not cached from the backend.
 func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
 	texts := make([]string, len(ids))
 	missing := map[int64][]int{} // indexes by token id
-	t.mu.Lock()
 	for i, id := range ids {
-		text, ok := t.texts[tokenKey{checkpoint, id}]
+		text, ok := t.get(newTokenKey(checkpoint, id))
 		if !ok {
 			missing[id] = append(missing[id], i)
 		}
 		texts[i] = text
 	}
-	t.mu.Unlock()
 	requests, ctx := errgroup.WithContext(ctx)
 	requests.SetLimit(maxParallelTexts)
 	for id, indexes := range missing {
@@ -152,7 +236,7 @@ func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint st
 			for _, i := range indexes {
 				texts[i] = text
 			}
-			t.put(tokenKey{checkpoint, id}, text)
+			t.put(newTokenKey(checkpoint, id), text)
 			return nil
 		})
 	}

@@ -24,7 +24,7 @@ func TestTutorialIsPublicAndShowsTheUsersKeyPrefix(t *testing.T) {
 func TestTutorialSearch(t *testing.T) {
 	b := newSite(t).browser()
 	has(t, b.get("/tutorial?q=token+ids").body, `href="/tutorial/prompts#token-ids"`)
-	has(t, b.get("/tutorial?q=%3Cscript%3Exyzzy").body, "No page has “&lt;script&gt;xyzzy”")
+	has(t, b.get("/tutorial?q=%3Cscript%3Exyzzy").body, "No results for “&lt;script&gt;xyzzy”")
 }
 
 func TestTutorialIsServedAsMarkdown(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 type scope struct {
 	Month   month
 	Account string // id, or allAccounts, for administrators
-	Email   string // of that account, or "all accounts"
+	Email   string // of that account, or "All accounts"
 	caps    quota.Caps
 	own     bool // the account is the user's own
 }
@@ -33,13 +33,14 @@ func (s scope) filter() usage.Filter {
 	return f
 }
 
-// Query returns the scope as the query of a URL.
-func (s scope) Query() string {
-	q := url.Values{"month": {s.Month.ID()}}
+// CSV returns the path and query of the scope's CSV file in a grouping. A template takes it as a whole, since
+// html/template escapes the separators of a query that is only a part of an attribute.
+func (s scope) CSV(by usage.Grouping) string {
+	q := url.Values{"by": {string(by)}, "month": {s.Month.ID()}}
 	if !s.own {
 		q.Set("account", s.Account)
 	}
-	return q.Encode()
+	return "/usage/csv?" + q.Encode()
 }
 
 // All reports whether the scope is all accounts.
@@ -55,7 +56,7 @@ func (c *Console) scope(r *request) (scope, error) {
 	case !r.account.Admin:
 		return s, errNotFound
 	case s.All():
-		s.Email = "all accounts"
+		s.Email = "All accounts"
 		return s, nil
 	}
 	accounts, err := c.accounts.List(r.ctx())
@@ -195,8 +196,8 @@ func forecasts(s scope, t share, now time.Time) []forecast {
 	}
 	return []forecast{
 		newForecast("Tokens", t.Total(), s.caps.MonthTotal),
-		newForecast("Of prompts", t.Prompt, s.caps.MonthInput),
-		newForecast("Of completions", t.Completion, s.caps.MonthOutput),
+		newForecast("Prompt tokens", t.Prompt, s.caps.MonthInput),
+		newForecast("Completion tokens", t.Completion, s.caps.MonthOutput),
 	}
 }
 
@@ -207,16 +208,16 @@ func forecastText(m month, used int64, c quota.Cap, now time.Time) string {
 	if !ok || used == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("At this rate about %s by the end of the month", formatShort(tokens))
+	text := fmt.Sprintf("At this rate, about %s by the end of the month", formatShort(tokens))
 	limit, bounded := c.Tokens()
 	if !bounded {
 		return text + "."
 	}
 	if used >= limit {
-		return "The budget is used up."
+		return "Budget used up."
 	}
 	if at, reached := m.exhaustion(used, limit, now); reached {
-		return fmt.Sprintf("%s: the budget will be used up about %s.", text, at.Format("2 January"))
+		return fmt.Sprintf("%s: the budget will be used up around %s.", text, at.Format("2 Jan"))
 	}
 	return fmt.Sprintf("%s, %.0f %% of the budget.", text, 100*float64(tokens)/float64(limit))
 }
@@ -262,12 +263,12 @@ func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share 
 		case usage.ByKey:
 			s.Name, s.Note = n.key(r.KeyID), n.keys[r.KeyID].Prefix
 		case usage.ByWorkload:
-			s.Name = cmp.Or(r.Workload, "not given")
+			s.Name = cmp.Or(r.Workload, "Not set")
 		case usage.ByUser:
-			s.Name = cmp.Or(r.User, "not given")
+			s.Name = cmp.Or(r.User, "Not set")
 		case usage.ByAccount:
 			s.Name = n.account(r.AccountID)
-		case usage.ByDay, usage.ByHour, usage.ByDayModel, usage.ByRequest:
+		case usage.ByDay, usage.ByHour, usage.ByDayModel, usage.ByRequest, usage.ByMonth, usage.ByEndpoint:
 		}
 		s.Percent = percent(s, total)
 		all[i] = s

@@ -44,7 +44,7 @@ func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
-	has(t, page, "1\u202f541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1\u202f101 tokens")
+	has(t, page, "1,541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1,101 tokens")
 	day := time.Now().UTC().Format("2006-01-02")
 	for by, want := range map[string][][]string{
 		"model":     {{"model", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {"llama-405b", "2", "1001", "100", "1101"}, {"llama-8b", "4", "400", "40", "440"}},
@@ -60,7 +60,7 @@ func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
 	}
 	empty := b.get("/usage?month=2001-02")
 	wantStatus(t, "a month without requests", empty, http.StatusOK)
-	has(t, empty.body, "Nothing was used in February 2001")
+	has(t, empty.body, "No requests in February 2001")
 	wantStatus(t, "an unknown grouping", b.get("/usage/csv?by=colour"), http.StatusNotFound)
 }
 
@@ -92,7 +92,7 @@ func TestUserTagsBeyondTheLimitAreSummedUp(t *testing.T) {
 	}
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage").body
-	has(t, page, "tag-14", "all others", "415")
+	has(t, page, "tag-14", "All others", "415")
 	lacks(t, page, "tag-15")
 	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
 		t.Errorf("by=user: got %d lines, want the header and 20 tags", len(got))
@@ -142,10 +142,10 @@ func TestForecastExtrapolatesTheMonth(t *testing.T) {
 	}{
 		{"2026-11-01", 100, quota.Unbounded(), ""},
 		{"2026-11-11", 0, quota.Unbounded(), ""},
-		{"2026-11-11", 1_000_000, quota.Unbounded(), "At this rate about 3M by the end of the month."},
-		{"2026-11-11", 1_000_000, quota.Limit(6_000_000), "At this rate about 3M by the end of the month, 50 % of the budget."},
-		{"2026-11-11", 1_000_000, quota.Limit(2_000_000), "At this rate about 3M by the end of the month: the budget will be used up about 21 November."},
-		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "The budget is used up."},
+		{"2026-11-11", 1_000_000, quota.Unbounded(), "At this rate, about 3M by the end of the month."},
+		{"2026-11-11", 1_000_000, quota.Limit(6_000_000), "At this rate, about 3M by the end of the month, 50 % of the budget."},
+		{"2026-11-11", 1_000_000, quota.Limit(2_000_000), "At this rate, about 3M by the end of the month: the budget will be used up around 21 Nov."},
+		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "Budget used up."},
 		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
 	} {
 		if got := console.ForecastText(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {

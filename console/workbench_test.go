@@ -100,6 +100,11 @@ func TestTokenizeAndDetokenizeUseTheModelsTokenizer(t *testing.T) {
 			t.Errorf("got %d pieces, want one for each of the %d tokens", n, len(ids.Array()))
 		}
 	}
+	split := b.sendJSON(http.MethodPost, "/console/api/tokenize", `{"model":"llama-8b","prompt":"ř東🦉"}`)
+	back := b.sendJSON(http.MethodPost, "/console/api/detokenize", `{"model":"llama-8b","tokens":`+gjson.Get(split.body, "tokens").Raw+`}`)
+	characters := gjson.Get(back.body, "characters.#.text").String()
+	has(t, characters, "ř", "東", "🦉")
+	lacks(t, characters, "\ufffd")
 	for _, id := range []string{"-1", "99999999"} {
 		got := b.sendJSON(http.MethodPost, "/console/api/detokenize", `{"model":"llama-8b","tokens":[1,`+id+`]}`)
 		wantStatus(t, "token id "+id, got, http.StatusUnprocessableEntity)

@@ -169,6 +169,7 @@ func TestPages(t *testing.T) {
 	t.Logf("%d rows are in the rollups after %v and %v of CPU time", rows, time.Since(began).Round(time.Millisecond), g.cpuTime())
 	browser := g.signIn()
 	month := time.Now().UTC().AddDate(0, 0, -30).Format("2006-01")
+	day := func(ago int) string { return time.Now().UTC().AddDate(0, 0, -ago).Format(time.DateOnly) }
 	measure := func(path string, limited bool) {
 		const most = 50
 		before, n := g.cpuTime(), 0
@@ -190,6 +191,10 @@ func TestPages(t *testing.T) {
 		"/dashboard", "/usage", "/usage?month=" + month, "/usage?account=all&month=" + month,
 		"/usage/requests", "/usage/requests?q=nothing", "/usage/requests?failed=1",
 		"/usage/requests?key=key_0000000000002", "/usage/requests?key=key_0000000000009",
+		"/usage/explore", "/usage/explore?by=key&interval=hour&from=" + day(6), "/usage/explore?by=user&from=" + day(89),
+		"/usage/explore?account=all&by=account", "/usage/explore?account=all&by=key&from=" + day(89),
+		"/usage/explore/export?by=key&what=groups&from=" + day(89), "/usage/explore/export?what=intervals&format=json&from=" + day(89),
+		"/usage/requests/req_00000000000000000000000100",
 		"/usage/csv?by=model&month=" + month, "/usage/csv?by=user&month=" + month,
 		"/usage/csv?by=user&account=all&month=" + month, "/usage/csv?by=request",
 		"/admin/accounts", "/admin/accounts/acc_0000000000005", "/admin/keys/key_0000000000004", "/admin/models", "/admin/audit",

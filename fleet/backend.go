@@ -45,6 +45,7 @@ type Backend struct {
 	reports       *reports
 	bootTimes     *bootTimes
 	transitions   *transitions
+	observer      *observer
 	tasks         *taskGroup
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
@@ -62,12 +63,14 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		transport:      f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
+		observer:   &f.observer,
 		probeNow:   make(chan struct{}, 1),
 		stopProbes: func() {},
 	}
 	b.config.Store(&c)
 	b.breaker = breaker.New(b.String(), f.settings.Breaker, func(from, to breaker.State) {
 		b.log.Info("breaker changed", zap.String("from", string(from)), zap.String("to", string(to)))
+		b.emitBreaker(from, to)
 	})
 	b.recallReport()
 	b.life = lifecycle{state: Unreachable, reason: "not probed yet", since: b.clock(), lastUsed: b.clock()}

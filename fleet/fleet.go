@@ -32,6 +32,7 @@ type Fleet struct {
 	store       *store // nil without a database, for commands that only query backends
 	catalogue   atomic.Pointer[catalogue]
 	transitions transitions
+	observer    observer
 	tasks       taskGroup
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue

@@ -119,6 +119,7 @@ func (b *Backend) transition(e event, reason string) bool {
 	}
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.transitions.record(from, next)
+	b.emitTransition(from, next, reason)
 	return true
 }
 

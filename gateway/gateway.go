@@ -23,10 +23,14 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/history"
 	"basegate/http1/client"
 	"basegate/identity"
+	"basegate/mail"
+	"basegate/notify"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/refusals"
 	"basegate/storage"
 	"basegate/usage"
 )
@@ -37,6 +41,7 @@ type Gateway struct {
 	Version string
 
 	config    *config.Config
+	booted    *config.Config // with which it has started, for settings that need a restart
 	log       *zap.Logger
 	logWriter LogWriter
 	registry  *prometheus.Registry
@@ -46,7 +51,11 @@ type Gateway struct {
 	queue     *admission.Queue
 	ledger    *budget.Ledger
 	usage     *usage.Store
+	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet
+	history   *history.History
+	mailer    *mail.Mailer
+	notifier  *notify.Notifier
 	proxy     *proxy.Server
 	prompts   *prompts.Store
 	console   *console.Console
@@ -83,7 +92,7 @@ var errStopping = errors.New("the gateway is stopping")
 // opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
 // log's writer.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
+	g := &Gateway{config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
@@ -117,17 +126,27 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
-	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer})
+	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
+	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
+	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
+	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	g.mailer = mail.New(mailSettings(cfg))
+	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
+		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
+		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
+	})
+	g.fleet.OnEvent(g.onFleetEvent)
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet), backupCollector{g.db})
 	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
-		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Log: log.Named("proxy"),
+		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
+		Ended: g.recordEnded,
 	})
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
-	g.console = console.New(consoleSettings(cfg), console.Deps{
+	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, DB: g.db, Prompts: g.prompts, Transport: webhooks,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy,
 	})
@@ -161,12 +180,19 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("read keys: %w", err)
 	}
 	g.onStop("keys", func(context.Context) error { g.keys.Close(); return nil })
+	g.history.Start(ctx) // before those whose events it records
+	g.onStop("history", func(context.Context) error { g.history.Close(); return nil })
+	g.notifier.Start(ctx)
+	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
+	g.startDiskWatch(ctx)
 	if err := g.ledger.Start(ctx); err != nil {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.refusals.Start(ctx)
+	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
@@ -248,7 +274,9 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
 	g.batches.Reload(batchSettings(cfg))
-	g.console.Reload(consoleSettings(cfg))
+	g.mailer.Reload(mailSettings(cfg))
+	g.notifier.Reload(notifySettings(cfg))
+	g.console.Reload(consoleSettings(cfg, g.booted))
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -18,7 +19,9 @@ import (
 
 // publicHandler returns the handler of the public listener: the API, the console and the health checks.
 func (g *Gateway) publicHandler() http.Handler {
-	e := newEcho(g.log)
+	e := newEcho(g.log, func(c echo.Context, status int) bool {
+		return wantsPage(c.Request()) && g.console.ServeError(c, status)
+	})
 	g.proxy.Mount(e)
 	g.proxy.Extend(e, extensions(g.batches))
 	g.console.Mount(e)
@@ -26,10 +29,19 @@ func (g *Gateway) publicHandler() http.Handler {
 	return limitConnections(e)
 }
 
+// wantsPage reports whether a browser navigates to a path outside the API. API clients do not name text/html alone.
+func wantsPage(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
+		return false
+	}
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return strings.Contains(accept, "text/html") && !strings.Contains(accept, "application/json")
+}
+
 // adminHandler returns the handler of the admin listener: health checks, the status, the states of the models,
 // metrics and profiles. It requires no key, so its listener is on loopback unless configured otherwise.
 func (g *Gateway) adminHandler() http.Handler {
-	e := newEcho(g.log)
+	e := newEcho(g.log, func(echo.Context, int) bool { return false })
 	g.mountHealth(e)
 	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Snapshot()) })
 	g.mountStatus(e)
@@ -42,8 +54,8 @@ func (g *Gateway) adminHandler() http.Handler {
 	return requireAdminHost(g.config.Server, e)
 }
 
-// newEcho returns an echo that renders every error as the API does.
-func newEcho(log *zap.Logger) *echo.Echo {
+// newEcho returns an echo that renders every error as the API does, unless servePage responds with a page and returns true.
+func newEcho(log *zap.Logger, servePage func(c echo.Context, status int) bool) *echo.Echo {
 	e := echo.New()
 	e.HideBanner = true
 	e.HTTPErrorHandler = func(err error, c echo.Context) {
@@ -53,6 +65,9 @@ func newEcho(log *zap.Logger) *echo.Echo {
 		failure := apierr.From(proxy.RoutingError(c, err))
 		if failure.Code == apierr.Internal {
 			log.Error("internal error", zap.Error(failure))
+		}
+		if servePage(c, failure.Code.Status()) {
+			return
 		}
 		failure.SetHeaders(c.Response().Header())
 		body := failure.AppendJSON(nil, c.Response().Header().Get("X-Request-Id"))

@@ -283,6 +283,42 @@ func TestUsageIsThatOfTheKeyAlone(t *testing.T) {
 	}
 }
 
+func TestUnknownPathIsAPageInABrowserAndJSONForClients(t *testing.T) {
+	g := start(t, newConfig(t, model("m", startBackend(t, closedChannel()))))
+	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+	for _, c := range []struct {
+		address            net.Addr
+		path, accept, want string
+	}{
+		{g.Addr(), "/nowhere", browser, "text/html; charset=utf-8"},
+		{g.Addr(), "/nowhere/below", browser, "text/html; charset=utf-8"},
+		{g.Addr(), "/nowhere", "*/*", "application/json"},
+		{g.Addr(), "/nowhere", "", "application/json"},
+		{g.Addr(), "/nowhere", "application/json, text/html;q=0.5", "application/json"},
+		{g.Addr(), "/v1/nowhere", browser, "application/json"},
+		{g.AdminAddr(), "/nowhere", browser, "application/json"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.address.String()+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", c.accept)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if got := resp.Header.Get("Content-Type"); err != nil || resp.StatusCode != http.StatusNotFound || got != c.want {
+			t.Errorf("%s for %q: got %d %s, error %v, want 404 %s", c.path, c.accept, resp.StatusCode, got, err, c.want)
+		}
+		isPage := strings.Contains(string(body), "Page not found") && resp.Header.Get("Content-Security-Policy") != ""
+		if isPage != strings.HasPrefix(c.want, "text/html") {
+			t.Errorf("%s for %q: got %.200s", c.path, c.accept, body)
+		}
+	}
+}
+
 func TestHealthIsServedForGETAndHEADOnBothListeners(t *testing.T) {
 	g := start(t, newConfig(t, model("m", startBackend(t, closedChannel()))))
 	for _, address := range []net.Addr{g.Addr(), g.AdminAddr()} {

@@ -1,11 +1,12 @@
 package gateway
 
 import (
-	"cmp"
 	"net"
+	"net/http"
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -18,6 +19,7 @@ import (
 	"basegate/identity"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/sso"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {
@@ -57,7 +59,12 @@ func promptSettings(c *config.Config) prompts.Settings {
 }
 
 // filesFolder returns where files are kept.
-func filesFolder(c *config.Config) string { return cmp.Or(c.Files.Folder, c.Database.Path+".files") }
+func filesFolder(c *config.Config) string {
+	if u := c.Files.URL; u != nil {
+		return u.Path
+	}
+	return c.Database.Path + ".files"
+}
 
 func batchSettings(c *config.Config) batch.Settings {
 	return batch.Settings{
@@ -67,14 +74,40 @@ func batchSettings(c *config.Config) batch.Settings {
 	}
 }
 
-func consoleSettings(c *config.Config) console.Settings {
+// consoleSettings returns the console's settings. booted is the configuration with which the gateway has started.
+func consoleSettings(c, booted *config.Config) console.Settings {
 	return console.Settings{
 		PublicURL:       c.Server.PublicURL,
 		ClientAddress:   clientAddress(c.Server.TrustedProxies),
 		FeedbackWebhook: c.Console.FeedbackWebhook,
 		KeyLifetime:     c.Limits.KeyLifetime,
 		AccessRequests:  c.Console.AccessRequests,
+		Provider:        identityProvider(c),
+		Configuration:   configValues(c, needsRestart(booted, c)),
 	}
+}
+
+// configValues returns the configuration for display. Settings below the keys of pending need a restart.
+func configValues(c *config.Config, pending []string) []console.ConfigValue {
+	var all []console.ConfigValue
+	for _, s := range c.Describe() {
+		needs := slices.ContainsFunc(pending, func(key string) bool { return s.Key == key || strings.HasPrefix(s.Key, key+".") })
+		all = append(all, console.ConfigValue{Key: s.Key, Value: s.Value, Default: s.Default, Changed: s.Changed, Pending: needs})
+	}
+	return all
+}
+
+// identityProvider returns the configured identity provider, or nil.
+func identityProvider(c *config.Config) *sso.Provider {
+	o := c.Console.OIDC
+	if o.Issuer == nil {
+		return nil
+	}
+	return sso.New(sso.Settings{
+		Issuer: o.Issuer.String(), Name: o.Name, ClientID: o.ClientID, ClientSecret: o.ClientSecret.Reveal(),
+		RedirectURL:    c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String(),
+		AllowedDomains: o.AllowedDomains, AllowedGroups: o.AllowedGroups, GroupsClaim: o.GroupsClaim, AdminGroup: o.AdminGroup,
+	}, &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 
 // queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
@@ -113,7 +146,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
-		{"files.url", old.Files.Folder != next.Files.Folder},
+		{"files.url", filesFolder(old) != filesFolder(next)},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},
 	} {

@@ -168,3 +168,18 @@ func upsertKnownBrowser(ctx context.Context, tx database.Tx, token, account stri
 	_, err := tx.ExecContext(ctx, deleteOldest, account, maxKnownBrowsers)
 	return err
 }
+
+// ensurePasswordRow returns the generation of the account's password. An account without one gets a row with an empty
+// hash, which no password matches: sessions refer to the row.
+func ensurePasswordRow(ctx context.Context, tx database.Tx, account string) (generation int64, err error) {
+	const (
+		insert = `INSERT INTO passwords (account_id, hash, changed_at, generation) VALUES ($1, '', $2, 1)
+			ON CONFLICT (account_id) DO NOTHING`
+		read = `SELECT generation FROM passwords WHERE account_id = $1`
+	)
+	if _, err := tx.ExecContext(ctx, insert, account, now().UnixMicro()); err != nil {
+		return 0, err
+	}
+	err = tx.QueryRowContext(ctx, read, account).Scan(&generation)
+	return generation, err
+}

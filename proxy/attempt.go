@@ -134,6 +134,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*respons
 func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome) {
 	if outcome.Class != breaker.Success {
 		x.timings.upstream = time.Since(x.timings.sent)
+		x.recordAttempt(outcome.Class, outcome.Status, x.timings.upstream)
 		x.attempts.working = outcome.Class == breaker.ClientGone // a failed attempt costs nothing
 	}
 	if x.reservation != nil || tokenizerFault(outcome) { // a call of the tokenizer has no reservation

@@ -21,6 +21,7 @@ import (
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/stream"
+	"basegate/usage"
 	"basegate/validate"
 )
 
@@ -57,10 +58,11 @@ type caller struct {
 type attempts struct {
 	count   int
 	tried   []fleet.FailedAttempt
-	usable  fleet.Filter   // of backends that have the request's fields; nil if every version has them
-	backend *fleet.Backend // of the last attempt; nil before the first
-	busy    bool           // the last attempt found its backend busy, and no other one was left
-	working bool           // the backend is working on the request, or was when the client disconnected
+	failed  []usage.Attempt // that failed, for the ledger; nil for nearly all requests
+	usable  fleet.Filter    // of backends that have the request's fields; nil if every version has them
+	backend *fleet.Backend  // of the last attempt; nil before the first
+	busy    bool            // the last attempt found its backend busy, and no other one was left
+	working bool            // the backend is working on the request, or was when the client disconnected
 }
 
 // failedAt reports whether an attempt at the backend has failed before.

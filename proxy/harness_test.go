@@ -70,6 +70,7 @@ type harnessOptions struct {
 	transport   http.RoundTripper
 	maxBuffered int64 // bytes
 	model       config.Model
+	refusals    proxy.RefusalRecorder
 }
 
 // newHarness starts a gateway whose only model, m, has the given backends. change may be nil.
@@ -144,7 +145,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
 	h.server = proxy.New(o.settings, proxy.Deps{
-		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log,
+		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
 	})
 	e := echo.New()
 	h.server.Mount(e)

@@ -23,7 +23,14 @@ func (s *Server) finish(x *exchange) {
 		backend = b.Name
 	}
 	s.metrics.request(model, x, total)
+	s.recordRefusal(x, total)
 	identity, usage := &x.caller.identity, x.charge.usage
+	if s.ended != nil {
+		s.ended(Ended{
+			Model: model, Backend: backend, Code: string(x.delivery.code),
+			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken,
+		})
+	}
 	fields := []zap.Field{
 		zap.String("request_id", x.id),
 		zap.String("key", identity.KeyPrefix),

@@ -51,6 +51,8 @@ type Server struct {
 	log       *zap.Logger
 	metrics   *metrics
 	usage     UsageReader
+	refusals  RefusalRecorder
+	ended     func(Ended)
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
@@ -59,7 +61,17 @@ type Server struct {
 	idle     chan struct{} // receives a value when the last request in flight ends while draining
 }
 
-// Deps are the parts that a Server calls. All are required.
+// Ended is a request that has ended, for statistics.
+type Ended struct {
+	Model      string // id; empty if the request was refused before its model was known
+	Backend    string // of the last attempt; empty if there was none
+	Code       string // of the error; empty on success
+	Prompt     int64  // tokens charged
+	Completion int64  // tokens charged
+	FirstToken time.Duration
+}
+
+// Deps are the parts that a Server calls. All are required, except Refusals and Ended.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
@@ -67,14 +79,16 @@ type Deps struct {
 	Ledger    *budget.Ledger
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
-	Usage     UsageReader // of GET /v1/usage
+	Usage     UsageReader     // of GET /v1/usage
+	Refusals  RefusalRecorder // nil if refused requests are only logged
+	Ended     func(Ended)     // is called with every request that has ended; may be nil
 	Log       *zap.Logger
 }
 
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage,
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended,
 		estimates: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)

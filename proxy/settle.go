@@ -19,6 +19,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	outcome := budget.Outcome{
 		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
 		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: time.Since(x.timings.arrived),
+		Boot: x.timings.booting, Attempts: x.attemptRecords(code),
 	}
 	if code == "" {
 		fallback := outcome

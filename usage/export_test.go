@@ -24,3 +24,10 @@ func (s *Store) AddBatch(ctx context.Context, rows int) error {
 	_, _, err := s.addBatch(ctx, s.db.Read())
 	return err
 }
+
+// SetMaxSearched changes maxSearched until the returned function is called.
+func SetMaxSearched(n int) (restore func()) {
+	before := maxSearched
+	maxSearched = n
+	return func() { maxSearched = before }
+}

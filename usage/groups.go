@@ -21,13 +21,15 @@ type dimension struct {
 }
 
 var (
-	keyDimension     = dimension{"key_id", "s.key_id", "k.key_id", func(r *Row) any { return &r.KeyID }}
-	accountDimension = dimension{"account_id", "s.account_id", "k.account_id", func(r *Row) any { return &r.AccountID }}
-	modelDimension   = dimension{"model", "s.model", "", func(r *Row) any { return &r.Model }}
-	workDimension    = dimension{"workload", "s.workload", "", func(r *Row) any { return &r.Workload }}
-	userDimension    = dimension{"user_tag", "", "u.tag", func(r *Row) any { return &r.User }}
-	dayDimension     = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*dayScanner)(&r.Time) }}
-	hourDimension    = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", "", func(r *Row) any { return (*hourScanner)(&r.Time) }}
+	keyDimension      = dimension{"key_id", "s.key_id", "k.key_id", func(r *Row) any { return &r.KeyID }}
+	accountDimension  = dimension{"account_id", "s.account_id", "k.account_id", func(r *Row) any { return &r.AccountID }}
+	modelDimension    = dimension{"model", "s.model", "", func(r *Row) any { return &r.Model }}
+	workDimension     = dimension{"workload", "s.workload", "", func(r *Row) any { return &r.Workload }}
+	userDimension     = dimension{"user_tag", "", "u.tag", func(r *Row) any { return &r.User }}
+	endpointDimension = dimension{"endpoint", "s.endpoint", "", func(r *Row) any { return &r.Endpoint }}
+	monthDimension    = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*monthScanner)(&r.Time) }}
+	dayDimension      = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*dayScanner)(&r.Time) }}
+	hourDimension     = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", "", func(r *Row) any { return (*hourScanner)(&r.Time) }}
 )
 
 // hourScanner scans a number of hours since the epoch.
@@ -56,6 +58,20 @@ func (d *dayScanner) Scan(value any) error {
 	return nil
 }
 
+// monthScanner scans a number of days since the epoch as the start of their month, so that the days of a month are added
+// up.
+type monthScanner time.Time
+
+// Scan implements sql.Scanner.
+func (m *monthScanner) Scan(value any) error {
+	if err := (*dayScanner)(m).Scan(value); err != nil {
+		return err
+	}
+	year, month, _ := time.Time(*m).Date()
+	*m = monthScanner(time.Date(year, month, 1, 0, 0, 0, 0, time.UTC))
+	return nil
+}
+
 // grouping has the dimensions of a Grouping and the order of its groups.
 type grouping struct {
 	dimensions []dimension
@@ -70,28 +86,49 @@ var groupings = map[Grouping]grouping{
 	ByUser:     {[]dimension{userDimension}, mostTokensFirst},
 	ByDay:      {[]dimension{dayDimension}, newestFirst},
 	ByHour:     {[]dimension{hourDimension}, newestFirst},
-	ByDayModel: {[]dimension{dayDimension, modelDimension}, newestFirst},
+	ByMonth:    {[]dimension{monthDimension}, newestFirst},
+	ByEndpoint: {[]dimension{endpointDimension}, mostTokensFirst},
+}
+
+// findGrouping returns the dimensions of a Grouping, which may be one that Over returns.
+func findGrouping(by Grouping) (g grouping, interval Grouping, err error) {
+	if g, ok := groupings[by]; ok {
+		return g, by, nil
+	}
+	over, other, _ := strings.Cut(string(by), "-")
+	interval = Grouping(over)
+	first, ok := groupings[interval]
+	second, known := groupings[Grouping(other)]
+	switch {
+	case !ok || !known, interval != ByHour && interval != ByDay && interval != ByMonth,
+		Grouping(other) == ByUser, second.dimensions[0].series == dayDimension.series, Grouping(other) == ByHour:
+		return grouping{}, "", fmt.Errorf("unknown grouping %q", by)
+	}
+	return grouping{slices.Concat(first.dimensions, second.dimensions), newestFirst}, interval, nil
 }
 
 // mostTokensFirst orders groups by their tokens, and then by their names.
 func mostTokensFirst(a, b *Row) int {
+	return cmp.Or(cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens), byName(a, b))
+}
+
+func newestFirst(a, b *Row) int { return cmp.Or(b.Time.Compare(a.Time), byName(a, b)) }
+
+func byName(a, b *Row) int {
 	return cmp.Or(
-		cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens),
-		cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID),
-		cmp.Compare(a.Model, b.Model), cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.User, b.User),
+		cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
+		cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.User, b.User),
 	)
 }
 
-func newestFirst(a, b *Row) int { return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Model, b.Model)) }
-
 // groupKey identifies a group.
 type groupKey struct {
-	time                                int64
-	key, account, model, workload, user string
+	time                                          int64
+	key, account, model, workload, endpoint, user string
 }
 
 func (r *Row) groupKey() groupKey {
-	k := groupKey{key: r.KeyID, account: r.AccountID, model: r.Model, workload: r.Workload, user: r.User}
+	k := groupKey{key: r.KeyID, account: r.AccountID, model: r.Model, workload: r.Workload, endpoint: r.Endpoint, user: r.User}
 	if !r.Time.IsZero() {
 		k.time = r.Time.UnixMicro()
 	}
@@ -108,11 +145,11 @@ type groupSum struct {
 }
 
 func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
-	g, ok := groupings[by]
-	if !ok {
-		return nil, fmt.Errorf("unknown grouping %q", by)
+	g, interval, err := findGrouping(by)
+	if err != nil {
+		return nil, err
 	}
-	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser, hourly: by == ByHour}, nil
+	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser, hourly: interval == ByHour}, nil
 }
 
 // levels returns the rollups that have what the filter selects, none if only the rows have it.

@@ -149,3 +149,13 @@ func (l *Latency) mergeEncoded(text []byte) error {
 	}
 	return nil
 }
+
+// Merge adds the durations of another Latency.
+func (l *Latency) Merge(other *Latency) {
+	from := other.all()
+	for i, h := range l.all() {
+		for _, b := range from[i].buckets {
+			h.add(b.bucket, b.n)
+		}
+	}
+}

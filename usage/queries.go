@@ -133,12 +133,17 @@ func selectLastSeq(ctx context.Context, from database.Reader) (int64, error) {
 const requestColumns = `seq, request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 	status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`
 
-func scanRequest(rows *sql.Rows) (seq int64, r Row, err error) {
+// scanner is a row of a result.
+type scanner interface {
+	Scan(targets ...any) error
+}
+
+func scanRequest(rows scanner) (seq int64, r Row, err error) {
 	var at, queue, first, total int64
 	err = rows.Scan(&seq, &r.RequestID, &at, &r.KeyID, &r.AccountID, &r.Model, &r.Backend, &r.Endpoint, &r.Workload, &r.User,
 		&r.Stream, &r.Status, &r.Code, &r.State, &r.PromptTokens, &r.CompletionTokens, &queue, &first, &total)
 	r.Requests, r.Time = 1, time.UnixMicro(at).UTC()
-	if r.Code != "" || r.State == Interrupted {
+	if r.Code != "" || r.State == Interrupted { // a refused request has a code
 		r.Errors = 1
 	}
 	if r.Stream {

@@ -101,7 +101,7 @@ func (p *requestPages) next(ctx context.Context, wait time.Duration) (page []Row
 }
 
 // maxSearched limits the rows among which Recent looks for those that the filter selects.
-const maxSearched = 20_000
+var maxSearched = 20_000
 
 // Recent returns the newest requests that a filter selects, up to Filter.Limit. If it selects by key, model or text, for
 // which there is no index, Recent looks only among the newest 20,000 requests of the account that it may select;

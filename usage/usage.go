@@ -79,8 +79,14 @@ const (
 	ByHour     Grouping = "hour"      // UTC
 	ByDayModel Grouping = "day-model" // one row per day (UTC) and model
 	ByWorkload Grouping = "workload"
-	ByUser     Grouping = "user" // the user tag of the request
+	ByUser     Grouping = "user"  // the user tag of the request
+	ByMonth    Grouping = "month" // UTC
+	ByEndpoint Grouping = "endpoint"
 )
+
+// Over returns the grouping by an interval, which is ByHour, ByDay or ByMonth, and something else: ByKey, ByAccount, ByModel,
+// ByWorkload or ByEndpoint.
+func Over(interval, by Grouping) Grouping { return interval + "-" + by }
 
 // OtherTags stands for the user tags that have no rollups of their own.
 const OtherTags = "(other tags)"
@@ -112,18 +118,18 @@ type Row struct {
 	CompletionTokens int64
 	Latency          *Latency // of groups, if Filter.Latency is set; nil if not
 
-	Time      time.Time // UTC; by request: when it arrived; by day or hour: its start
+	Time      time.Time // UTC; by request: when it arrived; by hour, day or month: its start
 	KeyID     string    // by request or key
 	AccountID string    // by request, key or account
 	Model     string    // by request or model
 	Workload  string    // by request or workload
+	Endpoint  string    // by request or endpoint
 	User      string    // by request or user
 
 	// The fields below are set only if grouped by request.
 
 	RequestID  string
 	Backend    string
-	Endpoint   string
 	Stream     bool
 	Status     int
 	Code       string

@@ -83,7 +83,7 @@ func randomRow(random *rand.Rand, id int) usage.Row {
 	r := usage.Row{
 		Requests: 1, RequestID: fmt.Sprintf("req_%05d", id), KeyID: fmt.Sprint("key", key), AccountID: fmt.Sprint("acc", key/2),
 		Time:  epoch.Add(time.Duration(random.Int64N(int64(70*24*time.Hour))) - 35*24*time.Hour).Truncate(time.Microsecond),
-		Model: fmt.Sprint("m", random.IntN(3)), Backend: "gpu1", Endpoint: "/v1/completions",
+		Model: fmt.Sprint("m", random.IntN(3)), Backend: "gpu1", Endpoint: []string{"/v1/completions", "/v1/chat/completions"}[random.IntN(2)],
 		Workload: []string{"", "batch"}[random.IntN(2)], User: fmt.Sprint("u", random.IntN(6)), Status: 200, State: usage.Settled,
 		PromptTokens: random.Int64N(100), CompletionTokens: random.Int64N(100), Total: time.Duration(random.IntN(1e6)) * time.Microsecond,
 	}
@@ -119,6 +119,10 @@ func group(by usage.Grouping, r *usage.Row) string {
 		return r.Time.Format("2006-01-02T15")
 	case usage.ByDayModel:
 		return day + " " + r.Model
+	case usage.ByMonth:
+		return r.Time.Format("2006-01")
+	case usage.ByEndpoint:
+		return r.Endpoint
 	case usage.ByRequest:
 		return r.RequestID
 	}
@@ -175,6 +179,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 
 var groupings = []usage.Grouping{
 	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByHour, usage.ByDayModel,
+	usage.ByMonth, usage.ByEndpoint,
 }
 
 // randomFilter returns a filter whose bounds are whole days, hours, or any times.

@@ -1,4 +1,7 @@
-// The scripts of every page. First, the choice of a light or dark theme.
+// The scripts of every page.
+import { sessionLives, signInAgain } from "./session.js";
+
+// The choice of a light or dark theme.
 const root = document.documentElement;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -45,6 +48,57 @@ for (const element of document.querySelectorAll("[data-refresh]")) {
     if (!document.hidden && !document.querySelector("dialog[open], details[open]")) location.reload();
   }, 1000 * Number(element.dataset.refresh));
 }
+
+// Times are shown in the reader's time zone, and in UTC on hover. Those of data-ago are relative while they are fresh.
+const dateTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
+const dateTimeSeconds = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+function ago(time) {
+  const seconds = (Date.now() - time) / 1000;
+  if (seconds < 0 || seconds >= 86_400) return null;
+  if (seconds < 60) return "just now";
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : `${Math.floor(seconds / 3600)} h ago`;
+}
+
+function showTimes() {
+  for (const element of document.querySelectorAll("time[datetime]")) {
+    const time = new Date(element.dateTime);
+    element.title ||= element.textContent;
+    const text = ("ago" in element.dataset && ago(time)) || ("seconds" in element.dataset ? dateTimeSeconds : dateTime).format(time);
+    if (element.textContent !== text) element.textContent = text;
+  }
+}
+showTimes();
+setInterval(showTimes, 30_000);
+
+// Signing out removes the drafts of the workbench from the browser.
+function removeDrafts() {
+  document.dispatchEvent(new Event("sign-out"));
+  try {
+    for (const key of Object.keys(localStorage)) if (key.startsWith("basegate-draft:")) localStorage.removeItem(key);
+  } catch { /* storage may be disabled */ }
+}
+
+// A form is sent once, and only in a session: if the session has ended, the user signs in over the page, and the form is then
+// sent with what was typed.
+const checked = new WeakSet();
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post" || !document.getElementById("sign-in-template")) return;
+  if (checked.has(form)) {
+    if (form.classList.contains("busy")) event.preventDefault();
+    form.classList.add("busy");
+    return;
+  }
+  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(new URL(form.action).pathname)) removeDrafts();
+  event.preventDefault();
+  const { submitter } = event;
+  await new Promise((resolve) => { setTimeout(resolve); }); // a form cannot be submitted while this event is dispatched
+  if (new URL(form.action).pathname !== "/sign-out" && !(await sessionLives()) && !(await signInAgain())) return;
+  checked.add(form);
+  form.requestSubmit(submitter);
+  setTimeout(() => { checked.delete(form); form.classList.remove("busy"); }, 10_000); // if the response never comes
+});
 
 // The feedback form opens as a dialog on the current page.
 const feedback = document.getElementById("feedback");

@@ -6,13 +6,14 @@ test("a request for access becomes an account", async ({ page }) => {
   await checkPage(page, "request-access");
   await page.getByLabel("E-mail").fill("bea@example.org");
   await page.getByLabel("Name").fill("Bea");
-  await page.getByLabel("What you want to do with the models").fill("Measure how surprised base models are by poems.");
-  await page.getByRole("button", { name: "Send the request" }).click();
-  await expect(page.getByRole("heading", { name: "The request has been sent" })).toBeVisible();
+  await page.getByLabel("What will you use the models for?").fill("Measure how surprised base models are by poems.");
+  await page.getByRole("button", { name: "Send request" }).click();
+  await expect(page.getByRole("heading", { name: "Request sent" })).toBeVisible();
   await expectAccessible(page);
 
   await signIn(page);
   await page.getByRole("link", { name: "Administration" }).click();
+  await page.getByRole("link", { name: "Accounts" }).click();
   await checkPage(page, "admin-accounts");
   await page.getByRole("button", { name: "Approve bea@example.org" }).click();
   const invitation = await page.locator("#invitation").textContent();
@@ -31,10 +32,10 @@ test("an administrator changes caps, disables an account, and sees models and th
   await page.goto("/admin/accounts");
   await page.getByRole("link", { name: "cyd@example.org" }).click();
   await checkPage(page, "admin-account");
-  await page.getByLabel("Tokens a month").fill("300k");
+  await page.getByLabel("Tokens per month", { exact: true }).fill("300k");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.getByRole("alert")).toContainText("lower or revoke these first");
-  await page.getByText("Disable the account…").click();
+  await page.getByText("Disable account…").click();
   await page.getByRole("button", { name: "Yes, disable" }).click();
   await expect(page.getByText("disabled", { exact: true })).toBeVisible();
 
@@ -56,11 +57,10 @@ test("feedback is sent from a dialog on any page", async ({ page }) => {
   await expect(dialog).toBeHidden();
   await page.getByRole("banner").getByRole("link", { name: "Feedback" }).click();
   await dialog.getByLabel("What works").fill("The chart is good.\nMore colours, please.");
-  await dialog.getByLabel("Request id").fill("req_123");
+  await dialog.getByLabel("Request ID").fill("req_123");
   await dialog.getByRole("button", { name: "Send" }).click();
-  await expect(page.getByRole("heading", { name: "Thank you" })).toBeVisible();
-  await page.getByRole("link", { name: "Back to where you were" }).click();
   await expect(page).toHaveURL(/\/usage$/);
+  await expect(page.getByRole("status")).toContainText("Thank you for the feedback.");
   await page.goto("/feedback");
   await checkPage(page, "feedback");
   await page.goto("/admin/feedback");
@@ -82,5 +82,5 @@ test("pages are small and load within a second, and the keyboard reaches the ski
   }
   await page.goto("/dashboard");
   await page.keyboard.press("Tab");
-  await expect(page.getByRole("link", { name: "Skip to the content" })).toBeFocused();
+  await expect(page.getByRole("link", { name: "Skip to content" })).toBeFocused();
 });

@@ -64,15 +64,35 @@ export async function expectAccessible(page) {
   expect(severe, await page.title()).toEqual([]);
 }
 
-// checkPage checks accessibility and overflow in light and dark, wide and narrow. With SCREENSHOTS it saves screenshots.
+export const widths = [360, 390, 768, 1280, 1440, 1920];
+
+// expectNoOverflow expects that nothing is wider than the window at any width. A color scheme changes colors only.
+export async function expectNoOverflow(page, name) {
+  const before = page.viewportSize();
+  for (const width of widths) {
+    await page.setViewportSize({ width, height: 800 });
+    const wide = await page.evaluate(() => {
+      const root = document.documentElement;
+      const scrolls = (el) => { for (; el; el = el.parentElement) if (getComputedStyle(el).overflowX !== "visible") return true; return false; };
+      const culprits = root.scrollWidth <= innerWidth ? [] : [...document.body.querySelectorAll("*")]
+        .filter((el) => el.getBoundingClientRect().right > innerWidth + 1 && !scrolls(el.parentElement));
+      return { over: root.scrollWidth - innerWidth, culprits: culprits.slice(-3).map((el) => el.outerHTML.slice(0, 120)) };
+    });
+    expect.soft(wide, `${name} at ${width} px`).toEqual({ over: expect.any(Number), culprits: [] });
+    expect.soft(wide.over, `${name} at ${width} px`).toBeLessThanOrEqual(0);
+  }
+  await page.setViewportSize(before);
+}
+
+// checkPage checks accessibility in light and dark, wide and narrow, and overflow at all widths. With SCREENSHOTS it saves
+// screenshots.
 export async function checkPage(page, name) {
+  await expectNoOverflow(page, name);
   for (const scheme of ["light", "dark"]) {
     for (const width of [1280, 390]) {
       await page.emulateMedia({ colorScheme: scheme });
       await page.setViewportSize({ width, height: width === 390 ? 844 : 800 });
       await expectAccessible(page);
-      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-      expect(overflow, `${name} is wider than a screen of ${width}`).toBeLessThanOrEqual(0);
       if (process.env.SCREENSHOTS) {
         await page.screenshot({ path: `${process.env.SCREENSHOTS}/${name}-${scheme}-${width}.png`, fullPage: true });
       }

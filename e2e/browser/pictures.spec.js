@@ -14,7 +14,7 @@ test("the workbench with a completion and the alternatives of a token", async ({
     await page.locator(`#p-${name}`).fill(String(value));
   }
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(page.locator("#progress")).toHaveText(/\d+ \+ \d+ tokens/);
+  await expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
   await page.locator("#columns .column").getByRole("option").nth(8).click();
   await expect(page.locator("#token").getByRole("button").first()).not.toContainText("⟨"); // a text, not an id
   await page.evaluate(() => scrollTo(0, 0));

@@ -12,7 +12,7 @@ test("the chart has the same figures as basegate usage", async ({ page }) => {
   await signIn(page);
   await page.getByRole("link", { name: "Usage", exact: true }).click();
   await checkPage(page, "usage");
-  await page.getByText("The days as a table").click();
+  await page.getByText("Show as table").click();
   const table = page.getByRole("region", { name: "Tokens per day" });
   const headers = (await table.locator("thead th").allTextContents()).slice(1, -1);
   const sums = Object.fromEntries(headers.map((h) => [h, 0]));
@@ -41,7 +41,7 @@ test("requests are listed, filtered and searched", async ({ page }) => {
   await page.getByLabel("Search").fill("run-1");
   await page.getByRole("button", { name: "Show" }).click();
   await expect(page.locator("tbody tr").first()).toContainText("run-1");
-  await page.getByLabel("only failed").check();
+  await page.getByLabel("Outcome").selectOption("failed");
   await page.getByRole("button", { name: "Show" }).click();
-  await expect(page.getByText("There is no such request.")).toBeVisible();
+  await expect(page.getByText("No matching requests.")).toBeVisible();
 });

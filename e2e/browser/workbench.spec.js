@@ -19,7 +19,7 @@ function requestBodies(page) {
   return bodies;
 }
 
-const waitUntilDone = (page) => expect(page.locator("#progress")).toHaveText(/\d+ \+ \d+ tokens/);
+const waitUntilDone = (page) => expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
 const columns = (page) => page.locator("#columns .column");
 
 test.beforeEach(async ({ page }) => { await signIn(page); });
@@ -127,7 +127,7 @@ test("another prompt or model keeps existing branches, and a comparison continue
   await page.getByLabel("Compare", { exact: true }).uncheck();
 
   const second = columns(page).filter({ hasText: "trinity-base" });
-  await second.getByRole("button", { name: "Go on from its end" }).click();
+  await second.getByRole("button", { name: "Continue", exact: true }).click();
   await expect.poll(() => bodies.length).toBe(3);
   const comparison = bodies.find((body) => body.model === "trinity-base");
   expect(bodies[2].model).toBe("trinity-base");
@@ -204,14 +204,14 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await page.getByLabel("Name").fill("A study");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
-  await expect(page.locator("#saved-usage")).toHaveText(/^Your saved prompts take [\d.]+ of 100 MiB\.$/);
+  await expect(page.locator("#saved-usage")).toHaveText(/^[\d.]+ of 100 MiB used\.$/);
 
   const other = await browser.newContext({ baseURL: process.env.CONSOLE });
   const second = await other.newPage();
   await signIn(second);
   await open(second);
   await second.locator("#saved-search").fill("nothing like it");
-  await expect(second.getByText("Nothing that is saved has these words.")).toBeVisible();
+  await expect(second.getByText("No matching prompts.")).toBeVisible();
   await second.locator("#saved-search").fill("saved later");
   await second.getByRole("button", { name: "A study", exact: true }).click();
   await expect(second.getByLabel("Prompt", { exact: true })).toHaveValue("Saved for later");
@@ -226,11 +226,11 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
   await expect(page.locator("#saved").getByRole("button", { name: "A study", exact: true })).toHaveCount(2);
   await page.getByRole("button", { name: "Delete A study" }).first().click();
-  await expect(page.locator("#saved-status")).toContainText("is deleted");
+  await expect(page.locator("#saved-status")).toContainText("deleted");
 
   second.on("dialog", (dialog) => dialog.accept());
   await second.getByRole("button", { name: "Delete A study" }).click();
-  await expect(second.locator("#saved-status")).toContainText("is deleted");
+  await expect(second.locator("#saved-status")).toContainText("deleted");
   await expect(second.getByText("A study", { exact: true })).toHaveCount(0);
   await other.close();
 });
@@ -244,7 +244,7 @@ test("a used-up budget and an invalid parameter are explained next to their fiel
   await expect(option).toBeAttached();
   await page.locator("#key").selectOption(await option.getAttribute("value"));
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(page.getByRole("alert").filter({ hasText: "The cap is that of the key" })).toBeVisible();
+  await expect(page.getByRole("alert").filter({ hasText: "Key’s monthly budget: " })).toBeVisible();
 
   await page.locator("#key").selectOption({ index: 0 });
   await page.locator("#p-temperature").fill("9");
@@ -266,7 +266,7 @@ test("a request to a cold model shows a countdown and is retried automatically",
   await open(page);
   await fillIn(page, "Wake up", { max_tokens: 4 });
   await page.getByRole("button", { name: "Generate" }).click();
-  await expect(page.locator("#progress")).toContainText("llama-8b is starting: about 2 s more. It goes on by itself.");
+  await expect(page.locator("#progress")).toContainText("llama-8b is starting: about 2 s left. Continues automatically.");
   await waitUntilDone(page);
   expect(refused).toBe(2);
 });
@@ -286,4 +286,58 @@ test("the page loads less than 300 kB", async ({ page }) => {
   page.on("response", async (response) => { bytes += (await response.body().catch(() => Buffer.alloc(0))).length; });
   await open(page);
   expect(bytes).toBeLessThan(300_000);
+});
+
+test("new text of a long prompt is in view and followed, unless the user scrolls away", async ({ page }) => {
+  test.setTimeout(60_000);
+  await open(page);
+  await fillIn(page, Array.from({ length: 250 }, (_, i) => `This is line ${i} of a prompt that is longer than the window.`).join("\n"), { max_tokens: 600, seed: 5 });
+  await page.getByRole("button", { name: "Generate" }).click();
+  const box = page.getByRole("region", { name: "Continuation", exact: true }).getByRole("listbox");
+  await expect.poll(() => box.getByRole("option").count()).toBeGreaterThan(60);
+  const last = () => box.getByRole("option").last();
+  await expect(last()).toBeInViewport();
+  await waitUntilDone(page);
+  await expect(last()).toBeInViewport();
+  await expect(box).toContainText("line 249 of a prompt");
+  await expect(box).not.toContainText("line 150 of a prompt");
+  expect(await page.evaluate(() => document.documentElement.scrollHeight)).toBeLessThan(3000);
+  await columns(page).getByRole("button", { name: /Show all of the prompt/ }).click();
+  await expect(box).toContainText("line 3 of a prompt");
+
+  await page.locator("#p-max_tokens").fill("1500");
+  await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+  await expect(page.getByRole("button", { name: "Stop" })).toBeVisible();
+  const growing = columns(page).getByRole("listbox");
+  const before = await growing.getByRole("option").count();
+  await expect.poll(() => growing.getByRole("option").count()).toBeGreaterThan(before + 5);
+  await growing.hover();
+  await page.mouse.wheel(0, -5000);
+  await expect.poll(() => growing.evaluate((el) => el.scrollTop)).toBe(0);
+  const reached = await growing.getByRole("option").count();
+  await expect.poll(() => growing.getByRole("option").count()).toBeGreaterThan(reached);
+  expect(await growing.evaluate((el) => el.scrollTop)).toBe(0);
+  await page.getByRole("button", { name: "Stop" }).click();
+});
+
+test("tokens that are parts of a character are shown as the character", async ({ page }) => {
+  await open(page);
+  const text = "Řeka ř teče — 東京 🦉 zář";
+  await fillIn(page, text);
+  await page.getByRole("button", { name: "Score the prompt" }).click();
+  await expect(page.locator("#scores")).toBeVisible();
+  const shown = (await columns(page).getByRole("option").allTextContents()).join("");
+  expect(shown).toContain(text);
+  expect(shown).not.toMatch(/⟨\d+⟩/);
+
+  // A stream holds a character back until its last token.
+  const choice = (token, textOfEvent) => `data: ${JSON.stringify({ id: "cmpl", object: "text_completion", choices: [{ index: 0, text: textOfEvent, finish_reason: null, logprobs: { tokens: [`token_id:${token}`], token_logprobs: [-1], top_logprobs: [{ [`token_id:${token}`]: -1 }] } }] })}\n\n`;
+  const ids = await page.evaluate(async () => (await (await fetch("/console/api/tokenize", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ model: "llama-8b", prompt: "ř" }) })).json()).tokens);
+  const parts = ids.slice(-2);
+  await page.route("**/console/api/completions*", (route) => route.fulfill({ contentType: "text/event-stream", body: `${choice(parts[0], "")}${choice(parts[1], "ř")}data: [DONE]\n\n` }));
+  await page.getByRole("button", { name: "Generate" }).click();
+  await expect(page.locator("#generate")).toBeEnabled();
+  const generated = columns(page).getByRole("option");
+  await expect(generated.last()).toHaveText("ř");
+  expect((await generated.allTextContents()).join("")).not.toMatch(/⟨\d+⟩/);
 });

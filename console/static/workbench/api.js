@@ -1,3 +1,5 @@
+import { signInAgain } from "../session.js";
+
 // The client of the console's API. Every failed request throws an ApiError with the code and the message of the API.
 const basePath = "/console/api";
 
@@ -14,18 +16,33 @@ async function errorOf(response) {
   return new ApiError(response.status, error, Number(response.headers.get("Retry-After")) || 0);
 }
 
-async function send(method, path, body, signal) {
-  const response = await fetch(basePath + path, {
+// send sends a request. If the session has ended, the user signs in over the page, and the request is sent again.
+async function send(method, path, body, signal, mayAsk = true) {
+  const response = await request(basePath + path, {
     method, signal, headers: body === undefined ? {} : { "Content-Type": "application/json" },
     body: body === undefined ? undefined : JSON.stringify(body),
   });
-  if (!response.ok) throw await errorOf(response);
-  return response;
+  if (response.ok) return response;
+  const error = await errorOf(response);
+  if (error.status === 401 && error.code === "unauthorized" && mayAsk && (await signInAgain())) return send(method, path, body, signal, false);
+  throw error;
 }
+
+// request is fetch, except that it throws an ApiError if the gateway cannot be reached.
+async function request(...args) {
+  try {
+    return await fetch(...args);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw connectionLost();
+  }
+}
+
+const connectionLost = () => new ApiError(0, { code: "connection_lost", message: "The connection to the gateway was lost." }, 0);
 
 const sendForJSON = async (...args) => (await send(...args)).json();
 
-export const getOptions = () => sendForJSON("GET", "/workbench");
+export const getOptions = (mayAsk = true) => sendForJSON("GET", "/workbench", undefined, undefined, mayAsk);
 export const tokenize = (model, prompt, signal) => sendForJSON("POST", "/tokenize", { model, prompt }, signal);
 export const detokenize = (model, tokens) => sendForJSON("POST", "/detokenize", { model, tokens });
 export const searchPrompts = (words) => sendForJSON("GET", `/prompts?q=${encodeURIComponent(words)}`);
@@ -39,13 +56,36 @@ const completionsPath = (key) => `/completions?key=${encodeURIComponent(key)}`;
 export const complete = (key, body, signal) => sendForJSON("POST", completionsPath(key), body, signal);
 
 // stream requests a completion and calls onEvent with the data of each event. That of the last event has the usage.
+// withTexts returns tokens with their texts as detokenize returns them. The last one of several that make a character has
+// the character, and joins says how many before it are parts of it.
+export function withTexts(tokens, { pieces, characters = [] }) {
+  const joined = new Map(characters.map((c) => [c.at + c.tokens - 1, c]));
+  return tokens.map((token, i) => {
+    const { joins, ...plain } = token;
+    const character = joined.get(i);
+    return character ? { ...plain, text: character.text, joins: character.tokens - 1 } : { ...plain, text: pieces[i] };
+  });
+}
+
+// joinParts returns the tokens of a node with those added that a stream has sent. The gateway holds the text of a character
+// back until its last token: this token joins those before it that have no text.
+export function joinParts(tokens, added) {
+  const all = [...tokens];
+  for (const token of added) {
+    let parts = 0;
+    while (parts < 3 && all.at(-1 - parts)?.text === null) parts++;
+    all.push(token.text && parts && /[^\x00-\x7f]/.test(token.text) ? { ...token, joins: parts } : token);
+  }
+  return all;
+}
+
 export async function stream(key, body, signal, onEvent) {
   const response = await send("POST", completionsPath(key), { ...body, stream: true, stream_options: { include_usage: true } }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let incomplete = "";
   let complete = false;
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => { throw error.name === "AbortError" ? error : connectionLost(); });
     if (done) break;
     const events = (incomplete + value).split("\n\n");
     incomplete = events.pop();
@@ -57,7 +97,7 @@ export async function stream(key, body, signal, onEvent) {
       onEvent(data);
     }
   }
-  if (!complete) throw new ApiError(200, { code: "stream_ended", message: "The stream ended before it was whole. What had come is kept." }, 0);
+  if (!complete) throw new ApiError(200, { code: "stream_ended", message: "The response ended early." }, 0);
 }
 
 // tokensOf returns the tokens of a choice of a completion or an event. logprobs names tokens by their ids: "token_id:17". If
@@ -71,7 +111,7 @@ export function tokensOf(choice, k) {
       .map(([other, logprob]) => ({ id: idOf(other), logprob }))
       .sort((a, b) => b.logprob - a.logprob);
     return {
-      id, text: l.tokens.length === 1 ? choice.text : null, logprob: l.token_logprobs[i],
+      id, text: l.tokens.length === 1 ? choice.text || null : null, logprob: l.token_logprobs[i],
       top: top.length > k ? top.filter((alternative) => alternative.id !== id) : top,
     };
   });

@@ -51,5 +51,7 @@ export function shade(token, measure) {
 
 export const percent = (logprob) => {
   const p = 100 * Math.exp(logprob);
-  return p >= 99.95 ? "100 %" : p >= 0.1 ? `${p.toPrecision(3)} %` : `${p.toExponential(1)} %`;
+  if (p >= 99.95) return "100 %";
+  if (p < 1e-6) return "< 0.000001 %";
+  return `${p.toLocaleString("en", { maximumSignificantDigits: p < 0.1 ? 2 : 3, minimumSignificantDigits: p < 0.1 ? 2 : 3, useGrouping: false })} %`;
 };

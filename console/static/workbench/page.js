@@ -5,7 +5,8 @@ import * as copying from "./copying.js";
 import { createFields, fillForm, markInvalid, readForm } from "./parameters.js";
 import { SavedPrompts } from "./saved.js";
 import { score } from "./measures.js";
-import { TokenView, renderDetails, visibleText } from "./tokens.js";
+import { TokenView, beginOf, renderDetails, textOf } from "./tokens.js";
+import { Drafts } from "./drafts.js";
 
 const $ = (id) => document.getElementById(id);
 const bench = $("bench");
@@ -30,9 +31,14 @@ function render() {
   nodes.forEach((id, i) => {
     const el = $(`column-${id}`) ?? createColumn(id);
     if (box.children[i] !== el) box.insertBefore(el, box.children[i] ?? null);
-    views.get(el.id).render(tree.path(doc, id).map(withText(modelOf(id))), $("measure").value);
     const node = doc.nodes[id];
-    const label = node.parent === null ? "the prompt" : node.finish;
+    const places = tree.path(doc, id).map(withText(modelOf(id)));
+    const begin = node.parent === null || el.dataset.whole ? 0 : beginOf(places, places.findIndex((place) => doc.nodes[place.node].parent !== null));
+    const hidden = el.querySelector(".whole");
+    hidden.hidden = begin <= 0;
+    hidden.textContent = `Show all of the prompt (${begin.toLocaleString("en")} more tokens)`;
+    views.get(el.id).render(places, $("measure").value, Math.max(begin, 0));
+    const label = node.parent === null ? "prompt" : node.finish;
     el.querySelector("small").textContent = [modelOf(id), label].filter(Boolean).join(" · ");
     el.classList.toggle("chosen", id === doc.selected);
   });
@@ -65,22 +71,27 @@ function createColumn(id) {
   el.id = `column-${id}`;
   el.className = "column";
   const isPrompt = doc.nodes[id].parent === null;
-  el.setAttribute("aria-label", isPrompt ? "The prompt's tokens" : "A continuation");
+  el.setAttribute("aria-label", isPrompt ? "Tokens of the prompt" : "Continuation");
   const head = document.createElement("div");
   head.className = "line";
   const label = document.createElement("small");
   const button = document.createElement("button");
   button.type = "button";
   button.className = "quiet";
-  button.textContent = "Go on from its end";
+  button.textContent = "Continue";
   button.hidden = isPrompt;
   button.addEventListener("click", () => { if (!running) { select(id); continueFrom(id); } });
   head.append(label, button);
   const text = document.createElement("div");
   text.id = `tokens-${id}`;
   text.className = "tokens mono";
-  text.setAttribute("aria-label", "Tokens; the arrow keys move, Enter opens one");
-  el.append(head, text);
+  text.setAttribute("aria-label", "Tokens: arrow keys to move, Enter to pin");
+  const whole = document.createElement("button");
+  whole.type = "button";
+  whole.className = "quiet whole";
+  whole.hidden = true;
+  whole.addEventListener("click", () => { el.dataset.whole = "1"; render(); });
+  el.append(head, whole, text);
   $("columns").append(el);
   views.set(el.id, new TokenView(text, { onMove: inspect, onSelect: togglePin, followsPointer: () => !isPinned() }));
   return el;
@@ -95,7 +106,7 @@ function renderTree() {
     button.type = "button";
     button.className = "quiet";
     const isPrompt = node.parent === null;
-    const text = isPrompt ? (severalRoots ? node.text : $("prompt").value) : node.tokens.slice(0, 60).map((t) => visibleText(withText(modelOf(node.id))({ token: t }).token)).join("");
+    const text = isPrompt ? (severalRoots ? node.text : $("prompt").value) : textOf(node.tokens.slice(0, 60).map((t) => withText(modelOf(node.id))({ token: t }).token));
     const label = isPrompt ? `Prompt${severalRoots && node.model ? ` at ${node.model}` : ""}: ` : "";
     button.textContent = label + (text.replaceAll(/\s+/g, " ").slice(0, 60) || "(empty)");
     if (node.id === doc.selected) button.setAttribute("aria-current", "true");
@@ -118,6 +129,7 @@ function setDocument(next) {
   doc = next;
   unsaved = true;
   render();
+  drafts.schedule();
 }
 
 // keepPrompt adds the text of the prompt field to the document, so that selecting another root does not lose it.
@@ -190,6 +202,24 @@ async function fetchTexts(model, ids) {
   render();
 }
 
+// resolveTexts requests the texts of the tokens of nodes whose stream has not sent them, such as parts of characters.
+async function resolveTexts(model, ids) {
+  for (const id of ids) {
+    const tokens = doc.nodes[id]?.tokens ?? [];
+    if (tokens.every((token) => token.text !== null && !token.joins)) continue;
+    try {
+      const texts = await api.detokenize(model, tokens.map((token) => token.id));
+      const now = doc.nodes[id]?.tokens;
+      if (now?.length !== tokens.length) continue; // it goes on growing, and is resolved at its end
+      doc = tree.change(doc, id, { tokens: api.withTexts(now, texts) });
+    } catch {
+      continue; // the ids are shown instead
+    }
+  }
+  render();
+  drafts.schedule();
+}
+
 // branchFrom replaces a token by an alternative in a new branch, and continues it.
 function branchFrom(place, alternative) {
   if (running) return;
@@ -213,9 +243,9 @@ async function tokenizedRoot(model, signal) {
   if (doc.nodes[id].tokens.length) return id;
   const text = doc.nodes[id].text;
   const { tokens } = await retryDuringBoot(model, signal, () => api.tokenize(model, text, signal));
-  const { pieces } = await api.detokenize(model, tokens);
-  tokens.forEach((token, i) => tokenTexts.set(`${model} ${token}`, pieces[i]));
-  doc = tree.change(doc, id, { tokens: tokens.map((token, i) => ({ id: token, text: pieces[i], logprob: null, top: [] })) });
+  const texts = await api.detokenize(model, tokens);
+  tokens.forEach((token, i) => tokenTexts.set(`${model} ${token}`, texts.pieces[i]));
+  doc = tree.change(doc, id, { tokens: api.withTexts(tokens.map((token) => ({ id: token, text: null, logprob: null, top: [] })), texts) });
   unsaved = true;
   return id;
 }
@@ -262,11 +292,11 @@ async function runJob(job, from, signal) {
   if (doc.nodes[doc.selected].made?.batch !== batch) doc = tree.select(doc, ids[0]);
   try {
     await retryDuringBoot(job.model, signal, () => api.stream($("key").value, { model: job.model, prompt, ...params }, signal, ({ usage, choices }) => {
-      if (usage) $("progress").textContent = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens`;
+      if (usage) $("progress").textContent = `${usage.prompt_tokens.toLocaleString("en")} prompt + ${usage.completion_tokens.toLocaleString("en")} completion tokens`;
       for (const choice of choices ?? []) {
         const node = doc.nodes[ids[choice.index] ?? ids[0]];
         if (!node) continue; // the user has removed it
-        doc = tree.change(doc, node.id, { tokens: [...node.tokens, ...api.tokensOf(choice, params.logprobs)], finish: choice.finish_reason ?? node.finish });
+        doc = tree.change(doc, node.id, { tokens: api.joinParts(node.tokens, api.tokensOf(choice, params.logprobs)), finish: choice.finish_reason ?? node.finish });
       }
       scheduleRender();
     }));
@@ -274,10 +304,11 @@ async function runJob(job, from, signal) {
     if (inPlace) doc = tree.change(doc, from, { made: doc.nodes[from]?.tokens.length > 1 ? made : null });
     for (const id of ids) if (id !== from && !doc.nodes[id]?.tokens.length) doc = tree.remove(doc, id);
     error.form = job.form;
+    error.partial = ids.some((id) => doc.nodes[id]?.tokens.length);
     throw error;
   } finally {
     unsaved = true;
-    fetchTexts(job.model, ids.flatMap((id) => doc.nodes[id]?.tokens ?? []).filter((t) => t.text === null).map((t) => t.id));
+    resolveTexts(job.model, ids);
     render();
   }
 }
@@ -285,7 +316,15 @@ async function runJob(job, from, signal) {
 // scheduleRender renders once before the next frame, however often it is called.
 let frame = 0;
 function scheduleRender() {
-  if (!frame) frame = requestAnimationFrame(() => { frame = 0; render(); });
+  if (!frame) frame = requestAnimationFrame(() => { frame = 0; render(); follow(); drafts.schedule(); });
+}
+
+// follow keeps the end of the first growing column in the window, unless the user has scrolled since the request began.
+let following = false;
+for (const type of ["wheel", "touchmove"]) addEventListener(type, () => { following = false; }, { passive: true });
+addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End", "ArrowUp", "ArrowDown", " "].includes(event.key)) following = false; });
+function follow() {
+  if (following) $("columns").firstElementChild?.scrollIntoView({ block: "nearest" });
 }
 
 async function scorePrompt() {
@@ -328,12 +367,13 @@ async function runExclusively(task) {
   $("generate").disabled = $("score").disabled = true;
   $("stop").hidden = false;
   showError(null);
-  $("progress").textContent = "Asking…";
+  following = true;
+  $("progress").textContent = "Generating…";
   try {
     await task(running.signal);
-    if ($("progress").textContent === "Asking…") $("progress").textContent = "";
+    if ($("progress").textContent === "Generating…") $("progress").textContent = "";
   } catch (error) {
-    $("progress").textContent = error.name === "AbortError" ? "Stopped. What had come is kept, and is charged." : "";
+    $("progress").textContent = error.name === "AbortError" ? "Stopped. The text so far is kept, and is charged." : "";
     if (error.name !== "AbortError") showError(error);
   } finally {
     running = null;
@@ -357,7 +397,7 @@ async function retryDuringBoot(model, signal, send) {
 async function countDown(model, seconds, signal) {
   signal.throwIfAborted();
   for (let left = seconds; left > 0; left--) {
-    $("progress").textContent = `${model} is starting: about ${left} s more. It goes on by itself.`;
+    $("progress").textContent = `${model} is starting: about ${left} s left. Continues automatically.`;
     await new Promise((resolve, reject) => {
       const timer = setTimeout(resolve, 1000);
       signal.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
@@ -367,9 +407,11 @@ async function countDown(model, seconds, signal) {
 
 // advice has additional texts by error code.
 const advice = {
-  budget_exceeded: (e) => `Used ${e.used?.toLocaleString()} of ${e.limit?.toLocaleString()} tokens, ${e.reserved?.toLocaleString() ?? 0} more are reserved by requests under way. The cap is that of the ${e.scope}, for the ${e.window}${e.resets_at ? `, and starts anew ${new Date(e.resets_at).toLocaleString()}` : ""}.`,
-  invalid_api_key: () => "The key may have been paused or revoked. Choose another, or make one on the dashboard.",
-  context_length_exceeded: () => "Shorten the prompt, or ask for fewer tokens.",
+  budget_exceeded: (e) => `${e.scope === "key" ? "Key" : "Account"}’s ${e.window === "day" ? "daily" : "monthly"} budget: ${e.used?.toLocaleString("en")} of ${e.limit?.toLocaleString("en")} tokens used, ${(e.reserved ?? 0).toLocaleString("en")} reserved by running requests.${e.resets_at ? ` Resets ${new Date(e.resets_at).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZoneName: "short" })}.` : ""}`,
+  invalid_api_key: () => "The key may be paused or revoked. Choose another key, or create one on the dashboard.",
+  context_length_exceeded: () => "Shorten the prompt, or lower max_tokens.",
+  unauthorized: () => "Sign in again to continue; what you have typed is kept.",
+  connection_lost: () => "Check your connection and try again.",
   overloaded: (e, error) => `Try again in ${error.retryAfter || "a few"} seconds.`,
 };
 
@@ -383,6 +425,7 @@ function showError(error) {
   p.textContent = error.message;
   const more = advice[error.code]?.(error.details, error);
   if (more) p.append(" ", more);
+  if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
   if (error.details?.request_id) {
     const small = document.createElement("small");
     small.textContent = ` ${error.code} · ${error.details.request_id}`;
@@ -394,8 +437,8 @@ function showError(error) {
 
 // --- models, keys and saved prompts
 
-async function loadOptions() {
-  options = await api.getOptions();
+async function loadOptions(mayAsk = true) {
+  options = await api.getOptions(mayAsk);
   for (const id of ["model", "second-model"]) setOptions($(id), options.models.map((m) => [m.id, `${m.id} (${m.status})`]));
   setOptions($("key"), options.keys.filter((k) => k.state === "active").map((k) => [k.id, `${k.name} ${k.prefix}…`]));
   $("generate").disabled = $("score").disabled = !$("key").value || Boolean(running);
@@ -404,8 +447,8 @@ async function loadOptions() {
     p.className = "notice warn";
     const link = document.createElement("a");
     link.href = "/keys/new";
-    link.textContent = "make one on the dashboard";
-    p.append("The workbench asks with one of your keys, so that its budget and queue count. You have none that is active: ", link, ".");
+    link.textContent = "Create key";
+    p.append("The workbench needs an active key: its budget and queue apply. ", link);
     $("error").replaceChildren(p);
   }
   renderModelState();
@@ -419,8 +462,8 @@ function setOptions(select, entries) {
 function renderModelState() {
   const m = options.models.find((option) => option.id === model());
   if (!m) return;
-  const boot = m.boot_seconds ? ` A start takes about ${m.boot_seconds} s and begins with your request.` : "";
-  $("model-state").textContent = `${m.status}${m.max_model_len ? `, ${m.max_model_len.toLocaleString()} tokens of context` : ""}.${m.status === "warm" ? "" : boot}`;
+  const boot = m.boot_seconds ? ` Starts with your request, in about ${m.boot_seconds} s.` : "";
+  $("model-state").textContent = `${m.status === "warm" ? "Ready" : m.status}${m.max_model_len ? `, context of ${m.max_model_len.toLocaleString("en")} tokens` : ""}.${m.status === "warm" ? "" : boot}`;
   for (const form of [$("settings"), $("second-settings")]) if (m.max_logprobs) form.elements.logprobs.max = m.max_logprobs;
 }
 
@@ -433,7 +476,7 @@ function copyAs(kind) {
   navigator.clipboard?.writeText(text).catch(() => { /* the user can copy the text that is shown */ });
 }
 
-const runningMessage = "A request is under way. Wait for it, or stop it first.";
+const runningMessage = "A request is running. Wait for it, or stop it first.";
 
 const saved = new SavedPrompts({
   list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
@@ -443,7 +486,8 @@ const saved = new SavedPrompts({
 
 async function openSaved(id) {
   if (running) { saved.setStatus(runningMessage); return; }
-  if (unsaved && !confirm("What is here is not saved. Open the other one all the same?")) return;
+  if (unsaved && !confirm("You have unsaved changes. Open the other prompt and discard them?")) return;
+  if (unsaved) drafts.remove();
   try {
     const prompt = await saved.load(id);
     const next = tree.unpack(prompt.document.tree);
@@ -451,20 +495,44 @@ async function openSaved(id) {
     if (prompt.document.settings) fillForm($("settings"), prompt.document.settings);
     setDocument(next);
     unsaved = false;
+    restoreDraft();
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(id)}`);
   } catch (error) {
     showError(error);
   }
 }
 
+// The draft of what is not saved. A reload, a crash or a lost session does not lose it.
+const drafts = new Drafts(bench.dataset.account, () => saved.id, () => unsaved && {
+  prompt: $("prompt").value, model: model(), settings: settings(), name: saved.name.value, version: saved.version, tree: tree.pack(doc),
+}, (text) => saved.setStatus(text));
+
+// restoreDraft shows the draft of the prompt that is open.
+function restoreDraft() {
+  const draft = drafts.read();
+  if (!draft) return;
+  const next = tree.unpack(draft.tree);
+  showPrompt(tree.rootOf(next, next.selected));
+  $("prompt").value = draft.prompt;
+  if ([...$("model").options].some((o) => o.value === draft.model)) $("model").value = draft.model;
+  fillForm($("settings"), draft.settings);
+  Object.assign(saved, { version: draft.version });
+  saved.name.value = draft.name;
+  setDocument(next);
+  $("progress").textContent = `Draft of ${new Date(draft.time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })} restored.`;
+}
+
 async function save() {
   keepPrompt();
   try {
+    drafts.remove();
     await saved.save(model(), { tree: tree.pack(doc), settings: settings() });
     unsaved = false;
+    drafts.remove();
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
   } catch (error) {
-    saved.setStatus(error.code === "conflict" ? "It was changed elsewhere since you opened it. Nothing was saved: save once more to keep yours beside it, as another one." : error.message);
+    drafts.schedule();
+    saved.setStatus(error.code === "conflict" ? "This prompt was changed elsewhere since you opened it, so nothing was saved. Save again to keep your version as another prompt." : error.message);
   }
 }
 
@@ -476,27 +544,31 @@ $("score").addEventListener("click", scorePrompt);
 $("stop").addEventListener("click", () => running?.abort());
 $("measure").addEventListener("change", render);
 $("model").addEventListener("change", renderModelState);
-$("prompt").addEventListener("input", () => { unsaved = true; });
+$("prompt").addEventListener("input", () => { unsaved = true; drafts.schedule(); });
+for (const form of [$("settings"), $("second-settings")]) form.addEventListener("input", () => drafts.schedule());
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") unpin(); });
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 for (const button of document.querySelectorAll("[data-copy-as]")) button.addEventListener("click", () => copyAs(button.dataset.copyAs));
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", () => {
   if (running) { saved.setStatus(runningMessage); return; }
-  if (unsaved && !confirm("What is here is not saved. Begin anew all the same?")) return;
+  if (unsaved && !confirm("You have unsaved changes. Discard them and start over?")) return;
   saved.close();
   $("prompt").value = "";
   setDocument(tree.newTree());
   unsaved = false;
+  drafts.remove();
   history.replaceState(null, "", "/workbench");
 });
-addEventListener("beforeunload", (event) => { if (unsaved && $("prompt").value) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (unsaved && $("prompt").value && !drafts.flush()) event.preventDefault(); });
+addEventListener("pagehide", () => drafts.flush());
 
 try {
   await loadOptions();
-  setInterval(() => { if (!document.hidden) loadOptions().catch(() => { /* the next poll may succeed */ }); }, 10_000);
+  setInterval(() => { if (!document.hidden) loadOptions(false).catch(() => { /* the next poll may succeed */ }); }, 10_000);
   await saved.refresh();
   if (bench.dataset.prompt) await openSaved(bench.dataset.prompt);
+  else restoreDraft();
 } catch (error) {
   showError(error);
 }

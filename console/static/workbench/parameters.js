@@ -1,18 +1,18 @@
 // The sampling parameters with the names and limits of the API. The table is used for the form, for the request, and to find
 // the field that an error is about. An empty field is not sent, so vLLM's default applies.
 export const parameters = [
-  { name: "max_tokens", label: "max_tokens", kind: "integer", min: 1, value: 64, hint: "how many tokens at the most" },
-  { name: "temperature", kind: "number", min: 0, max: 2, step: 0.05, value: 1, hint: "0 takes the likeliest token every time" },
-  { name: "top_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "only the likeliest tokens that make up this much; above 0" },
-  { name: "top_k", kind: "integer", min: -1, hint: "only so many of the likeliest; -1: all" },
-  { name: "min_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "only tokens at least this likely, as a part of the likeliest" },
+  { name: "max_tokens", label: "max_tokens", kind: "integer", min: 1, value: 64, hint: "most tokens to generate" },
+  { name: "temperature", kind: "number", min: 0, max: 2, step: 0.05, value: 1, hint: "0 = always the most likely token" },
+  { name: "top_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "sample from the most likely tokens with this total probability; above 0" },
+  { name: "top_k", kind: "integer", min: -1, hint: "sample from this many most likely tokens; -1 = all" },
+  { name: "min_p", kind: "number", min: 0, max: 1, step: 0.01, hint: "lowest probability, relative to the most likely token" },
   { name: "presence_penalty", kind: "number", min: -2, max: 2, step: 0.1 },
   { name: "frequency_penalty", kind: "number", min: -2, max: 2, step: 0.1 },
-  { name: "repetition_penalty", kind: "number", min: 0, max: 2, step: 0.05, hint: "above 0; 1 changes nothing" },
-  { name: "seed", kind: "integer", hint: "the same seed gives the same text; empty: another every time" },
+  { name: "repetition_penalty", kind: "number", min: 0, max: 2, step: 0.05, hint: "above 0; 1 = no penalty" },
+  { name: "seed", kind: "integer", hint: "same seed = same text; blank = random" },
   { name: "n", kind: "integer", min: 1, max: 16, value: 1, hint: "continuations side by side" },
-  { name: "logprobs", kind: "integer", min: 1, max: 20, value: 5, hint: "alternatives to each token" },
-  { name: "stop", kind: "lines", hint: "one text a line; \\n stands for a line break" },
+  { name: "logprobs", kind: "integer", min: 1, max: 20, value: 5, hint: "alternatives per token" },
+  { name: "stop", kind: "lines", hint: "one per line; \\n = line break" },
 ];
 
 // createFields returns the fields of a form. The prefix distinguishes the ids of two forms on one page.

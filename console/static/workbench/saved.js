@@ -15,7 +15,7 @@ export class SavedPrompts {
     try {
       const { prompts, more, bytes, max_bytes } = await api.searchPrompts(this.search.value);
       this.render(prompts, more);
-      this.usage.textContent = `Your saved prompts take ${mebibytes(bytes)} of ${mebibytes(max_bytes)} MiB.`;
+      this.usage.textContent = `${mebibytes(bytes)} of ${mebibytes(max_bytes)} MiB used.`;
     } catch (error) {
       this.setStatus(error.message);
     }
@@ -25,8 +25,8 @@ export class SavedPrompts {
     this.list.replaceChildren(...prompts.map((prompt) => this.createRow(prompt)));
     const last = document.createElement("li");
     last.className = "soft";
-    if (!prompts.length) last.textContent = this.search.value ? "Nothing that is saved has these words." : "Nothing is saved yet.";
-    if (more) last.textContent = "There are older ones: search for them.";
+    if (!prompts.length) last.textContent = this.search.value ? "No matching prompts." : "No saved prompts yet.";
+    if (more) last.textContent = "Older prompts are not shown: search for them.";
     if (last.textContent) this.list.append(last);
   }
 
@@ -39,7 +39,7 @@ export class SavedPrompts {
     if (prompt.id === this.id) openButton.setAttribute("aria-current", "true");
     openButton.addEventListener("click", () => this.onOpen(prompt.id));
     const details = document.createElement("small");
-    details.textContent = `${prompt.model} · ${new Date(prompt.updated).toLocaleString()}`;
+    details.textContent = `${prompt.model} · ${new Date(prompt.updated).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
     const deleteButton = document.createElement("button");
     deleteButton.type = "button";
     deleteButton.className = "quiet";
@@ -79,11 +79,11 @@ export class SavedPrompts {
   }
 
   async delete(prompt) {
-    if (!confirm(`Delete “${prompt.name}” with all its branches? It cannot be brought back.`)) return;
+    if (!confirm(`Delete “${prompt.name}” with all its branches? This cannot be undone.`)) return;
     try {
       await api.deletePrompt(prompt.id);
       if (this.id === prompt.id) this.close();
-      this.setStatus(`“${prompt.name}” is deleted.`);
+      this.setStatus(`“${prompt.name}” deleted.`);
       this.onDelete(prompt.id);
     } catch (error) {
       this.setStatus(error.message);

@@ -40,5 +40,5 @@ test("shades grow with surprisal and are null if the value is unknown", () => {
 test("small probabilities keep their digits", () => {
   assert.equal(percent(0), "100 %");
   assert.equal(percent(half), "50.0 %");
-  assert.equal(percent(Math.log(1e-6)), "1.0e-4 %");
+  assert.equal(percent(Math.log(1e-6)), "0.00010 %");
 });

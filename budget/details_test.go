@@ -1,0 +1,54 @@
+package budget_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"basegate/budget"
+	"basegate/usage"
+)
+
+func TestAttemptsAndBootAreReadBack(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	l := startLedger(t, db)
+	store := usage.New(db, zap.NewNop())
+	attempts := []usage.Attempt{
+		{Backend: "gpu1", Class: "reset", Start: 2 * time.Millisecond, Took: time.Second},
+		{Backend: "gpu2", Class: "success", Status: 200, Start: 1200 * time.Millisecond, Took: 3 * time.Second},
+	}
+	for name, opened := range map[string]bool{"settled at once": false, "in flight before": true} {
+		request := newRequest()
+		r, err := l.Reserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
+		must(t, err)
+		if opened {
+			must(t, r.Wait(t.Context()))
+		}
+		must(t, r.Settle(t.Context(), budget.Outcome{Prompt: 1, Status: 200, Boot: 90 * time.Second, Attempts: attempts}))
+		got, found, err := store.Request(t.Context(), "a", request.ID)
+		must(t, err)
+		if diff := cmp.Diff(attempts, got.Attempts); !found || diff != "" || got.Boot != 90*time.Second {
+			t.Errorf("%s: found %v, boot %v, attempts:\n%s", name, found, got.Boot, diff)
+		}
+	}
+}
+
+func TestPlainRequestsHaveNoDetails(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	l := startLedger(t, db)
+	spend(t, l, "k", "a", 1, 1)
+	var n int
+	must(t, db.Read().QueryRow(`SELECT count(*) FROM request_details`).Scan(&n))
+	if n != 0 {
+		t.Errorf("a request that succeeded at once has %d rows of details", n)
+	}
+}
+
+func TestFewAttemptsAreStored(t *testing.T) {
+	many := make([]usage.Attempt, 100*usage.MaxAttempts)
+	if text := usage.EncodeAttempts(many); len(text) > 1500 {
+		t.Errorf("%d attempts take %d bytes", len(many), len(text))
+	}
+}

@@ -1,0 +1,358 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"basegate/history"
+)
+
+// overviewPage is the data of the operator's overview.
+type overviewPage struct {
+	Period   overviewPeriod
+	Periods  []overviewPeriod
+	Selected string // name of the series of the charts; empty: all requests
+	Names    []string
+	Now      time.Time
+	Latest   latestFigures
+	Charts   chartData
+	Rows     []overviewRow // by model and backend
+	Codes    []history.CodeSeries
+	Times    []overviewTime // the charts as a table, the newest first
+	Events   []timelineEvent
+}
+
+// overviewPeriod is a period that the overview can show.
+type overviewPeriod struct {
+	ID       string // in the query
+	Name     string
+	length   time.Duration
+	interval time.Duration // between two points of a chart
+	row      time.Duration // between two rows of the table
+}
+
+var overviewPeriods = []overviewPeriod{
+	{"hour", "Last hour", time.Hour, history.Step, 5 * time.Minute},
+	{"day", "Last day", history.Keep, 2 * time.Minute, time.Hour},
+}
+
+// maxEventsShown limits the timeline.
+const maxEventsShown = 100
+
+// latestFigures are those of the last whole minute.
+type latestFigures struct {
+	Requests, Tokens, P50, P95 string
+	Failed                     string // share of the requests; empty if there were none
+	Waiting, Running           string
+}
+
+// overviewRow is a row of the table of models and backends.
+type overviewRow struct {
+	Name             string
+	Backend          bool // it is a backend of the model above
+	Requests, Tokens int64
+	Failed           string // share of the requests
+	P50, P95         string
+}
+
+// overviewTime is the figures of one interval.
+type overviewTime struct {
+	Time                                      time.Time
+	Requests, Tokens, Failed, Queue, P50, P95 string
+}
+
+// timelineEvent is an event with the names of what it is about.
+type timelineEvent struct {
+	history.Event
+	Text    string
+	Level   string // CSS class: good, warn, bad or empty
+	Subject string
+	Link    string // to the page of the subject; may be empty
+}
+
+// chartData is what the page's script draws.
+type chartData struct {
+	Begin    int64       `json:"begin"`    // Unix time of the first point
+	Interval int64       `json:"interval"` // seconds
+	Points   int         `json:"points"`
+	Charts   []lineChart `json:"charts"`
+}
+
+// lineChart is one chart. A value of null is unknown.
+type lineChart struct {
+	ID     string      `json:"id"`
+	Unit   string      `json:"unit"` // after a value; may be empty
+	Series []chartLine `json:"series"`
+}
+
+type chartLine struct {
+	Name   string     `json:"name"`
+	Values []*float64 `json:"values"`
+}
+
+func (c *Console) overviewPage(r *request) error {
+	page := overviewPage{Period: overviewPeriods[0], Periods: overviewPeriods, Now: c.clock(), Selected: r.query("series")}
+	for _, p := range overviewPeriods {
+		if p.ID == r.query("period") {
+			page.Period = p
+		}
+	}
+	report := c.history.Read(page.Period.length, page.Period.interval)
+	selected := page.selectSeries(report)
+	page.Latest = newLatestFigures(c.history.Read(2*time.Minute, time.Minute), page.Selected)
+	page.Charts = newChartData(report, selected)
+	page.Rows = overviewRows(report)
+	page.Codes = report.Codes[:min(len(report.Codes), maxShares)]
+	page.Times = overviewTimes(c.history.Read(page.Period.length, page.Period.row), page.Selected)
+	var err error
+	if page.Events, err = c.timeline(r.ctx(), r, page.Now.Add(-page.Period.length)); err != nil {
+		return err
+	}
+	return c.renderStatus(r, http.StatusOK, "admin-overview", "Overview", page)
+}
+
+// seriesName returns the name of a series in the query and for the user; empty for all requests.
+func seriesName(k history.Key) string {
+	if k.Backend == "" {
+		return k.Model
+	}
+	return k.Model + " / " + k.Backend
+}
+
+// selectSeries lists the names of all series, and returns the one that is selected: all requests if none is.
+func (p *overviewPage) selectSeries(report history.Report) history.Series {
+	selected := findSeries(report, p.Selected)
+	for _, s := range report.Series {
+		if name := seriesName(s.Key); name != "" {
+			p.Names = append(p.Names, name)
+		}
+	}
+	p.Selected = seriesName(selected.Key)
+	return selected
+}
+
+// findSeries returns the series of this name, or that of all requests.
+func findSeries(report history.Report, name string) history.Series {
+	for _, s := range report.Series {
+		if seriesName(s.Key) == name {
+			return s
+		}
+	}
+	return report.Series[0]
+}
+
+// newChartData returns the charts of a series. Those of all requests have a line for each model.
+func newChartData(report history.Report, selected history.Series) chartData {
+	data := chartData{
+		Begin: report.Begin.Unix(), Interval: int64(report.Interval / time.Second), Points: report.Points,
+	}
+	requests := []chartLine{{"all", selected.Requests}}
+	tokens := []chartLine{{"all", selected.Tokens}}
+	queue := []chartLine{{"waiting", report.Waiting}, {"running", report.Running}}
+	switch selected.Model {
+	case "":
+		for _, s := range report.Series {
+			if s.Model != "" && s.Backend == "" && len(requests) < maxSeries {
+				requests = append(requests, chartLine{s.Model, s.Requests})
+				tokens = append(tokens, chartLine{s.Model, s.Tokens})
+			}
+		}
+	default:
+		requests[0].Name, tokens[0].Name = seriesName(selected.Key), seriesName(selected.Key)
+		if selected.InFlight != nil {
+			queue = []chartLine{{"attempts in flight", selected.InFlight}}
+		}
+	}
+	data.Charts = []lineChart{
+		{"requests", "/s", requests},
+		{"tokens", "/s", tokens},
+		{"errors", "", codeLines(report, selected.Model)},
+		{"queue", "", queue},
+		{"first-token", " s", []chartLine{{"median", selected.FirstToken}, {"95th percentile", selected.FirstToken5}}},
+	}
+	return data
+}
+
+// codeLines returns the errors of a model, or of all, by code: the most frequent codes.
+func codeLines(report history.Report, model string) []chartLine {
+	lines := []chartLine{}
+	index := map[string]int{}
+	for _, s := range report.Codes {
+		if model != "" && s.Model != model {
+			continue
+		}
+		at, known := index[s.Code]
+		if !known {
+			if len(lines) == maxSeries {
+				continue
+			}
+			at = len(lines)
+			index[s.Code] = at
+			lines = append(lines, chartLine{s.Code, make([]*float64, report.Points)})
+		}
+		addValues(lines[at].Values, s.Counts)
+	}
+	return lines
+}
+
+// addValues adds the values that are known.
+func addValues(to, values []*float64) {
+	for i, v := range values {
+		if v == nil {
+			continue
+		}
+		sum := *v
+		if to[i] != nil {
+			sum += *to[i]
+		}
+		to[i] = &sum
+	}
+}
+
+func newLatestFigures(report history.Report, name string) latestFigures {
+	const lastWhole = 0 // of the last two minutes
+	s := findSeries(report, name)
+	f := latestFigures{
+		Requests: formatRate(s.Requests[lastWhole]), Tokens: formatRate(s.Tokens[lastWhole]),
+		P50: formatSeconds(s.FirstToken[lastWhole]), P95: formatSeconds(s.FirstToken5[lastWhole]),
+		Waiting: formatRate(lastKnown(report.Waiting)), Running: formatRate(lastKnown(report.Running)),
+	}
+	if s.Total.Requests > 0 {
+		f.Failed = formatShare(s.Total.Failed, s.Total.Requests)
+	}
+	return f
+}
+
+// lastKnown returns the last value that is known, or nil.
+func lastKnown(values []*float64) *float64 {
+	for _, v := range slices.Backward(values) {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+func overviewRows(report history.Report) []overviewRow {
+	var rows []overviewRow
+	for _, s := range report.Series {
+		row := overviewRow{
+			Name: s.Model, Requests: s.Total.Requests, Tokens: s.Total.Prompt + s.Total.Completion,
+			Failed: formatShare(s.Total.Failed, s.Total.Requests),
+			P50:    formatSeconds(s.Total.FirstTokenP50), P95: formatSeconds(s.Total.FirstTokenP95),
+		}
+		switch {
+		case s.Backend != "":
+			row.Name, row.Backend = s.Backend, true
+		case s.Model == "":
+			row.Name = "All requests"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func overviewTimes(report history.Report, name string) []overviewTime {
+	s := findSeries(report, name)
+	var rows []overviewTime
+	for i := report.Points - 1; i >= 0; i-- {
+		if s.Requests[i] == nil {
+			continue // the gateway did not run
+		}
+		var failed float64
+		for _, c := range report.Codes {
+			if n := c.Counts[i]; n != nil && (s.Model == "" || c.Model == s.Model) {
+				failed += *n
+			}
+		}
+		row := overviewTime{
+			Time:     report.Begin.Add(time.Duration(i) * report.Interval),
+			Requests: formatRate(s.Requests[i]), Tokens: formatRate(s.Tokens[i]), Failed: formatNumber(int64(failed)),
+			Queue: formatRate(report.Waiting[i]),
+			P50:   formatSeconds(s.FirstToken[i]), P95: formatSeconds(s.FirstToken5[i]),
+		}
+		if s.Backend != "" {
+			row.Failed, row.Queue = "", "" // of a model and of all
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// formatRate formats a rate or a level with at most two decimals.
+func formatRate(v *float64) string {
+	switch {
+	case v == nil:
+		return "–"
+	case *v >= 1000:
+		return formatNumber(int64(*v + .5))
+	case *v >= 100:
+		return fmt.Sprintf("%.0f", *v)
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", *v), "0"), ".")
+}
+
+// formatSeconds formats a time to first token.
+func formatSeconds(v *float64) string {
+	switch {
+	case v == nil:
+		return "–"
+	case *v < 1:
+		return fmt.Sprintf("%.0f\u202fms", *v*1000)
+	case *v < 100:
+		return fmt.Sprintf("%.1f\u202fs", *v)
+	}
+	return formatDuration(time.Duration(*v * float64(time.Second)))
+}
+
+func formatShare(part, whole int64) string {
+	if whole == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f\u202f%%", 100*float64(part)/float64(whole))
+}
+
+// eventTexts are the texts and CSS classes of events.
+var eventTexts = map[history.EventKind]struct{ text, level string }{
+	history.BreakerOpened: {"Breaker opened", "bad"},
+	history.BreakerClosed: {"Breaker closed", "good"},
+	history.BootBegun:     {"Boot begun", ""},
+	history.BootEnded:     {"Boot ended: ready", "good"},
+	history.BootStopped:   {"Boot stopped", "warn"},
+	history.BootFailed:    {"Boot failed", "bad"},
+	history.BudgetNear:    {"Budget 80\u202f% used", "warn"},
+	history.BudgetUsed:    {"Budget used up", "bad"},
+	history.DiskLow:       {"Disk nearly full", "bad"},
+}
+
+// timeline returns the latest events with the names of accounts and keys.
+func (c *Console) timeline(ctx context.Context, r *request, since time.Time) ([]timelineEvent, error) {
+	events := c.history.Events(since, maxEventsShown)
+	if len(events) == 0 {
+		return nil, nil
+	}
+	known, err := c.readNames(ctx, r.account)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]timelineEvent, len(events))
+	for i, e := range events {
+		look := eventTexts[e.Kind]
+		t := timelineEvent{Event: e, Text: look.text, Level: look.level, Subject: seriesName(history.Key{Model: e.Model, Backend: e.Backend})}
+		switch {
+		case e.KeyID != "":
+			t.Subject, t.Link = known.account(e.AccountID)+", key "+known.key(e.KeyID), "/admin/keys/"+url.PathEscape(e.KeyID)
+		case e.AccountID != "":
+			t.Subject, t.Link = known.account(e.AccountID), "/admin/accounts/"+url.PathEscape(e.AccountID)
+		case e.Model != "":
+			t.Link = "/admin/models#model-" + url.PathEscape(e.Model)
+		}
+		all[i] = t
+	}
+	return all, nil
+}

@@ -1,0 +1,136 @@
+package console_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/history"
+)
+
+// overviewData returns what the page's script draws.
+func overviewData(t *testing.T, page string) gjson.Result {
+	t.Helper()
+	_, rest, _ := strings.Cut(page, `id="overview-data">`)
+	data, _, found := strings.Cut(rest, "</script>")
+	if !found || !gjson.Valid(data) {
+		t.Fatalf("the page has no valid data for its script:\n%s", page)
+	}
+	return gjson.Parse(data)
+}
+
+func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	for range 60 {
+		s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Prompt: 1000, Completion: 200, FirstToken: 300 * time.Millisecond})
+	}
+	s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "out_of_memory"})
+	b := s.signIn("root@example.org")
+	page := b.get("/admin/overview")
+	wantStatus(t, "overview", page, http.StatusOK)
+	has(t, page.body, "llama-8b", "gpu1", "node1", "out_of_memory", "72,000", "100.0\u202f%", "aria-current=\"page\">Overview")
+	data := overviewData(t, page.body)
+	if got := data.Get(`charts.#(id=="requests").series.#.name`).String(); got != `["all","llama-405b","llama-8b"]` {
+		t.Errorf("lines of the requests: got %s, want all requests and each model", got)
+	}
+	values := data.Get(`charts.#(id=="requests").series.0.values`).Array()
+	if len(values) != 360 {
+		t.Errorf("got %d points of the last hour, want 360", len(values))
+	}
+	var sum float64
+	for _, v := range values {
+		sum += 10 * v.Float()
+	}
+	if sum < 60.9 || sum > 61.1 {
+		t.Errorf("the chart of the requests shows %v requests, want 61", sum)
+	}
+	if got := data.Get(`charts.#(id=="errors").series.0.name`).String(); got != "out_of_memory" {
+		t.Errorf("got the error code %q, want out_of_memory", got)
+	}
+
+	one := b.get("/admin/overview?period=day&series=llama-8b+%2F+gpu1")
+	has(t, one.body, `<option selected>llama-8b / gpu1</option>`, `value="day" selected`)
+	data = overviewData(t, one.body)
+	if got := data.Get(`charts.#(id=="tokens").series.#.name`).String(); got != `["llama-8b / gpu1"]` {
+		t.Errorf("lines of a backend: got %s, want its own", got)
+	}
+	if got := data.Get("points").Int(); got != 720 {
+		t.Errorf("got %d points of the last day, want 720", got)
+	}
+}
+
+func TestOverviewNamesTheAccountsOfBudgetAlarms(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	s.history.Add(history.Event{Kind: history.BudgetNear, AccountID: k.AccountID, KeyID: k.ID, Detail: "80 of 100 tokens"})
+	s.history.Add(history.Event{Kind: history.BreakerOpened, Model: "llama-8b", Backend: "gpu1"})
+	s.history.Add(history.Event{Kind: history.BootFailed, Model: "llama-8b", Backend: "gpu1", Detail: "launch: <exit status 3>"})
+	page := s.signIn("root@example.org").get("/admin/overview").body
+	has(t, page, "Budget 80\u202f% used", "ada@example.org, key laptop", `href="/admin/keys/`+k.ID+`"`, "80 of 100 tokens",
+		"Breaker opened", "llama-8b / gpu1", "launch: &lt;exit status 3&gt;")
+	if strings.Index(page, "Boot failed") > strings.Index(page, "Budget 80") {
+		t.Error("an older event is above a newer one")
+	}
+}
+
+func TestOverviewOfAQuietGatewayIsComplete(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	b := s.signIn("root@example.org")
+	for _, path := range []string{"/admin/overview", "/admin/overview?period=day", "/admin/overview?period=never&series=none"} {
+		page := b.get(path)
+		wantStatus(t, path, page, http.StatusOK)
+		has(t, page.body, "Nothing happened in this period", "None in this period", "All requests")
+		overviewData(t, page.body)
+	}
+	wantRedirect(t, "administration", b.get("/admin"), "/admin/overview")
+}
+
+func TestOnlyAdministratorsSeeTheOverview(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	wantStatus(t, "overview of a user", s.signIn("ada@example.org").get("/admin/overview"), http.StatusNotFound)
+	if got := s.browser().get("/admin/overview"); got.status != http.StatusSeeOther {
+		t.Errorf("overview without signing in: got %d, want a redirect", got.status)
+	}
+}
+
+// Vendored files are those of the package that their README names.
+func TestVendoredFilesHaveTheirChecksums(t *testing.T) {
+	folders, err := filepath.Glob("static/vendor/*")
+	must(t, err)
+	for _, folder := range folders {
+		sums, err := os.ReadFile(filepath.Join(folder, "SHA256SUMS"))
+		must(t, err)
+		listed := map[string]bool{"SHA256SUMS": true, "README.md": true}
+		for line := range strings.Lines(string(sums)) {
+			want, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+			listed[name] = true
+			content, err := os.ReadFile(filepath.Join(folder, name))
+			must(t, err)
+			if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != want {
+				t.Errorf("%s/%s is not the file whose checksum is recorded", folder, name)
+			}
+		}
+		files, err := os.ReadDir(folder)
+		must(t, err)
+		for _, f := range files {
+			if !listed[f.Name()] {
+				t.Errorf("%s/%s has no checksum", folder, f.Name())
+			}
+		}
+		if !listed["LICENSE"] {
+			t.Errorf("%s has no licence", folder)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package console
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/identity"
+	"basegate/sso"
+)
+
+// flowLife is how long a user may take to sign in at the identity provider.
+const flowLife = 10 * time.Minute
+
+// storedFlow is what the browser keeps in a cookie while the user is at the identity provider.
+type storedFlow struct {
+	sso.Flow
+	Next string // path of the page to open afterwards
+}
+
+// flowCookieName returns the name of the cookie of a sign-in at the identity provider.
+func (c *Console) flowCookieName() string { return c.cookieName() + "-provider" }
+
+// signInAtProvider sends the browser to the identity provider.
+func (c *Console) signInAtProvider(r *request) error {
+	provider := c.settings.Load().Provider
+	if provider == nil {
+		return errNotFound
+	}
+	address, flow, err := provider.Begin(r.ctx())
+	if err != nil {
+		return c.failedAtProvider(r, err)
+	}
+	cookie, err := json.Marshal(storedFlow{flow, localPath(r.query("next"))})
+	if err != nil {
+		return err
+	}
+	c.setCookie(r, c.flowCookieName(), base64.RawURLEncoding.EncodeToString(cookie), flowLife)
+	return r.redirect(address)
+}
+
+// flowOf returns what the browser has kept, and makes it forget that: a flow is good for one attempt.
+func (c *Console) flowOf(r *request) storedFlow {
+	var flow storedFlow
+	cookie, err := r.Cookie(c.flowCookieName())
+	if err != nil {
+		return storedFlow{}
+	}
+	c.setCookie(r, c.flowCookieName(), "", -time.Second)
+	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil || json.Unmarshal(text, &flow) != nil {
+		return storedFlow{}
+	}
+	return flow
+}
+
+// returnFromProvider signs the user in whom the identity provider has sent back.
+func (c *Console) returnFromProvider(r *request) error {
+	provider := c.settings.Load().Provider
+	if provider == nil {
+		return errNotFound
+	}
+	flow := c.flowOf(r)
+	if code := r.query("error"); code != "" {
+		return c.failedAtProvider(r, &refusedError{code})
+	}
+	user, err := provider.Finish(r.ctx(), flow.Flow, r.query("state"), r.query("code"))
+	if err != nil {
+		return c.failedAtProvider(r, err)
+	}
+	signingIn := identity.ProviderUser{Email: user.Email, Name: user.Name, Create: user.Allowed}
+	if provider.Settings().AdminGroup != "" {
+		signingIn.Admin = &user.Admin
+	}
+	if cookie, err := r.Request().Cookie(c.browserCookieName()); err == nil {
+		signingIn.Browser = cookie.Value
+	}
+	tokens, err := c.sessions.SignInFromProvider(r.ctx(), signingIn)
+	if err != nil {
+		return c.failedAtProvider(r, err)
+	}
+	c.setSignInCookies(r, tokens)
+	return r.redirect(localPath(flow.Next))
+}
+
+// refusedError is the error with which the identity provider has sent the browser back.
+type refusedError struct{ code string }
+
+// Error implements error.
+func (e *refusedError) Error() string { return "the identity provider refuses: " + e.code }
+
+// providerProblems are the failures of a sign-in that a user can understand.
+var providerProblems = []struct {
+	err    error
+	status int
+	text   string
+}{
+	{sso.ErrState, http.StatusBadRequest, "This sign-in has expired, or was begun in another browser. Try again."},
+	{sso.ErrNoEmail, http.StatusForbidden, "The identity provider does not tell your e-mail address. Ask an administrator."},
+	{sso.ErrNotVerified, http.StatusForbidden, "The identity provider has not verified your e-mail address. Verify it there, and try again."},
+	{identity.ErrNoAccount, http.StatusForbidden, "There is no account for your e-mail address. Ask an administrator for an invitation."},
+	{identity.ErrBadEmail, http.StatusForbidden, "There can be no account for your e-mail address. Ask an administrator."},
+	{identity.ErrAccountPending, http.StatusForbidden, "Your account awaits approval. You will hear from an administrator."},
+	{identity.ErrAccountDisabled, http.StatusForbidden, "Your account is disabled. Ask an administrator why."},
+}
+
+// failedAtProvider shows the sign-in page with what went wrong. What users cannot mend is logged.
+func (c *Console) failedAtProvider(r *request, err error) error {
+	status, text := http.StatusBadGateway, "The identity provider could not sign you in. Try again, or tell an administrator."
+	known := false
+	for _, p := range providerProblems {
+		if errors.Is(err, p.err) {
+			status, text, known = p.status, p.text, true
+			break
+		}
+	}
+	if !known && !errors.Is(err, context.Canceled) {
+		c.log.Warn("sign-in at the identity provider failed", zap.Error(err))
+	}
+	form := c.signInForm("/dashboard")
+	form.Problem = &problem{status: status, text: text}
+	return c.renderStatus(r, status, "sign-in", "Sign in", form)
+}
+
+// providerLink returns the name of the identity provider, and the path that signs in there; empty if there is none.
+func (c *Console) providerLink(next string) (name, path string) {
+	provider := c.settings.Load().Provider
+	if provider == nil {
+		return "", ""
+	}
+	return provider.Settings().Name, "/sign-in/oidc?next=" + url.QueryEscape(next)
+}
+
+// signInForm returns the data of the sign-in page.
+func (c *Console) signInForm(next string) signInForm {
+	form := signInForm{Next: next, AccessRequests: c.settings.Load().AccessRequests}
+	form.ProviderName, form.ProviderPath = c.providerLink(next)
+	return form
+}

@@ -1,0 +1,269 @@
+package console_test
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"basegate/console"
+	"basegate/identity"
+	"basegate/sso"
+)
+
+// providerUsers are the users of the identity provider, whose passwords are "pw".
+const providerUsers = `{
+	"ada":   {"ID": "ada", "Username": "ada", "Password": "pw", "FirstName": "Ada", "LastName": "L", "Email": "Ada@lab.example.org", "EmailVerified": true, "Groups": ["research"]},
+	"bob":   {"ID": "bob", "Username": "bob", "Password": "pw", "Email": "bob@elsewhere.example.com", "EmailVerified": true},
+	"cleo":  {"ID": "cleo", "Username": "cleo", "Password": "pw", "Email": "cleo@elsewhere.example.com", "EmailVerified": true, "Groups": ["research", "ops"]},
+	"mal":   {"ID": "mal", "Username": "mal", "Password": "pw", "Email": "root@lab.example.org", "EmailVerified": false, "Groups": ["ops"]}
+}`
+
+// startProvider builds and starts an identity provider, and returns its issuer. The test is skipped if it cannot be
+// built, such as without access to the module proxy.
+func startProvider(t *testing.T, redirectURL string) (issuer string) {
+	t.Helper()
+	folder := t.TempDir()
+	program := filepath.Join(folder, "provider")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	build.Dir = "../sso/testdata/provider"
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Skipf("the identity provider for this test cannot be built: %v\n%s", err, out)
+	}
+	users := filepath.Join(folder, "users.json")
+	must(t, os.WriteFile(users, []byte(providerUsers), 0o600))
+	run := exec.CommandContext(t.Context(), program, users, redirectURL)
+	out, err := run.StdoutPipe()
+	must(t, err)
+	must(t, run.Start())
+	t.Cleanup(func() {
+		run.Process.Kill()
+		run.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	return strings.TrimSpace(line)
+}
+
+// providerSite is a console with an identity provider.
+type providerSite struct {
+	*site
+	provider sso.Settings
+	reloaded func(sso.Settings) // makes the console use other settings
+}
+
+// newProviderSite starts a console and a provider that know each other.
+func newProviderSite(t *testing.T, deps ...func(*console.Settings, *console.Deps)) *providerSite {
+	t.Helper()
+	var settings console.Settings
+	s := newSite(t, append(deps, func(s *console.Settings, _ *console.Deps) { settings = *s })...)
+	callback := s.url + "/sign-in/oidc/callback"
+	p := &providerSite{site: s, provider: sso.Settings{
+		Issuer: startProvider(t, callback), Name: "the lab", ClientID: "basegate", ClientSecret: "secret",
+		RedirectURL: callback, GroupsClaim: "groups",
+	}}
+	p.reloaded = func(provider sso.Settings) {
+		settings.Provider = sso.New(provider, &http.Transport{DisableKeepAlives: true})
+		s.Reload(settings)
+	}
+	p.reloaded(p.provider)
+	return p
+}
+
+var authRequestField = regexp.MustCompile(`name="id" value="([^"]+)"`)
+
+// atProvider signs in at the provider as a browser does, and returns the address to which that sends the browser.
+func (s *providerSite) atProvider(t *testing.T, address, user string) string {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	must(t, err)
+	callback := ""
+	client := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+		if strings.HasPrefix(r.URL.String(), s.url) {
+			callback = r.URL.RequestURI()
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}}
+	page, err := client.Get(address)
+	must(t, err)
+	text := readAll(t, page)
+	field := authRequestField.FindStringSubmatch(text)
+	if field == nil {
+		t.Fatalf("the provider shows no form: %d %s", page.StatusCode, text)
+	}
+	answer, err := client.PostForm(page.Request.URL.String(), url.Values{"username": {user}, "password": {"pw"}, "id": {field[1]}})
+	must(t, err)
+	text = readAll(t, answer)
+	if callback == "" {
+		t.Fatalf("the provider does not send %s back: %d %s", user, answer.StatusCode, text)
+	}
+	return callback
+}
+
+func readAll(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	defer resp.Body.Close()
+	var b strings.Builder
+	_, err := bufio.NewReader(resp.Body).WriteTo(&b)
+	must(t, err)
+	return b.String()
+}
+
+// signInWithProvider takes a browser through the whole sign-in, and returns the console's last response.
+func (s *providerSite) signInWithProvider(t *testing.T, b *browser, user string) response {
+	t.Helper()
+	begin := b.get("/sign-in/oidc?next=/usage")
+	wantStatus(t, "begin", begin, http.StatusSeeOther)
+	return b.get(s.atProvider(t, begin.location(), user))
+}
+
+func TestSignInWithAnIdentityProvider(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	s := newProviderSite(t, func(_ *console.Settings, d *console.Deps) { d.Log = zap.New(core) })
+	find := func(email string) identity.Account {
+		t.Helper()
+		a, err := s.accounts.Find(t.Context(), email)
+		must(t, err)
+		return a
+	}
+	has(t, s.browser().get("/sign-in?next=/usage").body, `href="/sign-in/oidc?next=%2Fusage"`, "Sign in with the lab")
+
+	t.Run("unknown users are refused", func(t *testing.T) {
+		got := s.signInWithProvider(t, s.browser(), "ada")
+		wantStatus(t, "ada", got, http.StatusForbidden)
+		has(t, got.body, "There is no account for your e-mail address")
+	})
+	t.Run("an account is found by its address, without case", func(t *testing.T) {
+		s.account("bob@Elsewhere.example.com", false)
+		b := s.browser()
+		wantRedirect(t, "bob", s.signInWithProvider(t, b, "bob"), "/usage")
+		has(t, b.get("/dashboard").body, "bob@Elsewhere.example.com")
+	})
+	t.Run("the session is as that of a password", func(t *testing.T) {
+		b := s.browser()
+		s.signInWithProvider(t, b, "bob")
+		_, err := s.accounts.Disable(t.Context(), "bob@elsewhere.example.com")
+		must(t, err)
+		wantStatus(t, "the session of a disabled account", b.get("/dashboard"), http.StatusSeeOther)
+		got := s.signInWithProvider(t, b, "bob")
+		wantStatus(t, "a disabled account", got, http.StatusForbidden)
+		has(t, got.body, "Your account is disabled")
+	})
+	t.Run("users of an allowed domain get an account", func(t *testing.T) {
+		allowed := s.provider
+		allowed.AllowedDomains = []string{"LAB.example.org"}
+		s.reloaded(allowed)
+		wantRedirect(t, "ada", s.signInWithProvider(t, s.browser(), "ada"), "/usage")
+		if a := find("ada@lab.example.org"); a.State != identity.AccountActive || a.Admin || a.Name != "Ada L" {
+			t.Errorf("got account %+v, want an active one of Ada L", a)
+		}
+		if got := s.browser().post("/sign-in", "email", "ada@lab.example.org", "password", ""); got.status != http.StatusUnprocessableEntity {
+			t.Errorf("a password for an account without one: got %d, want 422", got.status)
+		}
+	})
+	t.Run("addresses that are not verified are refused", func(t *testing.T) {
+		s.account("root@lab.example.org", true)
+		got := s.signInWithProvider(t, s.browser(), "mal")
+		wantStatus(t, "mal", got, http.StatusForbidden)
+		has(t, got.body, "has not verified your e-mail address")
+	})
+	t.Run("groups allow users and make administrators", func(t *testing.T) {
+		grouped := s.provider
+		grouped.AllowedGroups, grouped.AdminGroup = []string{"research"}, "ops"
+		s.reloaded(grouped)
+		b := s.browser()
+		wantRedirect(t, "cleo", s.signInWithProvider(t, b, "cleo"), "/usage")
+		wantStatus(t, "administration", b.get("/admin/accounts"), http.StatusOK)
+		has(t, b.get("/admin/audit").body, "identity provider", "cleo@elsewhere.example.com")
+		grouped.AdminGroup = "nobody"
+		s.reloaded(grouped)
+		s.signInWithProvider(t, s.browser(), "cleo")
+		if find("cleo@elsewhere.example.com").Admin {
+			t.Error("a user who has left the group of administrators is one still")
+		}
+	})
+	t.Run("a code works only in the browser that asked for it", func(t *testing.T) {
+		own, other := s.browser(), s.browser()
+		callback := s.atProvider(t, own.get("/sign-in/oidc").location(), "ada")
+		wantStatus(t, "without a flow", other.get(callback), http.StatusBadRequest)
+		other.get("/sign-in/oidc")
+		wantStatus(t, "with another flow", other.get(callback), http.StatusBadRequest)
+		wantRedirect(t, "in the own browser", own.get(callback), "/dashboard")
+		wantStatus(t, "a second time", own.get(callback), http.StatusBadRequest)
+	})
+	t.Run("the request has PKCE, state and nonce", func(t *testing.T) {
+		begin := s.browser().get("/sign-in/oidc")
+		query := must1(url.Parse(begin.location())).Query()
+		for _, name := range []string{"state", "nonce", "code_challenge"} {
+			if len(query.Get(name)) < 20 {
+				t.Errorf("%s: got %q, want a random value", name, query.Get(name))
+			}
+		}
+		if query.Get("code_challenge_method") != "S256" {
+			t.Errorf("code_challenge_method: got %q, want S256", query.Get("code_challenge_method"))
+		}
+		if cookie := begin.header.Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly") || !strings.Contains(cookie, "SameSite=Lax") {
+			t.Errorf("got cookie %q, want HttpOnly and SameSite=Lax", cookie)
+		}
+	})
+	t.Run("a wrong nonce or verifier is refused", func(t *testing.T) {
+		p := sso.New(s.provider, &http.Transport{DisableKeepAlives: true})
+		for _, change := range []func(*sso.Flow){
+			func(f *sso.Flow) { f.Nonce += "x" }, func(f *sso.Flow) { f.Verifier += "x" }, func(f *sso.Flow) { f.State += "x" },
+		} {
+			address, flow, err := p.Begin(t.Context())
+			must(t, err)
+			query := must1(url.Parse(s.atProvider(t, address, "ada"))).Query()
+			change(&flow)
+			if u, err := p.Finish(t.Context(), flow, query.Get("state"), query.Get("code")); err == nil {
+				t.Errorf("got user %+v, want an error", u)
+			}
+		}
+	})
+	t.Run("refusals of the provider are explained", func(t *testing.T) {
+		got := s.browser().get("/sign-in/oidc/callback?error=access_denied")
+		wantStatus(t, "access_denied", got, http.StatusBadGateway)
+		has(t, got.body, "could not sign you in")
+	})
+	for _, e := range logs.All() {
+		lacks(t, fmt.Sprint(e.Message, e.ContextMap()), "code=", "secret")
+	}
+}
+
+func must1[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func TestSignInWithoutAnIdentityProviderHasNoSuchPages(t *testing.T) {
+	b := newSite(t).browser()
+	for _, path := range []string{"/sign-in/oidc", "/sign-in/oidc/callback?code=x"} {
+		wantStatus(t, path, b.get(path), http.StatusNotFound)
+	}
+	lacks(t, b.get("/sign-in").body, "Sign in with")
+}
+
+// The gateway starts without its provider, and users can sign in by password meanwhile.
+func TestProviderThatIsDownIsReported(t *testing.T) {
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) {
+		s.Provider = sso.New(sso.Settings{Issuer: "http://127.0.0.1:9", ClientID: "x"}, &http.Transport{DisableKeepAlives: true})
+	})
+	got := s.browser().get("/sign-in/oidc")
+	wantStatus(t, "begin", got, http.StatusBadGateway)
+	has(t, got.body, "could not sign you in", `name="password"`)
+	s.account("ada@example.org", false)
+	s.signIn("ada@example.org")
+}

@@ -1,0 +1,39 @@
+package console
+
+import "fmt"
+
+// words are the texts that several pages use, by the names that templates have for them.
+var words = map[string]string{
+	"month":           "Tokens per month",
+	"day":             "Tokens per day",
+	"input":           "Prompt tokens per month",
+	"output":          "Completion tokens per month",
+	"this month":      "This month",
+	"today":           "Today",
+	"prompt month":    "Prompt tokens, this month",
+	"complete month":  "Completion tokens, this month",
+	"last use":        "Last used",
+	"concurrency":     "Concurrent requests",
+	"server default":  "blank = server default",
+	"no limit":        "No limit",
+	"blank no limit":  "Blank = no limit.",
+	"account budget":  "The account’s budgets apply in addition.",
+	"by operator":     "set by the operator",
+	"create key":      "Create key",
+	"create invite":   "Create invitation",
+	"utc windows":     "Days and months are in UTC.",
+	"set password":    "Set password",
+	"change password": "Change password",
+	"never stored":    "Prompt text is never stored.",
+	"anonymous":       "Anonymous",
+	"saved":           "Saved.",
+}
+
+// word returns one of words. A name that is not there is an error of the template.
+func word(name string) (string, error) {
+	text, ok := words[name]
+	if !ok {
+		return "", fmt.Errorf("there is no word %q", name)
+	}
+	return text, nil
+}

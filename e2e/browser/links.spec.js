@@ -1,0 +1,108 @@
+import { readFileSync } from "node:fs";
+import { basegate, checkPage, complete, expect, signIn, test } from "./console.js";
+
+const firstPages = ["/dashboard", "/usage?account=all", "/usage/requests", "/workbench", "/account", "/admin/accounts", "/tutorial/overview"];
+
+const fileTypes = { csv: "text/csv; charset=utf-8", json: "application/json" };
+
+// fileFormat returns the format of the file that a link downloads, or null if it leads to a page.
+function fileFormat(path) {
+  const { pathname, searchParams } = new URL(path, process.env.CONSOLE);
+  if (pathname === "/usage/csv") return "csv";
+  return pathname === "/usage/explore/export" ? (searchParams.get("format") ?? "csv") : null;
+}
+
+test("every link of every page leads to a page or a file", async ({ page }) => {
+  test.setTimeout(180_000);
+  await (await complete(process.env.API_KEY)).text();
+  await signIn(page);
+  const seen = new Set(firstPages);
+  const templates = new Map(); // how many pages of the same kind were read
+  const queue = [...firstPages];
+  for (let path; (path = queue.shift()); ) {
+    const response = await page.request.get(path);
+    expect(response.status(), path).toBe(200);
+    const type = response.headers()["content-type"];
+    const format = fileFormat(path);
+    if (format) {
+      expect(type, path).toBe(fileTypes[format]);
+      expect(response.headers()["content-disposition"], path).toContain(`.${format}"`);
+    }
+    if (!type.startsWith("text/html")) continue;
+    const kind = path.replace(/[?#].*/, "").replace(/_[A-Za-z0-9]+/, "_");
+    templates.set(kind, (templates.get(kind) ?? 0) + 1);
+    if (templates.get(kind) > 3) continue;
+    const html = await response.text();
+    for (const [, href] of html.matchAll(/<a\s[^>]*?href="([^"]+)"/g)) {
+      const url = new URL(href.replaceAll("&amp;", "&"), response.url());
+      if (url.origin !== new URL(process.env.CONSOLE).origin) continue;
+      if (url.hash && url.pathname === new URL(response.url()).pathname) expect(html, `${path} has no ${url.hash}`).toContain(`id="${url.hash.slice(1)}"`);
+      const next = url.pathname + url.search;
+      if (!seen.has(next)) { seen.add(next); queue.push(next); }
+    }
+  }
+  expect(templates.size).toBeGreaterThan(25);
+});
+
+// download clicks a link and returns the name and the lines of the file.
+async function download(page, link) {
+  const [file] = await Promise.all([page.waitForEvent("download"), link.click()]);
+  return { name: file.suggestedFilename(), lines: readFileSync(await file.path(), "utf8").trim().split(/\r?\n/) };
+}
+
+test("a CSV file has the month and the account of its page", async ({ page }) => {
+  basegate("account", "create", "dora@example.org");
+  const secret = basegate("key", "create", "--account", "dora@example.org", "--name", "doras-key").trim();
+  await (await complete(secret, { user: "doras-user", model: "trinity-base" })).text();
+  await (await complete(process.env.API_KEY, { user: "own-user" })).text();
+  await signIn(page);
+  await page.goto("/usage");
+  await page.locator("select[name=account]").selectOption({ label: "dora@example.org" });
+  await expect(page).toHaveURL(/account=acc_/);
+  const month = await page.locator("select[name=month]").inputValue();
+  const total = (await page.locator("dl").getByText(/^\d+$/).first().textContent()).trim();
+  const links = page.getByRole("link", { name: /^CSV/ });
+  const count = await links.count();
+  expect(count).toBeGreaterThan(5);
+  for (let i = 0; i < count; i++) {
+    const { name, lines } = await download(page, links.nth(i));
+    expect(name).toContain(month);
+    const text = lines.join("\n");
+    expect(text, name).not.toContain("own-user");
+    expect(lines, name).toHaveLength(2); // the header and Dora's only request
+    if (/by-(key|request)\.csv/.test(name)) expect(text).toContain("doras-key");
+    if (/by-user\.csv/.test(name)) expect(text).toContain("doras-user");
+    if (/by-(model|day-model)\.csv/.test(name)) expect(text).toContain("trinity-base");
+    if (/by-model\.csv/.test(name)) {
+      const column = (title) => Number(lines[1].split(",")[lines[0].split(",").indexOf(title)]);
+      expect(String(column("prompt_tokens") + column("completion_tokens"))).toBe(total);
+    }
+  }
+  const before = new Date(`${month}-01T00:00:00Z`);
+  before.setUTCMonth(before.getUTCMonth() - 1);
+  const last = before.toISOString().slice(0, 7);
+  await page.locator("select[name=month]").selectOption(last);
+  await expect(page).toHaveURL(new RegExp(`month=${last}`));
+  const { name, lines } = await download(page, page.getByRole("link", { name: "CSV of all requests" }));
+  expect(name).toContain(last);
+  expect(lines).toHaveLength(1);
+});
+
+test("the CSV file of the requests has the filter of its page", async ({ page }) => {
+  for (const user of ["filter-1", "filter-2"]) await (await complete(process.env.API_KEY, { user })).text();
+  await signIn(page);
+  await page.goto("/usage/requests");
+  await page.getByLabel("Search").fill("filter-2");
+  await page.getByRole("button", { name: "Show" }).click();
+  await expect(page).toHaveURL(/q=filter-2/);
+  const { lines } = await download(page, page.getByRole("link", { name: "CSV" }));
+  expect(lines).toHaveLength(2);
+  expect(lines[1]).toContain("filter-2");
+});
+
+test("an unknown path outside the console is a page", async ({ page }) => {
+  const response = await page.goto("/nowhere/at-all");
+  expect(response.status()).toBe(404);
+  await expect(page.getByRole("heading", { name: "Page not found" })).toBeVisible();
+  await checkPage(page, "unknown-path");
+});

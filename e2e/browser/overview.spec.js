@@ -1,0 +1,69 @@
+import { checkPage, complete, expect, signIn, test } from "./console.js";
+
+// hide makes a page believe that its tab is hidden, or shown again.
+const hide = (page, hidden) => page.evaluate((value) => {
+  Object.defineProperty(document, "hidden", { value, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}, hidden);
+
+test("the overview draws charts, also on a narrow screen, and has tables with the same figures", async ({ page }) => {
+  for (let i = 0; i < 3; i++) await (await complete(process.env.API_KEY)).text();
+  await complete(process.env.API_KEY, { model: "none" });
+  await signIn(page);
+  await page.getByRole("link", { name: "Administration" }).click();
+  await expect(page).toHaveURL(/\/admin\/overview/);
+  await expect(page.locator("#plot-requests canvas")).toBeVisible();
+  await expect(page.locator(".plot canvas")).toHaveCount(5);
+  await expect(page.locator("#overview-rows")).toContainText("llama-8b");
+  await page.getByText("The charts as a table").click();
+  await expect(page.locator("#overview-times tbody tr").first()).toBeVisible();
+  await checkPage(page, "admin-overview");
+  await page.setViewportSize({ width: 360, height: 740 });
+  await expect.poll(() => page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
+  await expect.poll(() => page.locator("#plot-requests canvas").evaluate((c) => c.getBoundingClientRect().right <= innerWidth)).toBe(true);
+
+  await page.getByLabel("Period").selectOption("day");
+  await expect(page).toHaveURL(/period=day/);
+  await page.getByLabel("Model or backend").selectOption("llama-8b");
+  await expect(page).toHaveURL(/series=llama-8b/);
+  await expect(page.locator("#plot-requests .u-legend")).toContainText("llama-8b");
+});
+
+test("the overview refreshes itself while it is visible, and says when it is out of date", async ({ page }) => {
+  await page.clock.install();
+  await signIn(page);
+  await page.goto("/admin/overview");
+  await expect(page.locator("#plot-requests canvas")).toBeVisible();
+  let refreshes = 0;
+  page.on("request", (r) => { if (r.url().includes("/admin/overview")) refreshes++; });
+  const codes = page.locator("#overview-codes");
+  await complete("acs-bm-unknown");
+  await page.clock.runFor(10_000);
+  await expect(codes).toContainText("invalid_api_key");
+  expect(refreshes).toBe(1);
+
+  await hide(page, true);
+  await page.clock.runFor(60_000);
+  expect(refreshes, "a hidden tab refreshes").toBe(1);
+  await hide(page, false);
+  await expect.poll(() => refreshes).toBe(2);
+
+  await page.route("**/admin/overview*", (route) => route.abort());
+  await page.clock.runFor(10_000);
+  await expect(page.locator("#overview-updated")).toContainText("Not updated since");
+  await page.unroute("**/admin/overview*");
+  await page.clock.runFor(10_000);
+  await expect(page.locator("#overview-updated")).toContainText("As of");
+
+  await page.context().clearCookies();
+  await page.clock.runFor(10_000);
+  await expect(page.locator("#overview-updated")).toContainText("signed out");
+});
+
+test("the settings page shows what differs from the default", async ({ page }) => {
+  await signIn(page);
+  await page.goto("/admin/settings");
+  await expect(page.getByRole("table").first()).toContainText("database.path");
+  await page.getByText("Settings that have their default").click();
+  await checkPage(page, "admin-settings");
+});

@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"sync/atomic"
+
+	"basegate/breaker"
+)
+
+// EventKind says what happened to a backend.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	BreakerOpened EventKind = iota // from closed; a trial that fails while it is half-open is no event
+	BreakerClosed
+	BootBegun
+	BootEnded   // the backend is ready
+	BootStopped // an operator has stopped it
+	BootFailed
+)
+
+// Event is something that happened to a backend and that an operator wants to see.
+type Event struct {
+	Kind    EventKind
+	Model   string
+	Backend string
+	Reason  string // for operators, since it may name the launch command; may be empty
+}
+
+// observer is the function that receives events; nil before OnEvent.
+type observer struct{ call atomic.Pointer[func(Event)] }
+
+// OnEvent makes the fleet call f at every event. f must return at once and must not call the fleet, whose locks are held.
+func (f *Fleet) OnEvent(call func(Event)) { f.observer.call.Store(&call) }
+
+func (b *Backend) emit(kind EventKind, reason string) {
+	if call := b.observer.call.Load(); call != nil {
+		(*call)(Event{Kind: kind, Model: b.modelID, Backend: b.Name, Reason: reason})
+	}
+}
+
+// emitBreaker emits the event of a change of the breaker, if it is one.
+func (b *Backend) emitBreaker(from, to breaker.State) {
+	switch {
+	case from == breaker.Closed && to == breaker.Open:
+		b.emit(BreakerOpened, "")
+	case to == breaker.Closed:
+		b.emit(BreakerClosed, "")
+	}
+}
+
+// emitTransition emits the event of a transition, if it is one.
+func (b *Backend) emitTransition(from, to State, reason string) {
+	switch {
+	case to == Starting:
+		b.emit(BootBegun, reason)
+	case to == Failed:
+		b.emit(BootFailed, reason)
+	case from == Starting && to == Ready:
+		b.emit(BootEnded, reason)
+	case from == Starting:
+		b.emit(BootStopped, reason)
+	}
+}

@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"basegate/budget"
+	"basegate/config"
+	"basegate/fleet"
+	"basegate/history"
+	"basegate/identity"
+	"basegate/mail"
+	"basegate/notify"
+)
+
+func notifySettings(c *config.Config) notify.Settings {
+	return notify.Settings{Webhook: c.Notifications.Webhook, Mail: c.Mail.Alerts, PublicURL: c.Server.PublicURL.String()}
+}
+
+func mailSettings(c *config.Config) mail.Settings {
+	if c.Mail.SMTP == nil {
+		return mail.Settings{}
+	}
+	return mail.Settings{
+		Host: c.Mail.SMTP.Host, Port: c.Mail.SMTP.Port, ImplicitTLS: c.Mail.SMTP.ImplicitTLS,
+		Username: c.Mail.Username, Password: c.Mail.Password.Reveal(), From: c.Mail.From,
+	}
+}
+
+// administrators returns the addresses of the active administrators.
+func administrators(ctx context.Context, accounts *identity.Accounts) ([]string, error) {
+	all, err := accounts.List(ctx)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // by package notify
+	}
+	var addresses []string
+	for _, a := range all {
+		if a.Admin && a.State == identity.AccountActive {
+			addresses = append(addresses, a.Email)
+		}
+	}
+	return addresses, nil
+}
+
+// fleetEvents are the events of the timeline by those of the fleet.
+var fleetEvents = map[fleet.EventKind]history.EventKind{
+	fleet.BreakerOpened: history.BreakerOpened,
+	fleet.BreakerClosed: history.BreakerClosed,
+	fleet.BootBegun:     history.BootBegun,
+	fleet.BootEnded:     history.BootEnded,
+	fleet.BootStopped:   history.BootStopped,
+	fleet.BootFailed:    history.BootFailed,
+}
+
+// fleetNotices are the texts of the events of backends that operators are notified of.
+var fleetNotices = map[fleet.EventKind]string{
+	fleet.BreakerOpened: "the breaker of %s is open: it gets no requests",
+	fleet.BootFailed:    "the boot of %s has failed",
+}
+
+// onFleetEvent adds an event of a backend to the timeline, and notifies operators if they have to act.
+func (g *Gateway) onFleetEvent(e fleet.Event) {
+	kind := fleetEvents[e.Kind]
+	g.history.Add(history.Event{Kind: kind, Model: e.Model, Backend: e.Backend, Detail: e.Reason})
+	if text, ok := fleetNotices[e.Kind]; ok {
+		backend := e.Model + "/" + e.Backend
+		g.notifier.Notify(notify.Notice{
+			Kind: string(kind), Text: fmt.Sprintf(text, backend), Model: e.Model, Backend: e.Backend, Detail: e.Reason, Subject: backend,
+		})
+	}
+}
+
+// onBudgetAlarm adds the alarm of a cap to the timeline, and notifies operators.
+func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
+	e := history.Event{Kind: history.BudgetNear, AccountID: a.Account, Detail: describeAlarm(a)}
+	text := fmt.Sprintf("%d %% of a budget are used", budget.NearlyUsed)
+	if a.Percent == budget.UsedUp {
+		e.Kind, text = history.BudgetUsed, "a budget is used up"
+	}
+	if a.Cap.Scope == budget.Key {
+		e.KeyID = a.Key
+	}
+	g.history.Add(e)
+	g.notifier.Notify(notify.Notice{
+		Kind: string(e.Kind), Text: text, Percent: a.Percent, Detail: e.Detail,
+		Subject:  fmt.Sprintf("%s %s %s %s", e.AccountID, e.KeyID, a.Cap.Window, a.Cap.Meter),
+		Complete: func(ctx context.Context, n *notify.Notice) { g.nameOwner(ctx, n, e) },
+	})
+}
+
+// nameOwner fills in the address of the account and the name of the key. Their ids stand for what cannot be read.
+func (g *Gateway) nameOwner(ctx context.Context, n *notify.Notice, e history.Event) {
+	n.Account, n.Key = e.AccountID, e.KeyID
+	keys, err := g.keys.ListOf(ctx, e.AccountID)
+	if err != nil {
+		return
+	}
+	for _, k := range keys {
+		n.Account = k.Email
+		if k.ID == e.KeyID {
+			n.Key = k.Name
+		}
+	}
+}
+
+// meterNames are what a meter counts, in words.
+var meterNames = map[budget.Meter]string{
+	budget.Total: "tokens", budget.Input: "prompt tokens", budget.Output: "completion tokens",
+}
+
+// describeAlarm says what is used of which cap.
+func describeAlarm(a budget.Alarm) string {
+	return message.NewPrinter(language.English).Sprintf("%d of %d %s of the %s are used; it resets at %s UTC",
+		a.Cap.Used, a.Cap.Limit, meterNames[a.Cap.Meter], a.Cap.Window, a.Cap.ResetsAt.UTC().Format("2006-01-02 15:04"))
+}

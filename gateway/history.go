@@ -1,0 +1,23 @@
+package gateway
+
+import (
+	"basegate/history"
+	"basegate/proxy"
+)
+
+// recordEnded counts a request in the history.
+func (g *Gateway) recordEnded(e proxy.Ended) { g.history.Record(history.Request(e)) }
+
+// sampleGauges returns what the history samples.
+func (g *Gateway) sampleGauges() history.Gauges {
+	queue := g.queue.Stats()
+	sampled := history.Gauges{
+		Waiting: queue.Waiting + g.ledger.Waiting(), Running: queue.Running, InFlight: map[history.Key]int{},
+	}
+	for _, m := range g.fleet.Models() {
+		for _, b := range m.Backends() {
+			sampled.InFlight[history.Key{Model: m.ID(), Backend: b.Name}] = int(b.InFlight())
+		}
+	}
+	return sampled
+}

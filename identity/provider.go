@@ -1,0 +1,101 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"basegate/database"
+)
+
+// ProviderUser is a user whom an identity provider vouches for.
+type ProviderUser struct {
+	Email   string // verified by the provider
+	Name    string // of an account that is created; may be empty
+	Create  bool   // the user may have an account that does not exist yet, or that awaits approval
+	Admin   *bool  // whether the user is an administrator; nil: the provider does not decide
+	Browser string // the token that an earlier sign-in gave the browser; may be empty
+}
+
+// SignInFromProvider creates a session for the account with the user's address, and the account too if it may. The error
+// may be ErrNoAccount, ErrAccountPending, ErrAccountDisabled or ErrBadEmail.
+func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (SignedIn, error) {
+	known, err := s.knowsBrowser(ctx, Credentials{Email: u.Email, Browser: u.Browser})
+	if err != nil {
+		return SignedIn{}, err
+	}
+	tokens := SignedIn{Session: newToken(), Browser: u.Browser}
+	if !known {
+		tokens.Browser = newToken()
+	}
+	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		account, err := accountOfProvider(ctx, tx, u)
+		if err != nil {
+			return err
+		}
+		generation, err := ensurePasswordRow(ctx, tx, account.ID)
+		if err != nil {
+			return err
+		}
+		return insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens)
+	})
+	if err != nil {
+		return SignedIn{}, fmt.Errorf("sign in from the identity provider: %w", err)
+	}
+	return tokens, nil
+}
+
+// accountOfProvider returns the active account of a user. It creates and approves it if it may, and makes it an
+// administrator's or not as the provider says.
+func accountOfProvider(ctx context.Context, tx database.Tx, u ProviderUser) (Account, error) {
+	account, err := selectAccount(ctx, tx, u.Email)
+	ctx = WithActor(ctx, Account{Email: providerActor})
+	switch {
+	case errors.Is(err, ErrNoAccount) && u.Create:
+		if account, err = createProviderAccount(ctx, tx, u); err != nil {
+			return Account{}, err
+		}
+	case err != nil:
+		return Account{}, err
+	case account.State == AccountPending && u.Create:
+		account.State = AccountActive
+		if err := updateAccountState(ctx, tx, account.ID, AccountActive); err != nil {
+			return Account{}, err
+		}
+		if err := deleteOutdated(ctx, tx, account); err != nil {
+			return Account{}, err
+		}
+		if err := insertAuditEntry(ctx, tx, "approve account", account.Email, ""); err != nil {
+			return Account{}, err
+		}
+	}
+	if err := account.State.refusal(); err != nil {
+		return Account{}, err
+	}
+	if u.Admin == nil || *u.Admin == account.Admin {
+		return account, nil
+	}
+	before := account
+	account.Admin = *u.Admin
+	if err := updateAccount(ctx, tx, account); err != nil {
+		return Account{}, err
+	}
+	return account, insertAuditEntry(ctx, tx, "change account", account.Email, describeAccountChange(before, account))
+}
+
+// providerActor is the actor of changes that an identity provider decides.
+const providerActor = "identity provider"
+
+func createProviderAccount(ctx context.Context, tx database.Tx, u ProviderUser) (Account, error) {
+	if err := checkEmail(u.Email); err != nil {
+		return Account{}, err
+	}
+	account := Account{ID: newID("acc"), Email: u.Email, State: AccountActive, CreatedAt: now()}
+	if checkName(u.Name) == nil {
+		account.Name = u.Name
+	}
+	if err := insertAccount(ctx, tx, account); err != nil {
+		return Account{}, err
+	}
+	return account, insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
+}

@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"strings"
+	"time"
+
+	"basegate/breaker"
+	apierr "basegate/errors"
+	"basegate/refusals"
+	"basegate/usage"
+)
+
+// RefusalRecorder records requests that were refused before a reservation. It must not block.
+type RefusalRecorder interface {
+	Record(r *refusals.Refusal)
+}
+
+// recordAttempt records the last attempt for the ledger.
+func (x *exchange) recordAttempt(class breaker.Class, status int, took time.Duration) {
+	if len(x.attempts.failed) < usage.MaxAttempts {
+		x.attempts.failed = append(x.attempts.failed, usage.Attempt{
+			Backend: x.attempts.backend.Name, Class: class.String(), Status: status,
+			Start: x.timings.sent.Sub(x.timings.arrived), Took: took,
+		})
+	}
+}
+
+// attemptRecords returns the attempts of a request that ends with a code, or nil if all there was is one that succeeded.
+// A last attempt that has not failed is the one that the client received.
+func (x *exchange) attemptRecords(code apierr.Code) []usage.Attempt {
+	failed := x.attempts.failed
+	if len(failed) == 0 {
+		return nil
+	}
+	if failed[len(failed)-1].Start != x.timings.sent.Sub(x.timings.arrived) {
+		class := breaker.Success
+		if code == codeClientGone {
+			class = breaker.ClientGone
+		}
+		x.recordAttempt(class, 0, time.Since(x.timings.sent))
+	}
+	return x.attempts.failed
+}
+
+// recordRefusal records a request that has failed without a row on the ledger, if its key is known. What the client has
+// written is not part of it, except the user tag and the workload of a request that was valid.
+func (s *Server) recordRefusal(x *exchange, total time.Duration) {
+	i := &x.caller.identity
+	if s.refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {
+		return
+	}
+	r := refusals.Refusal{
+		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: endpointOf(x.r.URL.Path),
+		Workload: x.workload(), Status: x.delivery.status, Code: string(x.delivery.code),
+		Queue: x.timings.queued, Boot: x.timings.booting, Total: total,
+	}
+	if x.request != nil {
+		r.User, r.Stream = x.request.User, x.request.Stream
+	}
+	if x.model != nil {
+		r.Model = x.model.ID()
+	}
+	if b := x.attempts.backend; b != nil {
+		r.Backend = b.Name
+	}
+	s.refusals.Record(&r)
+}
+
+// endpointOf returns the path of a request without what the client has chosen in it.
+func endpointOf(path string) string {
+	for _, r := range routes {
+		if before, _, variable := strings.Cut(r.path, ":"); variable && strings.HasPrefix(path, before) {
+			return r.path
+		}
+	}
+	return path
+}

@@ -1,0 +1,168 @@
+package proxy_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"basegate/internal/poll"
+	"basegate/proxy"
+	"basegate/refusals"
+	"basegate/usage"
+)
+
+// recordedRefusals is a proxy.RefusalRecorder that keeps what it gets.
+type recordedRefusals struct {
+	mu  sync.Mutex
+	all []refusals.Refusal
+}
+
+func (r *recordedRefusals) Record(f *refusals.Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, *f)
+}
+
+// await returns the refusals when there are n.
+func (r *recordedRefusals) await(t *testing.T, n int) []refusals.Refusal {
+	t.Helper()
+	var all []refusals.Refusal
+	poll.Until(t, "the refusals are recorded", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		all = r.all
+		return len(all) >= n
+	})
+	return all
+}
+
+func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
+	recorded := &recordedRefusals{}
+	backend := startBackend(t, respond(http.StatusOK, "application/json", plainResponse))
+	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, backend)
+
+	const secret = "do not store this"
+	for _, c := range []struct {
+		method, path, body string
+		want               refusals.Refusal
+	}{
+		{http.MethodPost, "/v1/completions", `{"model":"m","prompt":"` + secret + `","n":0}`, refusals.Refusal{
+			Endpoint: "/v1/completions", Status: 400, Code: "invalid_request",
+		}},
+		{http.MethodPost, "/v1/completions", `{"model":"` + secret + `","prompt":"a"}`, refusals.Refusal{
+			Endpoint: "/v1/completions", Status: 400, Code: "model_not_found",
+		}},
+		{http.MethodGet, "/v1/models/" + strings.ReplaceAll(secret, " ", "-"), "", refusals.Refusal{
+			Endpoint: "/v1/models/:id", Status: 404, Code: "not_found",
+		}},
+	} {
+		before := len(recorded.await(t, 0))
+		req := h.newRequest(t.Context(), c.method, c.path, c.body)
+		req.Header.Set("X-Acs-Workload", "batch")
+		got := h.do(req)
+		all := recorded.await(t, before+1)
+		r := all[len(all)-1]
+		if r.RequestID != got.header.Get("X-Request-Id") || r.KeyID != h.keyID() || r.AccountID == "" || r.Time.IsZero() || r.Total <= 0 {
+			t.Errorf("%s: the refusal of %s is recorded as %+v", c.path, got.header.Get("X-Request-Id"), r)
+		}
+		if r.Endpoint != c.want.Endpoint || r.Status != c.want.Status || r.Code != c.want.Code || r.Workload != "batch" {
+			t.Errorf("%s: got %+v, want %+v", c.path, r, c.want)
+		}
+		if text := strings.Join([]string{r.Model, r.Endpoint, r.User, r.Code}, " "); strings.Contains(text, "store") {
+			t.Errorf("%s: the refusal holds text of the request: %q", c.path, text)
+		}
+	}
+
+	if _, err := h.keys.Pause(t.Context(), h.keyID()); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the paused key is refused", func() bool { return h.complete(plainRequest).status == http.StatusUnauthorized })
+	all := recorded.await(t, 4)
+	if last := all[len(all)-1]; last.Status != http.StatusUnauthorized || last.KeyID != h.keyID() {
+		t.Errorf("the refusal of a paused key is recorded as %+v", last)
+	}
+}
+
+func TestUnknownKeysAndRequestsOnTheLedgerAreNotRecordedAsRefusals(t *testing.T) {
+	recorded := &recordedRefusals{}
+	backend := startBackend(t, respond(500, "text/plain", "Internal Server Error"))
+	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, backend)
+	if got := h.complete(plainRequest); got.status != http.StatusBadGateway {
+		t.Fatalf("got %d %s, want 502", got.status, got.body)
+	}
+	h.awaitRows(1)
+	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", plainRequest)
+	req.Header.Set("Authorization", "Bearer "+strings.Repeat("x", len(h.secret)))
+	if got := h.do(req); got.status != http.StatusUnauthorized {
+		t.Fatalf("got %d, want 401", got.status)
+	}
+	if all := recorded.await(t, 0); len(all) > 0 {
+		t.Errorf("recorded %+v", all)
+	}
+}
+
+func TestAttemptsAreOnTheLedgerIfOneHasFailed(t *testing.T) {
+	var calls atomic.Int32
+	failing := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+			io.WriteString(w, "Internal Server Error")
+			return
+		}
+		io.WriteString(w, plainResponse)
+	})
+	h := newHarness(t, nil, failing)
+	got := h.complete(plainRequest)
+	if got.status != http.StatusOK {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	h.awaitRows(1)
+	retried := h.detail(got)
+	classes := []string{}
+	for _, a := range retried.Attempts {
+		classes = append(classes, a.Backend+" "+a.Class)
+		if a.Took <= 0 || a.Start < 0 || a.Start+a.Took > retried.Total+time.Second {
+			t.Errorf("an attempt began after %v and took %v, of a request that took %v", a.Start, a.Took, retried.Total)
+		}
+	}
+	if diff := cmp.Diff([]string{"b0 server_error", "b0 success"}, classes); diff != "" {
+		t.Errorf("attempts: %s", diff)
+	}
+	if retried.Attempts[0].Status != 500 {
+		t.Errorf("the status of the failed attempt is %d, want 500", retried.Attempts[0].Status)
+	}
+
+	got = h.complete(plainRequest)
+	h.awaitRows(2)
+	if plain := h.detail(got); len(plain.Attempts) != 0 {
+		t.Errorf("a request that succeeded at once has the attempts %v", plain.Attempts)
+	}
+}
+
+func TestBrokenStreamHasItsAttemptOnTheLedger(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respondStream(event(0, "a", "null"))))
+	got := h.complete(streamRequest)
+	h.awaitRows(1)
+	d := h.detail(got)
+	if len(d.Attempts) != 1 || d.Attempts[0].Class != "truncated" {
+		t.Errorf("got the attempts %+v, want one that was truncated", d.Attempts)
+	}
+}
+
+// detail returns what the ledger has of the request of a response.
+func (h *harness) detail(r response) usage.Detail {
+	h.t.Helper()
+	d, found, err := h.usage.Request(h.t.Context(), "", r.header.Get("X-Request-Id"))
+	if err != nil || !found {
+		h.t.Fatalf("read request: found %v, %v", found, err)
+	}
+	return d
+}
+
+var _ proxy.RefusalRecorder = (*refusals.Recorder)(nil)

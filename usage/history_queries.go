@@ -1,0 +1,126 @@
+package usage
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"basegate/database"
+)
+
+// requestTable is a table with requests.
+type requestTable struct {
+	refused bool
+	query   string // up to the condition on seq
+}
+
+var (
+	ledgerTable   = requestTable{query: `SELECT ` + requestColumns + ` FROM requests WHERE seq <= `}
+	refusalsTable = requestTable{refused: true, query: `SELECT ` + refusalColumns + ` FROM refusals WHERE seq <= `}
+)
+
+// refusalColumns are requestColumns of the table refusals.
+const refusalColumns = `seq, request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+	status, code, 'refused', 0, 0, queue_us, 0, total_us`
+
+// endingCondition returns the condition for an ending, unless Filter.Failed is it.
+func endingCondition(e Ending) string {
+	if e == Succeeded {
+		return ` AND code = '' AND state = 'settled'`
+	}
+	return ""
+}
+
+// selectPlaced returns up to limit rows of a table after a position, from the newest.
+func selectPlaced(
+	ctx context.Context, from database.Reader, t requestTable, f *Filter, condition string, last int64, after *position, limit int,
+) ([]placed, error) {
+	var s statement
+	s.addParam(t.query, last)
+	s.addRowFilter(f)
+	s.add(condition)
+	if after != nil {
+		s.addParam(` AND (time, seq) < (`, after.time)
+		s.addParam(`, `, after.seq)
+		s.add(`)`)
+	}
+	s.addParam(` ORDER BY time DESC, seq DESC LIMIT `, limit)
+	found, err := s.query(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	var all []placed
+	err = each(found, func() error {
+		seq, r, err := scanRequest(found)
+		all = append(all, placed{r, Cursor{r.Time.UnixMicro(), t.refused, seq}})
+		return err
+	})
+	return all, err
+}
+
+// selectRefusal returns a refused request by its id.
+func selectRefusal(ctx context.Context, from database.Reader, account, id string) (d Detail, found bool, err error) {
+	var s statement
+	s.addParam(`SELECT `+refusalColumns+`, boot_us FROM refusals WHERE request_id = `, id)
+	s.addFilter(&Filter{Account: account}, "")
+	rows, err := s.query(ctx, from)
+	if err != nil {
+		return d, false, err
+	}
+	err = each(rows, func() error {
+		var boot int64
+		_, d.Row, err = scanRequest(withMore{rows, []any{&boot}})
+		d.Boot, found = time.Duration(boot)*time.Microsecond, true
+		return err
+	})
+	return d, found, err
+}
+
+// withMore scans a row that has further columns at its end.
+type withMore struct {
+	row  scanner
+	more []any
+}
+
+// Scan implements scanner.
+func (w withMore) Scan(targets ...any) error { return w.row.Scan(append(targets, w.more...)...) }
+
+// readDetails reads the row of request_details, which most requests do not have.
+func (d *Detail) readDetails(ctx context.Context, from database.Reader) error {
+	const text = `SELECT boot_us, attempts FROM request_details WHERE request_id = $1`
+	var (
+		boot     int64
+		attempts string
+	)
+	err := from.QueryRowContext(ctx, text, d.RequestID).Scan(&boot, &attempts)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		d.Boot = time.Duration(boot) * time.Microsecond
+		d.Attempts, err = decodeAttempts(attempts)
+	}
+	return err
+}
+
+func selectRefusalCounts(ctx context.Context, from database.Reader, f *Filter) ([]RefusalCount, error) {
+	since, until := f.bounds()
+	var s statement
+	s.addParam(`SELECT code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since))
+	s.addParam(` AND period < `, hours.number(until+hourMicros-1))
+	s.addFilter(&Filter{Account: f.Account}, "")
+	s.add(` GROUP BY code ORDER BY sum(requests) DESC, code`)
+	found, err := s.query(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	var all []RefusalCount
+	err = each(found, func() error {
+		var c RefusalCount
+		err := found.Scan(&c.Code, &c.Requests)
+		all = append(all, c)
+		return err
+	})
+	return all, err
+}
