@@ -190,6 +190,7 @@ func (in *incident) stop() {
 }
 
 func beginFullDisk(t *testing.T) *incident {
+	t.Helper()
 	dir := tmpfsDir(t)
 	in := newIncident(t, "", filepath.Join(dir, "basegate.db"))
 	in.extra = []string{"DISK=" + dir}
@@ -198,6 +199,7 @@ func beginFullDisk(t *testing.T) *incident {
 }
 
 func beginLeakedKey(t *testing.T) *incident {
+	t.Helper()
 	in := newIncident(t, "", "")
 	in.gateway.complete(strings.Replace(smallRequest, `"m"`, `"llama-3-8b"`, 1))
 	text, err := os.ReadFile(in.env.config)
@@ -209,6 +211,7 @@ func beginLeakedKey(t *testing.T) *incident {
 }
 
 func beginWrongCheckpoint(t *testing.T) *incident {
+	t.Helper()
 	in := newIncident(t, "", "")
 	in.stopGPU("gpu3")
 	in.startGPU("gpu3", "EleutherAI/pythia-1.4b")
@@ -217,6 +220,7 @@ func beginWrongCheckpoint(t *testing.T) *incident {
 }
 
 func beginDamagedDatabase(t *testing.T) *incident {
+	t.Helper()
 	in := newIncident(t, "", "")
 	in.gateway.complete(strings.Replace(smallRequest, `"m"`, `"llama-3-8b"`, 1))
 	in.env.run("backup", filepath.Join(in.backups, "basegate-2026-11-22.db"))
@@ -236,6 +240,7 @@ func beginDamagedDatabase(t *testing.T) *incident {
 }
 
 func beginExpiredCertificate(t *testing.T) *incident {
+	t.Helper()
 	cert, key := serverCertificate(t, time.Now().Add(-time.Hour))
 	in := newIncident(t, fmt.Sprintf("\n  tls: {cert: %s, key: %s}", cert, key), "")
 	renewed, renewedKey := serverCertificate(t, time.Now().Add(90*24*time.Hour))
@@ -275,6 +280,7 @@ func serverCertificate(t *testing.T, end time.Time) (cert, key string) {
 }
 
 func beginLostBackend(t *testing.T) *incident {
+	t.Helper()
 	in := newIncident(t, "", "")
 	for _, name := range []string{"gpu2", "gpu3"} {
 		in.stopGPU(name)
