@@ -105,6 +105,7 @@ type Service struct {
 	settings  atomic.Pointer[Settings]
 	metrics   *metrics
 	clock     func() time.Time
+	onEnd     func(Batch) // may be nil
 
 	mu        sync.Mutex // guards the fields below
 	uploading map[string]int64
@@ -134,6 +135,17 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 	}
 	service.settings.Store(&s)
 	return service
+}
+
+// OnEnd sets a function that is called with each batch that ends. It must not block. It is called before Start.
+func (s *Service) OnEnd(f func(Batch)) { s.onEnd = f }
+
+// ended reports the end of a batch.
+func (s *Service) ended(b Batch, status Status) {
+	if s.onEnd != nil {
+		b.Status = status
+		s.onEnd(b)
+	}
 }
 
 // Start deletes what a crash has left, and runs the batches that have not ended, until Close.

@@ -155,7 +155,8 @@ func (r *recorder) gather(first outcome) []outcome {
 func (r *recorder) handle(ctx context.Context, all []outcome) {
 	written := false
 	for !written {
-		err := r.write(ctx, all)
+		// A stop must not leave it open whether the results of lines that have ended are on disk.
+		err := r.write(context.WithoutCancel(ctx), all)
 		if written = err == nil; written {
 			break
 		}
@@ -382,6 +383,7 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 	}
 	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
 		zap.Int64("completed", r.batch.Done), zap.Int64("failed", r.batch.Failures))
+	s.ended(r.batch, end)
 	return nil
 }
 

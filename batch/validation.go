@@ -180,6 +180,7 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) err
 	if err != nil {
 		return fmt.Errorf("fail a batch: %w", err)
 	}
+	s.ended(*b, Failed)
 	s.log.Info("batch failed", zap.String("batch", b.ID), zap.String("code", errs[0].Code), zap.Int("errors", len(errs)))
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
+	"basegate/batch"
 	"basegate/budget"
 	"basegate/config"
 	"basegate/fleet"
@@ -88,6 +89,17 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 		Kind: string(e.Kind), Text: text, Percent: a.Percent, Detail: e.Detail,
 		Subject:  fmt.Sprintf("%s %s %s %s", e.AccountID, e.KeyID, a.Cap.Window, a.Cap.Meter),
 		Complete: func(ctx context.Context, n *notify.Notice) { g.nameOwner(ctx, n, e) },
+	})
+}
+
+// onBatchEnd notifies operators of the end of a batch.
+func (g *Gateway) onBatchEnd(b batch.Batch) {
+	g.notifier.Notify(notify.Notice{
+		Kind: "batch_ended", Text: fmt.Sprintf("the batch %s is %s", b.ID, b.Status), Subject: b.ID,
+		Detail: fmt.Sprintf("%d of %d lines completed, %d failed", b.Done, b.Total, b.Failures),
+		Complete: func(ctx context.Context, n *notify.Notice) {
+			g.nameOwner(ctx, n, history.Event{AccountID: b.Account, KeyID: b.Key})
+		},
 	})
 }
 

@@ -156,6 +156,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	}
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
+	g.batches.OnEnd(g.onBatchEnd)
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
