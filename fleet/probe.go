@@ -74,7 +74,7 @@ func (b *Backend) probe(ctx context.Context) {
 	b.mu.Lock()
 	before := b.life.changes
 	b.mu.Unlock()
-	e, reason, err := b.checkHealth(ctx)
+	e, reason, err := b.checkHealth(ctx, before)
 	if errors.Is(ctx.Err(), context.Canceled) || breaker.IsLocalFault(err) {
 		return // the gateway is stopping, or cannot connect to anything: the result says nothing about the backend
 	}
@@ -93,8 +93,8 @@ func (b *Backend) probe(ctx context.Context) {
 // checkHealth returns the event that the backend's responses amount to, with a reason, or with the error that left it
 // without a response, and updates the server info of a backend that serves. vLLM refuses connections until its model is
 // loaded, so a 200 of /health, and /v1/models with the checkpoint, mean that it is ready, unless it sleeps: a sleeping
-// server responds too. /v1/models requires the key.
-func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err error) {
+// server responds too. /v1/models requires the key. changes is the number of the state's changes before the probe.
+func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reason string, err error) {
 	compared := false
 	defer func() {
 		if !compared {
@@ -125,7 +125,8 @@ func (b *Backend) checkHealth(ctx context.Context) (e event, reason string, err 
 		return eventUnreachable, difference, nil
 	}
 	state, _ := b.State()
-	b.updateInfo(ctx, served, state != Ready)
+	restarted := state != Ready && state != Draining // a server that drains is the one that was ready
+	b.updateInfo(ctx, served, restarted, changes)
 	return eventAnswered, "", nil
 }
 
@@ -136,7 +137,7 @@ func (b *Backend) isSleeping(ctx context.Context) bool {
 
 // updateInfo stores what the backend reports about itself. The version and the special tokens do not change while the
 // server runs, so it queries them only if they are unknown or the server may have been restarted.
-func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool) {
+func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool, changes int64) {
 	info := *b.info.Load()
 	if restarted {
 		info.source = sourceOf(b.checkpoint, b.cfg())
@@ -162,7 +163,11 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 			info.specialTokens, info.specialKnown = max(with-without, 0), true
 		}
 	}
-	b.recordReport(&info)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life.changes == changes { // else the server may have stopped since, and another one is to be started
+		b.recordReport(&info)
+	}
 }
 
 // maxResponseBody limits a Response, in bytes.

@@ -44,7 +44,7 @@ func diskSpace(path string) (free, size uint64, err error) {
 
 // watchDisk reports when the file system of the database becomes nearly full, until ctx ends.
 func (g *Gateway) watchDisk(ctx context.Context, space func(path string) (free, size uint64, err error)) {
-	folder := filepath.Dir(g.config.Database.Path)
+	folder := filepath.Dir(g.databasePath)
 	tick := time.NewTicker(diskInterval)
 	defer tick.Stop()
 	full := false

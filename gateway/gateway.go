@@ -40,28 +40,29 @@ type Gateway struct {
 	// Version is the program's version, for /status. The caller sets it before Start.
 	Version string
 
-	config    *config.Config
-	booted    *config.Config // with which it has started, for settings that need a restart
-	log       *zap.Logger
-	logWriter LogWriter
-	registry  *prometheus.Registry
-	lock      *database.Lock
-	db        *database.DB
-	keys      *identity.Keys
-	queue     *admission.Queue
-	ledger    *budget.Ledger
-	usage     *usage.Store
-	refusals  *refusals.Recorder
-	fleet     *fleet.Fleet
-	history   *history.History
-	mailer    *mail.Mailer
-	notifier  *notify.Notifier
-	proxy     *proxy.Server
-	prompts   *prompts.Store
-	console   *console.Console
-	batches   *batch.Service
-	public    *listener
-	admin     *listener
+	config       *config.Config // replaced by Reload, whose caller alone may read it
+	booted       *config.Config // with which it has started, for settings that need a restart
+	log          *zap.Logger
+	logWriter    LogWriter
+	registry     *prometheus.Registry
+	databasePath string
+	lock         *database.Lock
+	db           *database.DB
+	keys         *identity.Keys
+	queue        *admission.Queue
+	ledger       *budget.Ledger
+	usage        *usage.Store
+	refusals     *refusals.Recorder
+	fleet        *fleet.Fleet
+	history      *history.History
+	mailer       *mail.Mailer
+	notifier     *notify.Notifier
+	proxy        *proxy.Server
+	prompts      *prompts.Store
+	console      *console.Console
+	batches      *batch.Service
+	public       *listener
+	admin        *listener
 
 	configState reloadState
 	certificate *certificate // nil without TLS
@@ -92,7 +93,7 @@ var errStopping = errors.New("the gateway is stopping")
 // opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
 // log's writer.
 func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
+	g := &Gateway{config: cfg, booted: cfg, databasePath: cfg.Database.Path, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))

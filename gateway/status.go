@@ -61,9 +61,8 @@ type LogStatus struct {
 
 // mountStatus serves the status. The configuration's mistakes may name hosts and paths, so only the admin listener may.
 func (g *Gateway) mountStatus(e *echo.Echo) {
-	path := g.config.Database.Path // a reload does not change it, but replaces g.config
 	e.GET("/status", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, g.status(c.Request().Context(), path))
+		return c.JSON(http.StatusOK, g.status(c.Request().Context(), g.databasePath))
 	})
 }
 
