@@ -1,6 +1,7 @@
 package mockvllm_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -47,6 +48,7 @@ func numericFields(tb testing.TB) []numericField {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	text = bytes.ReplaceAll(text, []byte(`"{{max_logprobs}}"`), []byte("20")) // the gateway puts its own there
 	var doc struct {
 		Components struct {
 			Schemas struct {
