@@ -89,9 +89,10 @@ func (c *Call) pageOf(q map[string]string, limit, most int) (page, error) {
 		}
 		p.limit = n
 	}
-	switch order := q["order"]; order {
-	case "", "desc":
-	case "asc":
+	order, given := q["order"]
+	switch {
+	case !given, order == "desc":
+	case order == "asc":
 		p.ascending = true
 	default:
 		return page{}, apierr.InvalidField("order", fmt.Sprintf(`order: got %s; expected "asc" or "desc"`, strconv.Quote(apierr.Clip(order))))

@@ -575,7 +575,7 @@ func TestListsOfFilesAndBatchesHavePages(t *testing.T) {
 	if ids, _ := page("/v1/files?purpose=batch_output"); len(ids) != 0 {
 		t.Errorf("outputs: %v", ids)
 	}
-	for _, path := range []string{"/v1/files?limit=0", "/v1/files?limit=10001", "/v1/files?order=up", "/v1/files?x=1", "/v1/batches?limit=101"} {
+	for _, path := range []string{"/v1/files?limit=0", "/v1/files?limit=10001", "/v1/files?order=up", "/v1/files?order=", "/v1/files?x=1", "/v1/batches?limit=101"} {
 		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", path, r.status, r.body)
 		}

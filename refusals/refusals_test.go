@@ -56,6 +56,7 @@ func TestRefusalIsWrittenWithinSecondsAndReadAsARequest(t *testing.T) {
 	defer r.Close()
 	f := refusal("ada", 1)
 	f.Model, f.User, f.Stream, f.Queue, f.Boot = "m", "run-1", true, 2*time.Second, 3*time.Second
+	f.Time = time.Now().UTC().Truncate(time.Second) // an old one would be deleted at once
 	r.Record(f)
 	store := usage.New(db, zap.NewNop())
 	poll.Until(t, "the refusal is written", func() bool {
