@@ -32,7 +32,7 @@ func (f *batchFigures) String() string {
 
 const (
 	batchLines      = 50_000
-	batchLinesShort = 5_000
+	batchLinesShort = 2_000
 	batchTimeout    = 5 * time.Minute
 	liveSpan        = 3 * time.Second
 )
