@@ -34,6 +34,8 @@ type Settings struct {
 	PerBackend  int // batch lines that a backend runs at a time
 	Attempts    int // of a line whose failures may pass
 	StartModels bool
+
+	Models []string // short ids, for metrics
 }
 
 // Line is a line that runs.
@@ -133,7 +135,7 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 		validations: make(chan struct{}, 1), uploads: make(chan struct{}, maxUploads),
 		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
 	}
-	service.settings.Store(&s)
+	service.Reload(s)
 	return service
 }
 
@@ -177,6 +179,7 @@ func (s *Service) Close() {
 // Reload replaces the settings.
 func (s *Service) Reload(settings Settings) {
 	s.settings.Store(&settings)
+	s.metrics.know(settings.Models)
 	wake(s.changed)
 }
 

@@ -19,6 +19,14 @@ func newMetrics() *metrics {
 	}, []string{"model", "result"})}
 }
 
+// know exports the series of models before their first lines.
+func (m *metrics) know(models []string) {
+	for _, model := range models {
+		m.lines.WithLabelValues(model, "completed")
+		m.lines.WithLabelValues(model, "failed")
+	}
+}
+
 func (m *metrics) ended(model string, success bool) {
 	result := "failed"
 	if success {

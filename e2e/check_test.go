@@ -161,7 +161,7 @@ func TestBackendWithAnotherCheckpointIsReported(t *testing.T) {
 		t.Errorf("a mirror: check: exit code %d: %s", code, table)
 	}
 	set(checkpoint, "/models/llama")
-	if table, _ := g.check(); strings.Contains(table, "root") {
+	if table, _ := g.check(); strings.Contains(table, "set root") {
 		t.Errorf("a path: check: %s", table)
 	}
 }

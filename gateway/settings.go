@@ -67,7 +67,12 @@ func filesFolder(c *config.Config) string {
 }
 
 func batchSettings(c *config.Config) batch.Settings {
+	var models []string
+	for i := range c.Models {
+		models = append(models, c.Models[i].ID)
+	}
 	return batch.Settings{
+		Models:       models,
 		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, Keep: c.Files.Keep,
 		MaxLineBytes: c.Server.MaxBodyBytes,
 		PerBackend:   c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,

@@ -119,6 +119,11 @@ func New(s Settings, d Deps) *Notifier {
 	}
 	n.settings.Store(&s)
 	d.Registry.MustRegister(n.count)
+	for _, channel := range []string{"webhook", "mail"} { // so that the series are there before the first notice
+		for _, outcome := range []string{"sent", "failed", "dropped"} {
+			n.count.WithLabelValues(channel, outcome)
+		}
+	}
 	n.channels = []*channel{
 		{
 			name: "webhook", queue: make(chan Notice, queueLength), send: n.callWebhook,
