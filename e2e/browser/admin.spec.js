@@ -21,6 +21,7 @@ test("a request for access becomes an account", async ({ page }) => {
   await page.goto("/");
   await page.getByText(process.env.EMAIL, { exact: true }).click();
   await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page.getByRole("heading", { name: "Sign in" })).toBeVisible();
   await page.goto(invitation);
   await expect(page.getByText("bea@example.org")).toBeVisible();
 });
