@@ -149,7 +149,9 @@ func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 }
 
 // checkLaunch checks that the programs that start and stop the backend exist.
-func checkLaunch(part string, b *fleet.Backend) []finding { return toFindings(part, b.LaunchFindings()) }
+func checkLaunch(part string, b *fleet.Backend) []finding {
+	return toFindings(part, b.LaunchFindings())
+}
 
 // toFindings converts what the fleet has found.
 func toFindings(part string, found []fleet.Finding) []finding {
