@@ -90,6 +90,7 @@ var routes = []route{
 	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
+	{http.MethodPost, "/admin/feedback/:feedback", administrators, maxForm, (*Console).answerFeedback},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }
 
