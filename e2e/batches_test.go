@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -562,6 +563,35 @@ func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// The id in the path of a refused request is the client's text.
+func TestRefusedRequestsForFilesAreRecordedByTheirRoute(t *testing.T) {
+	const marker = "marker-path-Bx3"
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	paths := map[string]string{ // by route
+		"/v1/files/:id": "/v1/files/" + marker, "/v1/files/:id/content": "/v1/files/" + marker + "/content",
+		"/v1/batches/:id": "/v1/batches/" + marker,
+	}
+	for _, path := range paths {
+		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusNotFound {
+			t.Fatalf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+	poll.Until(t, "the refusals are recorded", func() bool {
+		text := strings.Join(slices.Collect(maps.Values(readFiles(t, g.dir))), "")
+		for route := range paths {
+			if !strings.Contains(text, route) {
+				return false
+			}
+		}
+		return true
+	})
+	for file, text := range readFiles(t, g.dir) {
+		if strings.Contains(text, marker) {
+			t.Errorf("%s holds the path of a request", file)
+		}
+	}
 }
 
 func TestListsOfFilesAndBatchesHavePages(t *testing.T) {
