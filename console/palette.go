@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -35,7 +36,7 @@ var palettePages = []destination{
 func (c *Console) palette(r *request) error {
 	items := []paletteItem{}
 	seen := map[string]bool{}
-	for _, d := range append(destinations[:len(destinations):len(destinations)], palettePages...) {
+	for _, d := range slices.Concat(destinations, palettePages) {
 		if r.mayUse(d.access) && !seen[d.Name] {
 			seen[d.Name] = true
 			items = append(items, paletteItem{"Page", d.Name, "", d.Path})

@@ -61,7 +61,10 @@ test("researcher: prompt, branches, compare, export", async ({ page }) => {
   if (!(await copy.isVisible())) await page.locator("details:has(button[data-copy-as]) > summary").click();
   await copy.click();
   const exported = JSON.parse(await page.locator("#copied").textContent());
-  expect(JSON.stringify(exported)).toContain("The old lighthouse keeper");
+  expect(exported).toMatchObject({ model: "llama-8b", max_tokens: 12, seed: 3, n: 1 });
+  const again = await complete(process.env.API_KEY, exported); // the export is a request that runs
+  expect(again.status).toBe(200);
+  expect((await again.json()).usage.prompt_tokens).toBe(exported.prompt.length);
 });
 
 test("operator: cold model, warm, requests, paused key, audit log", async ({ page }) => {
