@@ -84,7 +84,7 @@ test("operator: cold model, warm, requests, paused key, audit log", async ({ pag
     await model.getByRole("button", { name: "Warm cold-8b" }).click();
     await expect(status).toHaveText("warm", { timeout: 30_000 });
     expect((await complete(secret, { model: "cold-8b", user: "night-7" })).status).toBe(200);
-    await expect(model).toContainText("Last hour: 1 requests");
+    await expect(model).toContainText("Last hour: 1 request");
 
     await page.goto("/usage/requests?account=all&model=cold-8b");
     const request = page.getByRole("row", { name: /night-7/ }).first();

@@ -21,7 +21,7 @@ test("every page", async ({ page }) => {
   const secret = basegate("key", "create", "--account", "ada@example.org", "--name", "evaluation", "--daily-budget", "100k").trim();
   const notebook = basegate("key", "create", "--account", process.env.EMAIL, "--name", "notebook", "--monthly-budget", "5k").trim();
   for (const [key, model, user, n] of [[secret, "llama-8b", "sweep-1", 6], [secret, "trinity-base", "sweep-2", 4], [notebook, "llama-8b", "draft", 5], [notebook, "llama-405b", "poems", 8]]) {
-    for (let i = 0; i < n; i++) await (await complete(key, { model, user, max_tokens: 16 + 8 * i })).text();
+    for (let i = 0; i < n; i++) await (await complete(key, { model, user, max_tokens: 16 + 8 * i, stream: true })).text();
   }
   await complete(notebook, { n: 0 });
   await signIn(page);
