@@ -3,7 +3,6 @@ package budget
 import (
 	"context"
 	"errors"
-	"time"
 
 	"basegate/database"
 	"basegate/usage"
@@ -45,7 +44,6 @@ func (r *Reservation) Prepare(o Outcome) *Settlement {
 	var s *Settlement
 	r.endOnce.Do(func() {
 		r.ended.Store(true)
-		r.openTimer.Stop()
 		r.openOnce.Do(func() {})
 		o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
 		if o.Backend == "" {
@@ -97,9 +95,4 @@ func (s *Settlement) end(prompt, completion int64, state usage.State) {
 	l.release(s.reservation, prompt, completion)
 	l.mu.Unlock()
 	l.metrics.countEnded(state)
-}
-
-// startOpenTimer inserts the request's row if it still runs after openDelay.
-func (r *Reservation) startOpenTimer() {
-	r.openTimer = time.AfterFunc(openDelay, func() { r.open(false) })
 }
