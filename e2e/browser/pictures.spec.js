@@ -7,6 +7,7 @@ test.use({ colorScheme: "light" });
 test("the workbench with a completion and the alternatives of a token", async ({ page }) => {
   test.skip(!process.env.SCREENSHOTS, "SCREENSHOTS is not set");
   await signIn(page);
+  await page.setViewportSize({ width: 1280, height: 900 });
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   await page.getByLabel("Prompt", { exact: true }).fill("Once upon a time");
@@ -20,5 +21,5 @@ test("the workbench with a completion and the alternatives of a token", async ({
   await page.evaluate(() => scrollTo(0, 0));
   // Without the header, and as wide as the content, which may be wider than the window.
   const [top, width] = await page.evaluate(() => [document.querySelector("main").offsetTop, document.documentElement.scrollWidth]);
-  await page.screenshot({ path: `${process.env.SCREENSHOTS}/workbench.png`, fullPage: true, clip: { x: 0, y: top, width, height: 610 } });
+  await page.screenshot({ path: `${process.env.SCREENSHOTS}/workbench.png`, fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
 });
