@@ -97,7 +97,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf = &principal{l.Account, l.Key}
+	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
