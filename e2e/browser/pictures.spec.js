@@ -71,8 +71,7 @@ test("the workbench with a completion and the alternatives of a token", async ({
   await page.evaluate(() => scrollTo(0, 0));
   // Without the header, and as wide as the content, which may be wider than the window.
   const [top, width] = await page.evaluate(() => [document.querySelector("main").offsetTop, document.documentElement.scrollWidth]);
-<<<<<<< HEAD
-  await picture(page, "workbench", { fullPage: true, clip: { x: 0, y: top, width, height: 610 } });
+  await picture(page, "workbench", { fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
 });
 
 test("the pages of those who are not signed in", async ({ page }) => {
@@ -82,7 +81,4 @@ test("the pages of those who are not signed in", async ({ page }) => {
   await picture(page, "request-access");
   await page.goto(basegate("account", "invite", "bea@example.org").trim());
   await picture(page, "invitation");
-=======
-  await page.screenshot({ path: `${process.env.SCREENSHOTS}/workbench.png`, fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
->>>>>>> wt-18w
 });
