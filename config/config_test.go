@@ -261,7 +261,7 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(48, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(49, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
 			warning(52, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
 			warning(63, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
