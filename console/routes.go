@@ -37,6 +37,7 @@ var routes = []route{
 	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
 
 	{http.MethodGet, "/once/:id", signedIn, maxForm, (*Console).showOnce},
+	{http.MethodGet, "/console/api/palette", signedIn, maxForm, (*Console).palette},
 	{http.MethodGet, "/console/api/session", signedIn, maxForm, (*Console).sessionState},
 	{http.MethodPost, "/console/api/session", anyone, maxForm, (*Console).renewSession},
 
@@ -89,8 +90,12 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, (*Console).bookWindow},
+	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
+	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
+	{http.MethodPost, "/admin/feedback/:feedback", administrators, maxForm, (*Console).answerFeedback},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }
 
