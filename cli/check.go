@@ -115,7 +115,11 @@ func checkDatabase(ctx context.Context, cfg *config.Config) finding {
 	if err := errors.Join(db.Ping(ctx), db.Close()); err != nil {
 		return finding{"database", checkFailed, err.Error()}
 	}
-	return finding{"database", checkOK, cfg.Database.Path}
+	detail := cfg.Database.Path
+	if cfg.Database.Flush > 0 {
+		detail += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", cfg.Database.Flush)
+	}
+	return finding{"database", checkOK, detail}
 }
 
 // checkModel checks the backends of a model. With probe it sends completions, which cost tokens.
