@@ -218,6 +218,11 @@ func (s *Service) sweepOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find deleted objects: %w", err)
 	}
+	if len(names) > 0 { // the rows must not come back after the bytes are gone
+		if err := s.db.Flush(ctx); err != nil {
+			return fmt.Errorf("flush deletions: %w", err)
+		}
+	}
 	for _, name := range names {
 		if err := s.store.Delete(ctx, name); err != nil {
 			return err //nolint:wrapcheck // it says what failed

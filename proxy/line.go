@@ -23,7 +23,7 @@ type Line struct {
 	Endpoint     string // its path
 	Body         []byte
 	Deadline     time.Time    // of the batch
-	Place        *fleet.Place // where it runs; the caller releases it
+	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
 
 // priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The lowest is
@@ -184,8 +184,9 @@ func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, erro
 
 var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
 
-// usePlace limits the request's attempts to the backend of its place.
+// usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (x *exchange) usePlace() error {
+	x.caller.line.Place.Prefer(x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON()), x.attempts.usable)
 	b := x.caller.line.Place.Backend
 	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}
