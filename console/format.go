@@ -20,6 +20,7 @@ func templateFunctions(a assets) template.FuncMap {
 		"number":   formatNumber,
 		"limit":    formatLimit,
 		"count":    formatCount,
+		"bytes":    formatBytes,
 		"percent":  func(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) },
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
 		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04") + " UTC" },

@@ -60,7 +60,7 @@ function ago(time) {
   return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : `${Math.floor(seconds / 3600)} h ago`;
 }
 
-function showTimes() {
+export function showTimes() {
   for (const element of document.querySelectorAll("time[datetime]")) {
     const time = new Date(element.dateTime);
     element.title ||= element.textContent;
