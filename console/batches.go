@@ -322,7 +322,7 @@ func (p LineProblem) Text() string {
 }
 
 // gatewayQuote matches the end of a message in which the gateway quotes a word of its own.
-var gatewayQuote = regexp.MustCompile(`(?:; expected|, did you mean|: use the short id) "[\w./-]{1,64}"[^"…]*$`)
+var gatewayQuote = regexp.MustCompile(`(?:; expected|, did you mean| here: use the short id) "[\w./-]{1,64}"[^"…]*$`)
 
 // withoutQuotes removes what a message of the validation quotes of a line: all between its first quotation mark and its last
 // one, or the last ellipsis, which ends a quotation that was cut. A word at the end that the gateway proposes stays.

@@ -26,8 +26,8 @@ test("no page is wider than the window", async ({ page }) => {
   const keysOfAccount = await linksOf(page, account, /^\/admin\/keys\//);
   expect([keys.length, keysOfAccount.length].every(Boolean)).toBe(true);
   for (const path of [
-    "/dashboard", "/usage", "/usage?account=all", "/usage/requests", "/account", "/keys/new", keys[0], "/workbench",
-    "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/feedback", "/admin/audit", "/admin/nowhere",
+    "/dashboard", "/usage", "/usage?account=all", "/usage/requests", "/account", "/keys/new", keys[0], "/workbench", "/batches", "/files",
+    "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/batches", "/admin/feedback", "/admin/audit", "/admin/nowhere",
   ]) {
     await page.goto(path);
     for (const summary of await page.locator("main details > summary").all()) {
