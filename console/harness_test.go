@@ -268,6 +268,7 @@ func (noBatches) StoreFile(_ context.Context, _ console.NewFile, from io.Reader)
 	_, err := io.Copy(io.Discard, from)
 	return console.StoredFile{}, nil, errors.Join(apierr.StorageQuota(1<<20, 1<<20), err)
 }
+
 func (noBatches) ServeFile(http.ResponseWriter, *http.Request, string, string) error {
 	return errNoSuchFile
 }
@@ -276,6 +277,7 @@ func (noBatches) DeleteFile(context.Context, string, string) error { return errN
 func (noBatches) Batches(context.Context, string, string, int) ([]console.Batch, bool, error) {
 	return nil, false, nil
 }
+
 func (noBatches) UnfinishedBatches(context.Context, string) ([]console.Batch, error) { return nil, nil }
 
 func (noBatches) Batch(context.Context, string, string) (console.Batch, error) {
@@ -285,6 +287,7 @@ func (noBatches) Batch(context.Context, string, string) (console.Batch, error) {
 func (noBatches) FailedLines(context.Context, string, string, int) ([]console.LineProblem, error) {
 	return nil, errNoSuchFile
 }
+
 func (noBatches) CreateBatch(context.Context, console.NewBatch) (string, error) {
 	return "", errNoSuchFile
 }

@@ -16,7 +16,7 @@ function element(name, content, attributes = {}) {
   return e;
 }
 
-export function formatBytes(n) {
+function formatBytes(n) {
   for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
     if (n >= size) return `${+(n / size).toFixed(1)} ${unit}`;
   }
