@@ -13,7 +13,9 @@ import (
 func (c *Config) fields() []field {
 	return []field{
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
-		key("database", func(v value) { v.section(key("path", nonEmptyPath(&c.Database.Path))) }),
+		key("database", func(v value) {
+			v.section(key("path", nonEmptyPath(&c.Database.Path)), key("flush", flush(&c.Database.Flush)))
+		}),
 		key("limits", func(v value) {
 			v.section(
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
@@ -153,6 +155,7 @@ func model(m *Model) decodeFunc {
 			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),
 			key("max_scored_prompt_tokens", integer(&m.MaxScoredPromptTokens, 0, math.MaxInt64)),
 			key("cold_wait", duration(&m.ColdWait, 0)),
+			key("balance", oneOf(&m.Balance, BalanceLeastInFlight, BalancePrefix)),
 			required("backends", nonEmptyList(&m.Backends, backend)),
 			key("warm_windows", list(&m.WarmWindows, window)),
 		)

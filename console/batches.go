@@ -116,7 +116,7 @@ func (c *Console) batchRow(b Batch) batchRow {
 }
 
 func (c *Console) batchesPage(r *request) error {
-	names, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
 	}
@@ -124,10 +124,9 @@ func (c *Console) batchesPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	byID := keyNames(names)
 	for i := range page.Batches {
 		b := &page.Batches[i]
-		b.KeyName = cmp.Or(byID[b.Key], b.Key)
+		b.KeyName = keyName(keys, b.Key)
 	}
 	return c.render(r, "batches", "Batches", page)
 }
@@ -169,7 +168,7 @@ func (c *Console) batchPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	page.KeyName = cmp.Or(keyNames(keys)[b.Key], b.Key)
+	page.KeyName = keyName(keys, b.Key)
 	input, _, err := c.findFile(r, b.InputFile)
 	if err == nil {
 		page.InputName = input.Name

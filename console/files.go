@@ -84,9 +84,8 @@ func (c *Console) showFiles(r *request, status int, page filesPage) error {
 		return err
 	}
 	page.Keys = usableKeys(keys)
-	names := keyNames(keys)
 	for _, f := range files {
-		page.Files = append(page.Files, fileRow{f, cmp.Or(names[f.Key], f.Key)})
+		page.Files = append(page.Files, fileRow{f, keyName(keys, f.Key)})
 	}
 	return c.renderStatus(r, status, "files", "Files", &page)
 }
@@ -99,6 +98,16 @@ func usableKeys(keys []identity.Key) (usable []identity.Key) {
 		}
 	}
 	return usable
+}
+
+// keyName returns the name of a key, or its id if it is not among the keys.
+func keyName(keys []identity.Key, id string) string {
+	for _, k := range keys {
+		if k.ID == id {
+			return k.Name
+		}
+	}
+	return id
 }
 
 // payingKey returns the id of a key of the user that can pay.
@@ -298,7 +307,7 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	if err != nil {
 		return err
 	}
-	page.fileRow = fileRow{f, cmp.Or(keyNames(keys)[f.Key], f.Key)}
+	page.fileRow = fileRow{f, keyName(keys, f.Key)}
 	page.Limits, page.Keys = c.batches.Limits(), usableKeys(keys)
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	return c.renderStatus(r, status, "file", f.Name, &page)

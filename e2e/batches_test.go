@@ -15,6 +15,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -463,6 +465,24 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 	poll.Until(t, "the bytes are gone", func() bool { return stored() == 0 })
 }
 
+func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	must(t, os.RemoveAll(g.database+".files"))
+	got := g.upload(g.secret, "x", "purpose", "batch")
+	e := gjson.Get(got.body, "error")
+	wait := e.Get("retry_after_seconds").Int()
+	if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "storage_unavailable" || e.Get("type").Str != "service_unavailable" ||
+		wait < 1 || wait > 59 || got.header.Get("Retry-After") != strconv.FormatInt(wait, 10) || strings.Contains(got.body, g.database) {
+		t.Errorf("an upload: got %d %v %s, want 503 storage_unavailable with Retry-After and no path", got.status, got.header, got.body)
+	}
+	if list := g.call(http.MethodGet, "/v1/files", g.secret, ""); gjson.Get(list.body, "data.#").Int() != 0 {
+		t.Errorf("the refused file is listed: %s", list.body)
+	}
+	if got := g.complete(smallRequest); got.status != http.StatusOK {
+		t.Errorf("a completion: got %d %s", got.status, got.body)
+	}
+}
+
 // newAccount creates an account and returns its address.
 func (e *environment) newAccount(email string) string {
 	e.t.Helper()
@@ -543,6 +563,35 @@ func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// The id in the path of a refused request is the client's text.
+func TestRefusedRequestsForFilesAreRecordedByTheirRoute(t *testing.T) {
+	const marker = "marker-path-Bx3"
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	paths := map[string]string{ // by route
+		"/v1/files/:id": "/v1/files/" + marker, "/v1/files/:id/content": "/v1/files/" + marker + "/content",
+		"/v1/batches/:id": "/v1/batches/" + marker,
+	}
+	for _, path := range paths {
+		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusNotFound {
+			t.Fatalf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+	poll.Until(t, "the refusals are recorded", func() bool {
+		text := strings.Join(slices.Collect(maps.Values(readFiles(t, g.dir))), "")
+		for route := range paths {
+			if !strings.Contains(text, route) {
+				return false
+			}
+		}
+		return true
+	})
+	for file, text := range readFiles(t, g.dir) {
+		if strings.Contains(text, marker) {
+			t.Errorf("%s holds the path of a request", file)
+		}
+	}
 }
 
 func TestListsOfFilesAndBatchesHavePages(t *testing.T) {

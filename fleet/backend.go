@@ -36,6 +36,8 @@ type Backend struct {
 	inFlight int64
 	mismatch mismatch
 
+	commands commandLog // has a mutex of its own
+
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       atomic.Int64 // batch lines that run
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it

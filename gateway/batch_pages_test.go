@@ -245,7 +245,7 @@ func TestFileIsUploadedRunAndDownloadedAtTheConsole(t *testing.T) {
 	}
 	page = s.waitFor(s.ada, batch, "completed")
 	wantParts(t, "batch", page, "20", "Download results", "prompts.jsonl", "key of ada@example.org")
-	lacksParts(t, "a batch that has ended", page, "data-live-seconds", "Cancel batch")
+	lacksParts(t, "a batch that has ended", page, "data-live-every", "Cancel batch")
 	results := s.ada.send(t, http.MethodGet, contentLink.FindString(page), "", nil)
 	if n := strings.Count(results.body, "\n"); n != 20 || gjson.Get(results.body, "response.status_code").Int() != 200 {
 		t.Errorf("results: got %d lines beginning with %.200s, want 20 responses", n, results.body)

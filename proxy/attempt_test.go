@@ -185,3 +185,21 @@ func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
 		}
 	}
 }
+
+// The official SDKs retry every 5xx. Two failures of vLLM would repeat with the same request, so the response says no.
+func TestFailuresThatWouldRepeatAreNotRetriedByClients(t *testing.T) {
+	for message, want := range map[string][2]string{
+		"CUDA out of memory. Tried to allocate 2.00 GiB.":                                    {"vllm_oom", "false"},
+		"This model's maximum context length is 10 tokens. However, you requested 30 tokens": {"vllm_context_length", "false"},
+		"EngineCore encountered an issue.":                                                   {"vllm_engine_dead", ""},
+		"boom":                                                                               {"upstream_server_error", ""},
+	} {
+		backend := startBackend(t, respond(500, "application/json", fmt.Sprintf(`{"error":{"message":%q,"code":500}}`, message)))
+		for _, body := range []string{plainRequest, streamRequest} {
+			got := newHarness(t, nil, backend).complete(body) // of its own: a dead engine opens the breaker
+			if got.status != 502 || !strings.Contains(got.body, `"code":"`+want[0]+`"`) || got.header.Get("X-Should-Retry") != want[1] || got.header.Get("X-Acs-Upstream-Error-Kind") != want[0] {
+				t.Errorf("%s: got %d %s, headers %v, want %s with x-should-retry %q", message, got.status, got.body, got.header, want[0], want[1])
+			}
+		}
+	}
+}

@@ -126,11 +126,7 @@ func (s *Server) line(x *exchange) error {
 	if err := s.readLine(x); err != nil {
 		return err
 	}
-	if s.checkBudget(x) != nil {
-		e := s.ledger.Exhausted(x.caller.payer)
-		if e == nil {
-			return &lineWaitsError{reason: WaitsForBudget}
-		}
+	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
 		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
 	}
 	if err := x.checkKnownLength(); err != nil {

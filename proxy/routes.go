@@ -53,7 +53,9 @@ func (s *Server) handle(r route) echo.HandlerFunc {
 		if c.Request().Method != r.method {
 			return echo.ErrMethodNotAllowed
 		}
-		return r.handler(s, exchangeOf(c))
+		x := exchangeOf(c)
+		x.r.Pattern = c.Path()
+		return r.handler(s, x)
 	}
 }
 

@@ -1,70 +1,91 @@
-// Refreshes the parts of a page that change: the elements with data-live, as often as one of them asks for by
-// data-live-seconds. A hidden tab refreshes nothing.
-import { showTimes } from "./console.js";
+// Keeps the figures of a page current: gets the page again every data-live-every seconds while it is visible, and replaces the
+// elements that have data-live and an id. A hidden page gets nothing; it refreshes as soon as it is shown. A page whose newer
+// version has no data-live-every is not refreshed any more.
 
-const note = document.getElementById("live-note");
-const shown = new Map(); // the HTML of each part as it was received, before its times were localized
+const status = document.querySelector("[data-live-every]");
+const seconds = Number(status?.dataset.liveEvery);
+const received = new Map(); // by id: the HTML that was inserted last
+const chosen = new Map(); // by id of a details element: whether the user has opened or closed it
 let timer;
 let running; // the AbortController of a refresh in progress
+let succeeded = new Date();
+let ended = false; // a page that asks for no refreshes has been received
 
-function interval() {
-  return 1000 * Number(document.querySelector("[data-live-seconds]")?.dataset.liveSeconds ?? 0);
-}
+const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-function say(text) {
-  if (note) note.textContent = text;
-}
+const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent.trim();
 
-/** replaceParts takes over what has changed, except where the user is. */
-function replaceParts(page) {
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const next = page.getElementById(old.id);
-    if (!next || old.contains(document.activeElement) || old.querySelector("details[open]")) continue;
-    if (next.dataset.liveSeconds) old.dataset.liveSeconds = next.dataset.liveSeconds;
-    else delete old.dataset.liveSeconds;
-    const html = next.innerHTML;
-    if (shown.get(old.id) === html) continue;
-    shown.set(old.id, html);
-    old.replaceChildren(...document.adoptNode(next).childNodes);
+// replace shows an element of a newer page, unless the user is typing in it. The focus stays on the link or button of the same name.
+function replace(old, next) {
+  const html = next.innerHTML;
+  const focused = old !== document.activeElement && old.contains(document.activeElement) ? document.activeElement : null;
+  if (received.get(old.id) === html || focused?.matches("input, select, textarea")) return;
+  received.set(old.id, html);
+  const atEnd = old.scrollTop + old.clientHeight >= old.scrollHeight - 4;
+  for (const details of next.querySelectorAll("details[id]")) { // what has opened itself stays open until the user closes it
+    details.open = chosen.get(details.id) ?? (details.open || Boolean(document.getElementById(details.id)?.open));
   }
-  showTimes();
+  old.replaceChildren(...document.adoptNode(next).childNodes);
+  if (focused) {
+    const again = [...old.querySelectorAll(focused.localName)].find((element) => nameOf(element) === nameOf(focused));
+    again?.focus({ preventScroll: true });
+  }
+  if (atEnd) old.scrollTop = old.scrollHeight;
+  for (const log of old.querySelectorAll("[data-tail]")) log.scrollTop = log.scrollHeight;
 }
 
 async function refresh() {
-  running = new AbortController();
+  clearTimeout(timer);
+  const own = running = new AbortController();
   try {
-    const response = await fetch(location.href, { signal: running.signal, headers: { Accept: "text/html" } });
-    if (response.redirected) {
-      say("You are signed out. Reload the page to sign in again.");
+    const response = await fetch(location.href, { signal: own.signal, headers: { Accept: "text/html", "Basegate-Live": "1" } });
+    if (response.redirected) { // the session has ended
+      status.textContent = "You are signed out. Reload the page to sign in again.";
       return;
     }
     if (!response.ok) throw new Error(`status ${response.status}`);
-    replaceParts(new DOMParser().parseFromString(await response.text(), "text/html"));
-    say(interval()
-      ? `Updated every ${interval() / 1000} seconds while this tab is visible. As of ${new Date().toLocaleTimeString()}.`
-      : "Nothing is running, so the page no longer refreshes.");
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const old of document.querySelectorAll("[data-live]")) {
+      const next = page.getElementById(old.id);
+      if (next) replace(old, next);
+    }
+    document.dispatchEvent(new CustomEvent("live", { detail: page }));
+    succeeded = new Date();
+    if (!page.querySelector("[data-live-every]")) {
+      ended = true;
+      status.textContent = "Nothing is running, so this page is no longer refreshed.";
+      return;
+    }
+    sayLive();
   } catch {
-    if (running.signal.aborted) return; // the tab was hidden
-    say(`Not updated since ${new Date().toLocaleTimeString()}: the gateway does not answer. Trying again.`);
+    if (own.signal.aborted) return; // the page was hidden
+    status.textContent = `Not updated since ${clock(succeeded)}: the gateway does not answer. Trying again.`;
   }
   schedule();
 }
 
-function schedule() {
-  clearTimeout(timer);
-  if (interval() && !document.hidden) timer = setTimeout(refresh, interval());
+function sayLive() {
+  status.textContent = `Live: refreshed every ${seconds} s while this tab is visible. As of ${clock(succeeded)}.`;
 }
 
-document.addEventListener("visibilitychange", () => {
+function schedule() {
   clearTimeout(timer);
-  if (!interval()) return;
-  if (document.hidden) {
-    running?.abort();
-    say("Paused while this tab is hidden.");
-  } else {
-    refresh();
-  }
-});
+  if (!document.hidden) timer = setTimeout(refresh, 1000 * seconds);
+}
 
-if (interval()) say(`Updated every ${interval() / 1000} seconds while this tab is visible.`);
-schedule();
+if (status) {
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    running?.abort();
+    if (ended) return;
+    if (document.hidden) status.textContent = "Paused while this tab is hidden.";
+    else refresh();
+  });
+  document.addEventListener("click", (event) => {
+    const details = event.target.closest?.("summary")?.parentElement;
+    if (details?.id) chosen.set(details.id, !details.open); // it changes after this event
+  });
+  for (const log of document.querySelectorAll("[data-tail]")) log.scrollTop = log.scrollHeight;
+  sayLive();
+  schedule();
+}

@@ -55,7 +55,7 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await page.reload(); // sends no form again
   expect(page.url()).toBe(batch);
   await expect(page.locator("#batch-state .tag").first()).toHaveText("completed", { timeout: 60_000 }); // by itself
-  await expect(page.locator("#live-note")).toContainText("no longer refreshes");
+  await expect(page.locator("[data-live-every]")).toContainText("no longer refreshed");
   await checkPage(page, "batch");
   const results = (await download(page, page.getByRole("link", { name: "Download results" }))).trim().split("\n").map((l) => JSON.parse(l));
   expect(results).toHaveLength(300);
@@ -92,7 +92,7 @@ test("a running batch is watched and cancelled at the width of a phone", async (
   const done = () => page.locator("#batch-state dd").first().textContent().then((t) => Number(t.replaceAll(",", "")));
   await expect.poll(done, { timeout: 60_000 }).toBeGreaterThan(0); // by itself
   await expect(page.locator("#batch-state")).toContainText("lines/s");
-  await expect(page.locator("#live-note")).toContainText("while this tab is visible");
+  await expect(page.locator("[data-live-every]")).toContainText("while this tab is visible");
   await checkPage(page, "batch-running");
   await page.setViewportSize({ width: 390, height: 844 });
 
@@ -104,7 +104,7 @@ test("a running batch is watched and cancelled at the width of a phone", async (
     document.dispatchEvent(new Event("visibilitychange"));
   }, hidden);
   await hide(true);
-  await expect(page.locator("#live-note")).toHaveText("Paused while this tab is hidden.");
+  await expect(page.locator("[data-live-every]")).toHaveText("Paused while this tab is hidden.");
   await hide(false);
   await expect.poll(() => refreshes).toBeGreaterThan(0);
 

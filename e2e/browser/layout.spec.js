@@ -67,7 +67,7 @@ test("the workbench is not wider than the window after any action", async ({ pag
   }
   await page.getByRole("button", { name: "curl", exact: true }).click();
   await expectNoOverflow(page, "every panel open");
-  await page.getByRole("button", { name: "Score" }).click();
+  await page.getByRole("button", { name: "Score the prompt" }).click();
   await expect(page.locator("#scores")).toBeVisible();
   await expectNoOverflow(page, "a score");
 });
