@@ -41,7 +41,7 @@ type AccountFile struct {
 	FileDetails
 	Batch      string // its id; empty if there is none
 	BatchEnded bool
-	Lines      int64 // that the batch has counted in the file; 0 if it has not
+	Lines      int64 // 0 if they are not known
 }
 
 // FilesOf returns files of an account, the newest first, behind the file with the id after unless that is empty; and
@@ -93,6 +93,7 @@ func (s *Service) withBatches(ctx context.Context, account string, files []File)
 	for i := range files {
 		f := &files[i]
 		all[i].FileDetails = FileDetails{f.toObject(), f.Account, f.Key}
+		all[i].Lines = f.lines
 		byID[f.ID], ids[i] = &all[i], f.ID
 	}
 	if len(files) == 0 {
@@ -173,6 +174,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	if err != nil || len(errs) > 0 {
 		return nil, 0, errs, err
 	}
+	f.lines = int64(lines) // without blank ones
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		if err := insertFile(ctx, tx, &f); err != nil {
 			return err

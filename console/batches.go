@@ -314,8 +314,8 @@ func (p LineProblem) Field() string {
 // Text returns the message without what it quotes of the line.
 func (p LineProblem) Text() string {
 	text := withoutQuotes(p.Message)
-	if text == "" {
-		return ""
+	if text == "" || p.Param != "" && strings.HasPrefix(text, p.Param) { // a field's name stays as it is
+		return text
 	}
 	return strings.ToUpper(text[:1]) + text[1:]
 }

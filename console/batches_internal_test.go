@@ -12,15 +12,15 @@ import (
 func TestProblemsOfLinesQuoteNothingOfTheLine(t *testing.T) {
 	for message, want := range map[string]string{
 		"the file has no lines": "The file has no lines",
-		`temperature: got the string "a private prompt"; expected a number from 0 to 2`:                `Temperature: got the string “…”; expected a number from 0 to 2`,
-		`temperature: got the string "` + apierr.Clip(strings.Repeat("private ", 20)) + `; expected 1`: `Temperature: got the string “…”; expected 1`,
+		`temperature: got the string "a private prompt"; expected a number from 0 to 2`:                `temperature: got the string “…”; expected a number from 0 to 2`,
+		`temperature: got the string "` + apierr.Clip(strings.Repeat("private ", 20)) + `; expected 1`: `temperature: got the string “…”; expected 1`,
 		`url: got "/private"; expected "/v1/completions", the endpoint of the batch`:                   `Url: got “…”; expected "/v1/completions", the endpoint of the batch`,
 		`unknown field "max_tokns", did you mean "max_tokens"?`:                                        `Unknown field “…”, did you mean "max_tokens"?`,
 		`no model "org/private" here: use the short id "llama-8b"`:                                     `No model “…” here: use the short id "llama-8b"`,
 		`no model "private" here; available: llama-8b, trinity-base`:                                   `No model “…” here; available: llama-8b, trinity-base`,
 		`the name "a" private "b" stands twice in one object; send it once`:                            `The name “…” stands twice in one object; send it once`,
 	} {
-		if got := (LineProblem{Message: message}).Text(); got != want {
+		if got := (LineProblem{Message: message, Param: "temperature"}).Text(); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", message, got, want)
 		}
 	}

@@ -228,6 +228,7 @@ func TestFileIsUploadedRunAndDownloadedAtTheConsole(t *testing.T) {
 	text := lines(20, goodBody)
 	file := s.upload("prompts.jsonl", text)
 	page := s.ada.page(t, file)
+	wantParts(t, "files before a batch", s.ada.page(t, "/files"), `data-name="Lines">20<`)
 	wantParts(t, "file", page, "prompts.jsonl stored: 20 lines, no errors.", "key of ada@example.org", "Create batch")
 	got := s.ada.send(t, http.MethodGet, file+"/content", "", nil)
 	if got.status != http.StatusOK || got.body != text {
@@ -294,6 +295,7 @@ func TestWrongLinesAreShownAndTheFileIsNotStored(t *testing.T) {
 
 	// The API stores files unseen: then the batch fails, and its page shows the lines.
 	id := s.uploadByAPI(wrong)
+	wantParts(t, "files", s.ada.page(t, "/files"), "api.jsonl", `data-name="Lines">6<`)
 	page = s.ada.form(t, "/files/"+id+"/run", url.Values{"key": {s.key}, "window": {"1h"}, "once": {"x"}})
 	failed := s.waitFor(s.ada, page.header.Get("Location"), "Wrong lines")
 	wantParts(t, "failed batch", failed, want...)

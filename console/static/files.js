@@ -33,7 +33,7 @@ function showLines(lines) {
     { id: "wrong-title", tabindex: "-1" });
   const notice = element("div", [element("p", title), element("p", "Nothing was stored. Correct the file and upload it again.")], { class: "notice bad", role: "alert" });
   const rows = lines.map((l) => element("tr", [
-    element("th", l.line ? String(l.line) : "whole file", { scope: "row", class: "n" }),
+    element("th", l.line ? String(l.line) : "all", { scope: "row", class: "n" }),
     element("td", element("code", l.code), { "data-name": "Code" }),
     element("td", l.field ? element("code", l.field) : "–", { "data-name": "Field" }),
     element("td", l.text, { class: "wrap" }),
@@ -41,7 +41,7 @@ function showLines(lines) {
   const head = element("thead", element("tr", [
     element("th", "Line", { class: "n" }), element("th", "Code"), element("th", "Field"), element("th", "What is wrong"),
   ]));
-  result.replaceChildren(notice, element("table", [head, element("tbody", rows)], { class: "cards dense" }));
+  result.replaceChildren(notice, element("table", [head, element("tbody", rows)], { class: "cards dense lines" }));
   title.focus();
 }
 
