@@ -61,6 +61,7 @@ type Deps struct {
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
+	Batches   BatchService
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -81,6 +82,9 @@ type Console struct {
 	warm        Warmer
 	notices     func() []string
 	completer   Completer
+	batches     BatchService
+	uploads     downloads
+	rates       batchRates
 	tokenTexts  tokenTexts
 	modelStats  modelActivities
 	past        pastActivity
@@ -101,6 +105,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
+		batches: d.Batches, uploads: downloads{running: map[string]int{}},
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),
