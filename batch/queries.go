@@ -67,6 +67,14 @@ func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	return err
 }
 
+// keepFile inserts the row of a file whose object is complete.
+func keepFile(ctx context.Context, tx database.Execer, f *File) error {
+	if err := insertFile(ctx, tx, f); err != nil {
+		return err
+	}
+	return setObjectState(ctx, tx, f.object, objectKept)
+}
+
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
 // there is none.
 func findFile(ctx context.Context, q querier, account, id string, now int64) (File, error) {

@@ -289,10 +289,7 @@ func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error)
 		}
 	}
 	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
-		if err := insertFile(ctx, tx, &u.file); err != nil {
-			return err
-		}
-		if err := setObjectState(ctx, tx, u.file.object, objectKept); err != nil {
+		if err := keepFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
 		return s.rememberCall(ctx, tx, c, u.digest, u.file.ID)

@@ -20,20 +20,41 @@ type goal struct {
 // had medians from 1.47 to 2.01, and 2.30 on a busy machine; those of held memory differ by 2 %.
 func (r *report) goals() []goal {
 	return []goal{
-		r.ratioGoal(plainOne, cpuPerRequest, 2.5, 0.8),
-		r.ratioGoal(plainSome, cpuPerRequest, 1.4, 0.8),
-		r.ratioGoal(plainOne, addedLessFlush, 3, 1),
-		r.ratioGoal(plainLong, cpuPerRequest, 2.5, 0.8),
-		r.ratioGoal(burstStreams, cpuPerEvent, 2, 1),
-		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 0.8),
+		r.ratioGoal(plainOne, cpuPerRequest, 2.5, 0.85),
+		r.ratioGoal(plainSome, cpuPerRequest, 1.4, 0.9),
+		r.ratioGoalOf(flushing, plainSome, cpuPerRequest, 1.3, 0.85),
+		r.ratioGoal(plainOne, addedLessFlush, 3, 1.1),
+		r.ratioGoal(plainLong, cpuPerRequest, 2.5, 1.2),
+		r.ratioGoal(burstStreams, cpuPerEvent, 2, 1.3),
+		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 1),
 		r.memoryGoal(heldSome, 0.6, 0.7),
 		r.memoryGoal(heldMany, 0.55, 0.7),
+		r.prefixGoal("cached tokens of one replica with all the cache over those of replicas with balance: prefix", 1.11, 1.11,
+			func(f *prefixFigures) float64 { return f.oneReplica.hits / f.byPrefix.hits }),
+		r.prefixGoal("the busiest backend over the mean with balance: prefix", 1.3, 1.3,
+			func(f *prefixFigures) float64 { return f.byPrefix.load }),
 		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
 }
 
+// prefixGoal bounds a figure of routing by prefix.
+func (r *report) prefixGoal(name string, limit, ambition float64, of func(*prefixFigures) float64) goal {
+	g := goal{name: name, limit: limit * r.options.limitFactor, ambition: ambition, digits: 2}
+	if r.prefix != nil {
+		g.measured = summarize([]float64{of(r.prefix)})
+	}
+	return g
+}
+
 func (r *report) ratioGoal(id string, m metric, limit, ambition float64) goal {
-	return goal{r.nameOf(id) + ": " + m.name, limit * r.options.limitFactor, ambition, r.ratio(id, gateway, m), 2}
+	g := r.ratioGoalOf(gateway, id, m, limit, ambition)
+	g.name = r.nameOf(id) + ": " + m.name
+	return g
+}
+
+// ratioGoalOf is ratioGoal for another target than the gateway as it is by default.
+func (r *report) ratioGoalOf(target, id string, m metric, limit, ambition float64) goal {
+	return goal{r.nameOf(id) + ", " + target + ": " + m.name, limit * r.options.limitFactor, ambition, r.ratio(id, target, m), 2}
 }
 
 func (r *report) memoryGoal(id string, limit, ambition float64) goal {

@@ -3,7 +3,7 @@
 // memory from /proc. It exits with 1 when the gateway truncated a stream or failed a request. With -check it also exits
 // with 1 when a ratio to the ReverseProxy is over its limit.
 //
-//	go run ./bench [-short] [-check] [-rounds N] [-span D] [-work REGEXP] [-markdown docs/benchmarks.md]
+//	go run ./bench [-short] [-check] [-rounds N] [-span D] [-work REGEXP] [-old BINARY] [-markdown docs/benchmarks.md]
 package main
 
 import (
@@ -31,6 +31,7 @@ type options struct {
 	holds     []holdWorkload
 	queued    bool // measure queued requests
 	batches   bool // measure a batch
+	prefix    bool // measure routing by prefix
 	short     bool
 
 	limitFactor float64 // multiplies the limits of the goals
@@ -83,6 +84,8 @@ func run(ctx context.Context) error {
 type childFlags struct {
 	listen, target string        // host:port
 	pace           time.Duration // between two events of a stream
+	places         int           // requests that the upstream runs at once; 0 means any number
+	delay          time.Duration // of a response
 }
 
 func parseChildFlags(args []string) (childFlags, error) {
@@ -91,6 +94,8 @@ func parseChildFlags(args []string) (childFlags, error) {
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port to listen on")
 	flags.StringVar(&f.target, "target", "", "host:port to forward to")
 	flags.DurationVar(&f.pace, "pace", 0, "time between two events of a stream")
+	flags.IntVar(&f.places, "places", 0, "requests that run at once; 0: any number")
+	flags.DurationVar(&f.delay, "delay", 0, "time before a response")
 	if err := flags.Parse(args); err != nil {
 		return f, fmt.Errorf("read flags: %w", err)
 	}
@@ -105,6 +110,7 @@ func readOptions(ctx context.Context) (options, error) {
 	flag.BoolVar(&o.check, "check", false, "exit with 1 when a ratio is over its limit")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table to this file, as Markdown")
 	basegate := flag.String("basegate", "bin/basegate", "the gateway's binary")
+	old := flag.String("old", "", "another binary of the gateway, which is measured in turns with it")
 	only := flag.String("work", "", "measure only loads whose name matches this regular expression, such as '^1 KB'")
 	flag.Parse()
 	if *short {
@@ -115,11 +121,13 @@ func readOptions(ctx context.Context) (options, error) {
 		return o, fmt.Errorf("-work: %w", err)
 	}
 	o.programs = findPrograms(ctx, *basegate)
+	o.programs.old = *old
 	o.workloads = slices.DeleteFunc(workloads(*short), func(w workload) bool { return !wanted.MatchString(w.name) })
 	o.holds = slices.DeleteFunc(holds(*short, o.programs.descriptors), func(h holdWorkload) bool { return !wanted.MatchString(h.name()) })
 	o.queued = wanted.MatchString("queued requests")
 	o.short = *short
 	o.batches = wanted.MatchString("batches")
+	o.prefix = wanted.MatchString("prefix")
 	return o, nil
 }
 
@@ -143,6 +151,12 @@ func bench(ctx context.Context, o options) error {
 			batchErr = fmt.Errorf("measure a batch: %w", batchErr)
 		}
 	}
+	var prefixErr error
+	if o.prefix {
+		if r.prefix, prefixErr = measurePrefix(ctx, o.programs, o.short); prefixErr != nil {
+			prefixErr = fmt.Errorf("measure routing by prefix: %w", prefixErr)
+		}
+	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
@@ -151,7 +165,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

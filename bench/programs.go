@@ -6,12 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 )
 
 // programs are the programs to measure: the gateway, and the other proxies that are installed.
 type programs struct {
 	basegate    string
+	old         string                // another binary of the gateway to compare with; empty: none
 	competitors map[string]competitor // by target
 	descriptors int                   // limit of open files of each process
 }
@@ -59,6 +61,15 @@ func (p programs) proxies() []string {
 		}
 	}
 	return all
+}
+
+// loaded returns the targets that the loads are sent to, in the order of the table's columns.
+func (p programs) loaded() []string {
+	all := p.proxies()
+	if p.old != "" {
+		all = slices.Insert(all, 2, oldGateway)
+	}
+	return slices.Insert(all, 2, flushing)
 }
 
 // versions returns the versions of the other proxies, or that they are not installed.

@@ -23,6 +23,7 @@ type report struct {
 	flushes []time.Duration // of each round, see measureFlushing
 	queued  *queuedMemory   // nil if not measured
 	batch   *batchFigures   // nil if not measured
+	prefix  *prefixFigures  // nil if not measured
 }
 
 func newReport(o options) *report {
@@ -56,12 +57,14 @@ func (r *report) count(id, target string) requestCounts {
 	return sum
 }
 
-// allComplete reports whether the gateway completed every request.
+// allComplete reports whether the gateway completed every request, however it flushes.
 func (r *report) allComplete() bool {
 	for _, results := range r.loads {
-		for _, m := range results[gateway] {
-			if m.truncated > 0 || m.failed > 0 || m.complete == 0 {
-				return false
+		for _, name := range []string{gateway, flushing} {
+			for _, m := range results[name] {
+				if m.truncated > 0 || m.failed > 0 || m.complete == 0 {
+					return false
+				}
 			}
 		}
 	}
@@ -105,11 +108,11 @@ var (
 	addedMedian = metric{"added latency, median", "µs", func(s sample) float64 {
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
-	// Only the gateway waits for the disk. If a flush takes longer than all that the gateway adds, the disk was busy
+	// Only a gateway that flushes at each commit waits for the disk. If a flush takes longer than all that the gateway adds, the disk was busy
 	// otherwise, and the round has no ratio.
 	addedLessFlush = metric{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
-		if s.target == gateway {
+		if s.target == gateway || s.target == oldGateway {
 			added -= s.flush
 		}
 		return float64(added.Microseconds())

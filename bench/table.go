@@ -9,20 +9,26 @@ import (
 	"text/tabwriter"
 )
 
-// columns are the targets of the table, ratioColumns those with a column for the ratio to the ReverseProxy.
-var (
-	columns      = []string{reverseProxy, gateway, byteCopy, nginx, haproxy}
-	ratioColumns = []string{gateway, byteCopy, nginx, haproxy}
-)
+// columns returns the targets of the table.
+func (r *report) columns() []string { return append([]string{reverseProxy}, r.ratioColumns()...) }
+
+// ratioColumns returns those with a column for the ratio to the ReverseProxy.
+func (r *report) ratioColumns() []string {
+	all := []string{gateway, flushing, byteCopy, nginx, haproxy}
+	if r.options.programs.old != "" {
+		all = slices.Insert(all, 2, oldGateway)
+	}
+	return all
+}
 
 const (
 	memoryName = "memory per held stream"
 	countsName = "truncated, failed, complete"
 )
 
-func header() []string {
-	all := append([]string{"load", "measure"}, columns...)
-	for _, name := range ratioColumns {
+func (r *report) header() []string {
+	all := append([]string{"load", "measure"}, r.columns()...)
+	for _, name := range r.ratioColumns() {
 		all = append(all, name+" ratio")
 	}
 	return all
@@ -34,7 +40,7 @@ func (r *report) rows() [][]string {
 	for _, w := range r.options.workloads {
 		title := w.name
 		for _, m := range w.metrics() {
-			rows = append(rows, row(title, m.title(),
+			rows = append(rows, r.row(title, m.title(),
 				func(target string) summary { return summarize(r.values(w.id, target, m)) },
 				func(target string) summary { return r.ratio(w.id, target, m) }))
 			title = ""
@@ -42,20 +48,20 @@ func (r *report) rows() [][]string {
 		rows = append(rows, r.counts(w.id))
 	}
 	for _, h := range r.options.holds {
-		rows = append(rows, row(h.name(), memoryName+", KB",
+		rows = append(rows, r.row(h.name(), memoryName+", KB",
 			func(target string) summary { return summarize(r.memory(h.id, target)) },
 			func(target string) summary { return r.memoryRatio(h.id, target) }), r.counts(h.id))
 	}
 	return rows
 }
 
-func row(title, name string, value, ratio func(target string) summary) []string {
+func (r *report) row(title, name string, value, ratio func(target string) summary) []string {
 	cells := []string{title, name}
-	for _, target := range columns {
+	for _, target := range r.columns() {
 		f := value(target)
 		cells = append(cells, f.text(digitsOf(f)))
 	}
-	for _, target := range ratioColumns {
+	for _, target := range r.ratioColumns() {
 		cells = append(cells, ratio(target).text(2))
 	}
 	return cells
@@ -63,14 +69,14 @@ func row(title, name string, value, ratio func(target string) summary) []string 
 
 func (r *report) counts(id string) []string {
 	cells := []string{"", countsName}
-	for _, target := range columns {
+	for _, target := range r.columns() {
 		if sum := r.count(id, target); sum.complete+sum.truncated+sum.failed > 0 {
 			cells = append(cells, fmt.Sprintf("%d, %d, %d", sum.truncated, sum.failed, sum.complete))
 		} else {
 			cells = append(cells, "-")
 		}
 	}
-	return append(cells, slices.Repeat([]string{""}, len(ratioColumns))...)
+	return append(cells, slices.Repeat([]string{""}, len(r.ratioColumns()))...)
 }
 
 // goalRows returns the table of goals with its header.
@@ -87,7 +93,7 @@ func (r *report) goalRows() [][]string {
 // print writes the tables as text, with one error of each target that had any.
 func (r *report) print(to io.Writer) error {
 	fmt.Fprintf(to, "%s\n%s\n", machine(), strings.Join(r.options.programs.versions(), ", "))
-	for _, rows := range [][][]string{append([][]string{header()}, r.rows()...), r.goalRows()} {
+	for _, rows := range [][][]string{append([][]string{r.header()}, r.rows()...), r.goalRows()} {
 		fmt.Fprintln(to)
 		table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 		for _, row := range rows {
@@ -107,7 +113,7 @@ func (r *report) print(to io.Writer) error {
 func (r *report) examples() []string {
 	var all []string
 	for _, id := range r.ids() {
-		for _, target := range append([]string{direct}, columns...) {
+		for _, target := range append([]string{direct}, r.columns()...) {
 			if sum := r.count(id, target); sum.exampleErr != nil {
 				all = append(all, fmt.Sprintf("%s, %s: %v", r.nameOf(id), target, sum.exampleErr))
 			}
@@ -144,6 +150,9 @@ func (r *report) notes() []string {
 	}
 	if r.batch != nil {
 		all = append(all, r.batch.String()+".")
+	}
+	if r.prefix != nil {
+		all = append(all, r.prefix.String()+".")
 	}
 	if r.queued != nil {
 		all = append(all, r.queued.String()+".")
@@ -185,6 +194,7 @@ they are to ReverseProxy, and taken within each round.
 - ReverseProxy is a plain ` + "`httputil.ReverseProxy`" + `: no keys, no validation, no log.
 - basegate checks the key, its budgets and every field, rewrites the model, parses every event, writes every request to
   its ledger and waits until that is on disk, and logs one line per request.
+- With ` + "`database.flush: 1s`" + ` rows are flushed to disk once a second, and responses wait for the write alone.
 - A copy in Go copies bytes from socket to socket without parsing them: its cost is a lower bound for any proxy in Go
   that sees the bytes. It has one connection to the upstream per client.
 - nginx and HAProxy have as many workers or threads as Go uses processors, keep their connections to the upstream, flush
@@ -229,7 +239,7 @@ func pagesSection(path string) string {
 func (r *report) writeMarkdown(path string) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, markdownHead, machine(), strings.Join(r.options.programs.versions(), ", "), r.options.rounds, r.options.span)
-	markdownTable(&text, append([][]string{header()}, r.rows()...))
+	markdownTable(&text, append([][]string{r.header()}, r.rows()...))
 	for _, note := range r.notes() {
 		fmt.Fprintf(&text, "\n%s\n", note)
 	}

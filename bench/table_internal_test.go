@@ -6,9 +6,13 @@ import (
 )
 
 func TestEveryRowHasAsManyCellsAsTheHeader(t *testing.T) {
-	for _, row := range uniformReport(1).rows() {
-		if len(row) != len(header()) {
-			t.Errorf("%d cells for %d columns: %q", len(row), len(header()), row)
+	for _, old := range []string{"", "bin/old"} {
+		r := uniformReport(1)
+		r.options.programs.old = old
+		for _, row := range r.rows() {
+			if len(row) != len(r.header()) {
+				t.Errorf("%d cells for %d columns: %q", len(row), len(r.header()), row)
+			}
 		}
 	}
 }
@@ -16,7 +20,7 @@ func TestEveryRowHasAsManyCellsAsTheHeader(t *testing.T) {
 func TestMissingProxyHasEmptyColumnsAndANote(t *testing.T) {
 	row := uniformReport(1).rows()[0]
 	empty := 0
-	for i, name := range header() {
+	for i, name := range uniformReport(1).header() {
 		if !strings.HasPrefix(name, nginx) && !strings.HasPrefix(name, haproxy) {
 			continue
 		}

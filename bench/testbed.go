@@ -17,6 +17,8 @@ const (
 	direct       = "direct"
 	reverseProxy = "ReverseProxy"
 	gateway      = "basegate"
+	flushing     = "basegate, flush: 1s"
+	oldGateway   = "old basegate"
 	byteCopy     = "copy in Go"
 	nginx        = "nginx"
 	haproxy      = "HAProxy"
@@ -68,10 +70,10 @@ func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *tes
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if err := b.addUpstream(ctx, pace); err != nil {
+	if err := b.addUpstream(ctx, "-pace", pace.String()); err != nil {
 		return nil, err
 	}
-	for _, name := range p.proxies() {
+	for _, name := range p.loaded() {
 		if _, err := b.addProxy(ctx, name); err != nil {
 			return nil, err
 		}
@@ -79,8 +81,8 @@ func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *tes
 	return b, nil
 }
 
-// addUpstream starts the upstream of the load, which is also a target.
-func (b *testbed) addUpstream(ctx context.Context, pace time.Duration) (err error) {
+// addUpstream starts the upstream of the load, which is also a target. The flags are those of childFlags.
+func (b *testbed) addUpstream(ctx context.Context, flags ...string) (err error) {
 	if b.upstream, err = freeAddress(ctx); err != nil {
 		return err
 	}
@@ -88,7 +90,7 @@ func (b *testbed) addUpstream(ctx context.Context, pace time.Duration) (err erro
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	_, err = b.start(ctx, direct, b.upstream, "/health", self, upstreamCommand, "-listen", b.upstream, "-pace", pace.String())
+	_, err = b.start(ctx, direct, b.upstream, "/health", self, append([]string{upstreamCommand, "-listen", b.upstream}, flags...)...)
 	return err
 }
 
@@ -97,6 +99,12 @@ func (b *testbed) addProxy(ctx context.Context, name string) (target, error) {
 	switch name {
 	case gateway:
 		t, _, err := b.startGateway(ctx, unlimited)
+		return t, err
+	case flushing:
+		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: flushing, program: b.programs.basegate, database: ", flush: 1s", concurrency: unlimited})
+		return t, err
+	case oldGateway:
+		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: oldGateway, program: b.programs.old, concurrency: unlimited})
 		return t, err
 	case nginx:
 		return b.startNginx(ctx)
@@ -132,6 +140,37 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 // database, and checks budgets. The context is as large as those of current models, so that the gateway need not count
 // a prompt's tokens. startGateway also returns the URL of the admin listener.
 func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
+	return b.startGatewayOf(ctx, gatewayOptions{name: gateway, program: b.programs.basegate, concurrency: concurrency})
+}
+
+// gatewayOptions are what differs between the gateways of a testbed.
+type gatewayOptions struct {
+	name, program string
+	database      string // further members of the section, with a comma before them
+	concurrency   int
+	balance       string   // of the model; empty: the default
+	backends      []string // host:port; nil: the testbed's upstream
+}
+
+// model returns the model's members beside its id, in YAML flow style.
+func (o *gatewayOptions) model(upstream string) string {
+	backends := o.backends
+	if backends == nil {
+		backends = []string{upstream}
+	}
+	var list []string
+	for i, address := range backends {
+		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
+	}
+	text := fmt.Sprintf("max_model_len: 1000000, backends: [%s]", strings.Join(list, ", "))
+	if o.balance != "" {
+		text += ", balance: " + o.balance
+	}
+	return text
+}
+
+// startGatewayOf is startGateway for one of several gateways, each with a database of its own.
+func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target, string, error) {
 	listen, err := freeAddress(ctx)
 	if err != nil {
 		return target{}, "", err
@@ -140,27 +179,27 @@ func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, st
 	if err != nil {
 		return target{}, "", err
 	}
-	path := filepath.Join(b.dir, "config.yaml")
+	path := filepath.Join(b.dir, o.name+".yaml")
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
-database: {path: %q}
+database: {path: %q%s}
 models:
-  - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [{url: "http://%s"}]}
-`, listen, admin, filepath.Join(b.dir, "basegate.db"), model, model, b.upstream)
+  - {id: %s, checkpoint: %s, %s}
+`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, model, model, o.model(b.upstream))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}
 	account := append([]string{"account", "create", "bench@example.org"}, budgetFlags...)
-	if _, err := b.command(ctx, path, account...); err != nil {
+	if _, err := command(ctx, o.program, path, account...); err != nil {
 		return target{}, "", err
 	}
-	key, err := b.command(ctx, path, append([]string{
+	key, err := command(ctx, o.program, path, append([]string{
 		"key", "create", "--account", "bench@example.org", "--name", "bench",
-		"--concurrency", strconv.Itoa(concurrency),
+		"--concurrency", strconv.Itoa(o.concurrency),
 	}, budgetFlags...)...)
 	if err != nil {
 		return target{}, "", err
 	}
-	t, err := b.start(ctx, gateway, listen, "/readyz", b.programs.basegate, "serve", "--config", path)
+	t, err := b.start(ctx, o.name, listen, "/readyz", o.program, "serve", "--config", path)
 	if err != nil {
 		return t, "", err
 	}
@@ -170,10 +209,10 @@ models:
 }
 
 // command runs one command of the gateway and returns its output.
-func (b *testbed) command(ctx context.Context, config string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, b.programs.basegate, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
+func command(ctx context.Context, program, config string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", b.programs.basegate, strings.Join(args, " "), err)
+		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

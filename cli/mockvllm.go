@@ -58,5 +58,10 @@ func newMock() *cobra.Command {
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "the template of chat completions: chatml or llama; empty: the models do not chat")
 	f.BoolVar(&o.Reasoning, "reasoning", false, "chat completions begin with reasoning")
 	f.BoolVar(&o.Instant, "instant", false, "constant responses as fast as possible, to measure proxies")
+	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once, while others wait; 0: any number")
+	f.StringVar(&o.SchedulingPolicy, "scheduling-policy", mockvllm.PolicyFCFS,
+		"the order in which requests leave the queue: fcfs, or priority by the field of that name")
+	f.IntVar(&o.PrefixCacheBlocks, "prefix-cache-blocks", 0, "blocks of 16 tokens in the prefix cache; 0: no cache")
+	f.DurationVar(&o.PrefillDelay, "prefill-delay", 0, "time before the first token for each prompt token that is not cached")
 	return cmd
 }

@@ -62,7 +62,8 @@ type TLS struct {
 
 // Database holds the path of the database with accounts, keys and usage.
 type Database struct {
-	Path string
+	Path  string
+	Flush time.Duration // between two flushes of the commits; 0: each commit is flushed
 }
 
 // Limits holds the default limits of an API key, and those of a request.
@@ -142,9 +143,16 @@ type Model struct {
 	Completions           bool          // it serves completions
 	ChatDefaultMaxTokens  int64         // of a chat completion that does not limit its tokens
 	ColdWait              time.Duration // how long a request waits for a boot; 0: it does not wait
+	Balance               string        // BalanceLeastInFlight or BalancePrefix
 	Backends              []Backend     // at least one
 	WarmWindows           []Window
 }
+
+// The values of Model.Balance.
+const (
+	BalanceLeastInFlight = "least_inflight" // the backend with the fewest requests in flight
+	BalancePrefix        = "prefix"         // the backend that has served the beginning of the prompt, unless it has too many
+)
 
 // Backend is one vLLM server.
 type Backend struct {
@@ -204,7 +212,7 @@ func Default() *Config {
 }
 
 func defaultModel() Model {
-	return Model{MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096}
+	return Model{MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: BalancePrefix}
 }
 
 func defaultLaunch() Launch {

@@ -98,7 +98,7 @@ func TestMinimalFileYieldsTheDefaults(t *testing.T) {
 	}
 	want := config.Default()
 	want.Models = []config.Model{{
-		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096,
+		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
 		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -203,7 +203,7 @@ func everything(t *testing.T) *config.Config {
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
 			CORSOrigins:    []string{"https://lab.example.org", "http://127.0.0.1:3000"},
 		},
-		Database: config.Database{Path: "/var/lib/basegate/base.db"},
+		Database: config.Database{Path: "/var/lib/basegate/base.db", Flush: 250 * time.Millisecond},
 		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64},
 		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
 		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
@@ -227,7 +227,7 @@ func everything(t *testing.T) *config.Config {
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
-			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second,
+			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
 				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"),
@@ -244,7 +244,7 @@ func everything(t *testing.T) *config.Config {
 				{Days: 1<<time.Tuesday | 1<<time.Thursday, To: 24 * time.Hour, Location: time.UTC},
 			},
 		}, {
-			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096,
+			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
 			Backends: []config.Backend{{
 				Name: "127.0.0.1:8001", URL: home,
 				Launch: &config.Launch{
@@ -255,15 +255,15 @@ func everything(t *testing.T) *config.Config {
 			}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}, {
-			ID: "c", Checkpoint: "c", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096,
+			ID: "c", Checkpoint: "c", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
 			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(50, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(53, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(64, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(51, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(54, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(65, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -59,12 +59,22 @@ func joined(v reflect.Value) string {
 	return strings.Join(parts, ", ")
 }
 
-// describedFields are the fields whose values can hold secrets, by the struct and the name.
+// describedFields are the fields with a format of their own, by the struct and the name: their values can hold secrets, or
+// 0 has a name.
 var describedFields = map[string]func(reflect.Value) string{
+	"Database.Flush":          flushText,
 	"Console.FeedbackWebhook": maskedURL,
 	"Notifications.Webhook":   maskedURL,
 	"Launch.Start":            maskedCommand,
 	"Launch.Stop":             maskedCommand,
+}
+
+// flushText is the value as the file has it.
+func flushText(v reflect.Value) string {
+	if v.IsZero() {
+		return flushAtCommit
+	}
+	return scalarText(v)
 }
 
 // maskedURL shows which server a webhook is at. Its path and its query are often a secret.

@@ -148,6 +148,32 @@ func duration(to *time.Duration, minimum time.Duration) decodeFunc {
 	}
 }
 
+const (
+	flushAtCommit = "commit" // the value of database.flush for 0
+	minFlush      = 10 * time.Millisecond
+	maxFlush      = time.Minute
+)
+
+// flush decodes how often commits are flushed to disk: a duration, or "commit" for 0.
+func flush(to *time.Duration) decodeFunc {
+	const want = "commit, or a duration from 10ms to 1m such as 1s"
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok {
+			return
+		}
+		d, err := time.ParseDuration(s.text)
+		switch {
+		case s.text == flushAtCommit:
+			*to = 0
+		case err != nil || d < minFlush || d > maxFlush:
+			v.errorf("want %s, got %s", want, s.got)
+		default:
+			*to = d
+		}
+	}
+}
+
 // days decodes a duration that may also be a number of days, such as 30d.
 func days(to *time.Duration, minimum time.Duration) decodeFunc {
 	want := fmt.Sprintf("a duration such as 12h or 30d, at least %v", minimum)

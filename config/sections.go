@@ -13,7 +13,9 @@ import (
 func (c *Config) fields() []field {
 	return []field{
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
-		key("database", func(v value) { v.section(key("path", nonEmptyPath(&c.Database.Path))) }),
+		key("database", func(v value) {
+			v.section(key("path", nonEmptyPath(&c.Database.Path)), key("flush", flush(&c.Database.Flush)))
+		}),
 		key("limits", func(v value) {
 			v.section(
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
@@ -156,6 +158,7 @@ func model(m *Model) decodeFunc {
 			key("completions", boolean(&m.Completions)),
 			key("chat_default_max_tokens", integer(&m.ChatDefaultMaxTokens, 1, math.MaxInt32)),
 			key("cold_wait", duration(&m.ColdWait, 0)),
+			key("balance", oneOf(&m.Balance, BalanceLeastInFlight, BalancePrefix)),
 			required("backends", nonEmptyList(&m.Backends, backend)),
 			key("warm_windows", list(&m.WarmWindows, window)),
 		)

@@ -304,7 +304,7 @@ func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
 }
 
 // Median returns the median time to the first token.
-func (a modelActivity) Median() string { return formatMillis(a.FirstToken) }
+func (a modelActivity) Median() string { return formatLatency(a.FirstToken) }
 
 // keyActivity is the recent usage of a key, on its page.
 type keyActivity struct {

@@ -23,6 +23,7 @@ type dashboardPage struct {
 	RevokedKeys []keyRow
 	Models      []modelRow
 	CanWarm     bool // models can be started from the console
+	Reply       bool // an administrator has replied to feedback, and the reply was not read
 }
 
 // keyRow is one key of a table.
@@ -115,7 +116,8 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 		page.Keys = append(page.Keys, k)
 	}
 	page.Warnings = c.warnings(a, page)
-	return page, nil
+	page.Reply, err = c.hasUnreadReply(ctx, a.ID)
+	return page, err
 }
 
 // keyRows returns the keys of an account with their usage.

@@ -239,6 +239,10 @@ func (b *browser) savePrompt(name, document string) string {
 // unauthorizedCompleter refuses every completion.
 type unauthorizedCompleter struct{}
 
+func (unauthorizedCompleter) EstimateOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusUnauthorized)
+}
+
 func (unauthorizedCompleter) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }

@@ -37,6 +37,7 @@ var routes = []route{
 	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
 
 	{http.MethodGet, "/once/:id", signedIn, maxForm, (*Console).showOnce},
+	{http.MethodGet, "/console/api/palette", signedIn, maxForm, (*Console).palette},
 	{http.MethodGet, "/console/api/session", signedIn, maxForm, (*Console).sessionState},
 	{http.MethodPost, "/console/api/session", anyone, maxForm, (*Console).renewSession},
 
@@ -55,6 +56,7 @@ var routes = []route{
 	{http.MethodGet, "/workbench", signedIn, maxForm, (*Console).workbench},
 	{http.MethodGet, "/console/api/workbench", signedIn, maxForm, (*Console).workbenchOptions},
 	{http.MethodPost, "/console/api/completions", signedIn, noLimit, (*Console).complete},
+	{http.MethodPost, "/console/api/estimate", signedIn, noLimit, (*Console).estimate},
 	{http.MethodPost, "/console/api/tokenize", signedIn, maxTokenizerBody, (*Console).tokenize},
 	{http.MethodPost, "/console/api/detokenize", signedIn, maxTokenizerBody, (*Console).detokenize},
 	{http.MethodGet, "/console/api/prompts", signedIn, maxForm, (*Console).listPrompts},
@@ -62,6 +64,9 @@ var routes = []route{
 	{http.MethodGet, "/console/api/prompts/:id", signedIn, maxForm, (*Console).getPrompt},
 	{http.MethodPut, "/console/api/prompts/:id", signedIn, maxPrompt, (*Console).updatePrompt},
 	{http.MethodDelete, "/console/api/prompts/:id", signedIn, maxForm, (*Console).deletePrompt},
+	{http.MethodPost, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePrompt},
+	{http.MethodDelete, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).unsharePrompt},
+	{http.MethodGet, "/console/api/shared/:share", signedIn, maxForm, (*Console).getSharedPrompt},
 	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, (*Console).warmModel},
 	{http.MethodGet, "/tutorial", anyone, maxForm, (*Console).tutorialSearch},
 	{http.MethodGet, "/tutorial/:page", anyone, maxForm, (*Console).tutorialPage},
@@ -85,8 +90,12 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, (*Console).bookWindow},
+	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
+	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
+	{http.MethodPost, "/admin/feedback/:feedback", administrators, maxForm, (*Console).answerFeedback},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }
 

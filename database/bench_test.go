@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"basegate/database"
 )
@@ -13,12 +14,12 @@ import (
 // BenchmarkBatch measures durable writes of two statements, which the ledger makes for a request, by a number of
 // concurrent goroutines. ns/op is the time per write over all goroutines.
 func BenchmarkBatch(b *testing.B) {
-	for _, durability := range []string{"full", "normal"} {
+	for _, durability := range []string{"flushed at commit", "flushed every second"} {
 		for _, submitters := range []int{1, 16, 64, 256} {
 			b.Run(fmt.Sprintf("%s/%d", durability, submitters), func(b *testing.B) {
 				s := database.Settings{Path: filepath.Join(b.TempDir(), "base.db")}
-				if durability == "normal" {
-					s = database.NotDurable(s)
+				if durability == "flushed every second" {
+					s.Flush = time.Second
 				}
 				db := openNotes(b, s)
 				benchmarkBatch(b, db, submitters)

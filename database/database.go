@@ -41,23 +41,17 @@ type Settings struct {
 
 	ReportTimeout time.Duration // limits each Report; 0 means DefaultReportTimeout
 
-	synchronous syncMode
+	// Flush is how often commits are flushed to disk: a power failure may lose those since. The end of the process, however
+	// it ends, loses none. 0 flushes each transaction before its writes complete.
+	Flush time.Duration
 }
 
 // DefaultLockWait is the LockWait used if Settings.LockWait is 0.
 const DefaultLockWait = time.Second
 
-// syncMode is a value of SQLite's PRAGMA synchronous: how durable a commit is.
-type syncMode int
-
-const (
-	syncFull   syncMode = iota // a commit survives a power failure
-	syncNormal                 // a power failure may lose the latest commits
-)
-
-// pragma returns the mode's name, for the DSN, and the number that SQLite reports for it.
-func (m syncMode) pragma() (name string, level int) {
-	if m == syncNormal {
+// synchronous returns the value of SQLite's PRAGMA synchronous, for the DSN, and the number that SQLite reports for it.
+func (s Settings) synchronous() (name string, level int) {
+	if s.Flush > 0 {
 		return "NORMAL", 1
 	}
 	return "FULL", 2
@@ -86,6 +80,8 @@ type DB struct {
 
 	stopWAL context.CancelFunc // stops limitWAL
 	walDone chan struct{}      // closed when limitWAL has returned
+
+	flusher flusher
 }
 
 // Open opens the database, creates it if it does not exist, migrates it, and starts the writer, which runs until Close.
@@ -114,11 +110,15 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	db := &DB{
 		path: path, settings: s, log: log, reports: newReportQueue(),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), walDone: make(chan struct{}),
+		flusher: flusher{done: make(chan struct{})},
 	}
 	db.current.Store(h)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	db.stopWAL = stop
+	flushing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	db.flusher.stop = stop
 	go db.limitWAL(running)
+	go db.flushPeriodically(flushing)
 	go db.run(context.WithoutCancel(ctx))
 	return db, nil
 }
@@ -127,10 +127,11 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 // Callers must not keep it: it is replaced if another file takes the database's place.
 func (db *DB) Read() *sql.DB { return db.current.Load().reader }
 
-// Ping returns an error if the database cannot be read, or if the latest attempt to write it failed.
+// Ping returns an error if the database cannot be read, or if the latest attempt to write or flush it
+// failed.
 func (db *DB) Ping(ctx context.Context) error {
-	if o := db.outage.Load(); o != nil {
-		return o.err
+	if err := db.WriteError(); err != nil {
+		return err
 	}
 	var tables int
 	if err := db.Read().QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
@@ -149,6 +150,8 @@ func (db *DB) Close() error {
 	<-db.stopped
 	db.stopWAL()
 	<-db.walDone
+	db.flusher.stop()
+	<-db.flusher.done
 	if already {
 		return nil
 	}

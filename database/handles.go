@@ -65,7 +65,7 @@ func (h *handles) prepare(ctx context.Context, s Settings, log *zap.Logger) erro
 	return nil
 }
 
-// verify checks that commits are as durable as promised and that a transaction can be begun. The driver's default for
+// verify checks that commits are as durable as configured and that a transaction can be begun. The driver's default for
 // synchronous is NORMAL, which may lose commits at a power failure, so the setting is read back.
 func (h *handles) verify(ctx context.Context, s Settings) error {
 	journal, err := h.journalMode(ctx, s.LockWait)
@@ -79,8 +79,8 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 	if err := h.writer.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
 		return fmt.Errorf("read synchronous: %w", err)
 	}
-	if _, want := s.synchronous.pragma(); synchronous != want {
-		return fmt.Errorf("commits would not be durable: synchronous is %d, not %d", synchronous, want)
+	if _, want := s.synchronous(); synchronous != want {
+		return fmt.Errorf("commits would not be as durable as configured: synchronous is %d, not %d", synchronous, want)
 	}
 	tx, err := h.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -122,7 +122,7 @@ func (h *handles) close() error {
 // writerDSN sets the options that SQLite keeps per connection; a PRAGMA sent later would be lost with the connection.
 // mode=rw prevents SQLite from creating an empty file if the file is missing.
 func writerDSN(path string, s Settings) string {
-	synchronous, _ := s.synchronous.pragma()
+	synchronous, _ := s.synchronous()
 	return dsn(path, url.Values{
 		"mode":             {"rw"},
 		"_journal_mode":    {"WAL"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -61,11 +62,13 @@ func (db *DB) reopen(ctx context.Context) error {
 	return nil
 }
 
-// WriteError returns why the latest write failed, as ErrUnavailable, or nil if it succeeded. An outage is detected by a
-// write, its end by the writer within a second.
+// WriteError returns why the latest write or flush failed, as ErrUnavailable, or nil if both succeeded. An outage is
+// detected by a write, its end by the writer within a second.
 func (db *DB) WriteError() error {
-	if o := db.outage.Load(); o != nil {
-		return o.err
+	for _, latest := range []*atomic.Pointer[outage]{&db.outage, &db.flusher.failure} {
+		if o := latest.Load(); o != nil {
+			return o.err
+		}
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ const (
 	childPath  = "DATABASE_TEST_PATH"
 	childFirst = "DATABASE_TEST_FIRST" // the first id
 	childCount = "DATABASE_TEST_COUNT"
+	childFlush = "DATABASE_TEST_FLUSH" // Settings.Flush
 )
 
 func child() int {
@@ -37,6 +38,7 @@ func writeNotes(ctx context.Context) error {
 	first, _ := strconv.Atoi(os.Getenv(childFirst))
 	n, _ := strconv.Atoi(os.Getenv(childCount))
 	s := database.Settings{Path: os.Getenv(childPath), LockWait: 10 * time.Second}
+	s.Flush, _ = time.ParseDuration(os.Getenv(childFlush))
 	db, err := database.Open(ctx, s, zap.NewNop())
 	if err != nil {
 		return err
@@ -81,21 +83,26 @@ func TestConcurrentProcessesCreateAndShareADatabase(t *testing.T) {
 }
 
 func TestConfirmedWritesSurviveAKill(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "base.db")
-	c := childCommand(t, path, 0, 1_000_000)
-	out, err := c.StdoutPipe()
-	must(t, err)
-	must(t, c.Start())
-	confirmed := 0
-	for lines := bufio.NewScanner(out); lines.Scan(); confirmed++ {
-		if confirmed == 50 {
-			must(t, c.Process.Kill())
-		}
+	for _, flush := range []time.Duration{0, time.Hour} {
+		t.Run(fmt.Sprintf("flush %v", flush), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "base.db")
+			c := childCommand(t, path, 0, 1_000_000)
+			c.Env = append(c.Env, childFlush+"="+flush.String())
+			out, err := c.StdoutPipe()
+			must(t, err)
+			must(t, c.Start())
+			confirmed := 0
+			for lines := bufio.NewScanner(out); lines.Scan(); confirmed++ {
+				if confirmed == 50 {
+					must(t, c.Process.Kill())
+				}
+			}
+			_ = c.Wait() // the error is "signal: killed"
+			db := open(t, path)
+			if n := count(t, db, fmt.Sprintf("id < %d", confirmed)); confirmed < 50 || n != confirmed {
+				t.Errorf("%d notes on disk, %d were confirmed", n, confirmed)
+			}
+			must(t, db.WriteGrouped(t.Context(), note(-1)))
+		})
 	}
-	_ = c.Wait() // the error is "signal: killed"
-	db := open(t, path)
-	if n := count(t, db, fmt.Sprintf("id < %d", confirmed)); confirmed < 50 || n != confirmed {
-		t.Errorf("%d notes on disk, %d were confirmed", n, confirmed)
-	}
-	must(t, db.WriteGrouped(t.Context(), note(-1)))
 }

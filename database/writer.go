@@ -175,6 +175,7 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 		return unavailable("commit", err)
 	}
 	committed = true
+	db.flusher.commits.Add(1)
 	return nil
 }
 

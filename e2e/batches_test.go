@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -468,6 +469,24 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("DELETE: %d %s", r.status, r.body)
 	}
 	poll.Until(t, "the bytes are gone", func() bool { return stored() == 0 })
+}
+
+func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	must(t, os.RemoveAll(g.database+".files"))
+	got := g.upload(g.secret, "x", "purpose", "batch")
+	e := gjson.Get(got.body, "error")
+	wait := e.Get("retry_after_seconds").Int()
+	if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "storage_unavailable" || e.Get("type").Str != "service_unavailable" ||
+		wait < 1 || wait > 59 || got.header.Get("Retry-After") != strconv.FormatInt(wait, 10) || strings.Contains(got.body, g.database) {
+		t.Errorf("an upload: got %d %v %s, want 503 storage_unavailable with Retry-After and no path", got.status, got.header, got.body)
+	}
+	if list := g.call(http.MethodGet, "/v1/files", g.secret, ""); gjson.Get(list.body, "data.#").Int() != 0 {
+		t.Errorf("the refused file is listed: %s", list.body)
+	}
+	if got := g.complete(smallRequest); got.status != http.StatusOK {
+		t.Errorf("a completion: got %d %s", got.status, got.body)
+	}
 }
 
 // newAccount creates an account and returns its address.

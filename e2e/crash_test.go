@@ -75,16 +75,23 @@ func lastUsage(stream string) ([]byte, bool) {
 	return []byte(last), done
 }
 
-// The gateway is killed 200 times under load. The ledger has each completed response once, with its usage; no row stays
-// in flight; the cap holds over all restarts.
+// The gateway is killed 200 times under load, for both ways to flush. The ledger has each completed response once, with its
+// usage; no row stays in flight; the cap holds over all restarts.
 func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
+	for _, flush := range []string{"commit", "1m"} { // nothing is flushed within a minute
+		t.Run("flush "+flush, func(t *testing.T) { killUnderLoad(t, flush) })
+	}
+}
+
+func killUnderLoad(t *testing.T, flush string) {
+	t.Helper()
 	const budget = 20_000
 	kills := 200
 	if testing.Short() {
 		kills = 10
 	}
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
-	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 100}"}, mock.URL())
+	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 100}", flush: flush}, mock.URL())
 	uncapped := env.createKey("uncapped")
 	capped := strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
 	completed := &completedResponses{usage: map[string]gjson.Result{}}

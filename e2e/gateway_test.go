@@ -35,6 +35,7 @@ type settings struct {
 	models string // the list under models, in YAML flow style; empty: one model m with the given backends
 
 	database    string // path of the file; empty: one in the environment's folder
+	flush       string // of database.flush; empty: commit
 	adminListen string // address of the admin listener; empty: a free port
 }
 
@@ -65,11 +66,11 @@ func (e *environment) writeConfig(s settings, backends ...string) {
 		s.models = modelConfig("m", backends...)
 	}
 	writeFile(e.t, e.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
-database: {path: %q}
+database: {path: %q, flush: %s}
 probe: {interval: 100ms, timeout: 1s}
 %s
 models: [%s]
-`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, e.database, s.extra, s.models))
+`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, e.database, cmp.Or(s.flush, "commit"), s.extra, s.models))
 }
 
 // run runs a command with the environment's configuration, which must succeed, and returns its stdout.

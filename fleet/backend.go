@@ -38,9 +38,12 @@ type Backend struct {
 	inFlight int64
 	mismatch mismatch
 
+	commands commandLog // has a mutex of its own
+
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       atomic.Int64 // batch lines that run
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
+	recent       atomic.Int64 // leases; see Model.countLease
 	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
 
 	info          atomic.Pointer[serverInfo]

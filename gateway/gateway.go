@@ -114,7 +114,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
 	g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
-	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path}, log.Named("database"))
+	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path, Flush: cfg.Database.Flush}, log.Named("database"))
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}

@@ -151,6 +151,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
+		{"database.flush", old.Database.Flush != next.Database.Flush},
 		{"files.url", filesFolder(old) != filesFolder(next)},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},

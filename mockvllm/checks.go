@@ -14,6 +14,9 @@ func (s *Server) checkInEngine(j *job) *failure {
 	if j.duplicate {
 		return badRequest("Request id %s already running.", j.id).fromEngine()
 	}
+	if r.priority != 0 && s.spec.v0 && !s.queue.byPriority {
+		return badRequest("Got priority %d but Priority scheduling is not enabled.", r.priority).fromEngine()
+	}
 	if failure := s.checkLogprobLimits(j); failure != nil {
 		return failure.fromEngine()
 	}

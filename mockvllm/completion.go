@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -172,16 +173,19 @@ func (s *Server) applyPlainFault(x *exchange) bool {
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	defer s.releaseID(g.job) // before the response's end, so that the client can use the id again at once
 	ctx := x.r.Context()
+	release, err := s.queue.acquire(ctx, len(g.sequences), g.job.request.priority)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if err := s.engine.awaitWake(ctx); err != nil {
 		return err
 	}
 	aborts := s.engine.abortCount()
-	if err := pause(ctx, s.options.FirstDelay); err != nil {
+	if err := s.prefill(ctx, g); err != nil {
 		return err
 	}
-	if err := g.scorePrompts(ctx); err != nil {
-		return err
-	}
+	defer s.cacheOutputs(g)
 	for steps := 0; ; steps++ {
 		if x.endsProcess() && !g.job.request.stream && steps == x.fault.AfterTokens {
 			s.endProcess(x.fault)
@@ -206,6 +210,26 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		if err := pause(ctx, s.options.TokenDelay); err != nil {
 			return err
 		}
+	}
+}
+
+// prefill takes the time that the prompts need before their first token: less if the prefix cache has a part of them.
+func (s *Server) prefill(ctx context.Context, g *generation) error {
+	uncached := 0
+	for _, seq := range g.sequences {
+		prompt := seq.history
+		uncached += len(prompt) - s.cache.lookup(prompt, g.job.request.cacheSalt, g.job.topPromptLogprobs == noLogprobs)
+	}
+	if err := pause(ctx, s.options.FirstDelay+time.Duration(uncached)*s.options.PrefillDelay); err != nil {
+		return err
+	}
+	return g.scorePrompts(ctx)
+}
+
+// cacheOutputs adds the outputs to the prefix cache, for prompts that continue them.
+func (s *Server) cacheOutputs(g *generation) {
+	for _, seq := range g.sequences {
+		s.cache.add(seq.history, g.job.request.cacheSalt)
 	}
 }
 

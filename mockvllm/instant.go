@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -33,11 +34,14 @@ func newInstantResponse(model string, limit int) *instantResponse {
 type instantRequest struct {
 	stream, usage bool
 	tokens        int
+	priority      int
 }
 
 func (a *instantResponse) parse(body []byte) instantRequest {
-	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
-	r := instantRequest{stream: fields[0].Bool(), tokens: int(fields[1].Int()), usage: fields[2].Bool()}
+	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage", "priority")
+	r := instantRequest{
+		stream: fields[0].Bool(), tokens: int(fields[1].Int()), usage: fields[2].Bool(), priority: int(fields[3].Int()),
+	}
 	if r.tokens < 1 || r.tokens > a.limit {
 		r.tokens = instantTokens
 	}
@@ -50,13 +54,26 @@ func (a *instantResponse) serve(x *exchange) {
 		return
 	}
 	r := a.parse(x.body)
+	s := x.server
+	release, err := s.queue.acquire(x.r.Context(), 1, r.priority)
+	if err != nil {
+		return // the client disconnected
+	}
+	defer release()
+	wait := s.options.FirstDelay
+	if !r.stream {
+		wait += time.Duration(r.tokens) * s.options.TokenDelay
+	}
+	if wait > 0 && pause(x.r.Context(), wait) != nil {
+		return
+	}
 	if !r.stream {
 		x.writeJSON(a.plain(r.tokens))
 		return
 	}
 	x.w.Header().Set("Content-Type", eventStreamType)
 	x.w.WriteHeader(http.StatusOK)
-	delay := x.server.options.TokenDelay
+	delay := s.options.TokenDelay
 	for i := range r.tokens {
 		event := a.event
 		if i == r.tokens-1 {

@@ -12,8 +12,7 @@ import (
 // engineMetrics holds what GET /metrics reports.
 type engineMetrics struct {
 	mu              sync.Mutex
-	running         int // outputs being generated
-	cachedTokens    int // tokens of these outputs and their prompts in the KV cache
+	cachedTokens    int // tokens of the running outputs and their prompts in the KV cache
 	promptTokens    int
 	generatedTokens int
 	finished        map[string]int
@@ -65,7 +64,6 @@ func (m *engineMetrics) begin(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.jobs[j] = &jobProgress{started: time.Now()}
-	m.running += j.outputsPerPrompt * len(j.tokens)
 	m.cachedTokens += j.promptTokens()
 }
 
@@ -73,7 +71,6 @@ func (m *engineMetrics) begin(j *job) {
 func (m *engineMetrics) end(j *job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.running -= j.outputsPerPrompt * len(j.tokens)
 	m.cachedTokens -= j.promptTokens() + m.jobs[j].generated
 	delete(m.jobs, j)
 }
@@ -117,12 +114,12 @@ func (s *Server) serveMetrics(x *exchange) {
 		label = `engine="0",` + label
 	}
 	p := &metricsPage{label: label}
-	waiting := 0
+	running, waiting := s.queue.load()
 	level, sleeping := s.engine.sleepState()
 	if sleeping {
-		waiting = m.running
+		running, waiting = 0, running+waiting
 	}
-	p.number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", float64(m.running-waiting))
+	p.number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", float64(running))
 	p.number("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", float64(waiting))
 	cache := float64(m.cachedTokens) / float64(16*s.maxModelLen) // as if the cache held 16 full contexts
 	p.number(s.spec.cacheGauge, "gauge", "KV-cache usage. 1 means 100 percent usage.", min(1, cache))
@@ -138,6 +135,9 @@ func (s *Server) serveMetrics(x *exchange) {
 	p.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &m.endToEnd)
 	if !s.spec.v0 {
 		p.sleepState(level)
+		queries, hits := s.cache.counts()
+		p.number(s.spec.prefixCache+"_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", float64(queries))
+		p.number(s.spec.prefixCache+"_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", float64(hits))
 	}
 	x.writeResponse(200, "text/plain; version=0.0.4; charset=utf-8", []byte(p.text.String()))
 }

@@ -18,10 +18,21 @@ type Options struct {
 	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
 	// ChatTemplate is one of TemplateChatML and TemplateLlama; TemplateNone means that the models do not chat.
 	ChatTemplate string
-	Version      string // the vLLM version to imitate; empty means the newest known
 	Reasoning    bool   // chat completions begin with reasoning, unless enable_thinking is false
+	Version      string // the vLLM version to imitate; empty means the newest known
 	Instant      bool   // constant responses without the model, to measure proxies; completions are not recorded
+
+	MaxNumSeqs        int           // sequences that run at once, others wait; 0 means any number
+	SchedulingPolicy  string        // PolicyFCFS or PolicyPriority; empty means PolicyFCFS
+	PrefixCacheBlocks int           // blocks of 16 tokens in the prefix cache; 0 means no cache
+	PrefillDelay      time.Duration // before the first token, for each prompt token that is not in the prefix cache
 }
+
+// Values of Options.SchedulingPolicy.
+const (
+	PolicyFCFS     = "fcfs"     // first come, first served
+	PolicyPriority = "priority" // by the field priority, lower first, then first come, first served
+)
 
 // versionPattern matches a version as vLLM names them, such as 0.6.6.post1.
 var versionPattern = regexp.MustCompile(`^v?\d+\.\d+(\.\d+)?(\.?(post|rc|dev)\d+)?$`)
@@ -49,6 +60,14 @@ func (o Options) Validate() error {
 		return fmt.Errorf("the delay between tokens must not be negative, got %v", o.TokenDelay)
 	case o.FirstDelay < 0:
 		return fmt.Errorf("the delay of the first token must not be negative, got %v", o.FirstDelay)
+	case o.MaxNumSeqs < 0:
+		return fmt.Errorf("the number of sequences must not be negative, got %d", o.MaxNumSeqs)
+	case o.PrefixCacheBlocks < 0:
+		return fmt.Errorf("the number of cached blocks must not be negative, got %d", o.PrefixCacheBlocks)
+	case o.PrefillDelay < 0:
+		return fmt.Errorf("the delay of a prompt token must not be negative, got %v", o.PrefillDelay)
+	case !slices.Contains([]string{"", PolicyFCFS, PolicyPriority}, o.SchedulingPolicy):
+		return fmt.Errorf("the scheduling policy must be %s or %s, got %q", PolicyFCFS, PolicyPriority, o.SchedulingPolicy)
 	}
 	return validateVersion(o.Version)
 }

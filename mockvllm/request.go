@@ -45,6 +45,8 @@ type completionRequest struct {
 	promptLogprobs   *int
 	logitBias        []biasEntry
 	requestID        string
+	priority         int
+	cacheSalt        string
 	returnTokenIDs   bool
 	tokensAsIDs      bool
 	includeUsage     bool
@@ -124,6 +126,7 @@ func (s *versionSpec) readOutputFields(f *fieldReader, r *completionRequest) {
 	f.boolean("return_token_ids", true, &r.returnTokenIDs)
 	f.boolean("return_tokens_as_token_ids", true, &r.tokensAsIDs)
 	readField(f, "request_id", false, asString, &r.requestID)
+	f.integer("priority", false, &r.priority)
 	var ignored string
 	readField(f, "user", true, asString, &ignored)
 	if v, present := f.body.member("suffix"); present && v.kind != nullKind {
@@ -135,14 +138,13 @@ func (s *versionSpec) readOutputFields(f *fieldReader, r *completionRequest) {
 // maxCacheSalt is the limit of versions that have one, in characters.
 const maxCacheSalt = 1024
 
-// readCacheSalt reads cache_salt. It has no other effect: the mock has no prefix cache.
+// readCacheSalt reads cache_salt, which separates the prefixes of requests with different salts.
 func (s *versionSpec) readCacheSalt(f *fieldReader, r *completionRequest) {
-	var salt string
-	if !s.cacheSalt || !readField(f, "cache_salt", true, asString, &salt) {
+	if !s.cacheSalt || !readField(f, "cache_salt", true, asString, &r.cacheSalt) {
 		return
 	}
-	r.emptyCacheSalt = salt == ""
-	if s.scrubsSchemaErrors && utf8.RuneCountInString(salt) > maxCacheSalt {
+	r.emptyCacheSalt = r.cacheSalt == ""
+	if s.scrubsSchemaErrors && utf8.RuneCountInString(r.cacheSalt) > maxCacheSalt {
 		v, _ := f.body.member("cache_salt")
 		f.errs = append(f.errs, schemaError{
 			kind: "string_too_long", loc: []string{"cache_salt"}, input: v,

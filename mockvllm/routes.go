@@ -100,6 +100,7 @@ func (s *Server) sleep(x *exchange) {
 		level = 1
 	}
 	s.engine.sleep(level)
+	s.cache.reset()
 	x.writeResponse(http.StatusOK, "", nil)
 }
 

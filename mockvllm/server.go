@@ -45,6 +45,8 @@ type Server struct {
 	engine   *engine
 	recorder *recorder
 	metrics  *engineMetrics
+	queue    *scheduler
+	cache    *prefixCache
 	running  atomic.Int64
 
 	mu       sync.Mutex
@@ -73,6 +75,8 @@ func New(o Options) *Server {
 		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
 		maxLogprobs: o.MaxLogprobs, spec: &version, model: sharedModel(),
 		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), metrics: newEngineMetrics(),
+		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
+		cache:    newPrefixCache(o.PrefixCacheBlocks),
 		inflight: make(map[*exchange]context.CancelCauseFunc), ids: make(map[string]bool),
 	}
 	s.longestPiece = s.model.longestPiece()
@@ -104,6 +108,7 @@ func (s *Server) cancelRequests(cause error) {
 // endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
 func (s *Server) endProcess(f *Fault) {
 	s.engine.exit(f, f.Kind == faultSigterm)
+	s.cache.reset()
 	if f.Kind == faultKilled {
 		s.cancelRequests(errKilled)
 	}

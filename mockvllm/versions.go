@@ -151,6 +151,7 @@ type versionSpec struct {
 	varyOrigin          bool   // every response has "Vary: Origin"
 	echoOffsets         bool   // later events count text_offset from the echoed prompt
 	cacheGauge          string
+	prefixCache         string // of the counters, without _queries_total and _hits_total; V1 only
 	tokenLatency        string
 }
 
@@ -162,7 +163,7 @@ var specs = buildSpecs(
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
 			promptRequired: true, guided: true, deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
 			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true, reasoningField: "reasoning_content", emptyToolCalls: true,
-			cacheGauge: "vllm:gpu_cache_usage_perc", tokenLatency: "vllm:time_per_output_token_seconds",
+			cacheGauge: "vllm:gpu_cache_usage_perc", prefixCache: "vllm:gpu_prefix_cache", tokenLatency: "vllm:time_per_output_token_seconds",
 		}
 	},
 	func(s *versionSpec) { s.since, s.maxCompletionTokens = release{0, 6, 4}, true },
@@ -187,7 +188,7 @@ var specs = buildSpecs(
 	func(s *versionSpec) { s.since, s.deadHealthStatus = release{0, 9, 2}, 500 },
 	func(s *versionSpec) {
 		s.since, s.transferParams, s.cacheGauge = release{0, 10, 0}, true, "vllm:kv_cache_usage_perc"
-		s.cacheSalt = true
+		s.cacheSalt, s.prefixCache = true, "vllm:prefix_cache"
 	},
 	func(s *versionSpec) {
 		s.since, s.errors, s.context, s.tokenIDs = release{0, 10, 1}, nestedErrors, contextTooLarge, true

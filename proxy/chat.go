@@ -108,7 +108,7 @@ const (
 // chatBound returns an upper bound of the tokens of a conversation, and whether it is certain to be one.
 func (x *exchange) chatBound(ctx context.Context) (bound int64, known bool) {
 	r := x.request
-	raw := r.RawMessages()
+	raw := r.PromptJSON()
 	bound = r.ContentBytes() + textBound(ctx, raw) - int64(len(raw)) // NFC lengthens the content alone
 	roles, plain := r.MessagesOf()
 	template, known := x.model.TemplateTokens(roles)

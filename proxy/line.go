@@ -23,7 +23,7 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
-	Place        *fleet.Place // where it runs; the caller releases it
+	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
 
 // LineState is what became of a line.
@@ -127,11 +127,7 @@ func (s *Server) line(x *exchange) error {
 	if err := s.readLine(x); err != nil {
 		return err
 	}
-	if s.checkBudget(x) != nil {
-		e := s.ledger.Exhausted(x.caller.payer)
-		if e == nil {
-			return &lineWaitsError{reason: WaitsForBudget}
-		}
+	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
 		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
 	}
 	if err := x.checkKnownLength(); err != nil {
@@ -188,8 +184,9 @@ func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, erro
 
 var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
 
-// usePlace limits the request's attempts to the backend of its place.
+// usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (x *exchange) usePlace() error {
+	x.caller.line.Place.Prefer(x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON()), x.attempts.usable)
 	b := x.caller.line.Place.Backend
 	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}

@@ -13,7 +13,17 @@ type principal struct{ account, key string }
 // their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // a request may wait without limit; extendWriteDeadline sets another
+	s.serveOnBehalfOf(account, key, w, r, (*Server).completion)
+}
+
+// EstimateOnBehalfOf responds to the body of a completion of the console as POST /v1/estimate does. The caller must have
+// authenticated the account.
+func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	s.serveOnBehalfOf(account, key, w, r, (*Server).estimate)
+}
+
+func (s *Server) serveOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request, serve func(*Server, *exchange) error) {
 	x := s.newExchange(w, r)
 	x.caller.onBehalfOf = &principal{account, key}
-	_ = s.run(x, func() error { return s.completion(x) }) // the error has been sent
+	_ = s.run(x, func() error { return serve(s, x) }) // the error has been sent
 }

@@ -91,3 +91,23 @@ func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 func withoutID(got response) string {
 	return strings.ReplaceAll(got.body, got.header.Get("X-Request-Id"), "")
 }
+
+func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {
+	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/console/api/estimate",
+		strings.NewReader(`{"model":"m","prompt":[1,2,3],"max_tokens":5,"n":2}`))
+	h.server.EstimateOnBehalfOf(principal.AccountID, principal.KeyID, w, r)
+	for _, part := range []string{`"prompt_tokens":3`, `"max_completion_tokens":10`, `"fits":true`} {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), part) {
+			t.Errorf("got %d %s, want 200 and %s", w.Code, w.Body, part)
+		}
+	}
+	if used := h.ledger.KeyTotals(principal.KeyID).Month(); used != 0 {
+		t.Errorf("the key was charged %d tokens", used)
+	}
+}

@@ -153,12 +153,6 @@ func (r *Request) maxTokensField() fieldID {
 // ContentBytes returns the length of all content of Messages as JSON, which is at least its length as text.
 func (r *Request) ContentBytes() int64 { return r.chat.contentBytes }
 
-// RawMessages returns the messages as the client sent them.
-func (r *Request) RawMessages() []byte {
-	m := r.find(fieldMessages)
-	return r.body[m.value:m.end]
-}
-
 // MessagesOf returns the number of messages of each role, and whether the template adds to them only what it adds to empty
 // messages. With tools, names, reasoning or arguments of the template it may add more.
 func (r *Request) MessagesOf() (roles [Roles]int, plain bool) {

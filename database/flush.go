@@ -1,0 +1,104 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// flusher flushes the commits of a DB with Settings.Flush.
+type flusher struct {
+	commits atomic.Int64           // transactions committed
+	failure atomic.Pointer[outage] // of the latest flush; nil if it succeeded
+	mu      sync.Mutex             // held during a flush; guards flushed
+	flushed int64                  // the value of commits that the latest flush covers
+	stop    context.CancelFunc
+	done    chan struct{} // closed when flushPeriodically has returned
+}
+
+// flushPeriodically flushes the write-ahead log every Settings.Flush until ctx ends, and once more then.
+func (db *DB) flushPeriodically(ctx context.Context) {
+	defer close(db.flusher.done)
+	if db.settings.Flush == 0 {
+		return
+	}
+	due := time.NewTicker(db.settings.Flush)
+	defer due.Stop()
+	for {
+		select {
+		case <-due.C:
+			db.Flush(ctx) // logs its failure
+		case <-ctx.Done():
+			db.Flush(context.WithoutCancel(ctx)) // logs its failure
+			return
+		}
+	}
+}
+
+// Flush makes every commit that precedes the call survive a power failure. Without Settings.Flush each does already.
+func (db *DB) Flush(ctx context.Context) error {
+	if db.settings.Flush == 0 {
+		return nil
+	}
+	db.flusher.mu.Lock()
+	defer db.flusher.mu.Unlock()
+	commits, failed := db.flusher.commits.Load(), db.flusher.failure.Load() != nil
+	if commits == db.flusher.flushed && !failed {
+		return nil
+	}
+	flush := db.flushLog
+	if failed {
+		// After a failed fsync the kernel may take the pages for clean although they are not on disk, so that a second one
+		// proves nothing. Writing the log back to the database writes and flushes them again.
+		flush = db.writeBack
+	}
+	err := flush(ctx)
+	db.recordFlush(err)
+	if err == nil {
+		db.flusher.flushed = commits
+	}
+	return err
+}
+
+// flushLog flushes the write-ahead log. SQLite holds no POSIX lock on that file, so closing it here releases none.
+func (db *DB) flushLog(context.Context) error {
+	err := fsync(db.path + "-wal")
+	if err == nil || errors.Is(err, fs.ErrNotExist) { // the log is deleted when it has been written back
+		return nil
+	}
+	return unavailable("flush", err)
+}
+
+// writeBack writes the log back to the database; SQLite flushes both.
+func (db *DB) writeBack(ctx context.Context) error {
+	var busy, pages, written int
+	err := db.current.Load().writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(FULL)").Scan(&busy, &pages, &written)
+	if err == nil && (busy != 0 || written < pages) {
+		err = fmt.Errorf("%d of %d pages of the log are written back", written, pages)
+	}
+	if err != nil {
+		return unavailable("flush", err)
+	}
+	return nil
+}
+
+// recordFlush keeps a failure until a flush succeeds: new requests are refused meanwhile, as after a failed commit.
+func (db *DB) recordFlush(err error) {
+	before := db.flusher.failure.Load()
+	switch {
+	case err != nil:
+		db.flusher.failure.Store(&outage{err: err})
+		if before == nil {
+			db.log.Error("the latest commits could not be flushed to disk", zap.Error(err))
+		}
+	case before != nil:
+		db.flusher.failure.Store(nil)
+		db.log.Info("the latest commits are flushed to disk again")
+	}
+}

@@ -1,0 +1,124 @@
+package mockvllm
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"slices"
+	"sync"
+)
+
+// A scheduler admits requests to the engine, as vLLM's does: at most limit sequences run at once, and the others wait in
+// a queue. The head of the queue holds back the requests behind it, however small they are.
+type scheduler struct {
+	limit      int  // 0 means none
+	byPriority bool // the queue is ordered by priority, lower first, then by arrival; otherwise by arrival
+
+	mu       sync.Mutex
+	running  int // sequences
+	queued   int // sequences
+	arrivals int
+	queue    waitQueue
+}
+
+// A waiter is a request in the queue.
+type waiter struct {
+	sequences int
+	priority  int
+	arrival   int
+	index     int           // in the queue's heap; -1 once admitted
+	admitted  chan struct{} // closed at admission
+}
+
+// acquire blocks until the sequences of a request may run, or ctx ends. A request of more sequences than the limit runs
+// alone. The caller must call release.
+func (s *scheduler) acquire(ctx context.Context, sequences, priority int) (release func(), err error) {
+	release = func() { s.release(sequences) }
+	s.mu.Lock()
+	if len(s.queue) == 0 && s.fits(sequences) {
+		s.running += sequences
+		s.mu.Unlock()
+		return release, nil
+	}
+	if !s.byPriority {
+		priority = 0
+	}
+	s.arrivals++
+	w := &waiter{sequences: sequences, priority: priority, arrival: s.arrivals, admitted: make(chan struct{})}
+	heap.Push(&s.queue, w)
+	s.queued += sequences
+	s.mu.Unlock()
+	select {
+	case <-w.admitted:
+		return release, nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.index < 0 {
+		s.running -= sequences // admitted at the same moment
+	} else {
+		heap.Remove(&s.queue, w.index)
+		s.queued -= sequences
+	}
+	s.admit()
+	return nil, context.Cause(ctx)
+}
+
+func (s *scheduler) release(sequences int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running -= sequences
+	s.admit()
+}
+
+func (s *scheduler) fits(sequences int) bool {
+	return s.limit == 0 || s.running == 0 || s.running+sequences <= s.limit
+}
+
+// admit runs the head of the queue while it fits. s.mu must be held.
+func (s *scheduler) admit() {
+	for len(s.queue) > 0 && s.fits(s.queue[0].sequences) {
+		w := heap.Pop(&s.queue).(*waiter) //nolint:errcheck // the heap holds nothing else
+		s.queued -= w.sequences
+		s.running += w.sequences
+		close(w.admitted)
+	}
+}
+
+// load returns the number of sequences that run and that wait.
+func (s *scheduler) load() (running, queued int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running, s.queued
+}
+
+// A waitQueue is a heap of waiters, the next to run first.
+type waitQueue []*waiter
+
+func (q waitQueue) Len() int { return len(q) }
+
+func (q waitQueue) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(q[i].priority, q[j].priority), cmp.Compare(q[i].arrival, q[j].arrival)) < 0
+}
+
+func (q waitQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *waitQueue) Push(w any) {
+	added := w.(*waiter) //nolint:errcheck // as above
+	added.index = len(*q)
+	*q = append(*q, added)
+}
+
+// Pop implements heap.Interface.
+func (q *waitQueue) Pop() any {
+	last := len(*q) - 1
+	removed := (*q)[last]
+	removed.index = -1
+	*q = slices.Delete(*q, last, last+1)
+	return removed
+}
