@@ -38,7 +38,7 @@ var windows = []struct {
 }
 
 // endpoints are the paths that a batch may name.
-var endpoints = []string{"/v1/completions"}
+var endpoints = []string{"/v1/completions", "/v1/chat/completions"}
 
 // createBatch serves POST /v1/batches.
 func (s *Service) createBatch(c *Call) error {

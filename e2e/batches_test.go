@@ -77,12 +77,18 @@ func (g *gateway) call(method, path, secret, body string) response {
 // createBatch uploads a file and creates a batch of it.
 func (g *gateway) createBatch(secret, file string) (id string) {
 	g.t.Helper()
+	return g.createBatchOf(secret, "/v1/completions", file)
+}
+
+// createBatchOf is createBatch for an endpoint.
+func (g *gateway) createBatchOf(secret, endpoint, file string) (id string) {
+	g.t.Helper()
 	uploaded := g.upload(secret, file, "purpose", "batch")
 	if uploaded.status != http.StatusOK {
 		g.t.Fatalf("upload: %d %s", uploaded.status, uploaded.body)
 	}
 	created := g.call(http.MethodPost, "/v1/batches", secret, fmt.Sprintf(
-		`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, gjson.Get(uploaded.body, "id").Str))
+		`{"input_file_id":%q,"endpoint":%q,"completion_window":"24h"}`, gjson.Get(uploaded.body, "id").Str, endpoint))
 	if created.status != http.StatusOK {
 		g.t.Fatalf("create a batch: %d %s", created.status, created.body)
 	}

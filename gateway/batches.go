@@ -54,7 +54,9 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it says which key
 	}
-	return func(_ string, body []byte) (string, error) { return c.proxy.CheckLine(ctx, principal, body) }, nil
+	return func(endpoint string, body []byte) (string, error) {
+		return c.proxy.CheckLine(ctx, principal, endpoint, body)
+	}, nil
 }
 
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
@@ -71,7 +73,9 @@ func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (
 	server := proxy.New(proxySettings(cfg), proxy.Deps{
 		Fleet: NewFleet(cfg, zap.NewNop()), Queue: admission.New(queueSettings(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
 	})
-	return func(_ string, body []byte) (string, error) { return server.CheckLine(ctx, identity.Principal{}, body) }
+	return func(endpoint string, body []byte) (string, error) {
+		return server.CheckLine(ctx, identity.Principal{}, endpoint, body)
+	}
 }
 
 // extensions are the routes of files and batches as the proxy mounts them.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"time"
 
 	"basegate/admission"
@@ -84,7 +85,7 @@ type lineWaitsError struct {
 
 func (*lineWaitsError) Error() string { return "the line waits" }
 
-// ServeLine serves a line of a batch as POST /v1/completions would, in the name of a key, with these differences: it uses
+// ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
 // lowered, and its charge is left to the caller.
 func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
@@ -175,7 +176,11 @@ func (s *Server) readLine(x *exchange) error {
 
 // validateLine are the rules of a line of a batch.
 func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, error) {
-	r, err := s.validateCompletion(x, body)
+	rules := s.validateCompletion
+	if x.r.URL.Path == ChatPath {
+		rules = s.validateChat
+	}
+	r, err := rules(x, body)
 	if err == nil && r.Stream {
 		return nil, errStreamInBatch
 	}
@@ -240,10 +245,11 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckLine judges the body of a line as far as that needs neither a tokenizer nor a budget, for a key, and returns the
+// CheckLine judges the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a key, and returns the
 // short id of its model. The error is one of package errors.
-func (s *Server) CheckLine(ctx context.Context, key identity.Principal, body []byte) (model string, err error) {
-	x := &exchange{w: &lineResponse{header: http.Header{}}, r: new(http.Request).WithContext(ctx), settings: s.settings.Load()}
+func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
+	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
+	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}
 	x.caller.identity = key
 	x.memory = s.queue.Allocate(key.KeyID)
 	defer x.memory.Release()

@@ -23,7 +23,7 @@ type route struct {
 
 var routes = []route{
 	{CompletionsPath, http.MethodPost, (*Server).completion},
-	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
+	{ChatPath, http.MethodPost, (*Server).chat},
 	{"/v1/tokenize", http.MethodPost, (*Server).tokenize},
 	{"/v1/detokenize", http.MethodPost, (*Server).detokenize},
 	{"/v1/estimate", http.MethodPost, (*Server).estimate},
@@ -90,7 +90,7 @@ func RoutingError(c echo.Context, err error) error {
 	}
 }
 
-const completionsOnly = "these are base models, so text goes to POST /v1/completions"
+const completionsOnly = "text goes to POST /v1/completions, and messages to POST /v1/chat/completions for a model that chats"
 
 // alternatives maps paths of the OpenAI API that are not served to what to use instead.
 var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no secret
@@ -99,7 +99,7 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
 	"estimate":             "the path is /v1/estimate, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",
-	"chat/completions":     "the path has no slash at its end, and chat is not served: " + completionsOnly,
+	"chat/completions":     "the path is /v1/chat/completions, without a slash at its end",
 	"responses":            "the Responses API is not served: " + completionsOnly,
 	"conversations":        "the Conversations API is not served: " + completionsOnly,
 	"assistants":           "the Assistants API is not served: " + completionsOnly,

@@ -19,7 +19,7 @@ const (
 )
 
 // Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
-// is null, and requests the usage event of a stream.
+// is null, and the members of messages that only clients use, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
@@ -35,7 +35,7 @@ func (r *Request) Upstream(e Edits) Body {
 	s := splicer{request: r}
 	s.setField(fieldModel, quoted(e.Model))
 	if e.MaxTokens > 0 {
-		s.setField(fieldMaxTokens, strconv.AppendInt(nil, e.MaxTokens, 10))
+		s.setField(r.maxTokensField(), strconv.AppendInt(nil, e.MaxTokens, 10))
 	}
 	switch e.BestOf {
 	case KeepBestOf:
@@ -135,12 +135,22 @@ func (s *splicer) splice() Body {
 		case m.null || (m.field == s.omitted && s.omitted != fieldModel):
 			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
+			if m.field == fieldMessages {
+				s.dropMembers()
+			}
 			lastKept = m.end
 		}
 	}
 	s.addMissing(lastKept)
 	s.copyUntil(len(r.body))
 	return s.out
+}
+
+// dropMembers removes the members of messages that are not sent to a backend.
+func (s *splicer) dropMembers() {
+	for _, at := range s.request.chat.dropped {
+		s.replace(at, nil)
+	}
 }
 
 // memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept,
