@@ -97,6 +97,9 @@ func (b *Backend) String() string { return fmt.Sprintf("%s/%s", b.modelID, b.Nam
 // URL returns the address of a path on the backend.
 func (b *Backend) URL(path string) *url.URL { return b.base.JoinPath(path) }
 
+// SchedulesByPriority reports whether the backend's queue is ordered by the field priority of requests, the lowest first.
+func (b *Backend) SchedulesByPriority() bool { return b.cfg().SchedulingPolicy == "priority" }
+
 // CompletionsURL returns the address of the completions endpoint. It must not be modified.
 func (b *Backend) CompletionsURL() *url.URL { return b.completionsURL }
 

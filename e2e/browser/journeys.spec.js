@@ -8,7 +8,7 @@ test("newcomer: invitation, password, key, first answer, usage", async ({ page, 
   const administrator = await (await browser.newContext({ baseURL: process.env.CONSOLE })).newPage();
   await signIn(administrator);
   await administrator.goto("/admin/accounts");
-  await administrator.getByLabel("E-mail").fill("newcomer@example.org");
+  await administrator.getByLabel("E-mail").fill("first.day@example.org");
   await administrator.getByRole("button", { name: "Create invitation" }).click();
   const invitation = await administrator.locator("#invitation").textContent();
   await administrator.context().close();
