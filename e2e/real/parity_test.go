@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// TestParity runs `basegate verify`. With BASEGATE_PARITY_FILE it writes the report into that file, as the section of
-// this version of vLLM.
 // newestVersion is the version of vLLM that has every field of the matrix.
 const newestVersion = "0.32.0"
 
+// TestParity runs `basegate verify`. With BASEGATE_PARITY_FILE it writes the report into that file, as the section of
+// this version of vLLM.
 func TestParity(t *testing.T) {
 	servers := backends(t)
 	g := startGateway(t, "", servers...)

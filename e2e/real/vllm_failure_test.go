@@ -135,7 +135,7 @@ func TestLaunch(t *testing.T) {
 	pid := filepath.Join(dir, "pid")
 	start := []string{"sh", "-c", server.shellCommand(pid)}
 	stop := []string{"sh", "-c", fmt.Sprintf("kill -TERM -$(cat %[1]s); while kill -0 $(cat %[1]s) 2>/dev/null; do sleep 0.2; done", pid)}
-	backend := fmt.Sprintf("{name: launched, url: %q, launch: {start: [%s], stop: [%s], boot_estimate: 1m, boot_timeout: 6m}}",
+	backend := fmt.Sprintf("{name: launched, url: %q, launch: {start: [%s], stop: [%s], boot_estimate: 1m, boot_timeout: 15m}}",
 		server.url, quoted(start), quoted(stop))
 	t.Cleanup(func() {
 		if id, err := os.ReadFile(pid); err == nil { // it runs if the test failed before the stop

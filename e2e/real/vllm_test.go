@@ -22,8 +22,8 @@ import (
 	"basegate/internal/poll"
 )
 
-// bootTimeout limits the boot of a vLLM server: a minute on an idle machine with two cores.
-const bootTimeout = 6 * time.Minute
+// bootTimeout limits the boot of a vLLM server: a minute on an idle machine with two cores, more than six at a load of 30.
+const bootTimeout = 15 * time.Minute
 
 // vllm is a vLLM server on a fixed port.
 type vllm struct {
