@@ -54,8 +54,10 @@ test("researcher: prompt, branches, compare, export", async ({ page }) => {
   await page.locator("#p-n").fill("1");
   await page.locator("#token").getByRole("button", { name: /^Continue with/ }).first().click();
   await expect(page.locator("#generate")).toBeEnabled();
-  await page.getByLabel("Name").fill("The lighthouse");
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill("The lighthouse");
   await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await page.getByText("Open", { exact: true }).click();
   await expect(page.getByRole("button", { name: "The lighthouse", exact: true })).toBeVisible();
   const copy = page.locator('button[data-copy-as="json"]');
   if (!(await copy.isVisible())) await page.locator("details:has(button[data-copy-as]) > summary").click();
