@@ -163,7 +163,8 @@ func (g *gateway) checkResults(secret string, b gjson.Result, ids map[string]boo
 }
 
 func TestBatchRunsEachLineOnceAndChargesItsKey(t *testing.T) {
-	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	// An open breaker would hold the lines back for as long as the test waits.
+	g, mock := startGateway(t, settings{extra: "breaker: {consecutive_failures: 1000}"}, mockvllm.Options{})
 	file, ids := batchLines(200)
 	mock.InjectFault(mockvllm.Fault{Kind: "nested", Times: 7}) // 503s: the lines are tried again
 	file += batchLine("too long", `{"model":"m","prompt":"a","max_tokens":3,"stop":["x"],"truncate_prompt_tokens":100000}`)
