@@ -315,6 +315,9 @@ func (e *responseEncoder) roleEvent(seq *sequence) []byte {
 	if e.spec.tokenIDs {
 		dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
 	}
+	if e.spec.promptText {
+		dst = append(dst, `,"prompt_text":null`...)
+	}
 	if e.job.request.includeUsage && e.job.request.continuousUsage {
 		dst = e.appendTokenCounts(append(dst, `,"usage":`...), len(e.job.tokens[0]), 0)
 	}
