@@ -106,7 +106,7 @@ func (s *versionSpec) readChatOutput(f *fieldReader, r *completionRequest) {
 }
 
 // checkChat makes vLLM's checks of fields against each other.
-func (s *versionSpec) checkChat(body value, r *completionRequest) *failure {
+func (*versionSpec) checkChat(body value, r *completionRequest) *failure {
 	given := func(name string) bool {
 		v, present := body.member(name)
 		return present && v.kind != nullKind
