@@ -106,7 +106,7 @@ func (s *versionSpec) readChatOutput(f *fieldReader, r *completionRequest) {
 }
 
 // checkChat makes vLLM's checks of fields against each other.
-func (s *versionSpec) checkChat(body value, r *completionRequest) *failure {
+func (*versionSpec) checkChat(body value, r *completionRequest) *failure {
 	given := func(name string) bool {
 		v, present := body.member(name)
 		return present && v.kind != nullKind
@@ -314,6 +314,9 @@ func (e *responseEncoder) roleEvent(seq *sequence) []byte {
 	dst = fmt.Appendf(dst, `%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`, seq.index)
 	if e.spec.tokenIDs {
 		dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
+	}
+	if e.spec.promptText {
+		dst = append(dst, `,"prompt_text":null`...)
 	}
 	if e.job.request.includeUsage && e.job.request.continuousUsage {
 		dst = e.appendTokenCounts(append(dst, `,"usage":`...), len(e.job.tokens[0]), 0)

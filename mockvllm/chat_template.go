@@ -123,7 +123,7 @@ func (c *conversation) renderedTools() string {
 }
 
 // conversation reads the fields of a chat completion, or of /tokenize, that the template renders.
-func (s *versionSpec) conversation(f *fieldReader) *conversation {
+func (*versionSpec) conversation(f *fieldReader) *conversation {
 	c := &conversation{}
 	addPrompt := true
 	f.boolean("add_generation_prompt", false, &addPrompt)
@@ -175,7 +175,7 @@ func readMessage(f *fieldReader, m value, index string) chatMessage {
 		}
 		out.content = strings.Join(parts, "\n")
 	case nullKind:
-	default:
+	case boolKind, numberKind, objectKind:
 		f.addError(stringType, content, "messages", index, "content")
 	}
 	calls, _ := m.member("tool_calls")

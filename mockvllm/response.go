@@ -55,6 +55,9 @@ func (e *responseEncoder) completion(g *generation) []byte {
 		if e.spec.tokenIDs {
 			dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
 		}
+		if e.spec.promptText {
+			dst = append(dst, `,"prompt_text":null`...)
+		}
 	}
 	if e.spec.transferParams {
 		dst = append(dst, `,"kv_transfer_params":null`...)

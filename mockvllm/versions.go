@@ -146,6 +146,7 @@ type versionSpec struct {
 	tokenizesTools      bool   // /tokenize renders tools
 	reasoningField      string // in messages and deltas
 	emptyToolCalls      bool   // a message without tool calls has an empty list of them
+	promptText          bool   // prompt_text in chat completions
 	tokenStrings        bool   // token_strs in the response to /tokenize
 	shortIDs            bool   // random ids have 16 characters instead of 32
 	varyOrigin          bool   // every response has "Vary: Origin"
@@ -223,7 +224,7 @@ var specs = buildSpecs(
 	// 0.32.0 as recorded from it. Some of these changes may be older.
 	func(s *versionSpec) {
 		s.since, s.context, s.scrubsSchemaErrors, s.listsAliases = release{0, 32, 0}, contextClamped, true, true
-		s.emptyToolCalls = false
+		s.emptyToolCalls, s.promptText = false, true
 		s.suffixWithFIM, s.checksStopIDs, s.shortIDs, s.varyOrigin, s.echoOffsets = true, true, true, true, true
 	},
 )

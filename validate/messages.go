@@ -207,7 +207,7 @@ func (p *parser) readMessageMember(m *message) error {
 // readKnownMember reads the value of a known member and reports whether it is kept.
 func (p *parser) readKnownMember(m *message, id memberID, name string) (kept bool, err error) {
 	path := m.path + "." + name
-	switch id {
+	switch id { //nolint:exhaustive // the others are read alike
 	case memberRole:
 		return true, p.readRole(m, path)
 	case memberContent:
@@ -280,7 +280,7 @@ func (p *parser) readContentText(path string) error {
 
 // readContent reads content: a string, parts of text, or null.
 func (p *parser) readContent(path string) error {
-	switch p.decoder.PeekKind() {
+	switch p.decoder.PeekKind() { //nolint:exhaustive // no other kind is content
 	case '"':
 		return p.readContentText(path)
 	case 'n':

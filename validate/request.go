@@ -238,7 +238,7 @@ func (r *Request) logprobsOf(id fieldID) int {
 	if id == fieldLogprobs {
 		return r.Logprobs
 	}
-	switch id {
+	switch id { //nolint:exhaustive // the other fields request none
 	case fieldPromptLogprobs:
 		return r.PromptLogprobs
 	case fieldTopLogprobs:

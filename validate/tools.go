@@ -272,8 +272,8 @@ func readToolChoice(p *parser, f *field) error {
 	if err != nil {
 		return err
 	}
-	isFunction, wrong := false, ""
-	wrong = o.each(func(member string, v objectValue) string {
+	isFunction := false
+	wrong := o.each(func(member string, v objectValue) string {
 		switch {
 		case member == "type" && v.Type == gjson.String && v.Str == "function":
 			isFunction = true

@@ -167,6 +167,7 @@ def test_kluster_snippets(client, tmp_path):
 
 
 def test_langchain():
+    pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
@@ -190,7 +191,7 @@ def test_langchain():
 
 
 def test_litellm():
-    import litellm
+    litellm = pytest.importorskip("litellm", reason="pip install litellm")
 
     arguments = {
         "model": "openai/" + MODEL, "max_retries": 0, "max_tokens": 40, "seed": 7,
