@@ -19,6 +19,7 @@ import (
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/proxy"
 )
 
 func newBatch() *cobra.Command {
@@ -253,12 +254,13 @@ func progressBar(done, total int64) string {
 var errWrongLines = errors.New("the file has errors")
 
 func newBatchCheck() *cobra.Command {
-	return &cobra.Command{
+	endpoint := proxy.CompletionsPath
+	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Validate an input file as the gateway would, without a gateway",
 		Long: "Validate an input file as the gateway would, with the configured models. Each line of the file is\n" +
 			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}` + ", with the body of a completion\n" +
-			"that is not streamed. The versions and contexts of backends are not known to this command, unless they are\n" +
+			"that is not streamed, or of a chat completion with --endpoint " + proxy.ChatPath + ". The versions and contexts of backends are not known to this command, unless they are\n" +
 			"configured.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
@@ -271,7 +273,7 @@ func newBatchCheck() *cobra.Command {
 				return fmt.Errorf("open the file: %w", err)
 			}
 			defer file.Close()
-			lines, wrong, err := batch.Check(cmd.Context(), file, "/v1/completions", cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+			lines, wrong, err := batch.Check(cmd.Context(), file, endpoint, cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
 			if err != nil {
 				return err //nolint:wrapcheck // it says what failed
 			}
@@ -289,4 +291,6 @@ func newBatchCheck() *cobra.Command {
 			return nil
 		}),
 	}
+	cmd.Flags().StringVar(&endpoint, "endpoint", endpoint, "the endpoint of the batch: "+proxy.CompletionsPath+" or "+proxy.ChatPath)
+	return cmd
 }

@@ -22,13 +22,15 @@ import (
 	"basegate/mockvllm"
 )
 
-// demoModels are the models of the demo, the same as in config.yaml.
+// demoModels are the models of the demo: those of config.yaml, and one that chats.
 var demoModels = []struct {
 	ID, Checkpoint, GPU string
+	Template            string // of a model that chats
 }{
-	{"llama-8b", "meta-llama/Llama-3.1-8B", "mock-8b"},
-	{"llama-405b", "meta-llama/Llama-3.1-405B", "mock-405b"},
-	{"trinity-base", "arcee-ai/Trinity-Large-TrueBase", "mock-trinity"},
+	{"llama-8b", "meta-llama/Llama-3.1-8B", "mock-8b", mockvllm.TemplateNone},
+	{"llama-405b", "meta-llama/Llama-3.1-405B", "mock-405b", mockvllm.TemplateNone},
+	{"trinity-base", "arcee-ai/Trinity-Large-TrueBase", "mock-trinity", mockvllm.TemplateNone},
+	{"llama-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", "mock-8b", mockvllm.TemplateLlama},
 }
 
 const demoEmail = "demo@example.org"
@@ -106,7 +108,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 	for _, m := range demoModels {
 		process, err := mockvllm.Start(ctx, "127.0.0.1:0", mockvllm.Options{
-			Models: []string{m.Checkpoint}, FirstDelay: 50 * time.Millisecond, TokenDelay: 15 * time.Millisecond,
+			Models: []string{m.Checkpoint}, FirstDelay: 50 * time.Millisecond, TokenDelay: 15 * time.Millisecond, ChatTemplate: m.Template,
 		})
 		if err != nil {
 			for _, started := range mocks {
@@ -129,6 +131,7 @@ models:
   - id: {{.ID}}
     checkpoint: {{.Checkpoint}}
     precision: bf16
+    chat: {{.Chat}}
     backends: [{name: mock, url: "{{.URL}}", gpu: {{.GPU}}}]
 {{- end}}
 `))
@@ -143,13 +146,16 @@ func dialAddress(a net.Addr) string {
 }
 
 func writeDemoConfig(path, listen, public string, mocks []*mockvllm.Process) (*config.Config, error) {
-	type model struct{ ID, Checkpoint, GPU, URL string }
+	type model struct {
+		ID, Checkpoint, GPU, URL string
+		Chat                     bool
+	}
 	values := struct {
 		Listen, Public, Database string
 		Models                   []model
 	}{Listen: listen, Public: public, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
 	for i, m := range demoModels {
-		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL()})
+		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL(), m.Template != mockvllm.TemplateNone})
 	}
 	var text strings.Builder
 	if err := demoConfig.Execute(&text, values); err != nil {

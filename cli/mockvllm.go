@@ -55,6 +55,8 @@ func newMock() *cobra.Command {
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")
 	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to behave like (0.6.0 to the newest)")
+	f.StringVar(&o.ChatTemplate, "chat-template", "", "the template of chat completions: chatml or llama; empty: the models do not chat")
+	f.BoolVar(&o.Reasoning, "reasoning", false, "chat completions begin with reasoning")
 	f.BoolVar(&o.Instant, "instant", false, "constant responses as fast as possible, to measure proxies")
 	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once, while others wait; 0: any number")
 	f.StringVar(&o.SchedulingPolicy, "scheduling-policy", mockvllm.PolicyFCFS,

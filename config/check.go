@@ -58,6 +58,9 @@ func (m *Model) check(v value) {
 		}
 		first[b.Name] = i
 	}
+	if !m.Chat && !m.Completions {
+		v.child("completions").errorf("the model serves nothing: want chat: true with completions: false")
+	}
 	if len(m.WarmWindows) > 0 && !m.Managed() {
 		v.child("warm_windows").warnf("no backend of this model has launch or sleep, so nothing can be kept warm")
 	}

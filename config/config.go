@@ -139,6 +139,9 @@ type Model struct {
 	MaxModelLen           int64    // tokens; 0: as reported by the backend
 	MaxLogprobs           int
 	MaxScoredPromptTokens int64         // 0: no limit
+	Chat                  bool          // the model has a chat template: it serves chat completions
+	Completions           bool          // it serves completions
+	ChatDefaultMaxTokens  int64         // of a chat completion that does not limit its tokens
 	ColdWait              time.Duration // how long a request waits for a boot; 0: it does not wait
 	Balance               string        // BalanceLeastInFlight or BalancePrefix
 	Backends              []Backend     // at least one
@@ -157,8 +160,11 @@ type Backend struct {
 	URL    *url.URL // scheme, host and an optional path prefix, without a trailing slash
 	GPU    string   // a label for clients; may be empty
 	APIKey Secret   // the bearer token that vLLM expects; empty: none
-	Launch *Launch  // nil: the gateway does not start or stop the backend
-	Sleep  *Sleep   // nil: the gateway does not put the backend to sleep
+
+	SchedulingPolicy string // vLLM's --scheduling-policy: fcfs or priority
+
+	Launch *Launch // nil: the gateway does not start or stop the backend
+	Sleep  *Sleep  // nil: the gateway does not put the backend to sleep
 }
 
 // Launch holds the commands that start and stop a backend, and their timeouts.
@@ -208,7 +214,9 @@ func Default() *Config {
 	}
 }
 
-func defaultModel() Model { return Model{MaxLogprobs: 20, Balance: BalancePrefix} }
+func defaultModel() Model {
+	return Model{MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: BalancePrefix}
+}
 
 func defaultLaunch() Launch {
 	return Launch{IdleAfter: 30 * time.Minute, BootEstimate: 3 * time.Minute, BootTimeout: 15 * time.Minute}

@@ -154,6 +154,9 @@ func model(m *Model) decodeFunc {
 			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
 			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),
 			key("max_scored_prompt_tokens", integer(&m.MaxScoredPromptTokens, 0, math.MaxInt64)),
+			key("chat", boolean(&m.Chat)),
+			key("completions", boolean(&m.Completions)),
+			key("chat_default_max_tokens", integer(&m.ChatDefaultMaxTokens, 1, math.MaxInt32)),
 			key("cold_wait", duration(&m.ColdWait, 0)),
 			key("balance", oneOf(&m.Balance, BalanceLeastInFlight, BalancePrefix)),
 			required("backends", nonEmptyList(&m.Backends, backend)),
@@ -167,12 +170,14 @@ func model(m *Model) decodeFunc {
 func alias(to *string) decodeFunc { return text(to, checkAlias) }
 
 func backend(b *Backend) decodeFunc {
+	*b = Backend{SchedulingPolicy: "fcfs"}
 	return func(v value) {
 		v.section(
 			key("name", text(&b.Name, checkName)),
 			required("url", serverURL(&b.URL)),
 			key("gpu", text(&b.GPU, checkLabel)),
 			key("api_key", secret(&b.APIKey)),
+			key("scheduling_policy", oneOf(&b.SchedulingPolicy, "fcfs", "priority")),
 			key("launch", launch(&b.Launch)),
 			key("sleep", sleep(&b.Sleep)),
 		)

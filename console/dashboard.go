@@ -17,6 +17,7 @@ import (
 // dashboardPage is the data of the dashboard.
 type dashboardPage struct {
 	Summary     summary
+	Batches     batchHint
 	Warnings    []string // why requests are refused, and until when
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
@@ -83,6 +84,9 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 func (c *Console) dashboard(r *request) error {
 	page, err := c.dashboardPage(r.ctx(), r.account)
 	if err != nil {
+		return err
+	}
+	if page.Batches, err = c.batchHint(r); err != nil {
 		return err
 	}
 	return c.render(r, "dashboard", "Dashboard", page)

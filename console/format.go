@@ -20,6 +20,7 @@ func templateFunctions(a assets) template.FuncMap {
 		"number":   formatNumber,
 		"limit":    formatLimit,
 		"count":    formatCount,
+		"bytes":    formatBytes,
 		"percent":  formatPercent,
 		"rate":     formatRate,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },

@@ -64,6 +64,16 @@ var routes = []route{
 	{http.MethodGet, "/console/api/prompts/:id", signedIn, maxForm, (*Console).getPrompt},
 	{http.MethodPut, "/console/api/prompts/:id", signedIn, maxPrompt, (*Console).updatePrompt},
 	{http.MethodDelete, "/console/api/prompts/:id", signedIn, maxForm, (*Console).deletePrompt},
+	{http.MethodGet, "/files", signedIn, maxForm, (*Console).filesPage},
+	{http.MethodPost, "/files", signedIn, noLimit, (*Console).uploadFile},
+	{http.MethodPost, "/console/api/files", signedIn, noLimit, (*Console).uploadFileByScript},
+	{http.MethodGet, "/files/:file", signedIn, maxForm, (*Console).filePage},
+	{http.MethodGet, "/files/:file/content", signedIn, maxForm, (*Console).downloadFile},
+	{http.MethodPost, "/files/:file/run", signedIn, maxForm, (*Console).runFile},
+	{http.MethodPost, "/files/:file/delete", signedIn, maxForm, (*Console).deleteFile},
+	{http.MethodGet, "/batches", signedIn, maxForm, (*Console).batchesPage},
+	{http.MethodGet, "/batches/:batch", signedIn, maxForm, (*Console).batchPage},
+	{http.MethodPost, "/batches/:batch/cancel", signedIn, maxForm, (*Console).cancelBatch},
 	{http.MethodPost, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePrompt},
 	{http.MethodDelete, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).unsharePrompt},
 	{http.MethodGet, "/console/api/shared/:share", signedIn, maxForm, (*Console).getSharedPrompt},
@@ -90,6 +100,8 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodGet, "/admin/batches", administrators, maxForm, (*Console).adminBatchesPage},
+	{http.MethodPost, "/admin/batches/:batch/cancel", administrators, maxForm, (*Console).adminCancelBatch},
 	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, (*Console).bookWindow},
 	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
 	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
@@ -124,7 +136,7 @@ func (c *Console) Mount(e *echo.Echo) {
 
 // middleware returns the middleware of a route, the outermost first.
 func (c *Console) middleware(r route) []echo.MiddlewareFunc {
-	return []echo.MiddlewareFunc{
+	all := []echo.MiddlewareFunc{
 		c.securityHeaders,
 		c.renderError,
 		c.recoverPanic,
@@ -133,8 +145,11 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		c.refuseCrossOrigin,
 		requireWholeSegments,
 		requireAccess(r.access),
-		parseForm,
 	}
+	if r.maxBody != noLimit { // a form would be held in memory
+		all = append(all, parseForm)
+	}
+	return all
 }
 
 // handle converts a handler to echo's type.
@@ -188,6 +203,8 @@ var destinations = []destination{
 	{"Dashboard", "/dashboard", signedIn},
 	{"Usage", "/usage", signedIn},
 	{"Workbench", "/workbench", signedIn},
+	{"Batches", "/batches", signedIn},
+	{"Files", "/files", signedIn},
 	{"Tutorial", "/tutorial", anyone},
 	{"Administration", "/admin", administrators},
 }

@@ -48,6 +48,7 @@ var pageFiles = [][2]string{
 	{"overview", "tutorial/overview.md"},
 	{"models", "tutorial/models.md"},
 	{"streaming", "tutorial/streaming.md"},
+	{"chat", "tutorial/chat.md"},
 	{"logprobs", "tutorial/logprobs.md"},
 	{"prompts", "tutorial/prompts.md"},
 	{"sampling", "tutorial/sampling.md"},

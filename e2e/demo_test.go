@@ -69,6 +69,8 @@ func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
 		"llama-8b":     "meta-llama/Llama-3.1-8B",
 		"llama-405b":   "meta-llama/Llama-3.1-405B",
 		"trinity-base": "arcee-ai/Trinity-Large-TrueBase",
+
+		"llama-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
 	}
 	for _, m := range models.Data {
 		if want[m.ID] != m.Checkpoint || m.Status != "warm" {

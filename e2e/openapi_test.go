@@ -88,7 +88,7 @@ var fieldSamples = map[string][]string{
 }
 
 func TestOpenAPIDocumentAgreesWithValidation(t *testing.T) {
-	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	g, _ := startChatGateway(t, mockvllm.Options{Reasoning: true})
 	doc := openAPIDocument(t, g)
 	schemas := doc.Components.Schemas
 	id := g.firstModel()
@@ -212,6 +212,10 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","prompt":"a b","max_tokens":3}`, "Estimate"},
 		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","prompt":"a","max_tokens":0}`, "Error"},
 		{http.MethodPost, "/v1/chat/completions", `{}`, "Error"},
+		{http.MethodPost, "/v1/chat/completions", `{"model":"` + id + `","messages":[{"role":"user","content":"a"}],"max_tokens":9,"logprobs":true,"user":"u"}`, "ChatCompletion"},
+		{http.MethodPost, "/v1/chat/completions", `{"model":"` + id + `","messages":[{"role":"user","content":"a"}],"max_tokens":60,"tools":[{"type":"function","function":{"name":"f"}}]}`, "ChatCompletion"},
+		{http.MethodPost, "/v1/chat/completions", `{"model":"base","messages":[]}`, "Error"},
+		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","messages":[{"role":"user","content":"a"}]}`, "Estimate"},
 		{http.MethodGet, "/v1/models/" + id, "", "Model"},
 		{http.MethodGet, "/v1/models/other", "", "Error"},
 		{http.MethodGet, "/v1/key", "", "Key"},

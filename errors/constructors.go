@@ -121,12 +121,24 @@ func MaxTokensTooLarge(promptTokens, maxTokens, maxModelLen int64) error {
 	}
 }
 
-// NoChat returns the error of the chat endpoint, which base models cannot serve.
-func NoChat() error {
+// NoChat returns the error of the chat endpoint for a base model. chat are the ids of the models that chat, if there are
+// any.
+func NoChat(chat []string) error {
+	const advice = "send the text to continue to POST /v1/completions " +
+		"(in the OpenAI SDKs client.completions.create, not client.chat.completions.create)"
+	message := "these are base models without a chat template: " + advice
+	if len(chat) > 0 {
+		message = "this is a base model without a chat template; these models chat: " + strings.Join(chat, ", ") + "; or " + advice
+	}
+	return &Error{Code: ChatCompletionsUnsupported, Message: message}
+}
+
+// NoCompletions returns the error of the completions endpoint for a model that only chats.
+func NoCompletions(model string) error {
 	return &Error{
-		Code: ChatCompletionsUnsupported,
-		Message: "these are base models without a chat template: send the text to continue to POST /v1/completions " +
-			"(in the OpenAI SDKs client.completions.create, not client.chat.completions.create)",
+		Code: InvalidRequest, Param: "model",
+		Message: fmt.Sprintf("model: got %q, which only chats; send messages to POST /v1/chat/completions "+
+			"(in the OpenAI SDKs client.chat.completions.create)", Clip(model)),
 	}
 }
 

@@ -24,8 +24,10 @@ type Backend struct {
 	checkpoint     string
 	root           string                         // what vLLM must have loaded; empty: not configured
 	config         atomic.Pointer[config.Backend] // a reload may replace it to change launch and sleep settings
+	chat           bool                           // the model serves chat completions
 	base           *url.URL
 	completionsURL *url.URL
+	chatURL        *url.URL
 	transport      http.RoundTripper
 	breaker        *breaker.Breaker
 	log            *zap.Logger
@@ -61,9 +63,9 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 	base.Path += "/" // of an empty path, JoinPath would make a relative one
 	b := &Backend{
 		Name: c.Name, GPU: c.GPU,
-		modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, base: &base,
-		completionsURL: base.JoinPath("v1/completions"),
-		transport:      f.transport, settings: f.settings,
+		modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, chat: m.Chat, base: &base,
+		completionsURL: base.JoinPath("v1/completions"), chatURL: base.JoinPath("v1/chat/completions"),
+		transport: f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
 		observer:   &f.observer,
@@ -87,7 +89,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 // since they can change at run time, but not whether there is a launch section.
 func (b *Backend) matches(m config.Model, c config.Backend) bool {
 	own := b.cfg()
-	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.root == m.Root && b.Name == c.Name && b.GPU == c.GPU &&
+	return b.modelID == m.ID && b.checkpoint == m.Checkpoint && b.root == m.Root && b.chat == m.Chat && b.Name == c.Name && b.GPU == c.GPU &&
 		own.URL.String() == c.URL.String() && own.APIKey == c.APIKey && (own.Launch == nil) == (c.Launch == nil)
 }
 
@@ -97,8 +99,14 @@ func (b *Backend) String() string { return fmt.Sprintf("%s/%s", b.modelID, b.Nam
 // URL returns the address of a path on the backend.
 func (b *Backend) URL(path string) *url.URL { return b.base.JoinPath(path) }
 
+// SchedulesByPriority reports whether the backend's queue is ordered by the field priority of requests, the lowest first.
+func (b *Backend) SchedulesByPriority() bool { return b.cfg().SchedulingPolicy == "priority" }
+
 // CompletionsURL returns the address of the completions endpoint. It must not be modified.
 func (b *Backend) CompletionsURL() *url.URL { return b.completionsURL }
+
+// ChatURL returns the address of the endpoint of chat completions. It must not be modified.
+func (b *Backend) ChatURL() *url.URL { return b.chatURL }
 
 // Authorize sets the backend's API key, if one is configured.
 func (b *Backend) Authorize(h http.Header) {

@@ -135,7 +135,7 @@ func (b *Backend) isSleeping(ctx context.Context) bool {
 	return err == nil && gjson.GetBytes(response.Body, "is_sleeping").Bool()
 }
 
-// updateInfo stores what the backend reports about itself. The version and the special tokens do not change while the
+// updateInfo stores what the backend reports about itself. The version, the special tokens and the template do not change while the
 // server runs, so it queries them only if they are unknown or the server may have been restarted.
 func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool, changes int64) {
 	info := *b.info.Load()
@@ -162,6 +162,9 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 		if errWith == nil && errWithout == nil {
 			info.specialTokens, info.specialKnown = max(with-without, 0), true
 		}
+	}
+	if b.chat && (restarted || !info.template.known) {
+		info.template = b.measureTemplate(ctx)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

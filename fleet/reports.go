@@ -19,6 +19,7 @@ type serverInfo struct {
 	vllm          validate.Version // version, parsed
 	specialTokens int64            // tokens that the tokenizer adds to a prompt
 	specialKnown  bool             // specialTokens has been measured
+	template      template         // of a model that chats; it is measured again after a restart of the gateway
 	source        source           // of the server that has reported it
 }
 

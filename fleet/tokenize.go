@@ -86,6 +86,11 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 	if err != nil {
 		return gjson.Result{}, fmt.Errorf("request %s: %w", path, err)
 	}
+	return b.postBody(ctx, path, body)
+}
+
+// postBody is postJSON for a body that is JSON already.
+func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson.Result, error) {
 	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 	if err != nil {
 		return gjson.Result{}, err

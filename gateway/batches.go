@@ -30,7 +30,8 @@ var lineStates = map[proxy.LineState]batch.State{
 func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	r := c.proxy.ServeLine(ctx, proxy.Line{
 		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
-		Place: l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
+		Deadline: l.Deadline,
+		Place:    l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
 	})
 	return batch.Result{
 		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
@@ -53,7 +54,9 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it says which key
 	}
-	return func(_ string, body []byte) (string, error) { return c.proxy.CheckLine(ctx, principal, body) }, nil
+	return func(endpoint string, body []byte) (string, error) {
+		return c.proxy.CheckLine(ctx, principal, endpoint, body)
+	}, nil
 }
 
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
@@ -70,7 +73,9 @@ func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (
 	server := proxy.New(proxySettings(cfg), proxy.Deps{
 		Fleet: NewFleet(cfg, zap.NewNop()), Queue: admission.New(queueSettings(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
 	})
-	return func(_ string, body []byte) (string, error) { return server.CheckLine(ctx, identity.Principal{}, body) }
+	return func(endpoint string, body []byte) (string, error) {
+		return server.CheckLine(ctx, identity.Principal{}, endpoint, body)
+	}
 }
 
 // extensions are the routes of files and batches as the proxy mounts them.

@@ -20,6 +20,11 @@ func (s *Server) complete(x *exchange) {
 		x.writeFailure(failure)
 		return
 	}
+	s.generate(x, r)
+}
+
+// generate responds to a completion or chat completion whose schema is valid.
+func (s *Server) generate(x *exchange, r *completionRequest) {
 	j, failure := s.prepare(x.r.Header, r)
 	if failure != nil {
 		x.writeFailure(failure)

@@ -80,7 +80,8 @@ func readConstraintMembers(f *fieldReader, object value, prefix string, loc ...s
 	return found
 }
 
-// readResponseFormat reads response_format. Versions without structured_outputs ignore json_schema.
+// readResponseFormat reads response_format. Completions of versions without
+// structured_outputs ignore json_schema.
 func (s *versionSpec) readResponseFormat(f *fieldReader, v value, r *completionRequest) {
 	if v.kind != objectKind {
 		f.addError(dictType, v, "response_format")
@@ -92,7 +93,7 @@ func (s *versionSpec) readResponseFormat(f *fieldReader, v value, r *completionR
 	case "json_object":
 		r.constraints = append(r.constraints, constraint{kind: constraintJSONObject, enabled: true})
 	case "json_schema":
-		if !s.structured {
+		if !s.structured && r.chat == nil {
 			return
 		}
 		named, present := v.member("json_schema")

@@ -63,13 +63,17 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 }
 
 func (s *versionSpec) requestID(header http.Header, r *completionRequest) string {
+	prefix := "cmpl-"
+	if r.chat != nil {
+		prefix = "chatcmpl-"
+	}
 	if id := header.Get("X-Request-Id"); id != "" {
-		return "cmpl-" + id
+		return prefix + id
 	}
 	if r.requestID != "" {
-		return "cmpl-" + r.requestID
+		return prefix + r.requestID
 	}
-	return "cmpl-" + s.randomID()
+	return prefix + s.randomID()
 }
 
 // randomID returns a random id of the version's length.

@@ -16,8 +16,11 @@ type Options struct {
 	TokenDelay  time.Duration // between two tokens of an output
 	FirstDelay  time.Duration // before the first token
 	APIKey      string        // required on the paths under /v1, as in vLLM; empty means none
-	Version     string        // the vLLM version to imitate; empty means the newest known
-	Instant     bool          // constant responses without the model, to measure proxies; completions are not recorded
+	// ChatTemplate is one of TemplateChatML and TemplateLlama; TemplateNone means that the models do not chat.
+	ChatTemplate string
+	Reasoning    bool   // chat completions begin with reasoning, unless enable_thinking is false
+	Version      string // the vLLM version to imitate; empty means the newest known
+	Instant      bool   // constant responses without the model, to measure proxies; completions are not recorded
 
 	MaxNumSeqs        int           // sequences that run at once, others wait; 0 means any number
 	SchedulingPolicy  string        // PolicyFCFS or PolicyPriority; empty means PolicyFCFS
@@ -47,6 +50,8 @@ func (o Options) Validate() error {
 		seen[name] = true
 	}
 	switch {
+	case o.ChatTemplate != TemplateNone && templates[o.ChatTemplate] == nil:
+		return fmt.Errorf("the chat template must be chatml or llama, got %q", o.ChatTemplate)
 	case o.MaxModelLen < 0:
 		return fmt.Errorf("the context length must be at least 1, got %d", o.MaxModelLen)
 	case o.MaxLogprobs < -1:

@@ -58,6 +58,8 @@ type completionRequest struct {
 	structuredGiven bool
 	lacksJSONSchema bool
 	emptyCacheSalt  bool
+
+	chat *chatRequest // nil for a completion
 }
 
 // maxStopStrings is the limit of versions that have one.

@@ -25,14 +25,18 @@ func fingerprintOf(version, model string) string {
 
 // completion encodes the body of a plain response.
 func (e *responseEncoder) completion(g *generation) []byte {
-	dst := e.appendHead(nil)
+	dst := e.appendHead(nil, "text_completion", "chat.completion")
 	dst = append(dst, `,"choices":[`...)
 	completionTokens := 0
 	for i, seq := range g.returned() {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = e.appendChoice(dst, g, seq)
+		if e.job.request.chat != nil {
+			dst = e.appendChatChoice(dst, seq)
+		} else {
+			dst = e.appendChoice(dst, g, seq)
+		}
 		completionTokens += len(seq.output())
 	}
 	dst = append(dst, ']')
@@ -46,6 +50,12 @@ func (e *responseEncoder) completion(g *generation) []byte {
 	}
 	dst = append(dst, `,"usage":`...)
 	dst = e.appendUsage(dst, e.job.promptTokens(), completionTokens)
+	if e.job.request.chat != nil {
+		dst = append(dst, `,"prompt_logprobs":null`...)
+		if e.spec.tokenIDs {
+			dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
+		}
+	}
 	if e.spec.transferParams {
 		dst = append(dst, `,"kv_transfer_params":null`...)
 	}
@@ -64,10 +74,20 @@ func (j *job) promptTokens() int {
 	return total
 }
 
-func (e *responseEncoder) appendHead(dst []byte) []byte {
+// appendEventHead appends the head of an event.
+func (e *responseEncoder) appendEventHead(dst []byte) []byte {
+	return e.appendHead(dst, "text_completion", "chat.completion.chunk")
+}
+
+// appendHead appends the members before the choices. The name of the object depends on the endpoint.
+func (e *responseEncoder) appendHead(dst []byte, ofCompletion, ofChat string) []byte {
+	object := ofCompletion
+	if e.job.request.chat != nil {
+		object = ofChat
+	}
 	dst = append(dst, `{"id":`...)
 	dst = appendString(dst, e.job.id)
-	dst = fmt.Appendf(dst, `,"object":"text_completion","created":%d,"model":`, e.job.created)
+	dst = fmt.Appendf(dst, `,"object":%q,"created":%d,"model":`, object, e.job.created)
 	return appendString(dst, e.job.model)
 }
 
@@ -143,10 +163,10 @@ func (e *responseEncoder) promptText(seq *sequence) string {
 }
 
 // appendFinish appends finish_reason and stop_reason.
-func (*responseEncoder) appendFinish(dst []byte, seq *sequence) []byte {
+func (e *responseEncoder) appendFinish(dst []byte, seq *sequence) []byte {
 	dst = append(dst, `,"finish_reason":`...)
 	if seq.finished() && !seq.hideFinish {
-		dst = appendString(dst, seq.finish)
+		dst = appendString(dst, e.finishOf(seq))
 	} else {
 		dst = append(dst, "null"...)
 	}
@@ -281,6 +301,9 @@ func (p tokenLogprobs) rankOf(c candidate) int {
 // event encodes the stream event with what the sequence gained since its last one, and marks that as sent.
 func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool) []byte {
 	r := e.job.request
+	if r.chat != nil {
+		return e.chatEvent(seq, fingerprinted)
+	}
 	first := seq.sentEvents == 0
 	end := seq.sendable()
 	text, scores, offset := seq.text[seq.sentBytes:end], seq.logprobs[min(seq.sentTokens, len(seq.logprobs)):], seq.sentChars
@@ -292,7 +315,7 @@ func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool
 		}
 		text, scores = echo, all
 	}
-	dst := append(e.appendHead([]byte("data: ")), `,"choices":[`...)
+	dst := append(e.appendEventHead([]byte("data: ")), `,"choices":[`...)
 	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
 	dst = appendString(dst, text)
 	dst = append(dst, `,"logprobs":`...)
@@ -363,7 +386,7 @@ func (e *responseEncoder) usageEvent(g *generation) []byte {
 	for _, seq := range g.sequences {
 		completion += len(seq.output())
 	}
-	dst := append(e.appendHead([]byte("data: ")), `,"choices":[],"usage":`...)
+	dst := append(e.appendEventHead([]byte("data: ")), `,"choices":[],"usage":`...)
 	dst = e.appendTokenCounts(dst, e.job.promptTokens(), completion)
 	if e.spec.fingerprint {
 		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)

@@ -19,6 +19,7 @@ func (s *Server) buildRoutes() map[string]route {
 	get, post := []string{http.MethodGet}, []string{http.MethodPost}
 	return map[string]route{
 		"/v1/completions": {post, true, s.complete},
+		chatPath:          {post, true, s.chat},
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
 		"/ping":           {[]string{http.MethodGet, http.MethodPost}, false, s.health},
@@ -128,17 +129,35 @@ func (s *Server) tokenize(x *exchange) {
 	readField(f, "model", true, asString, &model)
 	f.boolean("add_special_tokens", false, &special)
 	f.boolean("return_token_strs", true, &names)
+	if _, chats := body.member("messages"); chats {
+		if s.checkFields(x, f, model) {
+			s.writeTokens(x, names, s.chatEncoder(f))
+		}
+		return
+	}
 	if !readField(f, "prompt", false, asString, &text) && len(f.errs) == 0 {
 		f.addError(typeError{"missing", "Field required"}, body, "prompt")
 	}
 	if !s.checkFields(x, f, model) {
 		return
 	}
-	if failure := checkText(text); failure != nil {
+	s.writeTokens(x, names, s.textEncoder(text, special))
+}
+
+// An encoder returns the tokens of a request to /tokenize.
+type encoder func() ([]int, *failure)
+
+func (s *Server) textEncoder(text string, special bool) encoder {
+	return func() ([]int, *failure) { return s.model.encode(text, special), checkText(text) }
+}
+
+// writeTokens responds with tokens, and their texts if names is true.
+func (s *Server) writeTokens(x *exchange, names bool, encode encoder) {
+	tokens, failure := encode()
+	if failure != nil {
 		x.writeFailure(failure)
 		return
 	}
-	tokens := s.model.encode(text, special)
 	dst := []byte(`{"count":` + decimal(len(tokens)) + `,"max_model_len":` + decimal(s.maxModelLen) + `,"tokens":`)
 	dst = appendInts(dst, tokens)
 	if !s.spec.tokenStrings {

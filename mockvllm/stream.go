@@ -203,6 +203,11 @@ func (s *Server) sendStep(w *eventWriter, g *generation, e *responseEncoder) err
 		if seq.sentFinish || !seq.finished() && gained < size {
 			continue
 		}
+		if r.chat != nil && seq.sentEvents == 0 {
+			if err := w.send(e.roleEvent(seq), 0); err != nil {
+				return err
+			}
+		}
 		seq.sentFinish, seq.hideFinish = seq.finished(), w.exchange.hasFault(faultNoFinish)
 		if err := w.send(e.event(g, seq, s.spec.fingerprint && !r.includeUsage), gained); err != nil {
 			return err

@@ -135,20 +135,24 @@ type versionSpec struct {
 	structured    bool // structured_outputs, and json_schema in response_format
 	checksStopIDs bool // rejects stop_token_ids outside the vocabulary
 
-	nullUsageInEvents bool // "usage":null in every event
-	fingerprint       bool
-	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the response
-	ecParams          bool // ec_transfer_params and metrics as well
-	tokenIDs          bool // token_ids and prompt_token_ids in choices
-	routedExperts     bool
-	usageCompletion   bool // completion_tokens_details in usage
-	tokenStrings      bool // token_strs in the response to /tokenize
-	shortIDs          bool // random ids have 16 characters instead of 32
-	varyOrigin        bool // every response has "Vary: Origin"
-	echoOffsets       bool // later events count text_offset from the echoed prompt
-	cacheGauge        string
-	prefixCache       string // of the counters, without _queries_total and _hits_total; V1 only
-	tokenLatency      string
+	nullUsageInEvents   bool // "usage":null in every event
+	fingerprint         bool
+	transferParams      bool // service_tier, system_fingerprint, kv_transfer_params in the response
+	ecParams            bool // ec_transfer_params and metrics as well
+	tokenIDs            bool // token_ids and prompt_token_ids in choices
+	routedExperts       bool
+	usageCompletion     bool   // completion_tokens_details in usage
+	maxCompletionTokens bool   // chat completions have it
+	tokenizesTools      bool   // /tokenize renders tools
+	reasoningField      string // in messages and deltas
+	emptyToolCalls      bool   // a message without tool calls has an empty list of them
+	tokenStrings        bool   // token_strs in the response to /tokenize
+	shortIDs            bool   // random ids have 16 characters instead of 32
+	varyOrigin          bool   // every response has "Vary: Origin"
+	echoOffsets         bool   // later events count text_offset from the echoed prompt
+	cacheGauge          string
+	prefixCache         string // of the counters, without _queries_total and _hits_total; V1 only
+	tokenLatency        string
 }
 
 // specs has a row for each version that changed the wire format, oldest first. Each row starts as a copy of the
@@ -158,10 +162,11 @@ var specs = buildSpecs(
 		*s = versionSpec{ //nolint:gosec // a metric name, not a credential
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
 			promptRequired: true, guided: true, deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
-			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true,
+			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true, reasoningField: "reasoning_content", emptyToolCalls: true,
 			cacheGauge: "vllm:gpu_cache_usage_perc", prefixCache: "vllm:gpu_prefix_cache", tokenLatency: "vllm:time_per_output_token_seconds",
 		}
 	},
+	func(s *versionSpec) { s.since, s.maxCompletionTokens = release{0, 6, 4}, true },
 	func(s *versionSpec) {
 		s.since, s.contentType, s.deathStream = release{0, 7, 0}, unsupportedType, streamBadRequest
 	},
@@ -176,7 +181,7 @@ var specs = buildSpecs(
 	},
 	func(s *versionSpec) {
 		s.v0, s.echoFails, s.bestOf, s.deadHealthStatus = false, false, bestOfRejected, 200
-		s.promptRequired, s.tokenStrings = false, true
+		s.promptRequired, s.tokenStrings, s.tokenizesTools = false, true, true
 		s.since, s.contentType, s.validationType = release{0, 9, 0}, badRequestType, "Bad Request"
 		s.deathPlain, s.repeatsSchemaErrors, s.topKZeroIsOff = deathInternal, true, true
 	},
@@ -194,6 +199,7 @@ var specs = buildSpecs(
 	},
 	func(s *versionSpec) {
 		s.since, s.bestOf, s.anyCaseBearer, s.guided = release{0, 12, 0}, bestOfIgnored, true, false
+		s.reasoningField = "reasoning"
 	},
 	func(s *versionSpec) {
 		s.since, s.deathPlain, s.deathStream = release{0, 14, 0}, deathAsOK, streamInternal
@@ -217,6 +223,7 @@ var specs = buildSpecs(
 	// 0.32.0 as recorded from it. Some of these changes may be older.
 	func(s *versionSpec) {
 		s.since, s.context, s.scrubsSchemaErrors, s.listsAliases = release{0, 32, 0}, contextClamped, true, true
+		s.emptyToolCalls = false
 		s.suffixWithFIM, s.checksStopIDs, s.shortIDs, s.varyOrigin, s.echoOffsets = true, true, true, true, true
 	},
 )

@@ -152,18 +152,25 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
-// complete is the sender of a completion. It receives what must be known before any of the response is sent to the client: the
+// complete is the sender of a completion or chat completion. It receives what must be known before any of the response is sent to the client: the
 // whole of a plain response, the first event of a stream.
 func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
+	address := p.lease.CompletionsURL()
+	if x.isChat() {
+		address = p.lease.ChatURL()
+	}
 	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
-	if x.reservation.Clamped() {
+	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
+		edits.Priority = l.priority()
+	}
+	if x.reservation.Clamped() || x.request.HasDefaultMaxTokens() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}
 	p.bestOf = edits.BestOf
 	var err error
-	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, p.lease.CompletionsURL(), x.request.Upstream(edits)) //nolint:bodyclose // by close
+	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, address, x.request.Upstream(edits)) //nolint:bodyclose // by close
 	switch {
 	case err != nil:
 		return p.noResponse(x, err)

@@ -1,12 +1,13 @@
 package proxy
 
-import apierr "basegate/errors"
+// completion serves POST /v1/completions.
+func (s *Server) completion(x *exchange) error { return s.generate(x, s.validateCompletion) }
 
-// completion serves POST /v1/completions. Its steps are in the order that the HTTP contract defines: the first one that
-// fails decides the response.
-func (s *Server) completion(x *exchange) error {
+// generate serves a request that generates text. Its steps are in the order that the HTTP contract defines: the first one
+// that fails decides the response.
+func (s *Server) generate(x *exchange, rules bodyRules) error {
 	defer x.memory.Release()
-	if err := s.readRequest(x, s.validateCompletion); err != nil {
+	if err := s.readRequest(x, rules); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
@@ -55,12 +56,4 @@ func (s *Server) serve(x *exchange) error {
 		return s.relayStream(x, response)
 	}
 	return s.relayPlain(x, response)
-}
-
-// chat serves POST /v1/chat/completions, which no model supports, whatever the body.
-func (s *Server) chat(x *exchange) error {
-	if err := s.authenticate(x); err != nil {
-		return err
-	}
-	return apierr.NoChat()
 }

@@ -38,6 +38,13 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
+	if x.isChat() {
+		tokens, err := x.countMessages(ctx)
+		if err == nil {
+			x.prompt.tokens, x.prompt.exact = tokens, true
+		}
+		return err
+	}
 	var each []int64
 	if x.request.Echo || x.request.Truncate != 0 {
 		if x.prompt.each == nil {
@@ -167,7 +174,15 @@ const (
 // add counts a text of at most that many bytes and passes the result to done, which must be safe for concurrent use. It
 // returns false if no further text can be counted.
 func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)) bool {
-	held := memoryPerCount + copiesPerText*int64(bytes)
+	return c.addCount(int64(bytes), func() func(*fleet.Backend) (int64, error) {
+		copied := text()
+		return func(b *fleet.Backend) (int64, error) { return b.CountTokens(c.ctx, copied, c.special) }
+	}, done)
+}
+
+// addCount is add for anything that a backend counts. begin copies it.
+func (c *textCounter) addCount(bytes int64, begin func() func(*fleet.Backend) (int64, error), done func(tokens int64)) bool {
+	held := memoryPerCount + copiesPerText*bytes
 	switch {
 	case c.failed != nil:
 		return false
@@ -178,10 +193,10 @@ func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)
 	if c.failed = c.memory.Grow(held); c.failed != nil {
 		return false
 	}
-	copied := text()
+	count := begin()
 	c.group.Go(func() error {
 		defer c.memory.Shrink(held)
-		tokens, err := c.count(copied)
+		tokens, err := c.count(count)
 		if err == nil {
 			done(tokens)
 		}
@@ -202,9 +217,9 @@ func (c *textCounter) wait() error {
 	return nil
 }
 
-func (c *textCounter) count(text string) (tokens int64, err error) {
+func (c *textCounter) count(query func(*fleet.Backend) (int64, error)) (tokens int64, err error) {
 	err = c.model.QueryReady(func(b *fleet.Backend) error {
-		tokens, err = b.CountTokens(c.ctx, text, c.special)
+		tokens, err = query(b)
 		return err
 	})
 	return tokens, err

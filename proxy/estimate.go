@@ -4,10 +4,13 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"basegate/admission"
 	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/validate"
 )
 
 // estimateObject is the response to POST /v1/estimate. Counts are in tokens.
@@ -34,11 +37,11 @@ type limitedBy struct {
 	ResetsAt  time.Time     `json:"resets_at"`
 }
 
-// estimate serves POST /v1/estimate: it judges the body of a completion in the order of a completion, and sends it to no
+// estimate serves POST /v1/estimate: it judges the body of a completion or chat completion in its order, and sends it to no
 // backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
-	if err := s.readRequest(x, s.validateCompletion); err != nil {
+	if err := s.readRequest(x, s.validateEstimate); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
@@ -55,6 +58,14 @@ func (s *Server) estimate(x *exchange) error {
 		return err
 	}
 	return s.sendJSON(x, s.newEstimateObject(x, estimate))
+}
+
+// validateEstimate are the rules of a chat completion for a body with messages, and otherwise those of a completion.
+func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, error) {
+	if len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists() {
+		return s.validateChat(x, body)
+	}
+	return s.validateCompletion(x, body)
 }
 
 // estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each key

@@ -70,6 +70,7 @@ type harnessOptions struct {
 	transport   http.RoundTripper
 	maxBuffered int64 // bytes
 	model       config.Model
+	models      []config.Model // further ones
 	refusals    proxy.RefusalRecorder
 }
 
@@ -127,7 +128,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 			Name: "b" + string(rune('0'+i)), URL: address, GPU: "H100", APIKey: config.NewSecret("backend-key"),
 		})
 	}
-	models := fleet.New([]config.Model{model}, fleet.Settings{
+	models := fleet.New(append([]config.Model{model}, o.models...), fleet.Settings{
 		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: time.Second,
 	}, transport, nil, log)
 	if err := models.Start(t.Context()); err != nil {

@@ -66,6 +66,7 @@ func (x *exchange) setPrompt(each []int64, exact bool) {
 func (x *exchange) checkKnownLength() error {
 	r := x.request
 	x.prompt.context = x.model.MaxModelLen()
+	x.lowerDefault(1)
 	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
 	case x.prompt.context == 0:
 		return nil
@@ -85,6 +86,9 @@ func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
 	x.prompt.context = limits.context
+	if x.isChat() {
+		return x.checkChatLength(limits)
+	}
 	if r.Kind == validate.Tokens {
 		x.prompt.tokens, x.prompt.exact = r.PromptTokens, true
 		if r.Truncate != 0 {

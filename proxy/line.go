@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"time"
 
 	"basegate/admission"
@@ -22,8 +23,13 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
+	Deadline     time.Time    // of the batch
 	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
+
+// priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The lowest is
+// served first, so live requests, whose priority is 0, come before all lines.
+func (l *Line) priority() int64 { return max(l.Deadline.Unix(), 1) }
 
 // LineState is what became of a line.
 type LineState int
@@ -79,7 +85,7 @@ type lineWaitsError struct {
 
 func (*lineWaitsError) Error() string { return "the line waits" }
 
-// ServeLine serves a line of a batch as POST /v1/completions would, in the name of a key, with these differences: it uses
+// ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
 // lowered, and its charge is left to the caller.
 func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
@@ -97,7 +103,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf = &principal{l.Account, l.Key}
+	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
@@ -170,7 +176,11 @@ func (s *Server) readLine(x *exchange) error {
 
 // validateLine are the rules of a line of a batch.
 func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, error) {
-	r, err := s.validateCompletion(x, body)
+	rules := s.validateCompletion
+	if x.r.URL.Path == ChatPath {
+		rules = s.validateChat
+	}
+	r, err := rules(x, body)
 	if err == nil && r.Stream {
 		return nil, errStreamInBatch
 	}
@@ -235,10 +245,11 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckLine judges the body of a line as far as that needs neither a tokenizer nor a budget, for a key, and returns the
+// CheckLine judges the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a key, and returns the
 // short id of its model. The error is one of package errors.
-func (s *Server) CheckLine(ctx context.Context, key identity.Principal, body []byte) (model string, err error) {
-	x := &exchange{w: &lineResponse{header: http.Header{}}, r: new(http.Request).WithContext(ctx), settings: s.settings.Load()}
+func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
+	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
+	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}
 	x.caller.identity = key
 	x.memory = s.queue.Allocate(key.KeyID)
 	defer x.memory.Release()

@@ -34,7 +34,7 @@ type modelList struct {
 
 func newModelObject(m *fleet.Model) modelObject {
 	o := modelObject{
-		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate", Endpoints: []string{CompletionsPath},
+		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate", Endpoints: endpointsOf(m),
 		Checkpoint: m.Checkpoint(), Precision: m.Precision(), MaxLogprobs: m.MaxLogprobs(), Status: m.Status(),
 	}
 	if n := m.MaxModelLen(); n > 0 {
@@ -45,6 +45,18 @@ func newModelObject(m *fleet.Model) modelObject {
 		o.BootEstimate = &estimate
 	}
 	return o
+}
+
+// endpointsOf returns the paths that serve a model.
+func endpointsOf(m *fleet.Model) []string {
+	var paths []string
+	if m.Completions() {
+		paths = append(paths, CompletionsPath)
+	}
+	if m.Chat() {
+		paths = append(paths, ChatPath)
+	}
+	return paths
 }
 
 func (s *Server) listModels(x *exchange) error {

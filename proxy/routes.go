@@ -23,7 +23,7 @@ type route struct {
 
 var routes = []route{
 	{CompletionsPath, http.MethodPost, (*Server).completion},
-	{"/v1/chat/completions", http.MethodPost, (*Server).chat},
+	{ChatPath, http.MethodPost, (*Server).chat},
 	{"/v1/tokenize", http.MethodPost, (*Server).tokenize},
 	{"/v1/detokenize", http.MethodPost, (*Server).detokenize},
 	{"/v1/estimate", http.MethodPost, (*Server).estimate},
@@ -69,10 +69,14 @@ func RoutingError(c echo.Context, err error) error {
 		return err
 	}
 	method, path := c.Request().Method, c.Request().URL.Path
+	bare := strings.Trim(strings.TrimPrefix(path, "/v1"), "/")
 	switch routing.Code {
 	case http.StatusNotFound:
-		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
+		return apierr.NoSuchPath(method, path, alternatives[bare])
 	case http.StatusMethodNotAllowed:
+		if hint := alternatives[bare]; hint != "" && strings.HasSuffix(path, "/") { // a path that is served only for another method
+			return apierr.NoSuchPath(method, path, hint)
+		}
 		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ") // echo's, of an extension
 		allow = cmp.Or(allow, http.MethodGet)
 		for _, r := range routes {
@@ -86,7 +90,7 @@ func RoutingError(c echo.Context, err error) error {
 	}
 }
 
-const completionsOnly = "these are base models, so text goes to POST /v1/completions"
+const completionsOnly = "text goes to POST /v1/completions, and messages to POST /v1/chat/completions for a model that chats"
 
 // alternatives maps paths of the OpenAI API that are not served to what to use instead.
 var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no secret
@@ -95,7 +99,7 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
 	"estimate":             "the path is /v1/estimate, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",
-	"chat/completions":     "the path has no slash at its end, and chat is not served: " + completionsOnly,
+	"chat/completions":     "the path is /v1/chat/completions, without a slash at its end",
 	"responses":            "the Responses API is not served: " + completionsOnly,
 	"conversations":        "the Conversations API is not served: " + completionsOnly,
 	"assistants":           "the Assistants API is not served: " + completionsOnly,
@@ -104,6 +108,7 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"embeddings":           "embeddings are not served: " + completionsOnly,
 	"moderations":          "moderation is not served: " + completionsOnly,
 	"uploads":              "files are uploaded in one request: POST /v1/files",
+	"files":                "the path is /v1/files, without a slash at its end",
 	"batches":              "the path is /v1/batches, without a slash at its end",
 	"fine_tuning/jobs":     "fine-tuning is not served: " + completionsOnly,
 	"images/generations":   "images are not served: " + completionsOnly,

@@ -27,6 +27,7 @@ type choice struct {
 	text, logprobs, finishReason []byte
 	tokenIDs                     []byte // of the completion alone
 	textAt                       int    // offset of text in the object
+	more                         []byte // further text of a chat completion, escaped, without quotes
 }
 
 // NewObject returns an empty Object. The caller must Release it.
@@ -75,7 +76,7 @@ func (o *Object) Parse(body []byte) error {
 
 const (
 	// choiceBytes is the size of a choice, in bytes.
-	choiceBytes = 112
+	choiceBytes = 144
 	// maxUncounted limits the choices whose memory is not counted.
 	maxUncounted = 64
 )
@@ -106,6 +107,10 @@ func parseChoice(s *scanner) choice {
 		return c
 	}
 	s.members(func(name []byte) {
+		if isMessage := string(name) == "delta" || string(name) == "message"; isMessage && s.next() == '{' {
+			c.parseMessage(s)
+			return
+		}
 		value := s.value()
 		switch string(name) {
 		case "index":
@@ -197,14 +202,21 @@ func (c *choice) finished() bool { return len(c.finishReason) > 0 && c.finishRea
 func (c *choice) aborted() bool {
 	return string(c.finishReason) == `"abort"` || string(c.finishReason) == `"error"`
 }
-func (c *choice) hasText() bool { return len(c.text) > len(`""`) && c.text[0] == '"' }
+func (c *choice) hasText() bool { return isText(c.text) || len(c.more) > 0 }
+
+// isText reports whether a value is a string that is not empty.
+func isText(value []byte) bool { return len(value) > len(`""`) && value[0] == '"' }
 
 // unquoted returns the text with its escapes, without its quotes.
 func (c *choice) unquoted() []byte {
-	if !c.hasText() {
-		return nil
+	if !isText(c.text) {
+		return c.more
 	}
-	return c.text[1 : len(c.text)-1]
+	text := c.text[1 : len(c.text)-1]
+	if len(c.more) > 0 {
+		return slices.Concat(text, c.more)
+	}
+	return text
 }
 
 // isNull reports whether a value is absent or null.

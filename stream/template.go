@@ -56,7 +56,7 @@ func (t *chunkTemplate) learn(body []byte) {
 	if len(body)-len(c.text) > maxTemplate {
 		return
 	}
-	if c.index < 0 || len(c.text) == 0 || c.text[0] != '"' || !isNull(c.finishReason) || !isNull(c.logprobs) || !isNull(c.tokenIDs) {
+	if c.index < 0 || len(c.more) > 0 || len(c.text) == 0 || c.text[0] != '"' || !isNull(c.finishReason) || !isNull(c.logprobs) || !isNull(c.tokenIDs) {
 		return
 	}
 	t.prefix = append(t.prefix, body[:c.textAt]...)

@@ -14,7 +14,7 @@ import (
 type ChoiceUsage struct {
 	Index    int
 	Events   int64 // events with text
-	Scored   int64 // tokens listed by logprobs, those of an echoed prompt included
+	Scored   int64 // tokens listed by logprobs (of a chat completion, by their content), those of an echoed prompt included
 	Listed   int64 // tokens listed by token_ids
 	Reported int64 // tokens by the usage of the last event, if each event has one
 	Echoed   int64 // tokens of the prompt, which an echo repeats first
@@ -33,7 +33,7 @@ func (u *ChoiceUsage) count(c *choice) {
 		u.Events++
 	}
 	if len(c.logprobs) > 0 && c.logprobs[0] == '{' {
-		u.Scored += gjson.GetBytes(c.logprobs, "tokens.#").Int()
+		u.Scored += gjson.GetBytes(c.logprobs, "tokens.#").Int() + gjson.GetBytes(c.logprobs, "content.#").Int()
 	}
 	if len(c.tokenIDs) > 0 && c.tokenIDs[0] == '[' {
 		u.Listed += gjson.GetBytes(c.tokenIDs, "#").Int()

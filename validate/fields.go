@@ -58,6 +58,20 @@ const (
 	fieldText fieldID = fieldCount + iota
 	fieldReturnTokenStrs
 	fieldTokens
+)
+
+// The fields of a chat completion that a completion does not have, or has in another form.
+const (
+	fieldMessages fieldID = fieldTokens + 1 + iota
+	fieldMaxCompletionTokens
+	fieldChatLogprobs
+	fieldTopLogprobs
+	fieldTools
+	fieldToolChoice
+	fieldParallelToolCalls
+	fieldAddGenerationPrompt
+	fieldContinueFinalMessage
+	fieldChatTemplateKwargs
 	allFields
 )
 
@@ -116,11 +130,22 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldText:            {"prompt", "a string", readText},
 		fieldReturnTokenStrs: {"return_token_strs", "true or false", boolean(func(r *Request, v bool) { r.returnTokenStrs = v })},
 		fieldTokens:          {"tokens", "an array of token ids (integers from 0 to 2147483647)", readTokens},
+
+		fieldMessages:             {"messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages},
+		fieldMaxCompletionTokens:  {"max_completion_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
+		fieldChatLogprobs:         {"logprobs", "true or false", boolean(func(r *Request, v bool) { r.chat.logprobs = v })},
+		fieldTopLogprobs:          {"top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(between(0, maxTopLogprobs), func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) })},
+		fieldTools:                {"tools", `an array of 1 to 128 tools {"type": "function", "function": {"name": …}}`, readTools},
+		fieldToolChoice:           {"tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice},
+		fieldParallelToolCalls:    {"parallel_tool_calls", "true or false", boolean(nil)},
+		fieldAddGenerationPrompt:  {"add_generation_prompt", "true or false", boolean(func(r *Request, v bool) { r.chat.noGenerationPrompt = !v })},
+		fieldContinueFinalMessage: {"continue_final_message", "true or false", boolean(func(r *Request, v bool) { r.chat.continuesMessage = v })},
+		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of strings, numbers, booleans and nulls for the model's template", readTemplateArguments},
 	}
 	for id := range fieldCount {
 		completion.fields = append(completion.fields, id)
 	}
-	for _, s := range []*schema{completion, tokenize, detokenize} {
+	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {
 			s.byName[fields[id].name] = id

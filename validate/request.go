@@ -27,6 +27,9 @@ const (
 	Text PromptKind = iota
 	// Tokens prompts are token ids, so their number is exact.
 	Tokens
+	// Messages are a conversation, which the model's chat template makes into one prompt; only the backend can count its
+	// tokens.
+	Messages
 )
 
 // Request is a parsed body with the values that the gateway needs.
@@ -35,9 +38,9 @@ type Request struct {
 
 	Kind         PromptKind
 	Prompts      int   // number of prompts, at least 1
-	PromptTokens int64 // sum over all prompts; 0 for Text
+	PromptTokens int64 // sum over all prompts; 0 for Text and Messages
 
-	MaxTokens      int64 // DefaultMaxTokens if absent
+	MaxTokens      int64 // the default of the endpoint if absent
 	MinTokens      int64 // at most MaxTokens
 	Truncate       int64 // truncate_prompt_tokens: TruncateToFit, or a number of tokens; 0 if absent
 	N              int64 // 1 if absent
@@ -61,6 +64,7 @@ type Request struct {
 	returnTokenIDs   bool
 	returnTokenStrs  bool
 	structured       structuredOutput
+	chat             conversation
 }
 
 // member is a top-level member of the body.
@@ -74,7 +78,9 @@ type member struct {
 type span struct{ start, end int }
 
 func newRequest(s *schema, body []byte) *Request {
-	return &Request{schema: s, body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
+	r := &Request{schema: s, body: body, MaxTokens: DefaultMaxTokens, N: 1, Logprobs: Absent, PromptLogprobs: Absent}
+	r.chat.topLogprobs = Absent
+	return r
 }
 
 // find returns the member of a field, or nil if it is absent.
@@ -116,13 +122,13 @@ func (r *Request) Scored() bool {
 
 // PromptBytes returns the length of the prompt's JSON in bytes, an upper bound for the length of its text.
 func (r *Request) PromptBytes() int64 {
-	m := r.find(fieldPrompt)
+	m := r.find(r.schema.prompt)
 	return int64(m.end - m.value)
 }
 
-// PromptJSON returns the prompt's JSON as the client sent it. It must not be modified.
+// PromptJSON returns the JSON of the prompt, or of the messages, as the client sent it. It must not be modified.
 func (r *Request) PromptJSON() []byte {
-	m := r.find(fieldPrompt)
+	m := r.find(r.schema.prompt)
 	return r.body[m.value:m.end]
 }
 
@@ -232,10 +238,14 @@ func (r *Request) logprobsOf(id fieldID) int {
 	if id == fieldLogprobs {
 		return r.Logprobs
 	}
-	if id == fieldPromptLogprobs {
+	switch id {
+	case fieldPromptLogprobs:
 		return r.PromptLogprobs
+	case fieldTopLogprobs:
+		return r.chat.topLogprobs
+	default:
+		return Absent
 	}
-	return Absent
 }
 
 // checkRequired returns an error if a required field is missing.
@@ -248,12 +258,12 @@ func (r *Request) checkRequired() error {
 	return nil
 }
 
-// checkFieldSet returns an error if a required field of a completion is missing or two fields conflict.
+// checkFieldSet returns an error if a required field is missing or two fields conflict.
 func (r *Request) checkFieldSet() error {
 	if err := r.checkRequired(); err != nil {
 		return err
 	}
-	for _, c := range conflicts {
+	for _, c := range r.schema.conflicts {
 		if c.found(r) {
 			return apierr.InvalidField(c.param, c.message(r))
 		}
@@ -261,12 +271,15 @@ func (r *Request) checkFieldSet() error {
 	return nil
 }
 
-// conflicts are the pairs of fields whose values conflict, in the order in which they are reported.
-var conflicts = []struct {
+// conflict is a pair of fields whose values conflict.
+type conflict struct {
 	param   string
 	found   func(*Request) bool
 	message func(*Request) string
-}{
+}
+
+// completionConflicts are those of a completion, in the order in which they are reported.
+var completionConflicts = []conflict{
 	{
 		"best_of",
 		func(r *Request) bool { return r.BestOf != 0 && r.BestOf < r.N },
@@ -288,11 +301,7 @@ var conflicts = []struct {
 			return "prompt_logprobs cannot be streamed; drop stream, or use echo with logprobs"
 		},
 	},
-	{
-		"stream_options",
-		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
-		func(*Request) string { return "stream_options has a meaning only with stream: true" },
-	},
+	streamOptionsConflict,
 	{
 		"min_tokens",
 		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
@@ -307,20 +316,32 @@ var conflicts = []struct {
 			return "return_token_ids cannot be combined with echo, because vLLM then leaves the echoed text out; drop one of them"
 		},
 	},
-	{
+	structuredConflict,
+}
+
+var (
+	streamOptionsConflict = conflict{
+		"stream_options",
+		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
+		func(*Request) string { return "stream_options has a meaning only with stream: true" },
+	}
+	structuredConflict = conflict{
 		"structured_outputs",
 		func(r *Request) bool { return r.has(fieldResponseFormat) && r.has(fieldStructuredOutputs) },
 		func(*Request) string {
 			return "structured_outputs and response_format exclude each other; send one of them"
 		},
-	},
-}
+	}
+)
 
 // checkSequences returns an error if the request asks for more than most completions; 0: no limit.
 func (r *Request) checkSequences(most int64) error {
 	sequences := int64(r.Prompts) * r.Candidates()
 	if most == 0 || sequences <= most {
 		return nil
+	}
+	if r.Kind == Messages {
+		return apierr.InvalidField("n", fmt.Sprintf("n: got %d; expected at most %d completions in one request", r.N, most))
 	}
 	if int64(r.Prompts) > most || r.N == 1 {
 		return apierr.InvalidField("prompt", fmt.Sprintf(

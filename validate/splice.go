@@ -19,13 +19,14 @@ const (
 )
 
 // Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
-// is null, and requests the usage event of a stream.
+// is null, and the members of messages that only clients use, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool // request the ids of tokens, whether the client did or not
-	Guided    bool // respell structured output for a version before SinceStructuredOutputs
+	TokenIDs  bool  // request the ids of tokens, whether the client did or not
+	Guided    bool  // respell structured output for a version before SinceStructuredOutputs
+	Priority  int64 // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
 
 // Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
@@ -34,7 +35,7 @@ func (r *Request) Upstream(e Edits) Body {
 	s := splicer{request: r}
 	s.setField(fieldModel, quoted(e.Model))
 	if e.MaxTokens > 0 {
-		s.setField(fieldMaxTokens, strconv.AppendInt(nil, e.MaxTokens, 10))
+		s.setField(r.maxTokensField(), strconv.AppendInt(nil, e.MaxTokens, 10))
 	}
 	switch e.BestOf {
 	case KeepBestOf:
@@ -56,6 +57,9 @@ func (r *Request) Upstream(e Edits) Body {
 	if e.Guided {
 		s.respell()
 	}
+	if e.Priority != 0 { // no field of the client's: the validation refuses it
+		s.added = strconv.AppendInt([]byte(`,"priority":`), e.Priority, 10)
+	}
 	return s.splice()
 }
 
@@ -73,7 +77,8 @@ type splicer struct {
 	request *Request
 	omitted fieldID // a field to remove; 0 (fieldModel, which is never removed) if there is none
 	edits   [8]edit
-	count   int // of edits
+	count   int    // of edits
+	added   []byte // members to add that no client can send, each after a comma
 	out     Body
 	copied  int // offset in the client's body up to which it has been copied or replaced
 }
@@ -130,12 +135,22 @@ func (s *splicer) splice() Body {
 		case m.null || (m.field == s.omitted && s.omitted != fieldModel):
 			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
+			if m.field == fieldMessages {
+				s.dropMembers()
+			}
 			lastKept = m.end
 		}
 	}
 	s.addMissing(lastKept)
 	s.copyUntil(len(r.body))
 	return s.out
+}
+
+// dropMembers removes the members of messages that are not sent to a backend.
+func (s *splicer) dropMembers() {
+	for _, at := range s.request.chat.dropped {
+		s.replace(at, nil)
+	}
 }
 
 // memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept,
@@ -163,7 +178,7 @@ func (s *splicer) commaAfter(valueEnd int) int {
 
 // addMissing adds the edited fields that the client did not send after the last member that is kept.
 func (s *splicer) addMissing(lastKept int) {
-	var added []byte
+	added := s.added
 	for i := range s.count {
 		e := &s.edits[i]
 		if e.done {

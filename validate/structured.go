@@ -54,10 +54,11 @@ func (p *parser) readObject(f *field) (o objectValue, err error) {
 	if len(value) > maxStructured {
 		return o, p.invalid(f, fmt.Sprintf("an object of %d bytes, over the limit of %d", len(value), maxStructured))
 	}
-	if len(value) > maxPooled {
+	if len(value) > maxPooled && !p.objectCounted {
 		if err := p.grow(MaxParserMemory); err != nil {
 			return o, err
 		}
+		p.objectCounted = true
 	}
 	if name, found := duplicateName(value, maxStructured); found {
 		return o, p.duplicate(name)

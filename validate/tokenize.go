@@ -8,12 +8,21 @@ type schema struct {
 	byName   map[string]fieldID
 	required []fieldID
 	refused  map[string]string // see refusedFields
+	advice   map[string]string // fields that are refused with a sentence that says what is served in their place
 	example  string            // of a body, for the message about one that is no object
+
+	conflicts []conflict // in the order in which they are reported
+	prompt    fieldID
 }
 
 var (
 	completion = &schema{
 		required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
+		conflicts: completionConflicts, prompt: fieldPrompt,
+	}
+	chat = &schema{
+		fields: chatFields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedOfChat, advice: adviceOfChat,
+		example: `{"model": …, "messages": […]}`, conflicts: chatConflicts, prompt: fieldMessages,
 	}
 	tokenize = &schema{
 		fields:   []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},

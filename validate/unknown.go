@@ -42,6 +42,9 @@ var foreignFields = map[string]bool{"top_a": true}
 
 // unknownField returns the error for a name that is not a field of the schema.
 func (s *schema) unknownField(name []byte) error {
+	if advice, refused := s.advice[string(name)]; refused {
+		return apierr.InvalidField(string(name), string(name)+": "+advice)
+	}
 	if instead, refused := s.refused[string(name)]; refused {
 		return apierr.UnsupportedField(string(name), instead)
 	}

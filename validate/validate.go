@@ -1,5 +1,5 @@
-// Package validate parses and validates the body of a request in a single pass: of a completion, or of the tokenizer's
-// endpoints. The body must be one unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
+// Package validate parses and validates the body of a request in a single pass: of a completion, of a chat completion,
+// or of the tokenizer's endpoints. The body must be one unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
 // the few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own
 // bytes.
 //
@@ -33,6 +33,9 @@ type Limits struct {
 	MaxLogprobs func(model string) int
 	// MaxSequences limits prompts × max(n, best_of) of one request; 0: no limit.
 	MaxSequences int64
+	// DefaultMaxTokens returns what applies to a chat completion without max_tokens, by the model's short id; nil:
+	// DefaultChatMaxTokens.
+	DefaultMaxTokens func(model string) int64
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
 	Memory Memory
 }
@@ -50,12 +53,18 @@ type Memory interface {
 // invalid_request, Completion also returns the Request as far as it has been parsed, because the error response carries
 // its user tag. The Request retains body.
 func Completion(body []byte, limits Limits) (*Request, error) {
+	return generationRequest(completion, body, limits)
+}
+
+// generationRequest parses the body of a request that generates text.
+func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
-	p.reset(completion, body, limits.Memory)
+	p.reset(s, body, limits.Memory)
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
+	p.request.setDefaultMaxTokens(limits.DefaultMaxTokens)
 	p.checkModelLimits(limits.MaxLogprobs)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
@@ -76,11 +85,15 @@ type parser struct {
 	scratch  []byte  // an unescaped name
 	tokenIDs []int64 // of logit_bias
 	request  *Request
-	members  [fieldCount]member // backs request.members
+	members  [allFields]member // backs request.members
 
 	failure error // the first invalid field; nil if there is none
 	memory  Memory
 	grown   int64 // bytes counted in memory
+
+	objectCounted    bool // the memory of readObject is counted
+	argumentsCounted bool // the memory of readArguments is counted
+	calls            callIDs
 }
 
 const (
@@ -113,6 +126,8 @@ func (p *parser) release() {
 		p.memory.Shrink(p.grown)
 	}
 	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
+	p.objectCounted, p.argumentsCounted = false, false
+	p.calls = callIDs{}
 	if cap(p.scratch) > maxPooled {
 		p.scratch = nil
 	}

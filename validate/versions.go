@@ -55,7 +55,9 @@ var laterFields = []struct {
 	since Version
 	used  func(*Request) bool // nil: whenever the field is present
 }{
-	{fieldBadWords, "bad_words", Version{Minor: 25}, nil},
+	{fieldBadWords, "bad_words", Version{Minor: 25}, func(r *Request) bool { return r.Kind != Messages }},
+	{fieldBadWords, "bad_words", Version{Minor: 11}, func(r *Request) bool { return r.Kind == Messages }},
+	{fieldMaxCompletionTokens, "max_completion_tokens", Version{Minor: 6, Patch: 4}, nil},
 	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 11}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
 	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
 	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},

@@ -1,5 +1,6 @@
 // Keeps the figures of a page current: gets the page again every data-live-every seconds while it is visible, and replaces the
-// elements that have data-live and an id. A hidden page gets nothing; it refreshes as soon as it is shown.
+// elements that have data-live and an id. A hidden page gets nothing; it refreshes as soon as it is shown. A page whose newer
+// version has no data-live-every is not refreshed any more.
 
 const status = document.querySelector("[data-live-every]");
 const seconds = Number(status?.dataset.liveEvery);
@@ -8,6 +9,7 @@ const chosen = new Map(); // by id of a details element: whether the user has op
 let timer;
 let running; // the AbortController of a refresh in progress
 let succeeded = new Date();
+let ended = false; // a page that asks for no refreshes has been received
 
 const clock = (time) => time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
@@ -49,6 +51,11 @@ async function refresh() {
     }
     document.dispatchEvent(new CustomEvent("live", { detail: page }));
     succeeded = new Date();
+    if (!page.querySelector("[data-live-every]")) {
+      ended = true;
+      status.textContent = "Nothing is running, so this page is no longer refreshed.";
+      return;
+    }
     sayLive();
   } catch {
     if (own.signal.aborted) return; // the page was hidden
@@ -70,7 +77,9 @@ if (status) {
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     running?.abort();
-    if (!document.hidden) refresh();
+    if (ended) return;
+    if (document.hidden) status.textContent = "Paused while this tab is hidden.";
+    else refresh();
   });
   document.addEventListener("click", (event) => {
     const details = event.target.closest?.("summary")?.parentElement;

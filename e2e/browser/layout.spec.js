@@ -39,7 +39,8 @@ test("no page is wider than the window, and all are accessible in light and dark
   for (const path of [
     "/dashboard", "/usage", "/usage?account=all", "/usage/explore", "/usage/explore?account=all&by=account&interval=hour",
     "/usage/requests", "/usage/requests?account=all", requests[0], "/account", "/keys/new", keys[0], "/workbench", "/feedback",
-    "/admin/overview", "/admin/overview?period=day", "/admin/accounts", account, keysOfAccount[0], "/admin/models",
+    "/batches", "/files",
+    "/admin/overview", "/admin/overview?period=day", "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/batches",
     "/admin/feedback", "/admin/audit", "/admin/settings", "/admin/nowhere",
   ]) {
     await page.goto(path);

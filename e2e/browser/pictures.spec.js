@@ -57,6 +57,7 @@ test("every page", async ({ page }) => {
 
 test("the workbench with a completion and the alternatives of a token", async ({ page }) => {
   await signIn(page);
+  await page.setViewportSize({ width: 1280, height: 900 });
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   await page.getByLabel("Prompt", { exact: true }).fill("Once upon a time");
@@ -66,11 +67,11 @@ test("the workbench with a completion and the alternatives of a token", async ({
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
   await page.locator("#columns .column").getByRole("option").nth(8).click();
-  await expect(page.locator("#token").getByRole("button").first()).not.toContainText("⟨"); // a text, not an id
+  await expect(page.locator("#token .alternatives button").first()).not.toContainText("⟨"); // a text, not an id
   await page.evaluate(() => scrollTo(0, 0));
   // Without the header, and as wide as the content, which may be wider than the window.
   const [top, width] = await page.evaluate(() => [document.querySelector("main").offsetTop, document.documentElement.scrollWidth]);
-  await picture(page, "workbench", { fullPage: true, clip: { x: 0, y: top, width, height: 610 } });
+  await picture(page, "workbench", { fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
 });
 
 test("the pages of those who are not signed in", async ({ page }) => {

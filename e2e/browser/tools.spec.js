@@ -99,6 +99,7 @@ test("the cost of the next run and what is left of the budget are shown before i
   await expect(page.locator("#cost")).toHaveText(/^Next run: \d+ prompt \+ up to 100 completion tokens\.$/);
   await generate(page, "How much is this?", { n: 1 });
   await expect(page.locator("#progress")).toHaveText(/first token after [\d.]+ s/);
+  await expect(page.locator("#budget")).toHaveText(/^4,9\d\d of 5,000 tokens left/);
 });
 
 test("a branch is copied as plain text, a batch line that the API takes, and arguments of lm-eval", async ({ page }) => {

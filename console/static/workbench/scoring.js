@@ -52,7 +52,7 @@ async function scoreTexts() {
   await runExclusively(async (signal) => {
     const results = await Promise.all(wanted.map(async ({ text, model: requested }) => {
       const tokens = await retryDuringBoot(requested, signal, () => tokensOfText(requested, text, false, signal));
-      return { text, model: requested, tokens: await scoreTokens(requested, tokens, signal) };
+      return { text, model: requested, tokens: tree.withoutSpecial(await scoreTokens(requested, tokens, signal), text) };
     }));
     showResult(results);
   });

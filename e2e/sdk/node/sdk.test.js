@@ -140,3 +140,49 @@ test("a batch is cancelled, and its files are in use until then", async () => {
   assert.equal(batch.status, "cancelled");
   await assert.rejects(client.batches.cancel(batch.id), { status: 409, code: "batch_not_cancellable" });
 });
+
+const chatModel = "llama-8b-instruct";
+const ask = [{ role: "user", content: "The capital of France is" }];
+
+test("chat, plain and streamed", mock, async () => {
+  const params = { model: chatModel, messages: ask, max_completion_tokens: 12, seed: 7 };
+  const whole = await client.chat.completions.create({ ...params, logprobs: true, top_logprobs: 1 });
+  assert.equal(whole.choices[0].logprobs.content.length, whole.usage.completion_tokens);
+  const final = await client.chat.completions.stream(params).finalChatCompletion();
+  assert.equal(final.choices[0].message.content, whole.choices[0].message.content);
+});
+
+test("chat runs tools and sends back what the SDK has parsed", mock, async () => {
+  const called = [];
+  const runner = client.chat.completions.runTools({
+    model: chatModel, messages: ask, max_completion_tokens: 99,
+    tools: [{
+      type: "function",
+      function: {
+        name: "weather", description: "The weather of a city.", parse: JSON.parse,
+        function: ({ city }) => { called.push(city); return "sunny"; },
+        parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+      },
+    }],
+  });
+  assert.ok(await runner.finalContent());
+  assert.equal(called.length, 1);
+});
+
+test("chat answers in the form of a schema", mock, async () => {
+  const answer = await client.chat.completions.parse({
+    model: chatModel, messages: ask, max_completion_tokens: 200,
+    response_format: {
+      type: "json_schema",
+      json_schema: {
+        name: "city", strict: true,
+        schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"], additionalProperties: false },
+      },
+    },
+  });
+  assert.equal(typeof answer.choices[0].message.parsed.name, "string");
+  const again = await client.chat.completions.create({
+    model: chatModel, messages: [...ask, answer.choices[0].message, ...ask], max_completion_tokens: 5,
+  });
+  assert.ok(again.choices.length);
+});

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/validate"
+)
+
+// template is what a model's chat template adds to the content of messages.
+type template struct {
+	known bool // it has been measured
+	// tokens of an empty message of each role, with everything around a conversation; 0 if the template refuses a
+	// conversation of that message alone.
+	tokens [validate.Roles]int64
+}
+
+// margin is added to the measured tokens of each message: beside a text, the template's own text may be split into more
+// tokens than beside nothing.
+const margin = 4
+
+// measuredRoles are the roles whose messages are measured. A message of a tool needs a call before it, and such conversations
+// are always counted.
+var measuredRoles = []validate.Role{validate.System, validate.Developer, validate.User, validate.Assistant}
+
+// measureTemplate counts the tokens of an empty message of each role. A backend that has no /tokenize, or no template, leaves
+// it unknown.
+func (b *Backend) measureTemplate(ctx context.Context) template {
+	t := template{}
+	for _, role := range measuredRoles {
+		body := fmt.Appendf(nil, `{"model":%q,"messages":[{"role":%q,"content":""}]}`, b.checkpoint, role)
+		if tokens, err := b.CountMessages(ctx, body); err == nil {
+			t.known, t.tokens[role] = true, tokens
+		}
+	}
+	return t
+}
+
+// CountMessages returns the number of tokens of a conversation, as the body of a request to /tokenize holds it. The error is
+// ErrNoTokenizer if the backend does not have the endpoint.
+func (b *Backend) CountMessages(ctx context.Context, body []byte) (int64, error) {
+	response, err := b.postBody(ctx, "/tokenize", body)
+	if err != nil {
+		return 0, err
+	}
+	count := response.Get("count")
+	if count.Type != gjson.Number {
+		return 0, errNoCount
+	}
+	return count.Int(), nil
+}
+
+// Chat reports whether the model serves chat completions.
+func (m *Model) Chat() bool { return m.config.Chat }
+
+// Completions reports whether the model serves completions.
+func (m *Model) Completions() bool { return m.config.Completions || !m.config.Chat }
+
+// ChatDefaultMaxTokens returns the max_tokens of a chat completion without one.
+func (m *Model) ChatDefaultMaxTokens() int64 {
+	if m.config.ChatDefaultMaxTokens > 0 {
+		return m.config.ChatDefaultMaxTokens
+	}
+	return validate.DefaultChatMaxTokens
+}
+
+// TemplateTokens returns an upper bound of what the model's template adds to messages of these roles, and false if it is
+// not known of every backend.
+func (m *Model) TemplateTokens(roles [validate.Roles]int) (tokens int64, known bool) {
+	for _, b := range m.backends {
+		t := &b.info.Load().template
+		sum := int64(0)
+		for role, n := range roles {
+			if n > 0 && t.tokens[role] == 0 {
+				return 0, false
+			}
+			sum += int64(n) * (t.tokens[role] + margin)
+		}
+		tokens = max(tokens, sum)
+	}
+	return tokens, true
+}

@@ -1,0 +1,134 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+
+	"basegate/admission"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/validate"
+)
+
+// ChatPath is the path of chat completions.
+const ChatPath = "/v1/chat/completions"
+
+// chat serves POST /v1/chat/completions. If no model chats, it reads no body.
+func (s *Server) chat(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	if len(s.chatModels(x)) == 0 {
+		return apierr.NoChat(nil)
+	}
+	return s.generate(x, s.validateChat)
+}
+
+// validateChat are the rules of a chat completion. For a model that does not chat, it makes no difference what the body has
+// besides.
+func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, error) {
+	r, err := validate.Chat(body, validate.Limits{
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, DefaultMaxTokens: s.chatDefaultMaxTokens, Memory: &x.memory,
+	})
+	if r != nil {
+		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Chat() {
+			return r, apierr.NoChat(s.chatModels(x))
+		}
+	}
+	return r, err //nolint:wrapcheck // an API error, or that of the memory
+}
+
+// chatModels returns the ids of the models that chat and that the key may use.
+func (s *Server) chatModels(x *exchange) []string {
+	var ids []string
+	for _, m := range s.models(x) {
+		if m.Chat() {
+			ids = append(ids, m.ID())
+		}
+	}
+	return ids
+}
+
+func (s *Server) chatDefaultMaxTokens(model string) int64 {
+	if m, ok := s.fleet.Model(model); ok {
+		return m.ChatDefaultMaxTokens()
+	}
+	return validate.DefaultChatMaxTokens
+}
+
+// isChat reports whether the request is a chat completion.
+func (x *exchange) isChat() bool { return x.request.Kind == validate.Messages }
+
+// lowerDefault lowers a default max_tokens to what the context leaves beside a prompt.
+func (x *exchange) lowerDefault(promptTokens int64) {
+	r := x.request
+	if left := x.prompt.context - promptTokens; r.HasDefaultMaxTokens() && x.prompt.context > 0 && left >= max(1, r.MinTokens) {
+		r.MaxTokens = min(r.MaxTokens, left)
+	}
+}
+
+// checkChatLength is checkLength for a conversation: it is bounded by its content and what the template adds, and counted by
+// a backend, template included, if the bound is not known or does not fit.
+func (x *exchange) checkChatLength(limits lengthLimits) error {
+	ctx := x.r.Context()
+	bound, known := x.chatBound(ctx)
+	if x.cancelled() {
+		return x.cancelErr()
+	}
+	x.prompt.tokens = bound
+	if known && bound <= limits.prompt {
+		return nil
+	}
+	tokens, err := x.countMessages(ctx)
+	switch {
+	case err == nil:
+		x.prompt.tokens, x.prompt.exact = tokens, true
+		x.lowerDefault(tokens)
+		return lengthLimitsOf(x.model, x.request).check(tokens, true)
+	case x.cancelled():
+		return x.cancelErr()
+	case errors.Is(err, fleet.ErrNoTokenizer):
+		x.lowerDefault(bound)
+		return lengthLimitsOf(x.model, x.request).check(bound, false)
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	default: // the template may refuse the messages; vLLM checks them and the context itself
+		x.lowerDefault(bound)
+		return nil
+	}
+}
+
+const (
+	// unknownTemplate is what a template is taken to add to each message while that is not known, in tokens.
+	unknownTemplate = 64
+	// toolGrowth is by how much a template is taken to lengthen the tools, which it may indent.
+	toolGrowth = 3
+)
+
+// chatBound returns an upper bound of the tokens of a conversation, and whether it is certain to be one.
+func (x *exchange) chatBound(ctx context.Context) (bound int64, known bool) {
+	r := x.request
+	raw := r.PromptJSON()
+	bound = r.ContentBytes() + textBound(ctx, raw) - int64(len(raw)) // NFC lengthens the content alone
+	roles, plain := r.MessagesOf()
+	template, known := x.model.TemplateTokens(roles)
+	if plain && known {
+		return bound + template, true
+	}
+	for _, n := range roles {
+		bound += unknownTemplate * int64(n)
+	}
+	return bound + toolGrowth*r.ToolBytes() + max(template, unknownTemplate), false
+}
+
+// countMessages counts the tokens of the conversation with the template of a ready backend.
+func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) {
+	body := x.request.TokenizeBody(x.model.Checkpoint())
+	counter := newTextCounter(ctx, x, !withoutSpecial)
+	defer counter.stop()
+	counter.addCount(body.Size(), func() func(*fleet.Backend) (int64, error) {
+		text := body.Append(make([]byte, 0, body.Size()))
+		return func(b *fleet.Backend) (int64, error) { return b.CountMessages(counter.ctx, text) }
+	}, func(n int64) { tokens = n })
+	return tokens, counter.wait()
+}

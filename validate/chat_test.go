@@ -1,0 +1,341 @@
+package validate_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	apierr "basegate/errors"
+	"basegate/validate"
+)
+
+const oneMessage = `[{"role": "user", "content": "a"}]`
+
+// aCall is a message with a tool call, and its answer.
+const (
+	aCall   = `{"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}`
+	anAsk   = `{"role": "user", "content": "a"}`
+	aResult = `{"role": "tool", "tool_call_id": "c1", "content": "ok"}`
+	aTool   = `{"type": "function", "function": {"name": "f"}}`
+)
+
+// chatBody returns a chat completion with a field.
+func chatBody(field, value string) string {
+	rest := ""
+	switch field {
+	case "messages":
+		return `{"model": "llama-8b", "messages": ` + value + `}`
+	case "model":
+		return `{"model": ` + value + `, "messages": ` + oneMessage + `}`
+	case "top_logprobs":
+		rest = `, "logprobs": true`
+	case "tool_choice":
+		rest = `, "tools": [` + aTool + `]`
+	case "continue_final_message":
+		rest = `, "add_generation_prompt": false`
+	case "stream_options":
+		rest = `, "stream": true`
+	}
+	return fmt.Sprintf(`{"model": "llama-8b", "messages": %s, %q: %s%s}`, oneMessage, field, value, rest)
+}
+
+// chatTable lists valid and invalid values for each field that a chat completion has in a form of its own.
+var chatTable = []struct {
+	field    string
+	accepted []string
+	refused  []string
+}{
+	{
+		"messages",
+		[]string{
+			oneMessage, `[{"content": "a", "role": "user"}]`, `[{"role": "user", "content": ""}]`, `[{"role": "us\u0065r", "content": "a"}]`,
+			`[{"role": "system", "content": "a"}, {"role": "developer", "content": "a"}, {"role": "user", "content": "a", "name": "x"}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b", "type": "text"}]}]`,
+			`[{"role": "user", "content": "a", "name": null}]`, `[{"role": "assistant", "content": "a"}]`,
+			`[` + anAsk + `, ` + aCall + `, ` + aResult + `]`,
+			`[` + aCall + `, {"role": "tool", "content": [{"type": "text", "text": "a"}], "tool_call_id": "c1", "name": "f"}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "parsed_arguments": {"a": [1]}}}]}]`,
+			`[{"role": "assistant", "content": "a", "refusal": null, "annotations": [], "audio": null, "function_call": null, "tool_calls": [], "parsed": {"x": 1}, "reasoning": "r", "reasoning_content": null, "later": null}]`,
+			`[{"role": "assistant", "content": "a", "tool_calls": null, "annotations": null, "refusal": "", "audio": { }}]`,
+		},
+		[]string{
+			`null`, `1`, `"a"`, `{}`, `[]`, `[null]`, `["a"]`, `[1]`, `[[]]`, `[{}]`, `[{"role": "user"}]`, `[{"content": "a"}]`,
+			`[{"role": "user", "content": null}]`, `[{"role": "user", "content": 1}]`, `[{"role": "user", "content": true}]`, `[{"role": "user", "content": {}}]`,
+			`[{"role": "user", "content": []}]`, `[{"role": "user", "content": ["a"]}]`, `[{"role": "user", "content": [{}]}]`,
+			`[{"role": "user", "content": [{"type": "text"}]}]`, `[{"role": "user", "content": [{"text": "a"}]}]`, `[{"role": "user", "content": [{"type": "text", "text": 1}]}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": "a", "text": "b"}]}]`,
+			`[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}]`,
+			`[{"role": "user", "content": [{"image_url": {"url": "https://example.org/a.png"}, "type": "image_url"}]}]`,
+			`[{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]`,
+			`[{"role": null, "content": "a"}]`, `[{"role": 1, "content": "a"}]`, `[{"role": "function", "content": "a"}]`, `[{"role": "User", "content": "a"}]`, `[{"role": "", "content": "a"}]`,
+			`[{"role": "user", "content": "a", "role": "user"}]`, `[{"role": "user", "content": "a", "conten\u0074": "b"}]`,
+			`[{"role": "user", "content": "a", "later": null}]`, `[{"role": "user", "content": "a", "extra": 1}]`, `[{"role": "assistant", "content": "a", "extra": 1}]`,
+			`[{"role": "user", "content": "a", "name": 1}]`, `[{"role": "user", "content": "a", "name": ""}]`,
+			`[{"role": "user", "content": "a", "tool_calls": []}]`, `[{"role": "user", "content": "a", "tool_call_id": "c"}]`,
+			`[{"role": "assistant", "content": null}]`, `[{"role": "assistant"}]`, `[{"role": "assistant", "content": null, "tool_calls": []}]`,
+			`[{"role": "assistant", "content": "a", "refusal": "no"}]`, `[{"role": "assistant", "content": "a", "annotations": [1]}]`,
+			`[{"role": "assistant", "content": "a", "audio": {"id": "x"}}]`, `[{"role": "assistant", "content": "a", "function_call": {"name": "f", "arguments": ""}}]`,
+			`[{"role": "assistant", "content": "a", "reasoning": 1}]`, `[{"role": "assistant", "content": "a", "tool_calls": {}}]`, `[{"role": "assistant", "content": "a", "tool_calls": [1]}]`,
+			`[{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "[]"}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{} {}"}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "extra": 1, "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "id": "d", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[` + aResult + `]`, `[` + aResult + `, ` + aCall + `]`, `[` + aCall + `, {"role": "tool", "content": "a"}]`,
+			`[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
+			`[` + aCall + `, {"role": "tool", "tool_call_id": "c1"}]`,
+		},
+	},
+	{
+		"max_completion_tokens",
+		[]string{`1`, `4096`, `9223372036854775807`, `null`},
+		[]string{`0`, `-1`, `true`, `"16"`, `16.0`, `1e2`, `9223372036854775808`, `[16]`, `{}`},
+	},
+	{"logprobs", []string{`true`, `false`, `null`}, []string{`0`, `1`, `5`, `"true"`, `[]`, `{}`}},
+	{"top_logprobs", []string{`0`, `20`, `null`}, []string{`-1`, `21`, `true`, `"5"`, `5.0`, `[]`, `{}`}},
+	{
+		"tools",
+		[]string{
+			`[` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
+			`[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}, "strict": true}}, {"type": "function", "function": {"name": "g"}}]`,
+		},
+		[]string{
+			`[]`, `{}`, `1`, `"f"`, `[1]`, `[{}]`, `[{"type": "function"}]`, `[{"function": {"name": "f"}}]`, `[{"type": "web_search", "function": {"name": "f"}}]`,
+			`[{"type": "function", "function": {}}]`, `[{"type": "function", "function": {"name": ""}}]`, `[{"type": "function", "function": {"name": 1}}]`,
+			`[{"type": "function", "function": {"name": "f", "parameters": "{}"}}]`, `[{"type": "function", "function": {"name": "f", "strict": 1}}]`,
+			`[{"type": "function", "function": {"name": "f", "extra": 1}}]`, `[{"type": "function", "extra": 1, "function": {"name": "f"}}]`,
+			`[` + aTool + `, ` + aTool + `]`, `[{"type": "function", "function": {"name": "f", "parameters": {"a": 1, "a": 2}}}]`,
+		},
+	},
+	{
+		"tool_choice",
+		[]string{`"none"`, `"auto"`, `"required"`, `{"type": "function", "function": {"name": "f"}}`, `null`},
+		[]string{`"any"`, `"f"`, `1`, `true`, `[]`, `{}`, `{"type": "function"}`, `{"function": {"name": "f"}}`, `{"type": "function", "function": {"name": "g"}}`, `{"type": "function", "function": {"name": 1}}`, `{"type": "function", "function": {"name": "f", "x": 1}}`},
+	},
+	{"parallel_tool_calls", []string{`true`, `false`, `null`}, []string{`0`, `"true"`, `[]`, `{}`}},
+	{"add_generation_prompt", []string{`true`, `false`, `null`}, []string{`0`, `"true"`, `[]`, `{}`}},
+	{"continue_final_message", []string{`true`, `false`, `null`}, []string{`0`, `"true"`, `[]`, `{}`}},
+	{
+		"chat_template_kwargs",
+		[]string{`{}`, `{"enable_thinking": false, "a": 1, "b": "c", "d": null}`, `null`},
+		[]string{`[]`, `1`, `"a"`, `{"a": []}`, `{"a": {}}`, `{"chat_template": "x"}`, `{"tokenize": true}`, `{"tools": null}`, `{"a": 1, "a": 2}`},
+	},
+}
+
+// sharedFields are the fields that a chat completion has as a completion has them.
+var sharedFields = []string{
+	"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "n",
+	"stop", "stream", "stream_options", "logit_bias", "user", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
+	"spaces_between_special_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "return_tokens_as_token_ids", "return_token_ids",
+	"cache_salt", "response_format", "structured_outputs",
+}
+
+func TestEveryChatFieldIsJudged(t *testing.T) {
+	rows := slices.Clone(chatTable)
+	for _, row := range fieldTable {
+		if slices.Contains(sharedFields, row.field) {
+			rows = append(rows, row)
+		}
+	}
+	for _, row := range rows {
+		for _, value := range row.accepted {
+			if r, err := validate.Chat([]byte(chatBody(row.field, value)), defaultLimits); err != nil {
+				t.Errorf("%s: %s is refused: %v", row.field, value, err)
+			} else if !json.Valid(r.Upstream(validate.Edits{Model: "m"}).Append(nil)) {
+				t.Errorf("%s: %s: the body for a backend is no JSON", row.field, value)
+			}
+		}
+		for _, value := range row.refused {
+			_, err := validate.Chat([]byte(chatBody(row.field, value)), defaultLimits)
+			e, ok := errors.AsType[*apierr.Error](err)
+			if !ok || e.Code != apierr.InvalidRequest {
+				t.Errorf("%s: %s: got %v, want invalid_request", row.field, value, err)
+			}
+		}
+	}
+}
+
+func TestChatRefusesFieldsByName(t *testing.T) {
+	for field, want := range map[string]string{
+		"functions": "tools", "function_call": "tool_choice", "audio": "text", "modalities": "text", "store": "not stored", "service_tier": "one tier",
+		"prompt": "messages", "best_of": "does not have it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
+		"reasoning_effort": "vLLM has it", "guided_json": "structured_outputs", "temprature": `did you mean "temperature"`, "message": `did you mean "messages"`,
+		"truncate_prompt_tokens": "not truncated", "add_special_tokens": "template", "kv_transfer_params": "vLLM has it",
+	} {
+		_, err := validate.Chat([]byte(chatBody(field, "null")), defaultLimits)
+		e, ok := errors.AsType[*apierr.Error](err)
+		if !ok || e.Code != apierr.InvalidRequest || e.Param != field || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: got %v, want invalid_request of it with %q", field, err, want)
+		}
+	}
+}
+
+func TestChatConflicts(t *testing.T) {
+	for _, c := range []struct{ rest, param string }{
+		{`"max_tokens": 5, "max_completion_tokens": 5`, "max_tokens"},
+		{`"stream_options": {}`, "stream_options"},
+		{`"min_tokens": 6, "max_completion_tokens": 5`, "min_tokens"},
+		{`"min_tokens": 4097`, "min_tokens"},
+		{`"top_logprobs": 1`, "top_logprobs"},
+		{`"top_logprobs": 0, "logprobs": false`, "top_logprobs"},
+		{`"response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}`, "structured_outputs"},
+		{`"tool_choice": "auto"`, "tool_choice"},
+		{`"continue_final_message": true`, "continue_final_message"},
+		{`"continue_final_message": true, "add_generation_prompt": true`, "continue_final_message"},
+		{`"messages": ` + oneMessage, "messages"},
+	} {
+		_, err := validate.Chat([]byte(`{"model": "llama-8b", "messages": `+oneMessage+`, `+c.rest+`}`), defaultLimits)
+		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != c.param {
+			t.Errorf("%s: got %v, want invalid_request of %s", c.rest, err, c.param)
+		}
+	}
+	for _, body := range []string{`{"model": "m"}`, `{"messages": ` + oneMessage + `}`} {
+		if _, err := validate.Chat([]byte(body), defaultLimits); err == nil || !strings.Contains(apierr.From(err).Message, "missing") {
+			t.Errorf("%s: got %v, want that a field is missing", body, err)
+		}
+	}
+}
+
+func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
+	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null },
+		{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{}}}],"content":null}], "tools":[` + aTool + `]}`
+	r, err := validate.Chat([]byte(body), defaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages = `[ {"role":"assistant","content":"\u0041" },
+		{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}],"content":null}]`
+	want := `{"model":"m","messages":` + messages + `, "tools":[` + aTool + `],"max_tokens":7}`
+	if got := string(r.Upstream(validate.Edits{Model: "m", MaxTokens: 7}).Append(nil)); got != want {
+		t.Errorf("upstream (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	want = `{"model":"m","messages":` + messages + `,"tools":[` + aTool + `]}`
+	if got := string(r.TokenizeBody("m").Append(nil)); got != want {
+		t.Errorf("tokenize (-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+func TestChatLimitsItsWork(t *testing.T) {
+	many := func(one string, n int) string { return strings.TrimSuffix(strings.Repeat(one+",", n), ",") }
+	calls := func(n int) string {
+		return `{"role": "assistant", "tool_calls": [` + many(`{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}`, n) + `]}`
+	}
+	deep := strings.Repeat(`{\"a\":`, 33) + "1" + strings.Repeat("}", 33)
+	for name, c := range map[string]struct {
+		messages string
+		accepted bool
+	}{
+		"2048 messages":              {many(anAsk, 2048), true},
+		"2049 messages":              {many(anAsk, 2049), false},
+		"128 calls":                  {calls(128), true},
+		"129 calls":                  {calls(129), false},
+		"2048 calls in all messages": {many(calls(128), 16), true},
+		"2049 calls in all messages": {many(calls(128), 16) + "," + calls(1), false},
+		"deep arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "` + deep + `"}}]}`, false},
+		"long arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"` + strings.Repeat("a", 1<<20) + `\"}"}}]}`, false},
+		"a long name":                {`{"role": "user", "content": "a", "name": "` + strings.Repeat("a", 513) + `"}`, false},
+	} {
+		if _, err := validate.Chat([]byte(chatBody("messages", "["+c.messages+"]")), defaultLimits); (err == nil) != c.accepted {
+			t.Errorf("%s: got %v, want accepted %v", name, err, c.accepted)
+		}
+	}
+	if _, err := validate.Chat([]byte(chatBody("tools", "["+many(aTool, 129)+"]")), defaultLimits); err == nil {
+		t.Error("129 tools are accepted")
+	}
+}
+
+// FuzzChat compares the body for a backend with the client's, both parsed by encoding/json.
+func FuzzChat(f *testing.F) {
+	for _, row := range chatTable {
+		for _, value := range slices.Concat(row.accepted, row.refused) {
+			f.Add([]byte(chatBody(row.field, value)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		original := bytes.Clone(body)
+		r, err := validate.Chat(body, defaultLimits)
+		if !bytes.Equal(original, body) {
+			t.Fatal("Chat modified the body")
+		}
+		if err != nil {
+			if e := apierr.From(err); e.Message == "" || e.Code != apierr.InvalidRequest && e.Code != apierr.BadJSON {
+				t.Fatalf("%v: %v", e.Code, err)
+			}
+			return
+		}
+		var sent, received map[string]any
+		if err := json.Unmarshal(body, &sent); err != nil {
+			t.Fatalf("accepted, but encoding/json refuses it: %v", err)
+		}
+		out := r.Upstream(validate.Edits{Model: "m"})
+		checkReads(t, out)
+		if err := json.Unmarshal(out.Append(nil), &received); err != nil {
+			t.Fatalf("%q: %v", out.Append(nil), err)
+		}
+		sent["model"] = "m"
+		for name, value := range sent {
+			if value == nil {
+				delete(sent, name)
+			}
+		}
+		cleanMessages(sent)
+		delete(sent, "stream_options") // which gains include_usage
+		delete(received, "stream_options")
+		if diff := cmp.Diff(sent, received); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+		if roles, _ := r.MessagesOf(); sumOf(roles[:]) != len(sent["messages"].([]any)) {
+			t.Fatalf("got the roles %v of %d messages", roles, len(sent["messages"].([]any)))
+		}
+		var counted map[string]any
+		if err := json.Unmarshal(r.TokenizeBody("m").Append(nil), &counted); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(sent["messages"], counted["messages"]); diff != "" {
+			t.Fatalf("/tokenize (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func sumOf(numbers []int) (sum int) {
+	for _, n := range numbers {
+		sum += n
+	}
+	return sum
+}
+
+// cleanMessages removes what the gateway does not send on: members that are null, but for content, and what SDKs add.
+func cleanMessages(body map[string]any) {
+	for _, m := range body["messages"].([]any) {
+		message := m.(map[string]any)
+		for name, value := range message {
+			if value == nil && name != "content" {
+				delete(message, name)
+			}
+		}
+		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed"} {
+			delete(message, name)
+		}
+		calls, _ := message["tool_calls"].([]any)
+		if len(calls) == 0 {
+			delete(message, "tool_calls")
+		}
+		for _, c := range calls {
+			delete(c.(map[string]any), "index")
+			delete(c.(map[string]any)["function"].(map[string]any), "parsed_arguments")
+		}
+	}
+}

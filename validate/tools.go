@@ -1,0 +1,328 @@
+package validate
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tidwall/gjson"
+
+	apierr "basegate/errors"
+)
+
+// maxTools limits the tools of a request, and the tool calls of a message.
+const maxTools = 128
+
+// readToolCalls reads the tool_calls of a message and reports whether there are any.
+func (p *parser) readToolCalls(path string) (found bool, err error) {
+	if p.decoder.PeekKind() != '[' {
+		return false, p.wrongKind(path, "an array of tool calls")
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return false, err
+	}
+	n := 0
+	for ; p.decoder.PeekKind() != ']'; n++ {
+		p.calls.count++
+		if n == maxTools || p.calls.count > maxToolCalls {
+			return false, p.wrong(path, "got more than %d tool calls, or more than %d in all messages", maxTools, maxToolCalls)
+		}
+		if err := p.readToolCall(path + "[" + strconv.Itoa(n) + "]"); err != nil {
+			return false, err
+		}
+	}
+	_, err = p.decoder.ReadToken()
+	return n > 0, err
+}
+
+// readKnown reads the members of an object whose names are known. visit reads a value, or skips it, and reports whether
+// the member is kept.
+func (p *parser) readKnown(path string, names []string, visit func(name string) (kept bool, err error)) error {
+	if p.decoder.PeekKind() != '{' {
+		return p.wrongKind(path, "an object")
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return err
+	}
+	cut, seen := cutter{leading: -1}, 0
+	for p.decoder.PeekKind() != '}' {
+		raw, err := p.decoder.ReadValue()
+		if err != nil {
+			return err
+		}
+		start := int(p.decoder.InputOffset()) - len(raw)
+		name := string(p.unquote(raw))
+		at := slices.Index(names, name)
+		switch {
+		case at < 0:
+			return p.wrong(path, "unknown member %q", apierr.Clip(name))
+		case seen&(1<<at) != 0:
+			return p.duplicate(name)
+		}
+		seen |= 1 << at
+		kept, err := visit(name)
+		if err != nil {
+			return err
+		}
+		cut.member(p.request, start, int(p.decoder.InputOffset()), !kept)
+	}
+	_, err := p.decoder.ReadToken()
+	return err
+}
+
+// readToolCall reads one tool call and remembers its id.
+func (p *parser) readToolCall(path string) error {
+	id, kind, called := "", "", false
+	err := p.readKnown(path, []string{"id", "type", "function", "index"}, func(name string) (kept bool, err error) {
+		switch name {
+		case "id":
+			id, err = p.readShort(path + ".id")
+		case "type":
+			if kind, err = p.readShort(path + ".type"); err == nil && kind != "function" {
+				err = p.wrong(path+".type", "got %q; expected \"function\"", apierr.Clip(kind))
+			}
+		case "function":
+			called = true
+			err = p.readCalled(path + ".function")
+		default: // index, which the events of a stream have
+			return false, p.skipValue()
+		}
+		return true, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case id == "" || kind == "" || !called:
+		return p.wrong(path, "id, type or function is missing")
+	}
+	if p.calls.seen == nil {
+		p.calls.seen = make(map[string]bool)
+	}
+	p.calls.seen[id] = true
+	return nil
+}
+
+// readCalled reads the function of a tool call.
+func (p *parser) readCalled(path string) error {
+	named, hasArguments := false, false
+	err := p.readKnown(path, []string{"name", "arguments", "parsed_arguments"}, func(name string) (kept bool, err error) {
+		switch name {
+		case "name":
+			named = true
+			_, err = p.readShort(path + ".name")
+		case "arguments":
+			hasArguments = true
+			err = p.readArguments(path + ".arguments")
+		default:
+			return false, p.skipValue()
+		}
+		return true, err
+	})
+	if err == nil && (!named || !hasArguments) {
+		return p.wrong(path, "name or arguments is missing")
+	}
+	return err
+}
+
+// readArguments reads the arguments of a tool call: a JSON object in a string, or an empty string. vLLM parses it for the
+// template, and some of its versions fail with status 500 if it is anything else.
+func (p *parser) readArguments(path string) error {
+	const expected = "a string that holds a JSON object"
+	if p.decoder.PeekKind() != '"' {
+		return p.wrongKind(path, expected)
+	}
+	raw, err := p.decoder.ReadValue()
+	if err != nil {
+		return err
+	}
+	p.request.chat.contentBytes += int64(len(raw))
+	if len(raw) > maxArguments {
+		return p.wrong(path, "got a string of %d bytes; expected at most %d", len(raw), maxArguments)
+	}
+	if len(raw) > maxCopied && !p.argumentsCounted {
+		if err := p.grow(maxArguments); err != nil {
+			return err
+		}
+		p.argumentsCounted = true
+	}
+	text, err := jsontext.AppendUnquote(nil, raw)
+	if err == nil && len(text) > 0 && !isObject(text) {
+		return p.wrong(path, "got a string that holds no JSON object of at most %d levels; expected %s", maxDepth, expected)
+	}
+	return err
+}
+
+// isObject reports whether text is one JSON object that does not nest too deeply.
+func isObject(text []byte) bool {
+	d := jsontext.NewDecoder(bytes.NewBuffer(text), decoderOptions)
+	if d.PeekKind() != '{' {
+		return false
+	}
+	for {
+		if _, err := d.ReadToken(); err != nil || d.StackDepth() > maxDepth {
+			return false
+		}
+		if d.StackDepth() == 0 {
+			return len(bytes.TrimSpace(text[d.InputOffset():])) == 0
+		}
+	}
+}
+
+// readTools reads the tools of a request.
+func readTools(p *parser, f *field) error {
+	if p.decoder.PeekKind() != '[' {
+		return p.invalidKind(f, "")
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return err
+	}
+	n := 0
+	for ; p.decoder.PeekKind() != ']'; n++ {
+		if n == maxTools {
+			return p.invalid(f, "more than "+strconv.Itoa(maxTools)+" tools")
+		}
+		if p.decoder.PeekKind() != '{' {
+			return p.invalidElement(f, n, "a tool")
+		}
+		o, err := p.readObject(f)
+		if err != nil {
+			return err
+		}
+		name, wrong := readTool(o)
+		if wrong == "" && slices.Contains(p.request.chat.functions, name) {
+			wrong = "the name " + strconv.Quote(apierr.Clip(name)) + " twice"
+		}
+		if wrong != "" {
+			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, n))
+		}
+		p.request.chat.functions = append(p.request.chat.functions, name)
+	}
+	if n == 0 {
+		return p.invalid(f, "an empty array")
+	}
+	_, err := p.decoder.ReadToken()
+	return err
+}
+
+// readTool returns the name of a tool, or what is wrong with it.
+func readTool(o objectValue) (name, wrong string) {
+	isFunction := false
+	wrong = o.each(func(member string, v objectValue) string {
+		switch {
+		case member == "type" && v.Type == gjson.String && v.Str == "function":
+			isFunction = true
+		case member == "function" && v.IsObject():
+			name, wrong = readFunction(v)
+			return wrong
+		case member == "type" || member == "function":
+			return v.described(member)
+		default:
+			return "an unknown member " + strconv.Quote(apierr.Clip(member))
+		}
+		return ""
+	})
+	switch {
+	case wrong != "":
+		return "", wrong
+	case !isFunction:
+		return "", `no type "function"`
+	case name == "":
+		return "", "no function with a name"
+	default:
+		return name, ""
+	}
+}
+
+// readFunction returns the name of a function, or what is wrong with its definition.
+func readFunction(o objectValue) (name, wrong string) {
+	wrong = o.each(func(member string, v objectValue) string {
+		switch {
+		case member == "name" && isText(v.Result) && len(v.Str) <= maxName:
+			name = v.Str
+		case member == "description" && (v.Type == gjson.String || v.isNull()):
+		case member == "parameters" && (v.IsObject() || v.isNull()):
+		case member == "strict" && (v.IsBool() || v.isNull()):
+		case member == "name" || member == "description" || member == "parameters" || member == "strict":
+			return v.described("function." + member)
+		default:
+			return "an unknown member " + strconv.Quote(apierr.Clip(member)) + " of function"
+		}
+		return ""
+	})
+	return name, wrong
+}
+
+// readToolChoice reads tool_choice.
+func readToolChoice(p *parser, f *field) error {
+	if p.decoder.PeekKind() == '"' {
+		raw, err := p.decoder.ReadValue()
+		if err != nil {
+			return err
+		}
+		switch string(p.unquote(raw)) {
+		case "none", "auto", "required":
+			return nil
+		default:
+			return p.invalid(f, describe(raw))
+		}
+	}
+	o, err := p.readObject(f)
+	if err != nil {
+		return err
+	}
+	isFunction, wrong := false, ""
+	wrong = o.each(func(member string, v objectValue) string {
+		switch {
+		case member == "type" && v.Type == gjson.String && v.Str == "function":
+			isFunction = true
+		case member == "function" && v.IsObject():
+			return v.each(func(inner string, name objectValue) string {
+				if inner != "name" || !isText(name.Result) {
+					return name.described("function." + apierr.Clip(inner))
+				}
+				p.request.chat.choice = name.Str
+				return ""
+			})
+		default:
+			return v.described(apierr.Clip(member))
+		}
+		return ""
+	})
+	if wrong == "" && (!isFunction || p.request.chat.choice == "") {
+		wrong = "an object without type or function.name"
+	}
+	if wrong != "" {
+		return p.invalid(f, wrong)
+	}
+	return nil
+}
+
+// ownArguments are names that vLLM passes to the template itself, or to the tokenizer. Several versions took them from
+// chat_template_kwargs, so that a client could replace the template (CVE-2025-61620) or block the server (CVE-2025-62426).
+var ownArguments = []string{
+	"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "max_length", "messages",
+	"padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+}
+
+// readTemplateArguments reads chat_template_kwargs.
+func readTemplateArguments(p *parser, f *field) error {
+	o, err := p.readObject(f)
+	if err != nil {
+		return err
+	}
+	wrong := o.each(func(name string, v objectValue) string {
+		switch {
+		case slices.Contains(ownArguments, name):
+			return strconv.Quote(name) + " in it, which is no argument of a template"
+		case v.IsObject() || v.IsArray():
+			return v.described(apierr.Clip(name))
+		}
+		return ""
+	})
+	if wrong != "" {
+		return p.invalid(f, wrong)
+	}
+	return nil
+}
