@@ -102,12 +102,12 @@ toggle.addEventListener("change", () => {
 });
 
 const typing = (target) => target.closest?.("input, select, textarea, [contenteditable], [role=listbox], [role=tree]");
-let afterG = 0; // when g was pressed
+let afterG = false; // the last key was g
 
 function singleKey(event) {
   const key = event.key;
-  if (afterG > Date.now() - 1500) {
-    afterG = 0;
+  if (afterG) {
+    afterG = false;
     const link = document.querySelector(`[data-go="${CSS.escape(key)}"]`);
     if (link) {
       event.preventDefault();
@@ -115,7 +115,7 @@ function singleKey(event) {
     }
     return;
   }
-  if (key === "g") afterG = Date.now();
+  if (key === "g") afterG = true;
   if (key === "?") {
     event.preventDefault();
     sheet.showModal();

@@ -1,4 +1,5 @@
 // Three users from the beginning to the end of what they came for.
+import { readFileSync } from "node:fs";
 import { addColdModel, basegate, complete, expect, signIn, test } from "./console.js";
 
 const password = "a password for the browser";
@@ -54,19 +55,18 @@ test("researcher: prompt, branches, compare, export", async ({ page }) => {
   await page.locator("#p-n").fill("1");
   await page.locator("#token").getByRole("button", { name: /^Continue with/ }).first().click();
   await expect(page.locator("#generate")).toBeEnabled();
-  await page.getByRole("textbox", { name: "Name", exact: true }).fill("The lighthouse");
+  await page.locator("#name").fill("The lighthouse");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
-  await page.getByText("Open", { exact: true }).click();
-  await expect(page.getByRole("button", { name: "The lighthouse", exact: true })).toBeVisible();
-  const copy = page.locator('button[data-copy-as="json"]');
-  if (!(await copy.isVisible())) await page.locator("details:has(button[data-copy-as]) > summary").click();
-  await copy.click();
-  const exported = JSON.parse(await page.locator("#copied").textContent());
-  expect(exported).toMatchObject({ model: "llama-8b", max_tokens: 12, seed: 3, n: 1 });
-  const again = await complete(process.env.API_KEY, exported); // the export is a request that runs
+  await page.getByText("Copy and export").click();
+  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "JSON file" }).click()]);
+  expect(JSON.stringify(JSON.parse(readFileSync(await file.path(), "utf8")))).toContain("The old lighthouse keeper");
+  await page.getByRole("button", { name: "JSON", exact: true }).click();
+  const copied = JSON.parse(await page.locator("#copied").textContent());
+  expect(copied).toMatchObject({ model: "llama-8b", max_tokens: 12, seed: 3, n: 1 });
+  const again = await complete(process.env.API_KEY, copied); // what was copied is a request that runs
   expect(again.status).toBe(200);
-  expect((await again.json()).usage.prompt_tokens).toBe(exported.prompt.length);
+  expect((await again.json()).usage.prompt_tokens).toBe(copied.prompt.length);
 });
 
 test("operator: cold model, warm, requests, paused key, audit log", async ({ page }) => {

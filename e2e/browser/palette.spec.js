@@ -48,9 +48,9 @@ test("the palette finds saved prompts of the user's own and no accounts", async 
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   await page.getByLabel("Prompt", { exact: true }).fill("A poem");
-  await page.getByLabel("Name").fill("Ode to a token");
-  await page.getByRole("button", { name: "Save" }).click();
-  await expect(page.getByRole("button", { name: "Ode to a token", exact: true })).toBeVisible();
+  await page.locator("#name").fill("Ode to a token");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
   await page.goto("/dashboard");
   await page.getByRole("button", { name: "Go to…" }).click();
   const dialog = page.getByRole("dialog", { name: "Go to" });
