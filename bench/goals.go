@@ -29,8 +29,21 @@ func (r *report) goals() []goal {
 		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 1),
 		r.memoryGoal(heldSome, 0.6, 0.7),
 		r.memoryGoal(heldMany, 0.55, 0.7),
+		r.prefixGoal("cached tokens of one replica with all the cache over those of replicas with balance: prefix", 1.11, 1.11,
+			func(f *prefixFigures) float64 { return f.oneReplica.hits / f.byPrefix.hits }),
+		r.prefixGoal("the busiest backend over the mean with balance: prefix", 1.3, 1.3,
+			func(f *prefixFigures) float64 { return f.byPrefix.load }),
 		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
+}
+
+// prefixGoal bounds a figure of routing by prefix.
+func (r *report) prefixGoal(name string, limit, ambition float64, of func(*prefixFigures) float64) goal {
+	g := goal{name: name, limit: limit * r.options.limitFactor, ambition: ambition, digits: 2}
+	if r.prefix != nil {
+		g.measured = summarize([]float64{of(r.prefix)})
+	}
+	return g
 }
 
 func (r *report) ratioGoal(id string, m metric, limit, ambition float64) goal {

@@ -31,6 +31,7 @@ type options struct {
 	holds     []holdWorkload
 	queued    bool // measure queued requests
 	batches   bool // measure a batch
+	prefix    bool // measure routing by prefix
 	short     bool
 
 	limitFactor float64 // multiplies the limits of the goals
@@ -126,6 +127,7 @@ func readOptions(ctx context.Context) (options, error) {
 	o.queued = wanted.MatchString("queued requests")
 	o.short = *short
 	o.batches = wanted.MatchString("batches")
+	o.prefix = wanted.MatchString("prefix")
 	return o, nil
 }
 
@@ -149,6 +151,12 @@ func bench(ctx context.Context, o options) error {
 			batchErr = fmt.Errorf("measure a batch: %w", batchErr)
 		}
 	}
+	var prefixErr error
+	if o.prefix {
+		if r.prefix, prefixErr = measurePrefix(ctx, o.programs, o.short); prefixErr != nil {
+			prefixErr = fmt.Errorf("measure routing by prefix: %w", prefixErr)
+		}
+	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
@@ -157,7 +165,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -23,6 +23,7 @@ type report struct {
 	flushes []time.Duration // of each round, see measureFlushing
 	queued  *queuedMemory   // nil if not measured
 	batch   *batchFigures   // nil if not measured
+	prefix  *prefixFigures  // nil if not measured
 }
 
 func newReport(o options) *report {

@@ -151,6 +151,9 @@ func (r *report) notes() []string {
 	if r.batch != nil {
 		all = append(all, r.batch.String()+".")
 	}
+	if r.prefix != nil {
+		all = append(all, r.prefix.String()+".")
+	}
 	if r.queued != nil {
 		all = append(all, r.queued.String()+".")
 	}

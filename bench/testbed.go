@@ -101,10 +101,10 @@ func (b *testbed) addProxy(ctx context.Context, name string) (target, error) {
 		t, _, err := b.startGateway(ctx, unlimited)
 		return t, err
 	case flushing:
-		t, _, err := b.startGatewayOf(ctx, gatewayOptions{flushing, b.programs.basegate, ", flush: 1s", unlimited})
+		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: flushing, program: b.programs.basegate, database: ", flush: 1s", concurrency: unlimited})
 		return t, err
 	case oldGateway:
-		t, _, err := b.startGatewayOf(ctx, gatewayOptions{oldGateway, b.programs.old, "", unlimited})
+		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: oldGateway, program: b.programs.old, concurrency: unlimited})
 		return t, err
 	case nginx:
 		return b.startNginx(ctx)
@@ -140,7 +140,7 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 // database, and checks budgets. The context is as large as those of current models, so that the gateway need not count
 // a prompt's tokens. startGateway also returns the URL of the admin listener.
 func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
-	return b.startGatewayOf(ctx, gatewayOptions{gateway, b.programs.basegate, "", concurrency})
+	return b.startGatewayOf(ctx, gatewayOptions{name: gateway, program: b.programs.basegate, concurrency: concurrency})
 }
 
 // gatewayOptions are what differs between the gateways of a testbed.
@@ -148,6 +148,25 @@ type gatewayOptions struct {
 	name, program string
 	database      string // further members of the section, with a comma before them
 	concurrency   int
+	balance       string   // of the model; empty: the default
+	backends      []string // host:port; nil: the testbed's upstream
+}
+
+// model returns the model's members beside its id, in YAML flow style.
+func (o *gatewayOptions) model(upstream string) string {
+	backends := o.backends
+	if backends == nil {
+		backends = []string{upstream}
+	}
+	var list []string
+	for i, address := range backends {
+		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
+	}
+	text := fmt.Sprintf("max_model_len: 1000000, backends: [%s]", strings.Join(list, ", "))
+	if o.balance != "" {
+		text += ", balance: " + o.balance
+	}
+	return text
 }
 
 // startGatewayOf is startGateway for one of several gateways, each with a database of its own.
@@ -164,8 +183,8 @@ func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target,
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {path: %q%s}
 models:
-  - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [{url: "http://%s"}]}
-`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, model, model, b.upstream)
+  - {id: %s, checkpoint: %s, %s}
+`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, model, model, o.model(b.upstream))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}

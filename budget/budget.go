@@ -10,9 +10,9 @@
 //
 // Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
 // when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
-// not on the ledger. While a request runs that does not end soon, it has a row in the table inflight. Start moves the
-// rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint, which is at
-// most a second old.
+// not on the ledger. A request that runs for longer than a second has a row in the table inflight until it ends. Start moves
+// the rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint, which is about
+// a second old.
 //
 // Windows are calendar days and months in UTC, by the clock at admission. A request is charged to the windows in which
 // it was admitted, even if it ends later; its row's time lies in them. What is used of a window is always the sum over
@@ -64,7 +64,7 @@ type Settings struct {
 // DefaultBacklog takes about 30 MB if it is full.
 const DefaultBacklog = 1 << 16
 
-// maintenanceInterval is the time between checkpoints, retries of failed writes, and checks for a new window.
+// maintenanceInterval is the time between retries of failed writes, and checks for a new window.
 const maintenanceInterval = time.Second
 
 // Ledger holds the counters of the caps and writes the rows of requests. It is safe for concurrent use.
@@ -162,6 +162,8 @@ func (l *Ledger) maintain(ctx context.Context) {
 	defer close(l.done)
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
+	progress := time.NewTicker(progressInterval)
+	defer progress.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -171,8 +173,9 @@ func (l *Ledger) maintain(ctx context.Context) {
 		case <-ticker.C:
 			l.rollover(ctx)
 			l.retryBacklog(ctx)
-			l.checkpoint(ctx)
 			l.writeLastUses(ctx)
+		case <-progress.C:
+			l.checkpoint(ctx)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package budget
 import (
 	"context"
 	"errors"
-	"time"
 
 	"basegate/database"
 	"basegate/usage"
@@ -71,9 +70,4 @@ func (s *Settlement) Abandon() {
 	p.row.state, p.row.outcome.Prompt, p.row.outcome.Completion = usage.Interrupted, 0, 0
 	r.ledger.writeSettlement(p, false)
 	r.ledger.enqueueRetry(p)
-}
-
-// startOpenTimer inserts the request's row if it still runs after openDelay.
-func (r *Reservation) startOpenTimer() {
-	r.openTimer = time.AfterFunc(openDelay, func() { r.open(false) })
 }

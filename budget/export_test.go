@@ -60,3 +60,12 @@ func (l *Ledger) Months() int {
 	defer l.mu.Unlock()
 	return len(l.months)
 }
+
+// Wait inserts the request's row in flight at once, as checkpoint does later, and waits until it is on disk.
+func (r *Reservation) Wait(ctx context.Context) error {
+	r.open(r.progress())
+	if r.openWrite == nil {
+		return nil // the request has ended
+	}
+	return r.openWrite.Wait(ctx)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Requester is the request for which Reserve is called. Reserve calls each method at most once, on the goroutine of its
@@ -71,7 +72,6 @@ func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester)
 	if err != nil {
 		return nil, err
 	}
-	w.reservation.startOpenTimer()
 	return w.reservation, nil
 }
 
@@ -221,7 +221,7 @@ func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
 	r.request.Time = r.request.Time.UTC()
 	w.key.recordUse(r.request.Time, d.bucket.time)
 	r.prompt.Store(promptUnknown)
-	r.checkpointed = r.progress()
+	r.admitted = time.Now()
 	r.bucket.key.reserve(r.bucket.date.day, r.input, r.output)
 	r.bucket.account.reserve(r.bucket.date.day, r.input, r.output)
 	l.reserved += r.input + r.output

@@ -69,12 +69,13 @@ type Reservation struct {
 
 	openOnce  sync.Once         // inserts the row, or decides that the settlement will be its only write
 	openWrite *database.Pending // set by openOnce; nil if the settlement is the row's only write
-	openTimer *time.Timer       // inserts the row of a request that still runs after openDelay
-	duplicate bool              // another request's row has this id; accessed by writes, which run one at a time, and after them
+	admitted  time.Time
+	duplicate bool // another request's row has this id; accessed by writes, which run one at a time, and after them
 
 	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
 	backend            atomic.Pointer[string]
-	checkpointed       progress // on disk; accessed only by checkpoint
+	checkpointed       progress  // on disk
+	writtenAt          time.Time // when the row in flight was last written; zero before it was inserted. Both are checkpoint's
 
 	endOnce      sync.Once
 	fallbackOnce sync.Once
@@ -95,16 +96,11 @@ func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
 // Clamped reports whether MaxTokens is lower than demanded.
 func (r *Reservation) Clamped() bool { return r.clamped }
 
-// Wait inserts the request's row and waits until it is on disk. A stream must not send its first byte before Wait has
-// returned nil. If the error is database.ErrUnavailable, the ledger cannot be written and the request has to be
-// refused. A response that is not a stream needs no Wait, because Settle precedes its last byte.
-func (r *Reservation) Wait(ctx context.Context) error {
-	r.open(true)
-	if r.openWrite == nil {
-		return nil // the request has ended
-	}
-	if err := r.openWrite.Wait(ctx); err != nil {
-		return fmt.Errorf("open the request's row: %w", err)
+// WriteError returns why the ledger cannot be written, as database.ErrUnavailable, or nil if nothing is known against it.
+// A stream that begins now might not be charged.
+func (r *Reservation) WriteError() error {
+	if err := r.ledger.db.WriteError(); err != nil {
+		return fmt.Errorf("write the ledger: %w", err)
 	}
 	return nil
 }
@@ -113,7 +109,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 func (r *Reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
 
 // SetProgress records how many completion tokens have been sent to the client. It is cheap enough for every event of a
-// stream. If the process dies, the request is charged the numbers of the last checkpoint, at most a second old.
+// stream. If the process dies, the request is charged the numbers of the last checkpoint, about a second old, and nothing
+// if it ran for less than a second.
 func (r *Reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
 
 // SetBackend records which backend the request is sent to.
@@ -134,17 +131,15 @@ func (r *Reservation) progress() progress {
 	return p
 }
 
-// openDelay is the age at which the row of a running request is inserted. Most requests end sooner and need one write
-// instead of two. A crash before that loses requests of which the clients have received nothing.
-const openDelay = 20 * time.Millisecond
-
-// open inserts the row, once, unless the request has ended. If wait is true, the caller goes on to wait for the write.
-func (r *Reservation) open(wait bool) {
+// open inserts the row with the progress, once, unless the request has ended. It reports whether it did.
+func (r *Reservation) open(p progress) (inserted bool) {
 	r.openOnce.Do(func() {
-		r.openWrite = r.ledger.submit(wait, func(ctx context.Context, tx database.Execer) error {
-			return r.asDuplicate(insertInFlight(ctx, tx, &r.request, r.input))
+		inserted = true
+		r.openWrite = r.ledger.submit(false, func(ctx context.Context, tx database.Execer) error {
+			return r.asDuplicate(insertInFlight(ctx, tx, &r.request, p))
 		})
 	})
+	return inserted
 }
 
 // asDuplicate returns the error of an insertion: ErrDuplicate, which it records, if another request has the same id.
@@ -223,7 +218,6 @@ func (r *Reservation) end(state usage.State, o Outcome) {
 // close ends the progress of the request and returns its final row. The caller has the turn of endOnce.
 func (r *Reservation) close(state usage.State, o Outcome) row {
 	r.ended.Store(true)
-	r.openTimer.Stop()
 	r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
 	o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
 	if o.Backend == "" {

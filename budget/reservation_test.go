@@ -110,7 +110,7 @@ func TestReleaseChargesTheRecordedProgress(t *testing.T) {
 	}
 }
 
-// Most requests end before openDelay, and their settlement is then their only write.
+// Most requests end before they are a second old, and their settlement is then their only write.
 func TestRowIsInsertedBeforeTheEndOfALongRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDatabase(t, newPath(t))
@@ -124,17 +124,63 @@ func TestRowIsInsertedBeforeTheEndOfALongRequest(t *testing.T) {
 		settle(t, short, 1, 1)
 		must(t, short.Wait(t.Context())) // the request has ended
 		long := reserve(t, l, p, demand(1, 1))
-		time.Sleep(time.Millisecond)
+		time.Sleep(850 * time.Millisecond)
 		if n := inFlight(); n != 0 {
-			t.Errorf("%d rows in flight after a millisecond, want 0", n)
+			t.Errorf("%d rows in flight after 850 ms, want 0", n)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(200 * time.Millisecond)
 		if n := inFlight(); n != 1 {
 			t.Errorf("%d rows in flight after a second, want 1", n)
 		}
 		settle(t, long, 1, 1)
 		if got := rows(t, l); len(got) != 2 {
 			t.Errorf("%d rows at the end, want 2", len(got))
+		}
+	})
+}
+
+// A stream that advances all the time is written once if it ends within a second. A longer one gets a row in flight, which
+// is not written again within the next second, and is never older than a second and the interval of the checkpoints.
+func TestStreamIsWrittenOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openDatabase(t, newPath(t))
+		must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+			_, err := tx.ExecContext(t.Context(), `
+				CREATE TABLE writes (kind TEXT NOT NULL, tokens BIGINT NOT NULL);
+				CREATE TRIGGER inserted AFTER INSERT ON inflight BEGIN INSERT INTO writes VALUES ('insert', NEW.completion_tokens); END;
+				CREATE TRIGGER updated AFTER UPDATE ON inflight BEGIN INSERT INTO writes VALUES ('update', NEW.completion_tokens); END;
+				CREATE TRIGGER moved AFTER INSERT ON requests BEGIN INSERT INTO writes VALUES ('end', NEW.completion_tokens); END`)
+			return err
+		}))
+		l := startLedger(t, db)
+		writes := func() (all string) {
+			must(t, db.Read().QueryRowContext(t.Context(), `SELECT coalesce(group_concat(kind || ' ' || tokens, ', '), '') FROM writes`).Scan(&all))
+			return all
+		}
+		p := budget.Payer{Key: "key", Account: "acc"}
+		stream := func(milliseconds int64) {
+			r := reserve(t, l, p, demand(1, 10_000))
+			for n := range milliseconds {
+				r.SetProgress(n)
+				time.Sleep(time.Millisecond)
+			}
+			settle(t, r, 1, milliseconds)
+		}
+		stream(800)
+		if got, want := writes(), "end 800"; got != want {
+			t.Errorf("a stream of 800 ms is written as %q, want %q", got, want)
+		}
+		must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+			_, err := tx.ExecContext(t.Context(), `DELETE FROM writes`)
+			return err
+		}))
+		stream(3250)
+		var first, second, third int64
+		if _, err := fmt.Sscanf(writes(), "insert %d, update %d, update %d, end 3250", &first, &second, &third); err != nil {
+			t.Fatalf("a stream of 3250 ms is written as %q, want an insert, two updates and the end: %v", writes(), err)
+		}
+		if first < 890 || first > 1010 || second-first < 990 || second-first > 1110 || third-second < 990 || third-second > 1110 {
+			t.Errorf("the row in flight is written at %d, %d and %d ms, want the first at about 950 and then once a second", first, second, third)
 		}
 	})
 }

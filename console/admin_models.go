@@ -45,7 +45,7 @@ type adminBackend struct {
 
 // pastHour is how a model or a backend has served in the last hour.
 type pastHour struct {
-	Requests int64
+	Requests int
 	Failed   int
 	P50, P95 string // of the time to the first token
 }
@@ -85,10 +85,13 @@ func (c *Console) showModels(r *request, status int, view adminModelsView) error
 
 // newPastHour returns the figures of a series; those of a series without requests are zero.
 func newPastHour(report history.Report, k history.Key) pastHour {
-	h := pastHour{P50: formatSeconds(nil), P95: formatSeconds(nil)}
+	h := pastHour{P50: unknown, P95: unknown}
 	for _, s := range report.Series {
 		if s.Key == k {
-			h = pastHour{s.Total.Requests, int(s.Total.Failed), formatSeconds(s.Total.FirstTokenP50), formatSeconds(s.Total.FirstTokenP95)}
+			h = pastHour{
+				int(s.Total.Requests), int(s.Total.Failed),
+				formatKnown(s.Total.FirstTokenP50, formatSeconds), formatKnown(s.Total.FirstTokenP95, formatSeconds),
+			}
 		}
 	}
 	return h

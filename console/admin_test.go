@@ -15,6 +15,7 @@ import (
 	"basegate/budget"
 	"basegate/config"
 	"basegate/console"
+	"basegate/fleet"
 	"basegate/identity"
 	"basegate/quota"
 )
@@ -79,7 +80,7 @@ func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	})
 	m, _ := s.fleet.Model("llama-8b")
 	for _, class := range []breaker.Class{breaker.Success, breaker.OutOfMemory, breaker.ClientGone} {
-		lease, err := m.Acquire(nil, nil)
+		lease, err := m.Acquire(nil, nil, fleet.Prefix{})
 		must(t, err)
 		lease.Report(class, false)
 		lease.Release()

@@ -1,8 +1,8 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
 // from another origin, and stores nothing in the browser but the session cookie, the cookie by which accounts know the
-// browser, what a page shows once after a form (once.go), the choice of a light or dark theme, and drafts of the workbench
-// until the user signs out.
+// browser, what a page shows once after a form (once.go), the choices of a theme and of shortcuts, presets of parameters,
+// and drafts of the workbench until the user signs out.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access

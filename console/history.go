@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -70,21 +69,7 @@ func (r requestRow) Outcome() string {
 func (r requestRow) Refused() bool { return r.State == usage.Refused }
 
 // Took returns the duration of the request.
-func (r requestRow) Took() string { return formatMillis(r.Total) }
-
-// formatMillis formats a duration with a precision that suits its size: 0.3 ms, 45 ms, 1.24 s, 75.1 s.
-func formatMillis(d time.Duration) string {
-	switch {
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f\u202fms", float64(d.Microseconds())/1000)
-	case d < time.Second:
-		return fmt.Sprintf("%d\u202fms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.2f\u202fs", d.Seconds())
-	default:
-		return fmt.Sprintf("%.1f\u202fs", d.Seconds())
-	}
-}
+func (r requestRow) Took() string { return formatLatency(r.Total) }
 
 // query returns the filter as the query of a URL.
 func (p *historyPage) query() url.Values {

@@ -37,6 +37,7 @@ var routes = []route{
 	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
 
 	{http.MethodGet, "/once/:id", signedIn, maxForm, (*Console).showOnce},
+	{http.MethodGet, "/console/api/palette", signedIn, maxForm, (*Console).palette},
 	{http.MethodGet, "/console/api/session", signedIn, maxForm, (*Console).sessionState},
 	{http.MethodPost, "/console/api/session", anyone, maxForm, (*Console).renewSession},
 

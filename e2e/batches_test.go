@@ -194,6 +194,19 @@ func TestBatchRunsEachLineOnceAndChargesItsKey(t *testing.T) {
 	}
 }
 
+func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	mock.InjectFault(mockvllm.Fault{Kind: "reset"})
+	file, ids := batchLines(1)
+	output, _ := g.checkResults(g.secret, g.waitForBatch(g.secret, g.createBatch(g.secret, file), "completed"), ids)
+	id := output["line 0"].Get("response.request_id").Str
+	var attempts string
+	if err := g.openLedger().QueryRow(`SELECT attempts FROM request_details WHERE request_id = ?`, id).Scan(&attempts); err != nil ||
+		!strings.Contains(attempts, "reset") || !strings.Contains(attempts, "success") {
+		t.Errorf("got %q, %v, want an attempt that was reset and one that succeeded", attempts, err)
+	}
+}
+
 // A batch is killed again and again. Each line ends in one file, once, with one charge.
 func TestKilledBatchLosesAndRepeatsNothing(t *testing.T) {
 	kills, lines := 20, 20_000
@@ -557,12 +570,24 @@ func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 	}
 	poll.Until(t, "the bytes are gone", func() bool {
 		for path, text := range readFiles(t, g.dir) {
-			if strings.Contains(path, ".files") && strings.Contains(text, prompt) {
+			if strings.Contains(path, ".files") && (strings.Contains(text, prompt) || strings.Contains(text, id)) {
 				return false
 			}
 		}
 		return true
 	})
+	errors := gjson.Get(g.call(http.MethodGet, "/v1/batches/"+bad.Get("id").Str, g.secret, "").body, "errors.data.0.message").Str
+	if !strings.Contains(errors, field) {
+		t.Errorf("the errors of a failed batch are gone with its file: %q", errors)
+	}
+	search("after the deletion", true) // the database with its free pages and its write-ahead log, the logs, the metrics
+	g.signal(syscall.SIGTERM)
+	<-g.exited
+	for path, text := range readFiles(t, g.dir) {
+		if strings.Contains(text, prompt) || strings.Contains(text, id) {
+			t.Errorf("a marker is in %s after the deletion and a stop", path)
+		}
+	}
 }
 
 // The id in the path of a refused request is the client's text.
@@ -659,7 +684,19 @@ func TestFilesAndBatchesKeepTheRulesOfTheAPI(t *testing.T) {
 			t.Errorf("the headers of an error at %s: %v", path, wrong.header)
 		}
 	}
+	for path, hint := range map[string]string{
+		"/v1/files/": "the path is /v1/files, without a slash", "/v1/batches/": "the path is /v1/batches, without a slash",
+	} {
+		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusNotFound || !strings.Contains(r.body, hint) {
+			t.Errorf("GET %s: %d %s", path, r.status, r.body)
+		}
+	}
 	id := gjson.Get(g.upload(g.secret, batchLine("a", `{"model":"m","prompt":"a"}`), "purpose", "batch").body, "id").Str
+	for path, allow := range map[string]string{"/v1/files": "GET, POST", "/v1/files/" + id: "DELETE, GET", "/v1/files/" + id + "/content": "GET"} {
+		if r := g.call(http.MethodHead, path, g.secret, ""); r.status != http.StatusMethodNotAllowed || r.header.Get("Allow") != allow || r.body != "" {
+			t.Errorf("HEAD %s: %d, Allow %q, %q", path, r.status, r.header.Get("Allow"), r.body)
+		}
+	}
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
 	_, err := fmt.Fprintf(w, `{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, id)

@@ -178,6 +178,11 @@ func TestInterruptedStreamIsChargedItsLastCheckpoint(t *testing.T) {
 			}
 		}
 	}()
+	poll.Until(t, "the stream has a row", func() bool { // when it is a second old
+		rows, err := env.ledgerRows(t.Context())
+		must(t, err)
+		return len(rows) == 1
+	})
 	row := func() ledgerRow {
 		rows, err := env.ledgerRows(t.Context())
 		must(t, err)

@@ -43,6 +43,7 @@ type Fleet struct {
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
 	reports   reports
+	prefixes  *prefixes // of all models; kept across reloads
 }
 
 // catalogue is one version of the models. It is immutable and replaced as a whole.
@@ -55,7 +56,7 @@ type catalogue struct {
 // New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, reports
 // of backends, booked windows and operator commands; if it is nil there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
-	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}}
+	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}, prefixes: newPrefixes()}
 	f.booked.Store(&[]BookedWindow{})
 	f.firstSeen.begin(time.Now())
 	f.reports.latest = map[reporter]serverInfo{}
@@ -132,7 +133,7 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	for _, mc := range models {
-		m := &Model{config: mc, transitions: &f.transitions, firstSeen: &f.firstSeen}
+		m := &Model{config: mc, transitions: &f.transitions, firstSeen: &f.firstSeen, prefixes: f.prefixes}
 		for _, bc := range mc.Backends {
 			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
 			if i >= 0 {

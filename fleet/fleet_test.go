@@ -88,7 +88,7 @@ func getModel(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 
 func acquire(t *testing.T, m *fleet.Model, tried ...fleet.FailedAttempt) *fleet.Lease {
 	t.Helper()
-	l, err := m.Acquire(tried, nil)
+	l, err := m.Acquire(tried, nil, fleet.Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestAcquireUsesTriedBackendsLastOrNever(t *testing.T) {
 	if l.Backend != first {
 		t.Error("got the backend that must not be tried again")
 	}
-	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}, nil); !errors.Is(err, fleet.ErrNoOtherBackend) {
+	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}, nil, fleet.Prefix{}); !errors.Is(err, fleet.ErrNoOtherBackend) {
 		t.Errorf("got %v, want ErrNoOtherBackend", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestBreakerOpenErrorHasTheRemainingTime(t *testing.T) {
 		l.Report(breaker.ServerError, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil, nil)
+	_, err := m.Acquire(nil, nil, fleet.Prefix{})
 	open, ok := errors.AsType[*fleet.BreakerOpenError](err)
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)

@@ -151,7 +151,7 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 			if !ok || booting.Estimate != time.Minute || booting.Elapsed > 10*time.Second || booting.RetryIn != booting.Estimate-booting.Elapsed {
 				t.Errorf("got %v %+v", err, booting)
 			}
-			if _, err := m.Acquire(nil, nil); err == nil {
+			if _, err := m.Acquire(nil, nil, fleet.Prefix{}); err == nil {
 				t.Error("Acquire leased a backend that is starting")
 			}
 		})
@@ -221,7 +221,7 @@ func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
 					t.Errorf("the model does not start again: %v", err)
 					return
 				}
-				l, err := m.Acquire(nil, nil)
+				l, err := m.Acquire(nil, nil, fleet.Prefix{})
 				if err != nil {
 					continue // it has been stopped since and is starting again
 				}
@@ -255,7 +255,7 @@ func TestStopWaitsForInFlightRequests(t *testing.T) {
 	if err := m.Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Acquire([]fleet.FailedAttempt{}, nil); err != nil {
+	if _, err := m.Acquire([]fleet.FailedAttempt{}, nil, fleet.Prefix{}); err != nil {
 		// A request during the drain cancels it, since nothing has been stopped yet.
 		t.Logf("during the drain: %v", err)
 	}

@@ -167,7 +167,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 		l.Report(breaker.Refused, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil, nil)
+	_, err := m.Acquire(nil, nil, fleet.Prefix{})
 	if _, open := errors.AsType[*fleet.BreakerOpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
 		t.Errorf("got %v and breaker state %s, want *fleet.BreakerOpenError and open", err, m.Backends()[0].Breaker())
 	}

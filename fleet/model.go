@@ -1,10 +1,8 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -35,6 +33,7 @@ type Model struct {
 	backends    []*Backend
 	transitions *transitions
 	firstSeen   *firstSeen
+	prefixes    *prefixes
 }
 
 // ID returns the short id that clients use.
@@ -338,18 +337,20 @@ type FailedAttempt struct {
 }
 
 // Acquire leases a backend for the next attempt. It prefers backends that were not tried, then ready ones, then the one
-// with the fewest in-flight attempts. If no better one is left, it leases a backend that is not ready, since the last
+// that the prefix belongs to, unless it has too many attempts in flight, and without a prefix the one with the fewest. If
+// no better one is left, it leases a backend that is not ready, since the last
 // probe may be outdated; but not one that the gateway can launch, and not a sleeping one, which must be woken first. If
 // no backend can be leased for the first attempt of a request, Acquire starts the model.
 //
 // The error is ErrUnsuitable, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller
 // must release the lease.
-func (m *Model) Acquire(tried []FailedAttempt, f Filter) (*Lease, error) {
+func (m *Model) Acquire(tried []FailedAttempt, f Filter, p Prefix) (*Lease, error) {
 	suitable := m.suitable(f)
 	if len(suitable) == 0 {
 		return nil, ErrUnsuitable
 	}
-	for _, b := range ranked(suitable, tried) {
+	for _, c := range m.ranked(suitable, tried, p) {
+		b := c.backend
 		if !b.acquire() {
 			continue
 		}
@@ -358,6 +359,7 @@ func (m *Model) Acquire(tried []FailedAttempt, f Filter) (*Lease, error) {
 			b.release()
 			continue
 		}
+		m.countLease(b)
 		return &Lease{Backend: b, permit: permit}, nil
 	}
 	if len(tried) == 0 {
@@ -374,18 +376,11 @@ func (m *Model) Acquire(tried []FailedAttempt, f Filter) (*Lease, error) {
 	return nil, ErrNoOtherBackend
 }
 
-// candidate is a backend with its ranking criteria.
-type candidate struct {
-	backend  *Backend
-	penalty  int
-	inFlight int64
-}
-
 // ranked returns those of the backends that an attempt may use, best first.
-func ranked(backends []*Backend, tried []FailedAttempt) []*Backend {
+func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p Prefix) []candidate {
 	candidates := make([]candidate, 0, len(backends))
 	for _, b := range backends {
-		c := candidate{backend: b, inFlight: b.InFlight()}
+		c := candidate{backend: b, load: b.InFlight()}
 		if state, _ := b.State(); state != Ready {
 			c.penalty++
 		}
@@ -397,17 +392,10 @@ func ranked(backends []*Backend, tried []FailedAttempt) []*Backend {
 		}
 		candidates = append(candidates, c)
 	}
-	// Shuffling and the stable sort distribute attempts over equal candidates.
-	//nolint:gosec // load balancing needs no secrecy
-	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
-	slices.SortStableFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.penalty, b.penalty), cmp.Compare(a.inFlight, b.inFlight))
-	})
-	out := make([]*Backend, len(candidates))
-	for i, c := range candidates {
-		out[i] = c.backend
+	if len(candidates) > 1 {
+		m.sortCandidates(candidates, p)
 	}
-	return out
+	return candidates
 }
 
 // Lease is a claim on a backend for one attempt.

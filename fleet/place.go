@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,11 @@ import (
 var ErrNoPlace = errors.New("no backend has a place for a batch line")
 
 // Place is the permission to run one batch line at a backend, beside the live requests.
-type Place struct{ Backend *Backend }
+type Place struct {
+	Backend *Backend
+	model   *Model
+	most    int64 // lines at a backend
+}
 
 // AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
 // and where no request waited at the last probe. It starts nothing: the error is ErrUnsuitable, ErrNoPlace or
@@ -49,13 +54,42 @@ func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
 		case chosen == nil:
 			return nil, ErrNoPlace
 		case chosen.places.CompareAndSwap(fewest, fewest+1):
-			return &Place{chosen}, nil
+			return &Place{chosen, m, int64(most)}, nil
 		}
 	}
 }
 
 // ErrNotReady is returned by AcquirePlace if no backend is ready, or the breaker of each that is ready is open.
 var ErrNotReady = errors.New("no backend is ready")
+
+// Prefer moves the place to the backend that the line's prefix belongs to, if that has a place and not too many lines. The
+// line may then use only Backend. If its backend does not suit it, Prefer moves it to another one that does.
+func (p *Place) Prefer(prefix Prefix, f Filter) {
+	var candidates []candidate
+	for _, b := range p.model.suitable(f) {
+		c := candidate{backend: b, load: b.places.Load()}
+		if b == p.Backend {
+			c.load-- // without this line
+		} else if state, _ := b.State(); state != Ready || b.Breaker() == breaker.Open || b.queued.Load() > 0 || c.load >= p.most {
+			continue
+		}
+		candidates = append(candidates, c)
+	}
+	if len(candidates) == 0 || !prefix.known && slices.ContainsFunc(candidates, func(c candidate) bool { return c.backend == p.Backend }) {
+		return
+	}
+	p.model.sortCandidates(candidates, prefix)
+	for _, c := range candidates {
+		if c.backend == p.Backend {
+			return
+		}
+		if c.backend.places.CompareAndSwap(c.load, c.load+1) {
+			p.Release()
+			p.Backend = c.backend
+			return
+		}
+	}
+}
 
 // Release gives the place back.
 func (p *Place) Release() { p.Backend.places.Add(-1) }

@@ -199,7 +199,7 @@ func TestFailedWakeIsAttemptedAfterTheCooldown(t *testing.T) {
 	b.failBoot(b.life.boot, "wake failed")
 	now = now.Add(failureCooldown - time.Second)
 	for range 2 {
-		_, err := m.Acquire(nil, nil)
+		_, err := m.Acquire(nil, nil, Prefix{})
 		failed, ok := errors.AsType[*BootFailedError](err)
 		if !ok || failed.Reason != "wake failed" || failed.RetryIn != time.Second {
 			t.Errorf("got %v, want *BootFailedError", err)
@@ -209,7 +209,7 @@ func TestFailedWakeIsAttemptedAfterTheCooldown(t *testing.T) {
 	if err := m.EnsureServable(nil); err != nil {
 		t.Error(err)
 	}
-	l, err := m.Acquire(nil, nil)
+	l, err := m.Acquire(nil, nil, Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}

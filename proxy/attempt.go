@@ -34,8 +34,9 @@ var errTimeout = errors.New("the backend was silent for too long")
 func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	var last breaker.Outcome
 	once := false // a RetryElsewhereOnce has been used
+	prefix := x.prefix()
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable)
+		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable, prefix)
 		if err != nil {
 			if x.attempts.count == 0 {
 				return nil, x.unavailable(err)
@@ -66,6 +67,14 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	}
 	x.attempts.busy = last.Class == breaker.Busy
 	return nil, x.outcomeErr(last)
+}
+
+// prefix returns what a completion's prompt begins with. Calls of the tokenizer have no reservation and no prefix.
+func (x *exchange) prefix() fleet.Prefix {
+	if x.reservation == nil || x.caller.line != nil {
+		return fleet.Prefix{} // a line has its place already
+	}
+	return x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON())
 }
 
 // outcomeErr returns the API error for an outcome. A param of vLLM's is kept if it names a field that the client sent.
@@ -149,6 +158,9 @@ func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
 	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
+	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
+		edits.Priority = l.priority()
+	}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}

@@ -128,7 +128,7 @@ func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
 
 // A status that says that the operator has configured the backend wrongly counts against it, and the response names
 // nothing of what the operator runs.
-func TestOperatorsMistakeCountsAndIsNotDescribed(t *testing.T) {
+func TestBackendThatRefusesTheGatewayCountsAndIsNotDescribed(t *testing.T) {
 	for _, status := range []int{401, 403, 404, 405} {
 		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 },
 			startBackend(t, respond(status, "application/json", `{"error":{"message":"The model org/Secret at http://10.0.0.5 is not served to key-123"}}`)))

@@ -22,8 +22,13 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
-	Place        *fleet.Place // where it runs; the caller releases it
+	Deadline     time.Time    // of the batch
+	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
+
+// priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The lowest is
+// served first, so live requests, whose priority is 0, come before all lines.
+func (l *Line) priority() int64 { return max(l.Deadline.Unix(), 1) }
 
 // LineState is what became of a line.
 type LineState int
@@ -97,7 +102,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf = &principal{l.Account, l.Key}
+	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
@@ -179,8 +184,9 @@ func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, erro
 
 var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
 
-// usePlace limits the request's attempts to the backend of its place.
+// usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (x *exchange) usePlace() error {
+	x.caller.line.Place.Prefer(x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON()), x.attempts.usable)
 	b := x.caller.line.Place.Backend
 	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}

@@ -145,12 +145,9 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 	}
 }
 
-// beginStream sends status and header after the request's row is on disk.
+// beginStream sends status and header, unless the ledger cannot be written at the moment.
 func (s *Server) beginStream(x *exchange, p *response) error {
-	if err := x.reservation.Wait(x.r.Context()); err != nil {
-		if x.cancelled() {
-			return x.cancelErr()
-		}
+	if err := x.reservation.WriteError(); err != nil {
 		return ledgerUnavailable(err)
 	}
 	late := s.lateHeaders(x, nil)

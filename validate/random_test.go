@@ -59,7 +59,7 @@ func space(r *rand.Rand) string { return strings.Repeat(" ", r.IntN(2)) }
 func TestRandomBodiesAreJudgedByTheTable(t *testing.T) {
 	var refused, contradictory, sent int
 	r := rand.New(rand.NewPCG(7, 16))
-	for range 20_000 {
+	for range 6_000 {
 		body, firstInvalid := randomBody(r)
 		request, err := validate.Completion([]byte(body), defaultLimits)
 		if firstInvalid != "" {
@@ -86,8 +86,8 @@ func TestRandomBodiesAreJudgedByTheTable(t *testing.T) {
 		}
 		checkSent(t, body, request, validate.Edits{Model: checkpoint, Guided: r.IntN(2) == 0})
 	}
-	if min(refused, contradictory, sent) < 1000 {
-		t.Errorf("%d bodies were refused, %d contradictory and %d sent, want at least 1000 of each", refused, contradictory, sent)
+	if min(refused, contradictory, sent) < 300 {
+		t.Errorf("%d bodies were refused, %d contradictory and %d sent, want at least 300 of each", refused, contradictory, sent)
 	}
 }
 

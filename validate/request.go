@@ -120,6 +120,21 @@ func (r *Request) PromptBytes() int64 {
 	return int64(m.end - m.value)
 }
 
+// PromptJSON returns the prompt's JSON as the client sent it. It must not be modified.
+func (r *Request) PromptJSON() []byte {
+	m := r.find(fieldPrompt)
+	return r.body[m.value:m.end]
+}
+
+// CacheSalt returns the JSON of cache_salt, or nil if it is absent.
+func (r *Request) CacheSalt() []byte {
+	m := r.find(fieldCacheSalt)
+	if m == nil || m.null {
+		return nil
+	}
+	return r.body[m.value:m.end]
+}
+
 // RawUser returns the user tag's JSON, quotes and escapes included, or nil if it is absent.
 func (r *Request) RawUser() []byte {
 	m := r.find(fieldUser)

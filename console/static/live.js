@@ -11,7 +11,7 @@ let running; // the AbortController of a refresh in progress
 let succeeded = new Date();
 let ended = false; // a page that asks for no refreshes has been received
 
-const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const clock = (time) => time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent.trim();
 

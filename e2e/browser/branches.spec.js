@@ -134,7 +134,7 @@ test("generated text that is edited in its place becomes a branch, from which th
 test("the popover of a token follows the arrow keys, and shows rank, id, probability and their sum", async ({ page }) => {
   await generate(page, "Arrow keys");
   const options = columns(page).getByRole("option");
-  await options.nth(8).click();
+  await options.nth((await options.count()) - 3).click();
   const popover = page.locator("#token");
   await expect(popover.locator(".head")).toHaveText(/rank.*token.*id.*probability.*total/);
   await expect(popover).toContainText(/probability .* bits · rank .* · entropy/);
@@ -151,7 +151,7 @@ test("the popover of a token follows the arrow keys, and shows rank, id, probabi
   await expect(popover).toBeHidden();
   await expect(columns(page).getByRole("listbox")).toBeFocused();
   await page.getByLabel("Show spaces").check();
-  await expect(options.nth(7)).toContainText("·");
+  await expect(options.filter({ hasText: "·" }).first()).toBeVisible();
 });
 
 test("on a phone the token's alternatives are a sheet at the bottom", async ({ page }) => {

@@ -49,10 +49,10 @@ export function basegate(...args) {
 }
 
 // complete sends a completion request to the public API.
-export async function complete(key, body = {}) {
+export async function complete(key, body = {}, headers = {}) {
   return fetch(new URL("/v1/completions", process.env.CONSOLE), {
     method: "POST",
-    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
+    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json", ...headers },
     body: JSON.stringify({ model: "llama-8b", prompt: "The capital of France is", max_tokens: 8, ...body }),
   });
 }

@@ -27,7 +27,7 @@ test("an operator warms, stops and books a model in place and sees what happens"
 
   const secret = "a prompt that no page of the operator shows";
   expect((await complete(process.env.API_KEY, { model: "cold-8b", prompt: secret })).status).toBe(200);
-  await expect(model).toContainText("Last hour: 1 requests, 0 errors");
+  await expect(model).toContainText("Last hour: 1 request, 0 errors");
   expect(await page.content()).not.toContain(secret);
 
   await model.getByText("Book a warm window…").click();

@@ -25,7 +25,7 @@ test("one text is compared at two models, and two texts at one, token by token",
   await open(page);
   await page.getByText("Score and compare texts").click();
   await page.getByLabel("First text").fill("It was the best of times.");
-  await page.locator("#second-model-score").selectOption("trinity-base");
+  await page.locator("#second-text-model").selectOption("trinity-base");
   await page.getByRole("button", { name: "Score", exact: true }).click();
   const result = page.locator("#score-result");
   await expect(result.getByRole("heading")).toHaveText(["First text, llama-8b", "Second text, trinity-base"]);
@@ -37,10 +37,16 @@ test("one text is compared at two models, and two texts at one, token by token",
   const shown = await result.locator("tbody td:first-child").allTextContents();
   expect(shown.join("")).toContain("It was the best of times.");
 
-  await page.locator("#second-model-score").selectOption("llama-8b");
+  await page.locator("#second-text-model").selectOption("llama-8b");
   await page.getByLabel("Second text").fill("It was the worst of times.");
   await page.getByRole("button", { name: "Score", exact: true }).click();
-  await expect(result.getByRole("row").filter({ hasText: "best" })).toContainText("worst");
+  await expect(result.getByRole("heading")).toHaveText(["First text, llama-8b", "Second text, llama-8b"]);
+  const texts = async (column) => (await result.locator(`tbody td:nth-child(${column})`).allTextContents()).join("");
+  expect(await texts(1)).toContain("It was the best of times.");
+  expect(await texts(3)).toContain("It was the worst of times.");
+  const differing = (await Promise.all((await result.locator("tbody tr").all()).map(cells))).filter(([first, , second]) => first !== second);
+  expect(differing.length).toBeGreaterThan(0);
+  expect(differing.map(([first]) => first).join("")).not.toContain("times");
   await expect(result).toContainText("per byte");
   await checkPage(page, "workbench-scores");
 });
@@ -62,7 +68,7 @@ test("the text of a branch is scored: its total is the sum of its rows", async (
 test("presets set the parameters, and one's own is kept until it is deleted", async ({ page }) => {
   await open(page);
   await expect(page.locator("#p-top_k")).toBeHidden();
-  await page.getByLabel("Preset", { exact: true }).selectOption("Focused");
+  await page.locator("#preset").selectOption("Focused");
   await expect(page.locator("#p-top_p")).toHaveValue("0.9");
   await page.getByText("More parameters").first().click();
   await page.locator("#p-top_k").fill("40");
@@ -70,15 +76,15 @@ test("presets set the parameters, and one's own is kept until it is deleted", as
   await page.getByRole("button", { name: "Save preset" }).click();
   await page.reload();
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
-  await page.getByLabel("Preset", { exact: true }).selectOption("Most likely text");
+  await page.locator("#preset").selectOption("Most likely text");
   await expect(page.locator("#p-temperature")).toHaveValue("0");
-  await page.getByLabel("Preset", { exact: true }).selectOption("My study");
+  await page.locator("#preset").selectOption("My study");
   await expect(page.locator("#p-top_k")).toHaveValue("40");
   await expect(page.locator("#p-top_k")).toBeVisible();
   await page.locator("#p-top_k").focus();
   await expect(page.locator("#p-top_k-hint")).toBeVisible();
   await page.getByRole("button", { name: "Delete preset" }).click();
-  await expect(page.getByLabel("Preset", { exact: true }).locator("option", { hasText: "My study" })).toHaveCount(0);
+  await expect(page.locator("#preset").locator("option", { hasText: "My study" })).toHaveCount(0);
 });
 
 test("the cost of the next run and what is left of the budget are shown before it runs", async ({ page }) => {
@@ -93,6 +99,7 @@ test("the cost of the next run and what is left of the budget are shown before i
   await expect(page.locator("#cost")).toHaveText(/^Next run: \d+ prompt \+ up to 100 completion tokens\.$/);
   await generate(page, "How much is this?", { n: 1 });
   await expect(page.locator("#progress")).toHaveText(/first token after [\d.]+ s/);
+  await expect(page.locator("#budget")).toHaveText(/^4,9\d\d of 5,000 tokens left/);
 });
 
 test("a branch is copied as plain text, a batch line that the API takes, and arguments of lm-eval", async ({ page }) => {

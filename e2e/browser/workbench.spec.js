@@ -293,7 +293,7 @@ test("the page loads less than 300 kB", async ({ page }) => {
 });
 
 test("new text of a long prompt is in view and followed, unless the user scrolls away", async ({ page }) => {
-  test.setTimeout(60_000);
+  test.setTimeout(120_000);
   await open(page);
   await fillIn(page, Array.from({ length: 250 }, (_, i) => `This is line ${i} of a prompt that is longer than the window.`).join("\n"), { max_tokens: 600, seed: 5 });
   await page.getByRole("button", { name: "Generate" }).click();
@@ -322,7 +322,6 @@ test("new text of a long prompt is in view and followed, unless the user scrolls
   const reached = await growing.getByRole("option").count();
   await expect.poll(() => growing.getByRole("option").count()).toBeGreaterThan(reached);
   expect(await growing.evaluate((el) => el.scrollTop)).toBe(0);
-  await page.getByRole("button", { name: "Stop" }).click();
 });
 
 test("tokens that are parts of a character are shown as the character", async ({ page }) => {

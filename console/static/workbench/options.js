@@ -1,7 +1,7 @@
 // The models and keys that the user can choose, what is left of the key's budget, and what the next run costs.
 import * as api from "./api.js";
 import * as tree from "./tree.js";
-import { $, element, model, state } from "./state.js";
+import { $, bench, element, model, state } from "./state.js";
 import { dateTime } from "./problems.js";
 import { settings } from "./requests.js";
 
@@ -13,7 +13,9 @@ export async function start() {
   for (const id of ["prompt", "settings", "second-settings"]) $(id).addEventListener("input", estimateSoon);
   for (const id of ["model", "second-model", "compare"]) $(id).addEventListener("change", estimateSoon);
   await load();
-  setInterval(() => { if (!document.hidden) load(false).catch(() => { /* the next poll may succeed */ }); }, 10_000);
+  const reload = () => load(false).catch(() => { /* the next poll may succeed */ });
+  setInterval(() => { if (!document.hidden) reload(); }, 10_000);
+  bench.addEventListener("run-ended", reload); // for what is left of the budget
 }
 
 async function load(mayAsk = true) {

@@ -1,7 +1,7 @@
 // The requests of the page for completions. One task runs at a time; a task can send several requests.
 import * as api from "./api.js";
 import * as tree from "./tree.js";
-import { $, documentChanged, model, modelOf, render, scheduleRender, select, setDocument, state } from "./state.js";
+import { $, bench, documentChanged, model, modelOf, render, scheduleRender, select, setDocument, state } from "./state.js";
 import { readForm } from "./parameters.js";
 import { showError } from "./problems.js";
 import { resolveTexts, textsOf, tokensOfText } from "./texts.js";
@@ -190,6 +190,7 @@ export async function runExclusively(task) {
     state.running = null;
     for (const id of ["generate", "score", "score-texts"]) $(id).disabled = false;
     $("stop").hidden = true;
+    bench.dispatchEvent(new Event("run-ended"));
   }
 }
 

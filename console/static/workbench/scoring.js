@@ -45,14 +45,14 @@ function renderScores() {
 }
 
 async function scoreTexts() {
-  const texts = ["first", "second"].map((side) => ({ text: $(`${side}-text`).value, model: $(`${side}-model`).value }));
+  const texts = ["first", "second"].map((side) => ({ text: $(`${side}-text`).value, model: $(`${side}-text-model`).value }));
   if (!texts[1].text && texts[1].model !== texts[0].model) texts[1].text = texts[0].text;
   const wanted = texts.filter(({ text }) => text);
   if (!wanted.length) { $("score-result").replaceChildren(element("p", { className: "soft", textContent: "Write a text to score, or take that of the selected branch." })); return; }
   await runExclusively(async (signal) => {
     const results = await Promise.all(wanted.map(async ({ text, model: requested }) => {
       const tokens = await retryDuringBoot(requested, signal, () => tokensOfText(requested, text, false, signal));
-      return { text, model: requested, tokens: await scoreTokens(requested, tokens, signal) };
+      return { text, model: requested, tokens: tree.withoutSpecial(await scoreTokens(requested, tokens, signal), text) };
     }));
     showResult(results);
   });

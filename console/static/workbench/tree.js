@@ -153,10 +153,15 @@ export function continuation(tree, id) {
 // adds at the beginning. resolve adds the text to a place whose token has none.
 export function textOf(tree, id, resolve = (place) => place) {
   const { text } = rootOf(tree, id);
-  const tokens = path(tree, id).map((place) => resolve(place).token);
-  const special = (token) => token && /^(<.*>|\[.*\]|)$/.test(token.text ?? " ") && !(token.text && text.startsWith(token.text));
-  while (special(tokens[0])) tokens.shift();
+  const tokens = withoutSpecial(path(tree, id).map((place) => resolve(place).token), text);
   return tokens.length ? plainText(tokens) : text;
+}
+
+// withoutSpecial returns the tokens of a text without the special ones at the beginning, such as <|begin_of_text|>.
+export function withoutSpecial(tokens, text) {
+  const special = (token) => /^(<.*>|\[.*\]|)$/.test(token.text ?? " ") && !(token.text && text.startsWith(token.text));
+  const begin = tokens.findIndex((token) => !special(token));
+  return begin < 0 ? [] : tokens.slice(begin);
 }
 
 // unchangedBy returns how many of the tokens a changed text keeps. A word at the place of the change is not kept in part, so
