@@ -27,6 +27,7 @@ var palettePages = []destination{
 	{"Accounts and invitations", "/admin/accounts", administrators},
 	{"Models and backends", "/admin/models", administrators},
 	{"Feedback received", "/admin/feedback", administrators},
+	{"Batches of all accounts", "/admin/batches", administrators},
 	{"Audit log", "/admin/audit", administrators},
 	{"Settings", "/admin/settings", administrators},
 }
