@@ -6,6 +6,7 @@ import apierr "basegate/errors"
 // fails decides the response.
 func (s *Server) completion(x *exchange) error {
 	defer x.memory.Release()
+	defer x.releaseBody()
 	if err := s.readRequest(x, s.validateCompletion); err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type limitedBy struct {
 // backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
+	defer x.releaseBody()
 	if err := s.readRequest(x, s.validateCompletion); err != nil {
 		return err
 	}
