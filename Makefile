@@ -23,7 +23,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser pictures bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -77,6 +77,9 @@ api: build ## generated requests against the demo, checked by its OpenAPI docume
 
 browser: build ## the console in Chromium, against the demo
 	e2e/browser/run
+
+pictures: build ## renew the pictures of the console in docs/pictures
+	PICTURES=$(CURDIR)/docs/pictures e2e/browser/run pictures.spec.js
 
 bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of the ledger
 	go test -timeout 30m -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database

@@ -42,6 +42,7 @@ type Settings struct {
 type Line struct {
 	Batch, Account, Key, Endpoint string
 	Body                          []byte
+	Deadline                      time.Time // of the batch
 	Place                         Place
 }
 

@@ -54,34 +54,42 @@ func (s *Service) createBatch(c *Call) error {
 		return err
 	}
 	sum := sha256.Sum256(body)
-	again, err := s.repeated(c, sum[:])
-	if err != nil {
+	if b, err = s.create(c, b, sum[:]); err != nil {
 		return err
+	}
+	return s.sendBatch(c, &b)
+}
+
+// create creates a batch, and returns it. If the client has sent the same request before, it returns the batch of that one.
+func (s *Service) create(c *Call, b Batch, sum []byte) (Batch, error) {
+	again, err := s.repeated(c, sum)
+	if err != nil {
+		return Batch{}, err
 	}
 	if again != "" {
 		if before, err := s.batch(c, again); err == nil {
-			return s.sendBatch(c, &before)
+			return before, nil
 		}
 	}
 	input, err := s.file(c, b.InputFile)
 	if err != nil {
-		return apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
+		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
 	}
 	if input.Purpose != Input {
-		return apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
+		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
 	}
 	s.complete(&b, c.Account, c.Key)
 	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
 		if err := insertBatch(ctx, tx, &b); err != nil {
 			return err
 		}
-		return s.rememberCall(ctx, tx, c, sum[:], b.ID)
+		return s.rememberCall(ctx, tx, c, sum, b.ID)
 	})
 	if err != nil {
-		return unwritable(err)
+		return Batch{}, unwritable(err)
 	}
 	wake(s.created)
-	return c.sendJSON(b.toObject(nil, nil))
+	return b, nil
 }
 
 // complete sets what the gateway decides about a new batch.

@@ -80,7 +80,7 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, Line{
 		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
-		Place: place,
+		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place,
 	})
 	switch r.State {
 	case Cancelled:

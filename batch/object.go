@@ -20,6 +20,7 @@ type File struct {
 
 	object string // in the storage
 	sha256 []byte // nil while the file grows
+	lines  int64  // of an upload; 0 if they are not known
 }
 
 // Purpose is what a file is for.

@@ -48,10 +48,7 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 	}
 	b.InputFile = f.ID
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		if err := insertFile(ctx, tx, &f); err != nil {
-			return err
-		}
-		if err := setObjectState(ctx, tx, f.object, objectKept); err != nil {
+		if err := keepFile(ctx, tx, &f); err != nil {
 			return err
 		}
 		return insertBatch(ctx, tx, &b)

@@ -53,18 +53,27 @@ func removeObject(ctx context.Context, tx database.Execer, name string) error {
 	return err
 }
 
-const fileColumns = `seq, id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at`
+const fileColumns = `seq, id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, coalesce(lines, 0)`
 
 func scanFile(scan func(...any) error) (f File, err error) {
-	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.object, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt)
+	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.object, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
+		&f.lines)
 }
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt)
+		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, lines)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif($11, 0))`,
+		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.lines)
 	return err
+}
+
+// keepFile inserts the row of a file whose object is complete.
+func keepFile(ctx context.Context, tx database.Execer, f *File) error {
+	if err := insertFile(ctx, tx, f); err != nil {
+		return err
+	}
+	return setObjectState(ctx, tx, f.object, objectKept)
 }
 
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if

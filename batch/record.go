@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 const (
@@ -40,21 +41,9 @@ func (j *job) run() {
 			return
 		}
 		s.log.Error("a batch cannot be recorded, and is tried again", zap.String("batch", j.batch.ID), zap.Error(err))
-		if !sleep(s.ctx, recordRetry) {
+		if !wait.For(s.ctx, recordRetry) {
 			return
 		}
-	}
-}
-
-// sleep waits, and reports whether ctx has not ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -164,7 +153,7 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			break
 		}
 		r.service.log.Error("the results of a batch cannot be written, and are tried again", zap.String("batch", r.batch.ID), zap.Error(err))
-		if !sleep(ctx, recordRetry) {
+		if !wait.For(ctx, recordRetry) {
 			break
 		}
 	}
@@ -293,10 +282,7 @@ func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, out
 	case made:
 		f := *r.failures
 		f.Bytes = int64(failures)
-		if err := insertFile(ctx, tx, &f); err != nil {
-			return err
-		}
-		if err := setObjectState(ctx, tx, f.object, objectKept); err != nil {
+		if err := keepFile(ctx, tx, &f); err != nil {
 			return err
 		}
 		if err := setErrorFile(ctx, tx, r.batch.seq, f.ID); err != nil {

@@ -156,6 +156,14 @@ type deletedObject struct {
 
 func (s *Service) deleteFile(c *Call) error {
 	id := c.Param("id")
+	if err := s.deleteFileOf(c, id); err != nil {
+		return err
+	}
+	return c.sendJSON(deletedObject{id, "file", true})
+}
+
+// deleteFileOf deletes a file of the account, unless a batch needs it.
+func (s *Service) deleteFileOf(c *Call, id string) error {
 	var using string
 	err := s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
 		f, err := findFile(ctx, tx, c.Account, id, s.now())
@@ -176,7 +184,7 @@ func (s *Service) deleteFile(c *Call) error {
 		return apierr.FileOfBatch(id, using)
 	}
 	wake(s.deleted)
-	return c.sendJSON(deletedObject{id, "file", true})
+	return nil
 }
 
 func (s *Service) listBatches(c *Call) error {
@@ -219,13 +227,18 @@ func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
 	if err != nil {
 		return batchObject{}, apierr.Storage(err)
 	}
+	return b.toObject(errs, s.waitingFor(b)), nil
+}
+
+// waitingFor returns what a batch waits for; nil if it does not, or nothing is known.
+func (s *Service) waitingFor(b *Batch) *Waiting {
 	s.mu.Lock()
 	j := s.jobs[b.seq]
 	s.mu.Unlock()
 	if j == nil || b.Status != InProgress {
-		return b.toObject(errs, nil), nil
+		return nil
 	}
-	return b.toObject(errs, j.waitingFor()), nil
+	return j.waitingFor()
 }
 
 // sendBatch sends a batch as the response.
@@ -259,25 +272,34 @@ func (s *Service) cancelBatch(c *Call) error {
 	if err != nil {
 		return err
 	}
+	if b, err = s.cancel(c.Request.Context(), &b); err != nil {
+		return err
+	}
+	return s.sendBatch(c, &b)
+}
+
+// cancel cancels a batch, and returns it as it is then.
+func (s *Service) cancel(ctx context.Context, b *Batch) (Batch, error) {
 	if b.Status.ended() || b.Status == Finalizing {
-		return apierr.BatchHasEnded(b.ID, string(b.Status))
+		return Batch{}, apierr.BatchHasEnded(b.ID, string(b.Status))
 	}
 	changed := false
-	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) (err error) {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
 		return err
 	})
 	if err != nil {
-		return unwritable(err)
+		return Batch{}, unwritable(err)
 	}
-	if b, err = s.batch(c, b.ID); err != nil {
-		return err
+	now, err := batchBySeq(ctx, s.db.Read(), b.seq)
+	if err != nil {
+		return Batch{}, unreadable(err)
 	}
-	if !changed && b.Status != Cancelling && b.Status != StatusCancelled {
-		return apierr.BatchHasEnded(b.ID, string(b.Status))
+	if !changed && now.Status != Cancelling && now.Status != StatusCancelled {
+		return Batch{}, apierr.BatchHasEnded(b.ID, string(now.Status))
 	}
 	wake(s.created)
-	return s.sendBatch(c, &b)
+	return now, nil
 }
 
 // unreadable returns the error of a read of the database; nil if it has succeeded.

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 const (
@@ -83,7 +85,7 @@ func (s *Service) validateUntilDone(b *Batch) {
 		if now, err := batchBySeq(s.ctx, s.db.Read(), b.seq); err == nil && now.Status != Validating {
 			return
 		}
-		if !sleep(s.ctx, storageDelay) {
+		if !wait.For(s.ctx, storageDelay) {
 			return
 		}
 	}
@@ -170,10 +172,7 @@ func (s *Service) jobsByAccount() map[string][]*job {
 	}
 	for _, jobs := range accounts {
 		slices.SortFunc(jobs, func(a, b *job) int {
-			if a.batch.ExpiresAt != b.batch.ExpiresAt {
-				return int(a.batch.ExpiresAt - b.batch.ExpiresAt)
-			}
-			return int(a.batch.seq - b.batch.seq)
+			return cmp.Or(cmp.Compare(a.batch.ExpiresAt, b.batch.ExpiresAt), cmp.Compare(a.batch.seq, b.batch.seq))
 		})
 	}
 	return accounts

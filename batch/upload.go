@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -178,7 +179,7 @@ func (u *upload) store(part io.Reader) error {
 	return err
 }
 
-// receive appends what it reads to an object of its own, and sets the size and the digest of the file. The error is a
+// receive appends what it reads to an object of its own, and sets the size, the lines and the digest of the file. The error is a
 // *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, f.object, objectWriting) })
@@ -188,6 +189,7 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer appendBuffers.Put(buffer)
 	digest := sha256.New()
+	inLine := false // the last line has no end yet
 	for {
 		n, err := io.ReadFull(from, *buffer)
 		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
@@ -199,8 +201,13 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 				return err
 			}
 			digest.Write((*buffer)[:n])
+			f.lines += int64(bytes.Count((*buffer)[:n], []byte("\n")))
+			inLine = (*buffer)[n-1] != '\n'
 		}
 		if end {
+			if inLine {
+				f.lines++
+			}
 			f.sha256 = digest.Sum(nil)
 			return nil
 		}
@@ -289,10 +296,7 @@ func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error)
 		}
 	}
 	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
-		if err := insertFile(ctx, tx, &u.file); err != nil {
-			return err
-		}
-		if err := setObjectState(ctx, tx, u.file.object, objectKept); err != nil {
+		if err := keepFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
 		return s.rememberCall(ctx, tx, c, u.digest, u.file.ID)

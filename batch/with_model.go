@@ -5,17 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"sync"
 
 	"github.com/tidwall/gjson"
 )
 
 // WithModel returns the lines of a file, with a model in those whose body names none. A line that is malformed or longer
-// than maxLine is left as it is, for the validation to refuse.
-func WithModel(file io.Reader, model string, maxLine int64) io.Reader {
+// than maxLine is left as it is, for the validation to refuse. The caller must close the reader.
+func WithModel(file io.Reader, model string, maxLine int64) io.ReadCloser {
 	name, _ := json.Marshal(model) //nolint:errchkjson // a string
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(copyWithModel(w, file, name, maxLine)) }() // ends with its reader
-	return r
+	c := &modelReader{PipeReader: r}
+	c.copying.Go(func() { w.CloseWithError(copyWithModel(w, file, name, maxLine)) })
+	return c
+}
+
+// modelReader reads what a goroutine writes.
+type modelReader struct {
+	*io.PipeReader
+	copying sync.WaitGroup
+}
+
+// Close ends the goroutine and waits for it.
+func (r *modelReader) Close() error {
+	err := r.PipeReader.Close()
+	r.copying.Wait()
+	return err
 }
 
 func copyWithModel(to io.Writer, file io.Reader, model []byte, maxLine int64) error {

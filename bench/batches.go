@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,86 +26,115 @@ type batchFigures struct {
 }
 
 func (f *batchFigures) String() string {
-	return fmt.Sprintf("a batch of %d lines of 1 KB: %.2f s to upload and validate, with %.0f MB of memory; %.0f short lines a second, %.2f of the live requests; "+
-		"the p99 of one live client beside it is %.2f of that alone",
-		f.lines, f.validated.Seconds(), float64(f.memory)/1e6, f.batchRate, f.batchRate/f.liveRate, float64(f.sideP99)/float64(f.aloneP99))
+	return fmt.Sprintf("a batch of %d lines of 1 KB: %.2f s to upload and validate, with %.0f MB of memory; %.0f short lines a second, %.2f of live requests, %d of either at a time; "+
+		"the p99 of one live client beside it, at a backend that runs %d requests of %v, is %.1f ms, %.2f of that alone",
+		f.lines, f.validated.Seconds(), float64(f.memory)/1e6, f.batchRate, f.batchRate/f.liveRate, linesAtOnce,
+		backendPlaces, backendDelay, f.sideP99.Seconds()*1e3, float64(f.sideP99)/float64(f.aloneP99))
 }
 
 const (
 	batchLines      = 50_000
 	batchLinesShort = 2_000
 	batchTimeout    = 5 * time.Minute
-	liveSpan        = 3 * time.Second
+	liveSpan        = 5 * time.Second
+	linesAtOnce     = 64 // the default of batches.per_backend
+
+	// The backend beside whose batch a live client is measured: how many requests it runs, and how long each takes.
+	backendPlaces = 256
+	backendDelay  = 20 * time.Millisecond
 )
 
 var errBatch = errors.New("the batch did not complete")
 
-// measureBatch measures the validation of long lines, and the rates of short ones and of live requests.
+// measureBatch measures the validation of long lines, the rates of short ones and of live requests, and the latency of a
+// live client beside a batch.
 func measureBatch(ctx context.Context, p programs, short bool) (f *batchFigures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	b, err := newTestbed(p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	if err := b.addUpstream(ctx, 0); err != nil {
-		return nil, err
-	}
-	g, _, err := b.startGateway(ctx, unlimited)
-	if err != nil {
-		return nil, err
-	}
 	f = &batchFigures{lines: batchLines}
 	if short {
 		f.lines = batchLinesShort
 	}
+	for _, m := range []struct {
+		upstream []string
+		measure  func(context.Context, target) error
+	}{{nil, f.measureRates}, {[]string{"-places", strconv.Itoa(backendPlaces), "-delay", backendDelay.String()}, f.measureBeside}} {
+		if err := withGateway(ctx, p, m.upstream, m.measure); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// withGateway runs a measurement of a gateway in front of an upstream with these flags.
+func withGateway(ctx context.Context, p programs, upstream []string, measure func(context.Context, target) error) (err error) {
+	b, err := newTestbed(p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.addUpstream(ctx, upstream...); err != nil {
+		return err
+	}
+	g, _, err := b.startGateway(ctx, unlimited)
+	if err != nil {
+		return err
+	}
+	return measure(ctx, g)
+}
+
+const shortLine = `{"model": "` + model + `", "prompt": "Once upon a time", "max_tokens": 16}`
+
+// measureRates measures the validation of a file of long lines, and then the rate of short lines and that of live requests
+// of the same body, as many at a time.
+func (f *batchFigures) measureRates(ctx context.Context, g target) error {
 	before, err := g.process.residentMemory()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	stopWatching := watchMemory(ctx, g.process)
 	began := time.Now()
 	id, err := g.startBatch(ctx, f.lines, strings.Repeat("word ", 160))
 	if err != nil {
-		return nil, err
-	}
-	if err := g.awaitBatch(ctx, id, func(status string) bool { return status != "validating" }); err != nil {
-		return nil, err
+		return err
 	}
 	f.validated, f.memory = time.Since(began), stopWatching()-before
 	if err := g.cancelBatch(ctx, id); err != nil {
-		return nil, err
+		return err
 	}
-
-	const body = `{"model": "` + model + `", "prompt": "Once upon a time", "max_tokens": 16}`
-	live, err := measure(ctx, g, workload{id: "live", connections: 64, body: []byte(body)}, liveSpan)
+	live, err := measure(ctx, g, workload{id: "live", connections: linesAtOnce, body: []byte(shortLine)}, liveSpan)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	f.liveRate = float64(live.complete) / live.wall.Seconds()
-	one := workload{id: "one", connections: 1, body: []byte(body)}
-	alone, err := measure(ctx, g, one, liveSpan)
-	if err != nil {
-		return nil, err
-	}
 	if id, err = g.startBatch(ctx, f.lines, "Once upon a time"); err != nil {
-		return nil, err
-	}
-	if err := g.awaitBatch(ctx, id, func(status string) bool { return status != "validating" }); err != nil {
-		return nil, err
+		return err
 	}
 	began = time.Now()
-	beside, err := measure(ctx, g, one, min(liveSpan, time.Duration(float64(f.lines)/f.liveRate/4*float64(time.Second))))
-	if err != nil {
-		return nil, err
-	}
 	if err := g.awaitBatch(ctx, id, func(status string) bool { return status == "completed" }); err != nil {
-		return nil, err
+		return err
 	}
 	f.batchRate = float64(f.lines) / time.Since(began).Seconds()
+	return nil
+}
+
+// measureBeside measures the latency of one live client, alone and while a batch runs.
+func (f *batchFigures) measureBeside(ctx context.Context, g target) error {
+	one := workload{id: "one", connections: 1, body: []byte(shortLine)}
+	alone, err := measure(ctx, g, one, liveSpan)
+	if err != nil {
+		return err
+	}
+	id, err := g.startBatch(ctx, f.lines, "Once upon a time")
+	if err != nil {
+		return err
+	}
+	beside, err := measure(ctx, g, one, min(liveSpan, time.Duration(f.lines/linesAtOnce)*backendDelay/2))
+	if err != nil {
+		return err
+	}
 	f.aloneP99, f.sideP99 = alone.p99, beside.p99
-	return f, nil
+	return g.cancelBatch(ctx, id)
 }
 
 // watchMemory returns a function that ends the watch and returns the largest resident memory of a process, in bytes.
@@ -164,7 +194,7 @@ type batchState struct {
 	Status string `json:"status"`
 }
 
-// startBatch uploads a file of lines with a prompt, and creates a batch of it.
+// startBatch uploads a file of lines with a prompt, creates a batch of it, and waits until it is validated.
 func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id string, err error) {
 	r, w := io.Pipe()
 	form := multipart.NewWriter(w)
@@ -181,7 +211,7 @@ func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id s
 	if err := t.call(ctx, http.MethodPost, "/v1/batches", "application/json", strings.NewReader(body), &b); err != nil {
 		return "", err
 	}
-	return b.ID, nil
+	return b.ID, t.awaitBatch(ctx, b.ID, func(status string) bool { return status != "validating" })
 }
 
 func writeLines(form *multipart.Writer, lines int, prompt string) error {

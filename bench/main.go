@@ -84,6 +84,8 @@ func run(ctx context.Context) error {
 type childFlags struct {
 	listen, target string        // host:port
 	pace           time.Duration // between two events of a stream
+	places         int           // requests that the upstream runs at once; 0 means any number
+	delay          time.Duration // of a response
 }
 
 func parseChildFlags(args []string) (childFlags, error) {
@@ -92,6 +94,8 @@ func parseChildFlags(args []string) (childFlags, error) {
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port to listen on")
 	flags.StringVar(&f.target, "target", "", "host:port to forward to")
 	flags.DurationVar(&f.pace, "pace", 0, "time between two events of a stream")
+	flags.IntVar(&f.places, "places", 0, "requests that run at once; 0: any number")
+	flags.DurationVar(&f.delay, "delay", 0, "time before a response")
 	if err := flags.Parse(args); err != nil {
 		return f, fmt.Errorf("read flags: %w", err)
 	}

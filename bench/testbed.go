@@ -70,7 +70,7 @@ func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *tes
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if err := b.addUpstream(ctx, pace); err != nil {
+	if err := b.addUpstream(ctx, "-pace", pace.String()); err != nil {
 		return nil, err
 	}
 	for _, name := range p.loaded() {
@@ -81,8 +81,8 @@ func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *tes
 	return b, nil
 }
 
-// addUpstream starts the upstream of the load, which is also a target.
-func (b *testbed) addUpstream(ctx context.Context, pace time.Duration) (err error) {
+// addUpstream starts the upstream of the load, which is also a target. The flags are those of childFlags.
+func (b *testbed) addUpstream(ctx context.Context, flags ...string) (err error) {
 	if b.upstream, err = freeAddress(ctx); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (b *testbed) addUpstream(ctx context.Context, pace time.Duration) (err erro
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	_, err = b.start(ctx, direct, b.upstream, "/health", self, upstreamCommand, "-listen", b.upstream, "-pace", pace.String())
+	_, err = b.start(ctx, direct, b.upstream, "/health", self, append([]string{upstreamCommand, "-listen", b.upstream}, flags...)...)
 	return err
 }
 

@@ -33,21 +33,22 @@ const uvicornIdleTimeout = 5 * time.Second
 // serveUpstream serves a mock vLLM with constant responses until ctx ends. pace is the time between two events of a
 // stream.
 func serveUpstream(ctx context.Context, f childFlags) error {
-	mock := mockvllm.New(mockvllm.Options{Models: []string{model}, Instant: true, TokenDelay: f.pace})
+	mock := mockvllm.New(mockvllm.Options{Models: []string{model}, Instant: true, TokenDelay: f.pace, MaxNumSeqs: f.places, FirstDelay: f.delay})
 	defer mock.Close()
 	server := &http.Server{
 		Handler: mock, ReadHeaderTimeout: time.Minute, IdleTimeout: uvicornIdleTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	if f.pace == 0 {
+	if f.pace == 0 && f.delay == 0 {
 		server.Handler = newReplayer(mock)
 	}
 	return serveUntilDone(ctx, f.listen, server)
 }
 
 // A replayer responds to completions with recorded responses of a mock. It hijacks a connection at its first
-// completion and serves the requests that follow on it without net/http, which would use more CPU time than the proxy
-// that is measured. Other requests, and clients that do not keep their connection, are served by the mock.
+// completion and serves the completions that follow on it without net/http, which would use more CPU time than the proxy
+// that is measured. Other requests, such as a gateway's probes, and clients that do not keep their connection are served by
+// the mock.
 type replayer struct {
 	mock http.Handler
 
@@ -85,11 +86,16 @@ func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveConn responds to the request with this body and to those that follow on the connection. It returns at the
-// first request that is not a completion of known length.
+// first completion that is not of known length.
 func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Reader, body []byte) {
 	for {
 		for _, part := range p.response(ctx, body) {
 			if _, err := conn.Write(part); err != nil {
+				return
+			}
+		}
+		for isOther(from) {
+			if err := p.serveOther(ctx, conn, from); err != nil {
 				return
 			}
 		}
@@ -98,6 +104,29 @@ func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Rea
 			return
 		}
 	}
+}
+
+// completionLine begins the first line of a completion request.
+const completionLine = "POST " + completionsPath + " "
+
+// isOther reports whether the next request on a connection is no completion.
+func isOther(from *bufio.Reader) bool {
+	start, err := from.Peek(len(completionLine))
+	return err == nil && string(start) != completionLine
+}
+
+// serveOther lets the mock respond to the next request on a connection.
+func (p *replayer) serveOther(ctx context.Context, conn net.Conn, from *bufio.Reader) error {
+	r, err := http.ReadRequest(from)
+	if err != nil {
+		return fmt.Errorf("read a request: %w", err)
+	}
+	w := httptest.NewRecorder()
+	p.mock.ServeHTTP(w, r.WithContext(ctx))
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return fmt.Errorf("read a request: %w", err)
+	}
+	return w.Result().Write(conn)
 }
 
 // response returns the response to a request as the byte slices to write one by one. It asks the mock for it once.
@@ -142,7 +171,7 @@ const maxBody = 16 << 20
 // readCompletion reads a completion request into body. Of the header fields it reads only Content-Length.
 func readCompletion(from *bufio.Reader, body []byte) ([]byte, error) {
 	line, err := from.ReadSlice('\n')
-	if err != nil || !bytes.HasPrefix(line, []byte("POST "+completionsPath+" ")) {
+	if err != nil || !bytes.HasPrefix(line, []byte(completionLine)) {
 		return nil, errors.Join(err, errNotCompletion)
 	}
 	length := -1

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -49,9 +52,36 @@ func TestReplayedResponsesEqualTheMocks(t *testing.T) {
 			t.Errorf("%s: got Content-Type %q, want %q, body (-want +got):\n%s", body, gotType, wantType, diff)
 		}
 	}
-	resp, err := keeping.Get(server.URL + "/health") // the hijacked connection closes, and the client retries on another
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatal(resp, err)
+}
+
+// A probe that finds its connection closed would take the backend out of service, and stall the load.
+func TestReplayerServesProbesOnTheConnectionsOfCompletions(t *testing.T) {
+	mock := mockvllm.New(mockvllm.Options{Instant: true})
+	defer mock.Close()
+	server := httptest.NewServer(newReplayer(mock))
+	defer server.Close()
+	dials := 0
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials++
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}}
+	defer c.CloseIdleConnections()
+	for range 3 {
+		if text, _ := post(t, c, server.URL, `{"prompt":"x"}`); !strings.Contains(text, "choices") {
+			t.Errorf("got %s, want a completion", text)
+		}
+		for _, path := range []string{"/health", "/metrics"} {
+			resp, err := c.Get(server.URL + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			if err := errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: got %d, %v, want 200", path, resp.StatusCode, err)
+			}
+		}
 	}
-	resp.Body.Close()
+	if dials != 1 {
+		t.Errorf("got %d connections, want 1", dials)
+	}
 }

@@ -208,24 +208,34 @@ func (r *Reservation) Release() {
 // end charges the outcome and submits the write of the settlement, once.
 func (r *Reservation) end(state usage.State, o Outcome) {
 	r.endOnce.Do(func() {
-		r.ended.Store(true)
-		r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
-		o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
-		if o.Backend == "" {
-			o.Backend = r.progress().backend
-		}
-		l := r.ledger
-		l.mu.Lock()
-		l.release(r, o.Prompt, o.Completion)
-		l.mu.Unlock()
-		l.metrics.countEnded(state)
-		if o.Prompt > r.input || o.Completion > r.output {
-			l.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.request.ID),
-				zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
-				zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
-		}
-		r.settlement = &pendingSettlement{reservation: r, row: row{request: r.request, state: state, outcome: o}}
-		l.writeSettlement(r.settlement, state == usage.Settled)
+		r.settlement = &pendingSettlement{reservation: r, row: r.close(state, o)}
+		r.charge(r.settlement.row.outcome.Prompt, r.settlement.row.outcome.Completion, state)
+		r.ledger.writeSettlement(r.settlement, state == usage.Settled)
 		r.settleWrite = r.settlement.write
 	})
+}
+
+// close ends the progress of the request and returns its final row. The caller has the turn of endOnce.
+func (r *Reservation) close(state usage.State, o Outcome) row {
+	r.ended.Store(true)
+	r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
+	o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
+	if o.Backend == "" {
+		o.Backend = r.progress().backend
+	}
+	if o.Prompt > r.input || o.Completion > r.output {
+		r.ledger.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.request.ID),
+			zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
+			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
+	}
+	return row{request: r.request, state: state, outcome: o}
+}
+
+// charge replaces the reservation by a charge.
+func (r *Reservation) charge(prompt, completion int64, state usage.State) {
+	l := r.ledger
+	l.mu.Lock()
+	l.release(r, prompt, completion)
+	l.mu.Unlock()
+	l.metrics.countEnded(state)
 }

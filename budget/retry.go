@@ -19,6 +19,7 @@ type pendingSettlement struct {
 	write       *database.Pending // the latest attempt; owned by the maintenance goroutine once queued is set
 	queued      bool              // it is or was in the backlog; guarded by the ledger's lock
 	attempted   bool              // an earlier attempt may have reached the disk although it failed
+	deferred    bool              // a Settlement: a row that has reached the disk stands, since what counts with it has too
 	finished    bool              // on disk, or given up; owned by the maintenance goroutine
 }
 
@@ -29,23 +30,25 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 		return
 	}
 	s.attempted = true
+	s.write = l.submit(wait, s.insert)
+}
+
+// insert writes the settlement for the first time.
+func (s *pendingSettlement) insert(ctx context.Context, tx database.Execer) error {
 	r := s.reservation
-	opened := r.openWrite != nil
-	s.write = l.submit(wait, func(ctx context.Context, tx database.Execer) error {
-		var err error
-		switch {
-		case r.duplicate:
-			return ErrDuplicate
-		case opened:
-			err = r.asDuplicate(true, moveEnded(ctx, tx, &s.row))
-		default:
-			err = r.asDuplicate(insertEnded(ctx, tx, &s.row))
-		}
-		if err != nil {
-			return err
-		}
-		return insertDetails(ctx, tx, &s.row)
-	})
+	var err error
+	switch {
+	case r.duplicate:
+		return ErrDuplicate
+	case r.openWrite != nil:
+		err = r.asDuplicate(true, moveEnded(ctx, tx, &s.row))
+	default:
+		err = r.asDuplicate(insertEnded(ctx, tx, &s.row))
+	}
+	if err != nil {
+		return err
+	}
+	return insertDetails(ctx, tx, &s.row)
 }
 
 // rewrite writes the settlement after an attempt that has failed, but may have reached the disk.
@@ -60,7 +63,10 @@ func (s *pendingSettlement) rewrite(ctx context.Context, tx database.Tx) error {
 	if err != nil {
 		return err
 	}
-	if written {
+	switch {
+	case written && s.deferred:
+		return nil
+	case written:
 		return usage.Correct(ctx, tx, s.row.request.ID, func() error { return updateEnded(ctx, tx, &s.row) })
 	}
 	if err := s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row)); err != nil {

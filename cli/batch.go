@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +69,9 @@ func newBatchCreate() *cobra.Command {
 				}
 				source := io.Reader(file)
 				if model != "" {
-					source = batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
+					lines := batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
+					defer lines.Close()
+					source = lines
 				}
 				b, err := s.Create(ctx, k.AccountID, k.ID, filepath.Base(args[0]), window, source)
 				if err != nil {
@@ -93,14 +94,28 @@ func newBatchCreate() *cobra.Command {
 const maxListed = 1000
 
 func newBatchList() *cobra.Command {
+	columns := []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES"}
+	return newList("List the batches of all accounts, the newest first", columns, (*batch.Service).Batches,
+		func(b *batch.Details, prefixes map[string]string) []string {
+			ended, total := b.Progress()
+			return []string{
+				b.ID, string(b.Status), fmt.Sprintf("%d of %d", ended, total), fmt.Sprint(b.Counts.Failed),
+				fmt.Sprint(b.Usage.TotalTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
+			}
+		})
+}
+
+// newList returns the command that prints batches or files. row returns the columns of one; prefixes are what lists show of
+// each key, by its id.
+func newList[T any](short string, columns []string, read func(*batch.Service, context.Context, int) ([]T, error), row func(one *T, prefixes map[string]string) []string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the batches of all accounts, the newest first",
+		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, store *identity.Store) error {
-				all, err := s.Batches(ctx, maxListed)
+				all, err := read(s, ctx, maxListed)
 				if err != nil {
 					return err
 				}
@@ -113,14 +128,9 @@ func newBatchList() *cobra.Command {
 				}
 				rows := make([][]string, 0, len(all))
 				for i := range all {
-					b := &all[i]
-					ended, total := b.Progress()
-					rows = append(rows, []string{
-						b.ID, string(b.Status), fmt.Sprintf("%d of %d", ended, total), fmt.Sprint(b.Counts.Failed),
-						fmt.Sprint(b.Usage.TotalTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
-					})
+					rows = append(rows, row(&all[i], prefixes))
 				}
-				return printTable(cmd, []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES"}, rows)
+				return printTable(cmd, columns, rows)
 			})
 		}),
 	}
@@ -261,7 +271,7 @@ func newBatchCheck() *cobra.Command {
 				return fmt.Errorf("open the file: %w", err)
 			}
 			defer file.Close()
-			lines, wrong, err := batch.Check(cmd.Context(), bufio.NewReader(file), "/v1/completions", cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+			lines, wrong, err := batch.Check(cmd.Context(), file, "/v1/completions", cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
 			if err != nil {
 				return err //nolint:wrapcheck // it says what failed
 			}

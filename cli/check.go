@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,65 +154,39 @@ func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 
 // checkLaunch checks that the programs that start and stop the backend exist.
 func checkLaunch(part string, b *fleet.Backend) []finding {
+	return toFindings(part, b.LaunchFindings())
+}
+
+// toFindings converts what the fleet has found.
+func toFindings(part string, found []fleet.Finding) []finding {
 	var findings []finding
-	for _, program := range b.LaunchPrograms() {
-		if _, err := exec.LookPath(program); err != nil {
-			findings = append(findings, finding{part, checkFailed, "launch: " + err.Error()})
+	for _, f := range found {
+		verdict := checkWarning
+		if f.Failure {
+			verdict = checkFailed
 		}
+		findings = append(findings, finding{part, verdict, f.Text})
 	}
 	return findings
 }
 
 // checkServed checks that the backend, which the last probe found ready, serves the checkpoint with the configured context.
 func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
-	length := b.MaxModelLen()
-	if length > 0 && length < m.MaxModelLen() {
-		return []finding{{part, checkFailed, fmt.Sprintf("serves %s with a context of %d tokens, but max_model_len is %d: "+
-			"vLLM lowers max_tokens of longer requests without saying so, or fails", m.Checkpoint(), length, m.MaxModelLen())}}
+	findings := toFindings(part, m.ServedFindings(b))
+	if slices.ContainsFunc(findings, func(f finding) bool { return f.verdict == checkFailed }) {
+		return findings
 	}
 	text := "context not reported"
-	if length > 0 {
+	if length := b.MaxModelLen(); length > 0 {
 		text = fmt.Sprintf("context %d tokens", length)
 	}
-	findings := []finding{{part, checkOK, fmt.Sprintf("serves %s, %s, vLLM %s", m.Checkpoint(), text, dash(b.Version()))}}
-	if m.MaxModelLen() == 0 {
-		const detail = "does not report its context, and max_model_len is not set, so vLLM alone refuses requests that are too long"
-		findings = append(findings, finding{part, checkWarning, detail})
-	}
-	if difference := b.Mismatch(); difference != "" {
-		findings = append(findings, finding{part, checkWarning, difference})
-	}
-	return findings
-}
-
-// versionWarning warns of a default of some versions of vLLM.
-type versionWarning struct {
-	from, before [2]int // X and Y of 0.X.Y; from is inclusive, before exclusive
-	text         string
-}
-
-var versionWarnings = []versionWarning{
-	{[2]int{0, 0}, [2]int{10, 1}, "this version logs every prompt unless it was started with --disable-log-requests"},
-	{[2]int{8, 0}, [2]int{1 << 20, 0}, "sampling defaults come from the model's generation_config.json " +
-		"unless it was started with --generation-config vllm, which the gateway cannot detect"},
+	served := finding{part, checkOK, fmt.Sprintf("serves %s, %s, vLLM %s", m.Checkpoint(), text, dash(b.Version()))}
+	return append([]finding{served}, findings...)
 }
 
 func checkVersion(part string, b *fleet.Backend) []finding {
-	var minor [2]int
-	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &minor[0], &minor[1]); err != nil {
-		const detail = "does not report vLLM's version, so best_of is emulated and vLLM's defaults are not known"
-		return []finding{{part, checkWarning, detail}}
-	}
-	var findings []finding
-	for _, w := range versionWarnings {
-		if !less(minor, w.from) && less(minor, w.before) {
-			findings = append(findings, finding{part, checkWarning, w.text})
-		}
-	}
-	return findings
+	return toFindings(part, b.VersionFindings())
 }
-
-func less(a, b [2]int) bool { return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1]) }
 
 // checkTokenize checks the endpoint that the gateway takes exact token counts from.
 func checkTokenize(ctx context.Context, part string, b *fleet.Backend) []finding {

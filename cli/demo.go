@@ -70,6 +70,9 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 		}
 	}()
 	path := filepath.Join(dir, "config.yaml")
+	if err := cmd.Flags().Set("config", path); err != nil { // a reload reads it
+		return fmt.Errorf("set flag: %w", err)
+	}
 	cfg, err := writeDemoConfig(path, listen, "", mocks)
 	if err != nil {
 		return err

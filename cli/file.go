@@ -27,38 +27,14 @@ func newFile() *cobra.Command {
 }
 
 func newFileList() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the files of all accounts, the newest first",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, store *identity.Store) error {
-				all, err := s.Files(ctx, maxListed)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return printJSON(cmd, all)
-				}
-				prefixes, err := keyPrefixes(ctx, store)
-				if err != nil {
-					return err
-				}
-				rows := make([][]string, 0, len(all))
-				for i := range all {
-					f := &all[i]
-					rows = append(rows, []string{
-						f.ID, string(f.Purpose), fmt.Sprint(f.Bytes), f.Filename, dash(prefixes[f.Key]),
-						formatTime(time.Unix(f.CreatedAt, 0)), formatTime(f.Expires()),
-					})
-				}
-				return printTable(cmd, []string{"ID", "PURPOSE", "BYTES", "NAME", "KEY", "CREATED", "EXPIRES"}, rows)
-			})
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	return cmd
+	return newList("List the files of all accounts, the newest first",
+		[]string{"ID", "PURPOSE", "BYTES", "NAME", "KEY", "CREATED", "EXPIRES"}, (*batch.Service).Files,
+		func(f *batch.FileDetails, prefixes map[string]string) []string {
+			return []string{
+				f.ID, string(f.Purpose), fmt.Sprint(f.Bytes), f.Filename, dash(prefixes[f.Key]),
+				formatTime(time.Unix(f.CreatedAt, 0)), formatTime(f.Expires()),
+			}
+		})
 }
 
 func newFileDownload() *cobra.Command {

@@ -157,8 +157,11 @@ type Backend struct {
 	URL    *url.URL // scheme, host and an optional path prefix, without a trailing slash
 	GPU    string   // a label for clients; may be empty
 	APIKey Secret   // the bearer token that vLLM expects; empty: none
-	Launch *Launch  // nil: the gateway does not start or stop the backend
-	Sleep  *Sleep   // nil: the gateway does not put the backend to sleep
+
+	SchedulingPolicy string // vLLM's --scheduling-policy: fcfs or priority
+
+	Launch *Launch // nil: the gateway does not start or stop the backend
+	Sleep  *Sleep  // nil: the gateway does not put the backend to sleep
 }
 
 // Launch holds the commands that start and stop a backend, and their timeouts.

@@ -99,7 +99,7 @@ func TestMinimalFileYieldsTheDefaults(t *testing.T) {
 	want := config.Default()
 	want.Models = []config.Model{{
 		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Balance: config.BalancePrefix,
-		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}}},
+		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}, SchedulingPolicy: "fcfs"}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
@@ -230,14 +230,14 @@ func everything(t *testing.T) *config.Config {
 			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
-				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"),
+				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"), SchedulingPolicy: "priority",
 				Launch: &config.Launch{
 					Start: []string{"run", "--gpu-memory-utilization", "0.90", "-p", "8000:8000", "", "yes", "${HOME}"},
 					Stop:  []string{"stop"}, BootEstimate: 20 * time.Minute, BootTimeout: 10 * time.Minute,
 				},
 				Sleep: &config.Sleep{Level: 2},
 			}, {
-				Name: "[::1]", URL: &url.URL{Scheme: "http", Host: "[::1]"}, APIKey: config.NewSecret("-"),
+				Name: "[::1]", URL: &url.URL{Scheme: "http", Host: "[::1]"}, APIKey: config.NewSecret("-"), SchedulingPolicy: "fcfs",
 			}},
 			WarmWindows: []config.Window{
 				{Days: weekend, From: 22 * time.Hour, To: 6 * time.Hour, Location: prague},
@@ -246,7 +246,7 @@ func everything(t *testing.T) *config.Config {
 		}, {
 			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Balance: config.BalancePrefix,
 			Backends: []config.Backend{{
-				Name: "127.0.0.1:8001", URL: home,
+				Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs",
 				Launch: &config.Launch{
 					Start: []string{"a"}, Stop: []string{"b"},
 					IdleAfter: 30 * time.Minute, BootEstimate: 3 * time.Minute, BootTimeout: 15 * time.Minute,
@@ -256,14 +256,14 @@ func everything(t *testing.T) *config.Config {
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}, {
 			ID: "c", Checkpoint: "c", MaxLogprobs: 20, Balance: config.BalancePrefix,
-			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home}},
+			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs"}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(48, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(51, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(62, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(49, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(52, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(63, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

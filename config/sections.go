@@ -167,12 +167,14 @@ func model(m *Model) decodeFunc {
 func alias(to *string) decodeFunc { return text(to, checkAlias) }
 
 func backend(b *Backend) decodeFunc {
+	*b = Backend{SchedulingPolicy: "fcfs"}
 	return func(v value) {
 		v.section(
 			key("name", text(&b.Name, checkName)),
 			required("url", serverURL(&b.URL)),
 			key("gpu", text(&b.GPU, checkLabel)),
 			key("api_key", secret(&b.APIKey)),
+			key("scheduling_policy", oneOf(&b.SchedulingPolicy, "fcfs", "priority")),
 			key("launch", launch(&b.Launch)),
 			key("sleep", sleep(&b.Sleep)),
 		)

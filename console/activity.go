@@ -304,7 +304,7 @@ func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
 }
 
 // Median returns the median time to the first token.
-func (a modelActivity) Median() string { return formatMillis(a.FirstToken) }
+func (a modelActivity) Median() string { return formatLatency(a.FirstToken) }
 
 // keyActivity is the recent usage of a key, on its page.
 type keyActivity struct {
@@ -323,14 +323,14 @@ func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string
 	c.draw(found, k.AccountID, []identity.Key{k})
 	a.Spark = found.Keys[k.ID]
 	filter := usage.Filter{Reader: reader, Account: k.AccountID, Key: k.ID, Limit: 1}
-	last, err := c.usages.History(ctx, filter, usage.AnyEnding, usage.Cursor{})
+	last, _, err := c.usages.Recent(ctx, filter) // of those that were not refused, as the time of the last use
 	switch {
 	case errors.Is(err, database.ErrReportsBusy), errors.Is(err, database.ErrReportTooLong):
 		return a, nil
 	case err != nil:
 		return a, err
-	case len(last.Rows) > 0:
-		a.Model, a.Last = last.Rows[0].Model, last.Rows[0].RequestID
+	case len(last) > 0:
+		a.Model, a.Last = last[0].Model, last[0].RequestID
 	}
 	return a, nil
 }

@@ -8,12 +8,8 @@ import (
 	"basegate/identity"
 )
 
-// Limits of the lists that only grow.
-const (
-	maxFeedbackShown       = 200
-	maxAuditShown          = 500
-	maxAccessRequestsShown = 100
-)
+// maxAccessRequestsShown limits a list that only grows.
+const maxAccessRequestsShown = 100
 
 // accountsPage is the data of the page of all accounts and all requests for access.
 type accountsPage struct {
@@ -151,10 +147,12 @@ type adminAccount struct {
 	Form           capFields
 	MaxConcurrency string // form field of Account.Concurrency
 	Keys           []keyRow
-	Self           bool     // the account is the administrator's own
-	Name           string   // in the form
-	Admin          bool     // in the form
-	Problem        *problem // why the account was not changed; nil if it was not tried
+	Spark          *sparkline // of the last days; nil if it could not be read in time
+	Audit          []auditRow // the latest changes of the account and its keys, and those that it has made
+	Self           bool       // the account is the administrator's own
+	Name           string     // in the form
+	Admin          bool       // in the form
+	Problem        *problem   // why the account was not changed; nil if it was not tried
 }
 
 // CapFields returns the form fields of the caps.
@@ -191,6 +189,25 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	if page.Keys, err = c.keyRows(r.ctx(), page.ID); err != nil {
 		return err
 	}
+	activity, err := c.dashboardActivity(r.ctx(), page.ID, page.Keys)
+	if err != nil {
+		return err
+	}
+	if activity != nil {
+		page.Spark = &activity.Spark
+		for i := range page.Keys {
+			page.Keys[i].Spark = activity.Keys[page.Keys[i].ID]
+		}
+	}
+	entries, _, err := c.auditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, identity.AuditCursor{}, maxAccountAudit)
+	if err != nil {
+		return err
+	}
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return err
+	}
+	page.Audit = auditRows(entries, known)
 	page.gauges = newGauges(c.ledger.AccountTotals(page.ID), page.Caps)
 	page.Self = page.ID == r.account.ID
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
@@ -311,27 +328,4 @@ func (c *Console) adminChangeKey(r *request) error {
 		return err
 	}
 	return c.changeKey(r, page.Key, page.Back)
-}
-
-func (c *Console) adminFeedbackPage(r *request) error {
-	all, err := c.listFeedback(r.ctx(), maxFeedbackShown)
-	if err != nil {
-		return err
-	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		all[i].Email = known.account(all[i].AccountID)
-	}
-	return c.render(r, "admin-feedback", "Feedback received", all)
-}
-
-func (c *Console) auditPage(r *request) error {
-	entries, err := c.auditLog.List(r.ctx(), maxAuditShown)
-	if err != nil {
-		return err
-	}
-	return c.render(r, "admin-audit", "Audit log", entries)
 }

@@ -1,23 +1,29 @@
 package console
 
 import (
-	"cmp"
+	"net/http"
 	"slices"
 	"time"
 
 	"basegate/breaker"
 	"basegate/fleet"
+	"basegate/history"
 )
 
 // adminModelsView is the data of the administrators' page of the models.
 type adminModelsView struct {
-	Notices []string
-	Models  []adminModel
+	Notices  []string
+	Models   []adminModel
+	From, To string   // of the form that books a window, in UTC
+	Booking  string   // id of the model whose form has the problem
+	Problem  *problem // why no window was booked; nil if it was not tried
 }
 
 // adminModel is a model on the administrators' page.
 type adminModel struct {
 	modelRow
+	Controls  fleet.Controls
+	LastHour  pastHour
 	Backends  []adminBackend
 	Calendars []calendar           // of the configured warm windows, one for each time zone
 	Booked    []fleet.BookedWindow // warm windows that are not over
@@ -30,7 +36,18 @@ type adminBackend struct {
 	Breaker                  breaker.State
 	InFlight                 int64
 	Version                  string
-	Outcomes                 []outcome // of the last attempts, the newest first
+	Changing                 bool // it is starting or draining
+	LastHour                 pastHour
+	Findings                 []fleet.Finding
+	Log                      []fleet.CommandLine // of the commands that boot and stop it
+	Outcomes                 []outcome           // of the last attempts, the newest first
+}
+
+// pastHour is how a model or a backend has served in the last hour.
+type pastHour struct {
+	Requests int
+	Failed   int
+	P50, P95 string // of the time to the first token
 }
 
 // outcome is the outcome of one attempt.
@@ -40,47 +57,60 @@ type outcome struct {
 	Level string // CSS class: good, warn or bad
 }
 
-// calendar is a week of warm windows in one time zone.
-type calendar struct {
-	Zone string
-	Days []calendarDay // from Monday
-}
-
-type calendarDay struct {
-	Name  string
-	Spans []daySpan
-}
-
-// daySpan is a part of a day. From and Width are percentages of the day.
-type daySpan struct {
-	From, Width float64
-	Text        string
-}
-
 func (c *Console) adminModelsPage(r *request) error {
-	var view adminModelsView
+	from := c.clock().UTC().Truncate(time.Hour).Add(time.Hour)
+	return c.showModels(r, http.StatusOK, adminModelsView{From: from.Format(formTime), To: from.Add(2 * time.Hour).Format(formTime)})
+}
+
+// showModels renders the page of the models.
+func (c *Console) showModels(r *request, status int, view adminModelsView) error {
 	if c.notices != nil {
 		view.Notices = c.notices()
 	}
+	hour := c.history.Read(time.Hour, time.Hour)
 	for _, m := range c.fleet.Models() {
-		model := adminModel{modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID())}
+		model := adminModel{
+			modelRow: c.modelRow(m), Controls: m.Controls(), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID()),
+			LastHour: newPastHour(hour, history.Key{Model: m.ID()}),
+		}
 		for _, b := range m.Backends() {
-			model.Backends = append(model.Backends, newAdminBackend(b))
+			backend := newAdminBackend(m, b)
+			backend.LastHour = newPastHour(hour, history.Key{Model: m.ID(), Backend: b.Name})
+			model.Backends = append(model.Backends, backend)
 		}
 		view.Models = append(view.Models, model)
 	}
-	return c.render(r, "admin-models", "Models and backends", view)
+	return c.renderStatus(r, status, "admin-models", "Models and backends", view)
 }
 
-func newAdminBackend(b *fleet.Backend) adminBackend {
+// newPastHour returns the figures of a series; those of a series without requests are zero.
+func newPastHour(report history.Report, k history.Key) pastHour {
+	h := pastHour{P50: unknown, P95: unknown}
+	for _, s := range report.Series {
+		if s.Key == k {
+			h = pastHour{
+				int(s.Total.Requests), int(s.Total.Failed),
+				formatKnown(s.Total.FirstTokenP50, formatSeconds), formatKnown(s.Total.FirstTokenP95, formatSeconds),
+			}
+		}
+	}
+	return h
+}
+
+func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	state, reason := b.State()
 	row := adminBackend{
-		Name: b.Name, GPU: b.GPU, State: string(state), Reason: reason, Level: "bad",
-		Breaker: b.Breaker(), InFlight: b.InFlight(), Version: b.Version(),
+		Name: b.Name, GPU: b.GPU, State: string(state), Reason: reason, Level: "bad", Changing: state == fleet.Starting || state == fleet.Draining,
+		Breaker: b.Breaker(), InFlight: b.InFlight(), Version: b.Version(), Log: b.CommandLog(), Findings: b.LaunchFindings(),
 	}
 	switch state {
 	case fleet.Ready:
 		row.Level = "good"
+		row.Findings = slices.Concat(row.Findings, m.ServedFindings(b), b.VersionFindings())
+		if !b.TokenizerKnown() {
+			const text = "/tokenize has not answered, so the bytes of a prompt decide whether it fits"
+			row.Findings = append(row.Findings, fleet.Finding{Failure: true, Text: text})
+		}
 	case fleet.Starting, fleet.Stopped, fleet.Asleep, fleet.Draining:
 		row.Level = "warn"
 	case fleet.Unreachable, fleet.Failed:
@@ -103,64 +133,4 @@ func outcomeLevel(c breaker.Class) string {
 		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut, breaker.Misconfigured:
 	}
 	return "bad"
-}
-
-// weekdays are in the order of the calendar.
-var weekdays = []time.Weekday{
-	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
-}
-
-// calendars returns the configured warm windows of a model. A window that passes midnight is two spans.
-func calendars(m *fleet.Model) []calendar {
-	var all []calendar
-	for _, w := range m.WarmWindows() {
-		zone := w.Location.String()
-		at := 0
-		for at < len(all) && all[at].Zone != zone {
-			at++
-		}
-		if at == len(all) {
-			all = append(all, emptyWeek(zone))
-		}
-		for i, day := range weekdays {
-			if !w.Days.Has(day) {
-				continue
-			}
-			text := clockText(w.From) + "–" + clockText(w.To)
-			if w.To > w.From {
-				all[at].add(i, w.From, w.To, text)
-				continue
-			}
-			all[at].add(i, w.From, wholeDay, text)
-			if w.To > 0 {
-				all[at].add((i+1)%len(weekdays), 0, w.To, text)
-			}
-		}
-	}
-	return all
-}
-
-const wholeDay = 24 * time.Hour
-
-// emptyWeek returns a calendar without windows.
-func emptyWeek(zone string) calendar {
-	c := calendar{Zone: cmp.Or(zone, "UTC"), Days: make([]calendarDay, len(weekdays))}
-	for i, day := range weekdays {
-		c.Days[i].Name = day.String()
-	}
-	return c
-}
-
-// add adds a span to a day; 0 is Monday.
-func (c *calendar) add(day int, from, to time.Duration, text string) {
-	percentage := func(d time.Duration) float64 { return 100 * d.Hours() / wholeDay.Hours() }
-	c.Days[day].Spans = append(c.Days[day].Spans, daySpan{percentage(from), percentage(to - from), text})
-}
-
-// clockText formats a time of day as hours and minutes.
-func clockText(d time.Duration) string {
-	if d == wholeDay {
-		return "24:00"
-	}
-	return time.Time{}.Add(d).Format("15:04")
 }

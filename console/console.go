@@ -1,8 +1,8 @@
 // Package console serves the web console: accounts and their keys, usage, the workbench, the tutorial and
 // administration. Pages are rendered on the server and work without scripts, except the workbench. A page loads nothing
 // from another origin, and stores nothing in the browser but the session cookie, the cookie by which accounts know the
-// browser, what a page shows once after a form (once.go), the choice of a light or dark theme, and drafts of the workbench
-// until the user signs out.
+// browser, what a page shows once after a form (once.go), the choices of a theme and of shortcuts, presets of parameters,
+// and drafts of the workbench until the user signs out.
 //
 // A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
@@ -61,6 +61,7 @@ type Deps struct {
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
+	Batches   BatchService
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -81,6 +82,9 @@ type Console struct {
 	warm        Warmer
 	notices     func() []string
 	completer   Completer
+	batches     BatchService
+	uploads     downloads
+	rates       batchRates
 	tokenTexts  tokenTexts
 	modelStats  modelActivities
 	past        pastActivity
@@ -101,6 +105,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
+		batches: d.Batches, uploads: downloads{running: map[string]int{}},
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

@@ -34,7 +34,11 @@ func (c *Console) usageCSV(r *request) error {
 	filter.Reader = r.account.ID
 	rows, name := c.usages.Rows(r.ctx(), filter, by), "usage-"+s.Month.ID()+"-by-"+string(by)
 	if by == usage.ByRequest && r.query("month") == "" {
-		recent, _, err := c.usages.Recent(r.ctx(), requestsFilter(r))
+		filter, err := c.requestsFilter(r)
+		if err != nil {
+			return err
+		}
+		recent, _, err := c.usages.Recent(r.ctx(), filter)
 		if err != nil {
 			return err
 		}

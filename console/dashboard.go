@@ -17,12 +17,14 @@ import (
 // dashboardPage is the data of the dashboard.
 type dashboardPage struct {
 	Summary     summary
+	Batches     batchHint
 	Warnings    []string // why requests are refused, and until when
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
 	RevokedKeys []keyRow
 	Models      []modelRow
 	CanWarm     bool // models can be started from the console
+	Reply       bool // an administrator has replied to feedback, and the reply was not read
 }
 
 // keyRow is one key of a table.
@@ -84,6 +86,9 @@ func (c *Console) dashboard(r *request) error {
 	if err != nil {
 		return err
 	}
+	if page.Batches, err = c.batchHint(r); err != nil {
+		return err
+	}
 	return c.render(r, "dashboard", "Dashboard", page)
 }
 
@@ -115,7 +120,8 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 		page.Keys = append(page.Keys, k)
 	}
 	page.Warnings = c.warnings(a, page)
-	return page, nil
+	page.Reply, err = c.hasUnreadReply(ctx, a.ID)
+	return page, err
 }
 
 // keyRows returns the keys of an account with their usage.

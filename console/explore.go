@@ -246,7 +246,7 @@ func (r exploreRow) Percentiles() []string {
 				all = append(all, "–")
 				continue
 			}
-			all = append(all, formatMillis(h.Quantile(p)))
+			all = append(all, formatLatency(h.Quantile(p)))
 		}
 	}
 	return all

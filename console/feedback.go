@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
-
-	"basegate/database"
 )
 
 // Limits of feedback.
@@ -26,25 +23,51 @@ const (
 	maxPagePath  = 300  // bytes
 )
 
-// feedback is a message to the administrators.
+// feedback is a message to the administrators, and what they have made of it.
 type feedback struct {
+	ID        string
 	Time      time.Time
 	AccountID string // empty if nobody was signed in
 	Email     string // of that account
 	Page      string // path of the page it was sent from
 	RequestID string // of the request it is about; may be empty
 	Message   string
+	Status    string // one of feedbackStatuses
+	Reply     string // to the account; may be empty
+	RepliedBy string // the administrator's address; empty if there is no reply
+	RepliedAt time.Time
 }
+
+// feedbackStatuses are the statuses of feedback, in the order of the form.
+var feedbackStatuses = []string{"open", "in progress", "done", "declined"}
 
 // feedbackForm is the data of the feedback page.
 type feedbackForm struct {
 	Page, RequestID, Message string
-	Problem                  *problem // why it was not sent; nil if it was not tried
+	Problem                  *problem   // why it was not sent; nil if it was not tried
+	Own                      []feedback // what the user has sent before
 }
 
+// maxOwnFeedback limits the list of what a user has sent.
+const maxOwnFeedback = 50
+
 func (c *Console) feedbackPage(r *request) error {
-	form := feedbackForm{Page: localPath(r.query("page")), RequestID: r.query("request_id")}
-	return c.render(r, "feedback", "Feedback", form)
+	return c.showFeedback(r, http.StatusOK, feedbackForm{Page: localPath(r.query("page")), RequestID: r.query("request_id")})
+}
+
+// showFeedback renders the form and what the user has sent before. The replies then count as read.
+func (c *Console) showFeedback(r *request, status int, form feedbackForm) (err error) {
+	if r.signedIn() {
+		if form.Own, err = c.ownFeedback(r.ctx(), r.account.ID, maxOwnFeedback); err != nil {
+			return err
+		}
+		if r.Request().Method == http.MethodGet {
+			if err := c.markRepliesRead(r.ctx(), r.account.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return c.renderStatus(r, status, "feedback", "Feedback", form)
 }
 
 func (c *Console) sendFeedback(r *request) error {
@@ -58,8 +81,8 @@ func (c *Console) sendFeedback(r *request) error {
 		Page: localPath(r.field("page")), RequestID: r.field("request_id"), Message: r.field("message"),
 	}
 	if problem := f.validate(); problem != nil {
-		form := feedbackForm{f.Page, f.RequestID, f.Message, problem}
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "feedback", "Feedback", form)
+		form := feedbackForm{Page: f.Page, RequestID: f.RequestID, Message: f.Message, Problem: problem}
+		return c.showFeedback(r, http.StatusUnprocessableEntity, form)
 	}
 	if err := c.storeFeedback(r.ctx(), f); err != nil {
 		return err
@@ -89,43 +112,6 @@ func (f feedback) validate() *problem {
 		return invalid("This is not a request ID. It begins with req_ and is in the header X-Request-Id of every response.").on("request_id")
 	}
 	return nil
-}
-
-func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
-	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
-	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text,
-			"fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("store feedback: %w", err)
-	}
-	return nil
-}
-
-// listFeedback returns the last feedback, the newest first.
-func (c *Console) listFeedback(ctx context.Context, limit int) ([]feedback, error) {
-	const text = `SELECT time, account_id, page, request_id, message FROM feedback ORDER BY time DESC, id DESC LIMIT $1`
-	rows, err := c.db.Read().QueryContext(ctx, text, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read feedback: %w", err)
-	}
-	defer rows.Close()
-	var all []feedback
-	for rows.Next() {
-		var f feedback
-		var at int64
-		if err := rows.Scan(&at, &f.AccountID, &f.Page, &f.RequestID, &f.Message); err != nil {
-			return nil, fmt.Errorf("read feedback: %w", err)
-		}
-		f.Time = time.UnixMicro(at).UTC()
-		all = append(all, f)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read feedback: %w", err)
-	}
-	return all, nil
 }
 
 // webhookTimeout limits how long the response waits for the webhook.

@@ -20,7 +20,9 @@ func templateFunctions(a assets) template.FuncMap {
 		"number":   formatNumber,
 		"limit":    formatLimit,
 		"count":    formatCount,
-		"percent":  func(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) },
+		"bytes":    formatBytes,
+		"percent":  formatPercent,
+		"rate":     formatRate,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
 		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04") + " UTC" },
 		"seconds":  func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
@@ -89,7 +91,57 @@ func formatCount(n int, singular, plural string) string {
 	return formatNumber(int64(n)) + " " + plural
 }
 
-// formatDuration formats a duration in one unit, from seconds to days.
+// unknown stands for a figure that is not known, or of which there is none.
+const unknown = "–"
+
+// formatKnown formats a figure that may not be known.
+func formatKnown(v *float64, format func(float64) string) string {
+	if v == nil {
+		return unknown
+	}
+	return format(*v)
+}
+
+// formatPercent formats a percentage with one decimal.
+func formatPercent(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) }
+
+// formatShare formats a part of a whole as a percentage.
+func formatShare(part, whole int64) string {
+	if whole == 0 {
+		return unknown
+	}
+	return formatPercent(100 * float64(part) / float64(whole))
+}
+
+// formatRate formats a rate or a level with at most two decimals.
+func formatRate(v float64) string {
+	switch {
+	case v >= 1000:
+		return formatNumber(int64(v + .5))
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", v), "0"), ".")
+}
+
+// formatLatency formats a measured duration with a precision that suits its size: 0.3 ms, 45 ms, 1.24 s, 75.1 s.
+func formatLatency(d time.Duration) string {
+	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f\u202fms", float64(d.Microseconds())/1000)
+	case d < time.Second:
+		return fmt.Sprintf("%d\u202fms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.2f\u202fs", d.Seconds())
+	default:
+		return fmt.Sprintf("%.1f\u202fs", d.Seconds())
+	}
+}
+
+// formatSeconds is formatLatency for seconds.
+func formatSeconds(s float64) string { return formatLatency(time.Duration(s * float64(time.Second))) }
+
+// formatDuration formats an estimate or a setting in words and one unit, from seconds to days.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d < time.Minute:

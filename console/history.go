@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -27,7 +26,9 @@ var endings = []struct {
 // historyPage is the data of the page of requests. They are metadata: prompts and completions are not stored.
 type historyPage struct {
 	Key, Model, Search string
-	From, To           string // days, UTC; empty: no bound
+	Account            string             // id of another account, "all", or empty for the user's own
+	Accounts           []identity.Account // options for administrators
+	From, To           string             // days, UTC; empty: no bound
 	Ending             usage.Ending
 	Endings            any            // options of the filter
 	Keys               []identity.Key // options of the filter
@@ -42,6 +43,7 @@ type historyPage struct {
 type requestRow struct {
 	usage.Row
 	KeyName string
+	Email   string // of the account; empty for the user's own
 }
 
 // Level returns the CSS class of the request's outcome: good, warn or bad.
@@ -67,27 +69,14 @@ func (r requestRow) Outcome() string {
 func (r requestRow) Refused() bool { return r.State == usage.Refused }
 
 // Took returns the duration of the request.
-func (r requestRow) Took() string { return formatMillis(r.Total) }
-
-// formatMillis formats a duration with a precision that suits its size: 0.3 ms, 45 ms, 1.24 s, 75.1 s.
-func formatMillis(d time.Duration) string {
-	switch {
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f\u202fms", float64(d.Microseconds())/1000)
-	case d < time.Second:
-		return fmt.Sprintf("%d\u202fms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.2f\u202fs", d.Seconds())
-	default:
-		return fmt.Sprintf("%.1f\u202fs", d.Seconds())
-	}
-}
+func (r requestRow) Took() string { return formatLatency(r.Total) }
 
 // query returns the filter as the query of a URL.
 func (p *historyPage) query() url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{
 		"key": p.Key, "model": p.Model, "q": p.Search, "from": p.From, "to": p.To, "ending": string(p.Ending),
+		"account": p.Account,
 	} {
 		if value != "" {
 			q.Set(name, value)
@@ -132,29 +121,37 @@ func (c *Console) requests(r *request) error {
 		return errNotFound
 	}
 	page.Newer = !after.IsZero()
-	if page.Keys, err = c.keys.ListOf(r.ctx(), r.account.ID); err != nil {
+	filter, err := c.requestsFilter(r)
+	if err != nil {
 		return err
 	}
-	filter := requestsFilter(r)
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return err
+	}
+	page.Accounts = known.accounts
+	if filter.Account != r.account.ID {
+		page.Account = cmp.Or(filter.Account, allAccounts)
+	}
+	if filter.Account != "" {
+		if page.Keys, err = c.keys.ListOf(r.ctx(), filter.Account); err != nil {
+			return err
+		}
+	}
 	filter.Limit = requestsOfOnePage
 	found, err := c.usages.History(r.ctx(), filter, page.Ending, after)
 	if err != nil {
 		return err
 	}
 	page.Searched, page.next = found.Searched, found.Next
-	names := keyNames(page.Keys)
 	for _, row := range found.Rows {
-		page.Rows = append(page.Rows, requestRow{row, cmp.Or(names[row.KeyID], row.KeyID)})
+		shown := requestRow{Row: row, KeyName: known.key(row.KeyID)}
+		if page.Account != "" {
+			shown.Email = known.account(row.AccountID)
+		}
+		page.Rows = append(page.Rows, shown)
 	}
 	return c.render(r, "history", "Requests", &page)
-}
-
-func keyNames(keys []identity.Key) map[string]string {
-	names := map[string]string{}
-	for _, k := range keys {
-		names[k.ID] = k.Name
-	}
-	return names
 }
 
 // validDay returns the text if it is a day such as 2026-11-21, otherwise nothing.
@@ -165,11 +162,13 @@ func validDay(text string) string {
 	return text
 }
 
-// requestsFilter returns the filter in the query, limited to the newest requests of the user's own account.
-func requestsFilter(r *request) usage.Filter {
+// requestsFilter returns the filter in the query, limited to the newest requests. Only administrators can select other
+// accounts than their own.
+func (c *Console) requestsFilter(r *request) (usage.Filter, error) {
+	selected, err := c.scope(r)
 	f := usage.Filter{
 		Reader: r.account.ID, Limit: maxRequestsShown,
-		Account: r.account.ID, Key: r.query("key"), Model: r.query("model"),
+		Account: selected.filter().Account, Key: r.query("key"), Model: r.query("model"),
 		Search: r.query("q"), Failed: r.query("failed") != "",
 	}
 	if day, err := time.Parse(time.DateOnly, r.query("from")); err == nil {
@@ -178,5 +177,5 @@ func requestsFilter(r *request) usage.Filter {
 	if day, err := time.Parse(time.DateOnly, r.query("to")); err == nil {
 		f.Until = day.AddDate(0, 0, 1)
 	}
-	return f
+	return f, err
 }

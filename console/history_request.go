@@ -27,7 +27,7 @@ type phase struct {
 }
 
 // Duration returns how long the phase took.
-func (p phase) Duration() string { return formatMillis(p.Took) }
+func (p phase) Duration() string { return formatLatency(p.Took) }
 
 // attemptRow is one attempt at a backend.
 type attemptRow struct {
@@ -39,10 +39,10 @@ type attemptRow struct {
 func (a attemptRow) Failed() bool { return a.Class != "success" }
 
 // Began returns when the attempt began after the request's arrival.
-func (a attemptRow) Began() string { return formatMillis(a.Start) }
+func (a attemptRow) Began() string { return formatLatency(a.Start) }
 
 // Lasted returns how long the attempt took.
-func (a attemptRow) Lasted() string { return formatMillis(a.Took) }
+func (a attemptRow) Lasted() string { return formatLatency(a.Took) }
 
 func (c *Console) requestPage(r *request) error {
 	account := r.account.ID

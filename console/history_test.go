@@ -115,7 +115,7 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 	s.refuse(k, "req_R", "budget_exceeded", time.Now())
 	b := s.signIn("ada@example.org")
 	page := b.get("/usage/requests/req_D").body
-	has(t, page, "12 prompt + 301 completion tokens", "50.0 tokens/s", "10.00\u202fs",
+	has(t, page, "12 prompt + 301 completion tokens", "50 tokens/s", "10.00\u202fs",
 		"Boot <span class=\"soft\">2.00\u202fs", "Queue <span class=\"soft\">1.00\u202fs", "first token <span class=\"soft\">1.00\u202fs",
 		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`)
 	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused")

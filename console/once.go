@@ -93,10 +93,11 @@ func (c *Console) redirectDone(r *request, path, message string) error {
 	return r.redirect(path)
 }
 
-// takeMessage returns the confirmation that redirectDone has left for the page, and deletes it from the browser.
+// takeMessage returns the confirmation that redirectDone has left for the page, and deletes it from the browser. A script
+// that refreshes the page in the background leaves it there.
 func (c *Console) takeMessage(r *request) (message string) {
 	path := r.Request().URL.Path
-	if r.Request().Method != http.MethodGet || !c.readSealedCookie(r, "done", path, &message) {
+	if r.Request().Method != http.MethodGet || r.Request().Header.Get("Basegate-Live") != "" || !c.readSealedCookie(r, "done", path, &message) {
 		return ""
 	}
 	c.deleteSealedCookie(r, "done", path)

@@ -2,11 +2,9 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"basegate/history"
@@ -218,9 +216,9 @@ func newLatestFigures(report history.Report, name string) latestFigures {
 	const lastWhole = 0 // of the last two minutes
 	s := findSeries(report, name)
 	f := latestFigures{
-		Requests: formatRate(s.Requests[lastWhole]), Tokens: formatRate(s.Tokens[lastWhole]),
-		P50: formatSeconds(s.FirstToken[lastWhole]), P95: formatSeconds(s.FirstToken5[lastWhole]),
-		Waiting: formatRate(lastKnown(report.Waiting)), Running: formatRate(lastKnown(report.Running)),
+		Requests: formatKnown(s.Requests[lastWhole], formatRate), Tokens: formatKnown(s.Tokens[lastWhole], formatRate),
+		P50: formatKnown(s.FirstToken[lastWhole], formatSeconds), P95: formatKnown(s.FirstToken5[lastWhole], formatSeconds),
+		Waiting: formatKnown(lastKnown(report.Waiting), formatRate), Running: formatKnown(lastKnown(report.Running), formatRate),
 	}
 	if s.Total.Requests > 0 {
 		f.Failed = formatShare(s.Total.Failed, s.Total.Requests)
@@ -244,7 +242,7 @@ func overviewRows(report history.Report) []overviewRow {
 		row := overviewRow{
 			Name: s.Model, Requests: s.Total.Requests, Tokens: s.Total.Prompt + s.Total.Completion,
 			Failed: formatShare(s.Total.Failed, s.Total.Requests),
-			P50:    formatSeconds(s.Total.FirstTokenP50), P95: formatSeconds(s.Total.FirstTokenP95),
+			P50:    formatKnown(s.Total.FirstTokenP50, formatSeconds), P95: formatKnown(s.Total.FirstTokenP95, formatSeconds),
 		}
 		switch {
 		case s.Backend != "":
@@ -272,9 +270,9 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 		}
 		row := overviewTime{
 			Time:     report.Begin.Add(time.Duration(i) * report.Interval),
-			Requests: formatRate(s.Requests[i]), Tokens: formatRate(s.Tokens[i]), Failed: formatNumber(int64(failed)),
-			Queue: formatRate(report.Waiting[i]),
-			P50:   formatSeconds(s.FirstToken[i]), P95: formatSeconds(s.FirstToken5[i]),
+			Requests: formatKnown(s.Requests[i], formatRate), Tokens: formatKnown(s.Tokens[i], formatRate), Failed: formatNumber(int64(failed)),
+			Queue: formatKnown(report.Waiting[i], formatRate),
+			P50:   formatKnown(s.FirstToken[i], formatSeconds), P95: formatKnown(s.FirstToken5[i], formatSeconds),
 		}
 		if s.Backend != "" {
 			row.Failed, row.Queue = "", "" // of a model and of all
@@ -282,39 +280,6 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// formatRate formats a rate or a level with at most two decimals.
-func formatRate(v *float64) string {
-	switch {
-	case v == nil:
-		return "–"
-	case *v >= 1000:
-		return formatNumber(int64(*v + .5))
-	case *v >= 100:
-		return fmt.Sprintf("%.0f", *v)
-	}
-	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", *v), "0"), ".")
-}
-
-// formatSeconds formats a time to first token.
-func formatSeconds(v *float64) string {
-	switch {
-	case v == nil:
-		return "–"
-	case *v < 1:
-		return fmt.Sprintf("%.0f\u202fms", *v*1000)
-	case *v < 100:
-		return fmt.Sprintf("%.1f\u202fs", *v)
-	}
-	return formatDuration(time.Duration(*v * float64(time.Second)))
-}
-
-func formatShare(part, whole int64) string {
-	if whole == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.1f\u202f%%", 100*float64(part)/float64(whole))
 }
 
 // eventTexts are the texts and CSS classes of events.

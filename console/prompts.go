@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"basegate/identity"
 	"basegate/prompts"
 )
 
@@ -28,11 +30,12 @@ type promptJSON struct {
 	Updated  time.Time       `json:"updated"`
 	Version  int64           `json:"version"`
 	Bytes    int64           `json:"bytes"` // of the quota
+	Share    string          `json:"share"` // id of the link by which other users open it; empty if there is none
 	Document json.RawMessage `json:"document,omitempty"`
 }
 
 func newPromptJSON(p prompts.Prompt) promptJSON {
-	return promptJSON{ID: p.ID, Name: p.Name, Model: p.Model, Updated: p.Updated, Version: p.Version, Bytes: p.Bytes}
+	return promptJSON{ID: p.ID, Name: p.Name, Model: p.Model, Updated: p.Updated, Version: p.Version, Bytes: p.Bytes, Share: p.Share}
 }
 
 // promptInput is a prompt as the workbench sends it.
@@ -166,6 +169,54 @@ func (c *Console) updatePrompt(r *request) error {
 		return r.promptProblem(err)
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{"version": version})
+}
+
+// sharePrompt makes the link by which other users open a prompt, and responds with its id. A prompt has one link.
+func (c *Console) sharePrompt(r *request) error {
+	share, err := c.prompts.Share(r.ctx(), r.account.ID, r.param("id"))
+	if err != nil {
+		return r.promptProblem(err)
+	}
+	return r.sendJSON(http.StatusOK, map[string]any{"share": share})
+}
+
+// unsharePrompt revokes the link of a prompt.
+func (c *Console) unsharePrompt(r *request) error {
+	if err := c.prompts.Unshare(r.ctx(), r.account.ID, r.param("id")); err != nil {
+		return r.promptProblem(err)
+	}
+	r.Response().WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// errNotShared is the response to a link that was revoked, or whose prompt was deleted.
+var errNotShared = &problem{
+	status: http.StatusNotFound, title: "This link does not work",
+	text: "This link does not work: its prompt was deleted, or its owner has stopped sharing it.",
+}
+
+// getSharedPrompt responds with the prompt of a link, its document, and who shares it. The user can read it, and not
+// change it.
+func (c *Console) getSharedPrompt(r *request) error {
+	p, document, err := c.prompts.GetShared(r.ctx(), r.param("share"))
+	if errors.Is(err, prompts.ErrNotFound) {
+		return errNotShared
+	}
+	if err != nil {
+		return err
+	}
+	accounts, err := c.accounts.List(r.ctx())
+	if err != nil {
+		return err
+	}
+	owner := slices.IndexFunc(accounts, func(a identity.Account) bool { return a.ID == p.Account })
+	if owner < 0 || accounts[owner].State != identity.AccountActive {
+		return errNotShared
+	}
+	return r.sendJSON(http.StatusOK, map[string]any{
+		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": accounts[owner].Email,
+		"document": json.RawMessage(document),
+	})
 }
 
 func (c *Console) deletePrompt(r *request) error {

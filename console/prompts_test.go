@@ -119,3 +119,44 @@ func TestSavesTooOftenAreRefusedWithATime(t *testing.T) {
 		t.Error("the response has no Retry-After")
 	}
 }
+
+func TestSharedPromptIsReadByColleaguesUntilItsLinkIsRevoked(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	s.account("eve@example.org", false)
+	ada, eve := s.signIn("ada@example.org"), s.signIn("eve@example.org")
+	id := ada.savePrompt("A study", `{"tree":{"nodes":[{"text":"shared text"}]}}`)
+	share := func() string {
+		t.Helper()
+		got := ada.sendJSON(http.MethodPost, "/console/api/prompts/"+id+"/share", "")
+		wantStatus(t, "share", got, http.StatusOK)
+		return gjson.Get(got.body, "share").Str
+	}
+	first := share()
+	if again := share(); again != first || len(first) < 20 {
+		t.Errorf("got links %q and %q, want the same, which cannot be guessed", first, again)
+	}
+	got := eve.get("/console/api/shared/" + first)
+	has(t, got.body, "shared text", `"owner":"ada@example.org"`, "A study")
+	lacks(t, got.body, id)
+	has(t, ada.get("/console/api/prompts?q=").body, first)
+	wantStatus(t, "not signed in", s.browser().get("/console/api/shared/"+first), http.StatusUnauthorized)
+	for _, method := range []string{http.MethodPost, http.MethodDelete} {
+		wantStatus(t, method+" by another user", eve.sendJSON(method, "/console/api/prompts/"+id+"/share", ""), http.StatusNotFound)
+	}
+	wantStatus(t, "the prompt itself", eve.get("/console/api/prompts/"+id), http.StatusNotFound)
+
+	body := `{"name":"A study","model":"llama-8b","version":1,"document":{"tree":{"nodes":[{"text":"changed text"}]}}}`
+	wantStatus(t, "update", ada.sendJSON(http.MethodPut, "/console/api/prompts/"+id, body), http.StatusOK)
+	has(t, eve.get("/console/api/shared/"+first).body, "changed text")
+
+	wantStatus(t, "stop sharing", ada.sendJSON(http.MethodDelete, "/console/api/prompts/"+id+"/share", ""), http.StatusNoContent)
+	wantStatus(t, "a revoked link", eve.get("/console/api/shared/"+first), http.StatusNotFound)
+	second := share()
+	if second == first {
+		t.Error("a new link is the revoked one")
+	}
+	wantStatus(t, "a new link", eve.get("/console/api/shared/"+second), http.StatusOK)
+	wantStatus(t, "delete", ada.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
+	wantStatus(t, "the link of a deleted prompt", eve.get("/console/api/shared/"+second), http.StatusNotFound)
+}

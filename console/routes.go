@@ -37,6 +37,7 @@ var routes = []route{
 	{http.MethodPost, "/account/sign-out-everywhere", signedIn, maxForm, (*Console).signOutEverywhere},
 
 	{http.MethodGet, "/once/:id", signedIn, maxForm, (*Console).showOnce},
+	{http.MethodGet, "/console/api/palette", signedIn, maxForm, (*Console).palette},
 	{http.MethodGet, "/console/api/session", signedIn, maxForm, (*Console).sessionState},
 	{http.MethodPost, "/console/api/session", anyone, maxForm, (*Console).renewSession},
 
@@ -55,6 +56,7 @@ var routes = []route{
 	{http.MethodGet, "/workbench", signedIn, maxForm, (*Console).workbench},
 	{http.MethodGet, "/console/api/workbench", signedIn, maxForm, (*Console).workbenchOptions},
 	{http.MethodPost, "/console/api/completions", signedIn, noLimit, (*Console).complete},
+	{http.MethodPost, "/console/api/estimate", signedIn, noLimit, (*Console).estimate},
 	{http.MethodPost, "/console/api/tokenize", signedIn, maxTokenizerBody, (*Console).tokenize},
 	{http.MethodPost, "/console/api/detokenize", signedIn, maxTokenizerBody, (*Console).detokenize},
 	{http.MethodGet, "/console/api/prompts", signedIn, maxForm, (*Console).listPrompts},
@@ -62,6 +64,19 @@ var routes = []route{
 	{http.MethodGet, "/console/api/prompts/:id", signedIn, maxForm, (*Console).getPrompt},
 	{http.MethodPut, "/console/api/prompts/:id", signedIn, maxPrompt, (*Console).updatePrompt},
 	{http.MethodDelete, "/console/api/prompts/:id", signedIn, maxForm, (*Console).deletePrompt},
+	{http.MethodGet, "/files", signedIn, maxForm, (*Console).filesPage},
+	{http.MethodPost, "/files", signedIn, noLimit, (*Console).uploadFile},
+	{http.MethodPost, "/console/api/files", signedIn, noLimit, (*Console).uploadFileByScript},
+	{http.MethodGet, "/files/:file", signedIn, maxForm, (*Console).filePage},
+	{http.MethodGet, "/files/:file/content", signedIn, maxForm, (*Console).downloadFile},
+	{http.MethodPost, "/files/:file/run", signedIn, maxForm, (*Console).runFile},
+	{http.MethodPost, "/files/:file/delete", signedIn, maxForm, (*Console).deleteFile},
+	{http.MethodGet, "/batches", signedIn, maxForm, (*Console).batchesPage},
+	{http.MethodGet, "/batches/:batch", signedIn, maxForm, (*Console).batchPage},
+	{http.MethodPost, "/batches/:batch/cancel", signedIn, maxForm, (*Console).cancelBatch},
+	{http.MethodPost, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePrompt},
+	{http.MethodDelete, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).unsharePrompt},
+	{http.MethodGet, "/console/api/shared/:share", signedIn, maxForm, (*Console).getSharedPrompt},
 	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, (*Console).warmModel},
 	{http.MethodGet, "/tutorial", anyone, maxForm, (*Console).tutorialSearch},
 	{http.MethodGet, "/tutorial/:page", anyone, maxForm, (*Console).tutorialPage},
@@ -85,8 +100,14 @@ var routes = []route{
 	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).adminSetKey},
 	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).adminChangeKey},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
+	{http.MethodGet, "/admin/batches", administrators, maxForm, (*Console).adminBatchesPage},
+	{http.MethodPost, "/admin/batches/:batch/cancel", administrators, maxForm, (*Console).adminCancelBatch},
+	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, (*Console).bookWindow},
+	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
+	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
+	{http.MethodPost, "/admin/feedback/:feedback", administrators, maxForm, (*Console).answerFeedback},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }
 
@@ -115,7 +136,7 @@ func (c *Console) Mount(e *echo.Echo) {
 
 // middleware returns the middleware of a route, the outermost first.
 func (c *Console) middleware(r route) []echo.MiddlewareFunc {
-	return []echo.MiddlewareFunc{
+	all := []echo.MiddlewareFunc{
 		c.securityHeaders,
 		c.renderError,
 		c.recoverPanic,
@@ -124,8 +145,11 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		c.refuseCrossOrigin,
 		requireWholeSegments,
 		requireAccess(r.access),
-		parseForm,
 	}
+	if r.maxBody != noLimit { // a form would be held in memory
+		all = append(all, parseForm)
+	}
+	return all
 }
 
 // handle converts a handler to echo's type.
@@ -179,6 +203,8 @@ var destinations = []destination{
 	{"Dashboard", "/dashboard", signedIn},
 	{"Usage", "/usage", signedIn},
 	{"Workbench", "/workbench", signedIn},
+	{"Batches", "/batches", signedIn},
+	{"Files", "/files", signedIn},
 	{"Tutorial", "/tutorial", anyone},
 	{"Administration", "/admin", administrators},
 }

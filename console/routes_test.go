@@ -81,6 +81,10 @@ func (p panicker) ServeOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Re
 	panic(p.value)
 }
 
+func (p panicker) EstimateOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
+	panic(p.value)
+}
+
 func TestPanicBecomesAnErrorResponseAndItsValueIsNotLogged(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
 	s := newSite(t, func(_ *console.Settings, d *console.Deps) {

@@ -29,11 +29,13 @@ const (
 	tokenizerTimeout = 30 * time.Second
 )
 
-// tokenize responds with the token ids of a prompt, as a completion would see them: with the special tokens.
+// tokenize responds with the token ids of a prompt, as a completion would see them: with the special tokens. A fragment
+// continues other tokens, so it has none.
 func (c *Console) tokenize(r *request) error {
 	var input struct {
-		Model  string `json:"model"`
-		Prompt string `json:"prompt"`
+		Model    string `json:"model"`
+		Prompt   string `json:"prompt"`
+		Fragment bool   `json:"fragment"`
 	}
 	if err := r.readJSON(&input); err != nil {
 		return err
@@ -44,7 +46,7 @@ func (c *Console) tokenize(r *request) error {
 	}
 	var ids []int64
 	err = queryBackend(r.ctx(), m, func(ctx context.Context, b *fleet.Backend) (err error) {
-		ids, err = b.TokenIDs(ctx, input.Prompt)
+		ids, err = b.TokenIDs(ctx, input.Prompt, !input.Fragment)
 		return err
 	})
 	if err != nil {

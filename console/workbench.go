@@ -3,14 +3,17 @@ package console
 import (
 	"math"
 	"net/http"
+	"time"
 
+	"basegate/budget"
 	"basegate/identity"
 )
 
-// Completer serves a completion request on behalf of an account with one of its keys. It checks, queues, charges and
-// logs the request as the public API does.
+// Completer serves completions and estimates on behalf of an account with one of its keys. It checks, queues, charges
+// and logs a request as the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
+	EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 }
 
 // noLimit is for bodies that the API limits itself.
@@ -20,12 +23,14 @@ const noLimit = math.MaxInt64
 type workbenchPage struct {
 	BaseURL string // of the public API
 	Prompt  string // id of the saved prompt to open; may be empty
+	Shared  string // id of the link by which another user's prompt is opened; may be empty
 	Shades  []int  // CSS classes of the legend
 }
 
 func (c *Console) workbench(r *request) error {
 	return c.render(r, "workbench", "Workbench", workbenchPage{
-		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
+		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shared: r.query("shared"),
+		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
 	})
 }
 
@@ -42,6 +47,24 @@ type keyOption struct {
 	Prefix string            `json:"prefix"`
 	State  identity.KeyState `json:"state"`  // or "expired"
 	Models []string          `json:"models"` // null: all
+	Budget *budgetLeft       `json:"budget"` // the tightest cap of the key and its account; null if there is none
+}
+
+// budgetLeft is what is left of a cap, in tokens.
+type budgetLeft struct {
+	Name     string    `json:"name"` // such as "monthly" or "daily completion token"
+	Left     int64     `json:"left"`
+	Limit    int64     `json:"limit"`
+	ResetsAt time.Time `json:"resets_at"`
+}
+
+// budgetLeft returns what is left of the tightest cap of a key and its account; nil if there is none.
+func (c *Console) budgetLeft(k identity.Key, a identity.Account) *budgetLeft {
+	found := tightest(c.ledger.Standings(budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: a.ID, AccountCaps: a.Caps}))
+	if found == nil {
+		return nil
+	}
+	return &budgetLeft{Name: found.Name, Left: found.Left, Limit: found.Limit, ResetsAt: found.ResetsAt}
 }
 
 type modelOption struct {
@@ -60,7 +83,7 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
 	for _, k := range keys {
-		option := keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs()}
+		option := keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs(), c.budgetLeft(k, r.account)}
 		if k.State == identity.KeyActive && k.Expired() {
 			option.State = "expired"
 		}
@@ -77,5 +100,11 @@ func (c *Console) workbenchOptions(r *request) error {
 // complete serves a completion with one of the user's keys. The Completer checks that the key is the user's.
 func (c *Console) complete(r *request) error {
 	c.completer.ServeOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
+	return nil
+}
+
+// estimate says what a completion with one of the user's keys would cost.
+func (c *Console) estimate(r *request) error {
+	c.completer.EstimateOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
 	return nil
 }

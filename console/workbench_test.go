@@ -29,6 +29,27 @@ func (c *recordingCompleter) ServeOnBehalfOf(account, key string, w http.Respons
 	io.WriteString(w, "answered")
 }
 
+func (c *recordingCompleter) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	c.calls = append(c.calls, "estimate "+account+" "+key+" "+string(body))
+	io.WriteString(w, "estimated")
+}
+
+func TestEstimateIsServedOnBehalfOfTheAccount(t *testing.T) {
+	c := &recordingCompleter{}
+	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
+	ada := s.account("ada@example.org", false)
+	const path, body = "/console/api/estimate?key=key_X", `{"model":"llama-8b","prompt":"long"}`
+	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
+	if got.status != http.StatusOK || got.body != "estimated" {
+		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
+	}
+	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
+	if want := "estimate " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
+		t.Errorf("got calls %q, want %q", c.calls, want)
+	}
+}
+
 func TestCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
 	c := &recordingCompleter{}
 	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
@@ -99,6 +120,12 @@ func TestTokenizeAndDetokenizeUseTheModelsTokenizer(t *testing.T) {
 		if n := len(gjson.Get(back.body, "pieces").Array()); n != len(ids.Array()) {
 			t.Errorf("got %d pieces, want one for each of the %d tokens", n, len(ids.Array()))
 		}
+	}
+	whole := b.sendJSON(http.MethodPost, "/console/api/tokenize", `{"model":"llama-8b","prompt":"once upon"}`)
+	fragment := b.sendJSON(http.MethodPost, "/console/api/tokenize", `{"model":"llama-8b","prompt":"once upon","fragment":true}`)
+	withSpecial, without := gjson.Get(whole.body, "tokens").Array(), gjson.Get(fragment.body, "tokens").Array()
+	if len(without) == 0 || len(withSpecial) != len(without)+1 || withSpecial[1].Int() != without[0].Int() {
+		t.Errorf("got %s for a prompt and %s for a fragment, want the same without the token at the beginning", whole.body, fragment.body)
 	}
 	split := b.sendJSON(http.MethodPost, "/console/api/tokenize", `{"model":"llama-8b","prompt":"ř東🦉"}`)
 	back := b.sendJSON(http.MethodPost, "/console/api/detokenize", `{"model":"llama-8b","tokens":`+gjson.Get(split.body, "tokens").Raw+`}`)

@@ -20,34 +20,43 @@ var ErrExists = errors.New("there is a file already")
 // Backup writes a consistent snapshot of the database at path to a file that must not exist. Writes by other processes
 // continue meanwhile, and the database is not migrated, whatever its version. The file appears when it is checked,
 // complete and on disk. Restore puts it in the database's place.
-func Backup(ctx context.Context, path, to string) (_ Contents, err error) {
+func Backup(ctx context.Context, path, to string) (Contents, error) {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return Contents{}, errors.Join(fmt.Errorf("write %s: %w", to, ErrExists), err)
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(to), ".backup-") // only its owner may read it
-	if err != nil {
-		return Contents{}, fmt.Errorf("make folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	part, contents, err := snapshot(ctx, path, dir)
-	if err != nil {
-		return Contents{}, err
-	}
-	if err := fsync(part); err != nil {
-		return Contents{}, fmt.Errorf("write copy to disk: %w", err)
-	}
-	if err := os.Link(part, to); err != nil { // unlike a rename, a link does not overwrite
-		return Contents{}, fmt.Errorf("put copy in place: %w", err)
-	}
-	if err := fsync(filepath.Dir(to)); err != nil {
-		return Contents{}, fmt.Errorf("write folder to disk: %w", err)
-	}
-	return contents, recordBackup(path)
+	return withSnapshot(ctx, path, filepath.Dir(to), func(part string) error {
+		if err := fsync(part); err != nil {
+			return fmt.Errorf("write copy to disk: %w", err)
+		}
+		if err := os.Link(part, to); err != nil { // unlike a rename, a link does not overwrite
+			return fmt.Errorf("put copy in place: %w", err)
+		}
+		if err := fsync(filepath.Dir(to)); err != nil {
+			return fmt.Errorf("write folder to disk: %w", err)
+		}
+		return nil
+	})
 }
 
 // BackupTo is Backup to a writer. Meanwhile, the snapshot is a temporary file in the given folder.
-func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (_ Contents, err error) {
-	dir, err := os.MkdirTemp(temporary, ".backup-")
+func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (Contents, error) {
+	return withSnapshot(ctx, path, temporary, func(part string) (err error) {
+		file, err := os.Open(part) //nolint:gosec // a file of this function
+		if err != nil {
+			return fmt.Errorf("read copy: %w", err)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		if _, err := io.Copy(to, file); err != nil {
+			return fmt.Errorf("write copy: %w", err)
+		}
+		return nil
+	})
+}
+
+// withSnapshot calls deliver with a snapshot of the database, which is removed afterwards with its own folder in the
+// given one, and records the backup.
+func withSnapshot(ctx context.Context, path, folder string, deliver func(part string) error) (_ Contents, err error) {
+	dir, err := os.MkdirTemp(folder, ".backup-") // only its owner may read it
 	if err != nil {
 		return Contents{}, fmt.Errorf("make folder: %w", err)
 	}
@@ -56,13 +65,8 @@ func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (_ Cont
 	if err != nil {
 		return Contents{}, err
 	}
-	file, err := os.Open(part) //nolint:gosec // a file of this function
-	if err != nil {
-		return Contents{}, fmt.Errorf("read copy: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if _, err := io.Copy(to, file); err != nil {
-		return Contents{}, fmt.Errorf("write copy: %w", err)
+	if err := deliver(part); err != nil {
+		return Contents{}, err
 	}
 	return contents, recordBackup(path)
 }

@@ -15,6 +15,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -189,6 +191,19 @@ func TestBatchRunsEachLineOnceAndChargesItsKey(t *testing.T) {
 		if etag := r.header.Get("ETag"); len(etag) != 66 || r.header.Get("Content-Type") != "application/jsonl" {
 			t.Errorf("%s: ETag %q, Content-Type %q", f, etag, r.header.Get("Content-Type"))
 		}
+	}
+}
+
+func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
+	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	mock.InjectFault(mockvllm.Fault{Kind: "reset"})
+	file, ids := batchLines(1)
+	output, _ := g.checkResults(g.secret, g.waitForBatch(g.secret, g.createBatch(g.secret, file), "completed"), ids)
+	id := output["line 0"].Get("response.request_id").Str
+	var attempts string
+	if err := g.openLedger().QueryRow(`SELECT attempts FROM request_details WHERE request_id = ?`, id).Scan(&attempts); err != nil ||
+		!strings.Contains(attempts, "reset") || !strings.Contains(attempts, "success") {
+		t.Errorf("got %q, %v, want an attempt that was reset and one that succeeded", attempts, err)
 	}
 }
 
@@ -463,6 +478,24 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 	poll.Until(t, "the bytes are gone", func() bool { return stored() == 0 })
 }
 
+func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	must(t, os.RemoveAll(g.database+".files"))
+	got := g.upload(g.secret, "x", "purpose", "batch")
+	e := gjson.Get(got.body, "error")
+	wait := e.Get("retry_after_seconds").Int()
+	if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "storage_unavailable" || e.Get("type").Str != "service_unavailable" ||
+		wait < 1 || wait > 59 || got.header.Get("Retry-After") != strconv.FormatInt(wait, 10) || strings.Contains(got.body, g.database) {
+		t.Errorf("an upload: got %d %v %s, want 503 storage_unavailable with Retry-After and no path", got.status, got.header, got.body)
+	}
+	if list := g.call(http.MethodGet, "/v1/files", g.secret, ""); gjson.Get(list.body, "data.#").Int() != 0 {
+		t.Errorf("the refused file is listed: %s", list.body)
+	}
+	if got := g.complete(smallRequest); got.status != http.StatusOK {
+		t.Errorf("a completion: got %d %s", got.status, got.body)
+	}
+}
+
 // newAccount creates an account and returns its address.
 func (e *environment) newAccount(email string) string {
 	e.t.Helper()
@@ -537,12 +570,53 @@ func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 	}
 	poll.Until(t, "the bytes are gone", func() bool {
 		for path, text := range readFiles(t, g.dir) {
-			if strings.Contains(path, ".files") && strings.Contains(text, prompt) {
+			if strings.Contains(path, ".files") && (strings.Contains(text, prompt) || strings.Contains(text, id)) {
 				return false
 			}
 		}
 		return true
 	})
+	errors := gjson.Get(g.call(http.MethodGet, "/v1/batches/"+bad.Get("id").Str, g.secret, "").body, "errors.data.0.message").Str
+	if !strings.Contains(errors, field) {
+		t.Errorf("the errors of a failed batch are gone with its file: %q", errors)
+	}
+	search("after the deletion", true) // the database with its free pages and its write-ahead log, the logs, the metrics
+	g.signal(syscall.SIGTERM)
+	<-g.exited
+	for path, text := range readFiles(t, g.dir) {
+		if strings.Contains(text, prompt) || strings.Contains(text, id) {
+			t.Errorf("a marker is in %s after the deletion and a stop", path)
+		}
+	}
+}
+
+// The id in the path of a refused request is the client's text.
+func TestRefusedRequestsForFilesAreRecordedByTheirRoute(t *testing.T) {
+	const marker = "marker-path-Bx3"
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	paths := map[string]string{ // by route
+		"/v1/files/:id": "/v1/files/" + marker, "/v1/files/:id/content": "/v1/files/" + marker + "/content",
+		"/v1/batches/:id": "/v1/batches/" + marker,
+	}
+	for _, path := range paths {
+		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusNotFound {
+			t.Fatalf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+	poll.Until(t, "the refusals are recorded", func() bool {
+		text := strings.Join(slices.Collect(maps.Values(readFiles(t, g.dir))), "")
+		for route := range paths {
+			if !strings.Contains(text, route) {
+				return false
+			}
+		}
+		return true
+	})
+	for file, text := range readFiles(t, g.dir) {
+		if strings.Contains(text, marker) {
+			t.Errorf("%s holds the path of a request", file)
+		}
+	}
 }
 
 func TestListsOfFilesAndBatchesHavePages(t *testing.T) {
@@ -610,7 +684,19 @@ func TestFilesAndBatchesKeepTheRulesOfTheAPI(t *testing.T) {
 			t.Errorf("the headers of an error at %s: %v", path, wrong.header)
 		}
 	}
+	for path, hint := range map[string]string{
+		"/v1/files/": "the path is /v1/files, without a slash", "/v1/batches/": "the path is /v1/batches, without a slash",
+	} {
+		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusNotFound || !strings.Contains(r.body, hint) {
+			t.Errorf("GET %s: %d %s", path, r.status, r.body)
+		}
+	}
 	id := gjson.Get(g.upload(g.secret, batchLine("a", `{"model":"m","prompt":"a"}`), "purpose", "batch").body, "id").Str
+	for path, allow := range map[string]string{"/v1/files": "GET, POST", "/v1/files/" + id: "DELETE, GET", "/v1/files/" + id + "/content": "GET"} {
+		if r := g.call(http.MethodHead, path, g.secret, ""); r.status != http.StatusMethodNotAllowed || r.header.Get("Allow") != allow || r.body != "" {
+			t.Errorf("HEAD %s: %d, Allow %q, %q", path, r.status, r.header.Get("Allow"), r.body)
+		}
+	}
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
 	_, err := fmt.Fprintf(w, `{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, id)

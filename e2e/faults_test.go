@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"basegate/internal/poll"
+	"basegate/internal/wait"
 	"basegate/mockvllm"
 )
 
@@ -206,7 +207,7 @@ func (c *chaosRun) stopGateway() {
 func (c *chaosRun) killProcesses(ctx context.Context, rng *rand.Rand) (count map[string]int) {
 	c.t.Helper()
 	count = map[string]int{}
-	for i := 0; sleep(ctx, time.Second+randomUpTo(rng, 3*time.Second)); i++ {
+	for i := 0; wait.For(ctx, time.Second+randomUpTo(rng, 3*time.Second)); i++ {
 		which, down := rng.IntN(6), randomUpTo(rng, time.Second)
 		if i < 2 {
 			which = 3 - 3*i
@@ -215,7 +216,7 @@ func (c *chaosRun) killProcesses(ctx context.Context, rng *rand.Rand) (count map
 		case 0, 1:
 			count["backend killed"]++
 			c.killBackend(which)
-			sleep(ctx, down)
+			wait.For(ctx, down)
 			c.startBackend(which)
 			continue
 		case 2:
@@ -225,7 +226,7 @@ func (c *chaosRun) killProcesses(ctx context.Context, rng *rand.Rand) (count map
 			count["gateway killed"]++
 			c.killGateway()
 		}
-		sleep(ctx, down/4)
+		wait.For(ctx, down/4)
 		c.startGateway()
 	}
 	return count
@@ -233,7 +234,7 @@ func (c *chaosRun) killProcesses(ctx context.Context, rng *rand.Rand) (count map
 
 // sendRequests is one client: it sends requests one after another until ctx ends.
 func (c *chaosRun) sendRequests(ctx context.Context, rng *rand.Rand, client *http.Client) {
-	for interval := time.Duration(0); sleep(ctx, randomUpTo(rng, interval)); {
+	for interval := time.Duration(0); wait.For(ctx, randomUpTo(rng, interval)); {
 		keys := *c.activeKeys.Load()
 		spec, secret := c.requests[rng.IntN(len(c.requests))], keys[rng.IntN(len(keys))]
 		if rng.IntN(60) == 0 {

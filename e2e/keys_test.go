@@ -73,8 +73,7 @@ func TestAccountCommandsApplyWithinASecond(t *testing.T) {
 	g.waitForStatus(g.secret, http.StatusOK)
 }
 
-// All rejections of a key are identical except for the request ID, so that they reveal nothing to an attacker.
-// A new key was refused for up to 100 milliseconds.
+// The gateway and the command are different processes, so the gateway has not seen the key before.
 func TestKeyWorksAsSoonAsTheCommandHasCreatedOrRotatedIt(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	for range 10 {
@@ -91,6 +90,7 @@ func TestKeyWorksAsSoonAsTheCommandHasCreatedOrRotatedIt(t *testing.T) {
 	}
 }
 
+// All rejections of a key are identical except for the request ID, so that they reveal nothing to an attacker.
 func TestAllRejectedKeysGetTheSameResponse(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	g.run("account", "set", g.email, "--monthly-budget", "1_000_000") // must not show in the headers of a rejected key

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -160,13 +161,22 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 	}
 }
 
+func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {
+	l := newLaunchedModel(t, 0)
+	g := newEnvironment(t, settings{models: l.config("m", ", boot_estimate: 1s", ", cold_wait: 20s")}).serve()
+	if timing := g.complete(smallRequest).header.Get("Server-Timing"); !regexp.MustCompile(`^boot;dur=[\d.]+, queue;dur=[\d.]+, upstream;dur=[\d.]+$`).MatchString(timing) {
+		t.Errorf("of the request that started the model: got %q, want boot, queue and upstream", timing)
+	}
+	if timing := g.complete(smallRequest).header.Get("Server-Timing"); !strings.HasPrefix(timing, "queue;dur=") {
+		t.Errorf("of the next request: got %q, want no boot", timing)
+	}
+}
+
 func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
 	l := newLaunchedModel(t, 0)
 	env := newEnvironment(t, settings{models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
 	g := env.serve()
-	if timing := g.complete(smallRequest).header.Get("Server-Timing"); !strings.HasPrefix(timing, "boot;dur=") {
-		t.Errorf("Server-Timing of a request that waited for a boot is %q, want it to begin with boot", timing)
-	}
+	g.complete(smallRequest)
 	for round := range 4 {
 		var wg sync.WaitGroup
 		for i := range 6 {

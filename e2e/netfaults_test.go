@@ -6,6 +6,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"basegate/internal/wait"
 )
 
 // networkFault is a fault that a relay's network has for a limited time.
@@ -88,26 +90,14 @@ func (l *link) closeWrite(end int) {
 // fault occurred. The sequence depends on rng alone.
 func (r *relay) injectFaults(ctx context.Context, rng *rand.Rand) (count map[string]int) {
 	count = map[string]int{}
-	for sleep(ctx, randomUpTo(rng, time.Second)) {
+	for wait.For(ctx, randomUpTo(rng, time.Second)) {
 		fault := networkFaults[rng.IntN(len(networkFaults))]
 		count[fault.name]++
 		undo := r.startFault(fault, rng)
-		sleep(ctx, randomUpTo(rng, fault.maxDuration))
+		wait.For(ctx, randomUpTo(rng, fault.maxDuration))
 		undo()
 	}
 	return count
-}
-
-// sleep waits for d and returns true, or returns false as soon as ctx ends.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // startFault starts a fault, which lasts until undo is called.

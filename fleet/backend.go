@@ -36,6 +36,8 @@ type Backend struct {
 	inFlight int64
 	mismatch mismatch
 
+	commands commandLog // has a mutex of its own
+
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       atomic.Int64 // batch lines that run
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
@@ -94,6 +96,9 @@ func (b *Backend) String() string { return fmt.Sprintf("%s/%s", b.modelID, b.Nam
 
 // URL returns the address of a path on the backend.
 func (b *Backend) URL(path string) *url.URL { return b.base.JoinPath(path) }
+
+// SchedulesByPriority reports whether the backend's queue is ordered by the field priority of requests, the lowest first.
+func (b *Backend) SchedulesByPriority() bool { return b.cfg().SchedulingPolicy == "priority" }
 
 // CompletionsURL returns the address of the completions endpoint. It must not be modified.
 func (b *Backend) CompletionsURL() *url.URL { return b.completionsURL }

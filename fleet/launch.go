@@ -48,7 +48,7 @@ func (b *Backend) execute(ctx context.Context, command []string, keepRunning, lo
 		read.Close()
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	out := &output{log: b.log, enabled: logOutput, done: make(chan struct{})}
+	out := &output{log: b.log, kept: &b.commands, enabled: logOutput, done: make(chan struct{})}
 	b.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
@@ -103,10 +103,11 @@ func (b *Backend) LaunchPrograms() []string {
 	return programs
 }
 
-// output logs the output of a command and of the processes it starts, and keeps the last line.
+// output logs the output of a command and of the processes it starts, and keeps its last lines.
 type output struct {
 	log     *zap.Logger
-	enabled func() bool   // whether a line is logged
+	kept    *commandLog
+	enabled func() bool   // whether a line is logged and kept
 	done    chan struct{} // closed at the end of the output
 	mu      sync.Mutex
 	last    string
@@ -133,7 +134,11 @@ func (o *output) copyToLog(ctx context.Context, source *os.File) {
 		o.mu.Lock()
 		o.last = text
 		o.mu.Unlock()
-		if count <= maxOutputLines && o.enabled() {
+		if !o.enabled() {
+			continue
+		}
+		o.kept.add(time.Now(), text)
+		if count <= maxOutputLines {
 			o.log.Info("command output", zap.String("line", text))
 		}
 	}

@@ -517,3 +517,48 @@ func TestCloseTerminatesARunningCommand(t *testing.T) {
 		t.Error("Close does not return while a command runs")
 	}
 }
+
+// Some versions of vLLM print prompts, so what a command prints once the backend is ready is not kept.
+func TestCommandLogHoldsTheLinesOfTheBootOnly(t *testing.T) {
+	server := newManagedServer(t, 0)
+	server.script("start", "echo loading weights; touch $0.up; until [ -e $0.ready ]; do sleep 0.01; done; echo a prompt; touch $0.printed")
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
+	if err := m.Warm("a test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+	if err := os.WriteFile(filepath.Join(server.dir, "start.ready"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the command has printed its last line", func() bool {
+		_, err := os.Stat(filepath.Join(server.dir, "start.printed"))
+		return err == nil
+	})
+	var text []string
+	for _, line := range m.Backends()[0].CommandLog() {
+		text = append(text, line.Text)
+	}
+	got := strings.Join(text, "\n")
+	for _, want := range []string{"launch, a test: ", "loading weights", "starting → ready"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got the lines\n%s\nwant %q", got, want)
+		}
+	}
+	if strings.Contains(got, "prompt") {
+		t.Errorf("got the lines\n%s\nwant nothing that was printed after the boot", got)
+	}
+}
+
+func TestCommandLogIsBounded(t *testing.T) {
+	server := newManagedServer(t, 0)
+	server.script("start", "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; touch $0.up")
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
+	if err := m.Warm("a test"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+	lines := m.Backends()[0].CommandLog()
+	if len(lines) > 100 {
+		t.Errorf("got %d lines, want at most 100", len(lines))
+	}
+}

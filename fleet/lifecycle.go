@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -117,6 +118,7 @@ func (b *Backend) transition(e event, reason string) bool {
 		b.recallReport() // the next boot may run another command
 	case Starting, Asleep, Unreachable:
 	}
+	b.commands.add(now, strings.TrimSuffix(fmt.Sprintf("%s → %s: %s", from, next, reason), ": "))
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.transitions.record(from, next)
 	b.emitTransition(from, next, reason)
@@ -148,9 +150,11 @@ func (b *Backend) requestStart(reason string) {
 	}
 	b.life.boot = &boot{wake: wake, ended: make(chan struct{})}
 	if wake {
+		b.commands.begin(b.life.since, "wake, "+reason+": POST /wake_up")
 		b.runBoot("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
+	b.commands.begin(b.life.since, "launch, "+reason+": "+launch.Start[0])
 	b.runBoot("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isReady, b.isStarting) })
 }
 
@@ -211,6 +215,21 @@ func (b *Backend) drainIdle(toSleep bool, reason string) {
 	if b.life.state != Starting {
 		b.drain(toSleep, reason)
 	}
+}
+
+// requestSleep executes an operator's command to sleep: it drains a ready backend and puts it to sleep. It returns false if
+// sleep is not configured.
+func (b *Backend) requestSleep(reason string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cfg().Sleep == nil {
+		return false
+	}
+	if b.life.state == Ready {
+		b.life.stoppedByOperator = true
+		b.drain(true, reason)
+	}
+	return true
 }
 
 // requestStop executes an operator's stop: it drains the backend, and then stops it or, without a stop command, puts it

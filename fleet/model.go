@@ -299,6 +299,37 @@ func (m *Model) Stop(reason string) error {
 	return nil
 }
 
+// Sleep drains every ready backend of the model that can sleep, and then puts it to sleep. No warm window wakes the model
+// until a request or an operator does, or the window ends.
+func (m *Model) Sleep(reason string) error {
+	found := false
+	for _, b := range m.backends {
+		if b.requestSleep(reason) {
+			found = true
+		}
+	}
+	if !found {
+		return ErrNotManaged
+	}
+	return nil
+}
+
+// Controls says what the gateway can do with a model.
+type Controls struct {
+	Warm, Stop, Sleep bool
+}
+
+// Controls returns what the gateway can do with at least one backend of the model, in whatever state it is.
+func (m *Model) Controls() (c Controls) {
+	for _, b := range m.backends {
+		sleeps := b.cfg().Sleep != nil
+		c.Warm = c.Warm || b.managed()
+		c.Stop = c.Stop || sleeps || b.hasStopCommand()
+		c.Sleep = c.Sleep || sleeps
+	}
+	return c
+}
+
 // FailedAttempt is an attempt that failed.
 type FailedAttempt struct {
 	Backend   *Backend

@@ -44,9 +44,9 @@ func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (i
 	return count.Int(), nil
 }
 
-// TokenIDs returns the ids of a prompt's tokens, including the special tokens.
-func (b *Backend) TokenIDs(ctx context.Context, prompt string) ([]int64, error) {
-	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, prompt, true})
+// TokenIDs returns the ids of a text's tokens. special includes the special tokens that the tokenizer adds to a prompt.
+func (b *Backend) TokenIDs(ctx context.Context, text string, special bool) ([]int64, error) {
+	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special})
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ var lineStates = map[proxy.LineState]batch.State{
 func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	r := c.proxy.ServeLine(ctx, proxy.Line{
 		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
-		Place: l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
+		Deadline: l.Deadline,
+		Place:    l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
 	})
 	return batch.Result{
 		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,

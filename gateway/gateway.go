@@ -144,13 +144,6 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded,
 	})
-	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
-	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
-		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
-		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy,
-	})
 	files, err := storage.OpenDisk(filesFolder(cfg))
 	if err != nil {
 		return nil, err
@@ -159,6 +152,13 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
 	g.registry.MustRegister(batch.NewCollector(g.batches))
+	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
+	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
+		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
+		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
+		Completer: g.proxy, Batches: consoleBatches{g.batches},
+	})
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort

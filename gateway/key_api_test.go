@@ -110,7 +110,7 @@ func TestExpiredAndReplacedSecretsAreRefusedLikeUnknownOnes(t *testing.T) {
 func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
 	backend := startBackend(t, closedChannel())
 	c := newConfig(t, model("a", backend), model("b", backend), model("c", backend))
-	c.Models[1].Aliases = []string{"bee", "org/other"}
+	c.Models[0].Aliases, c.Models[2].Aliases = []string{"ay"}, []string{"cee"}
 	anyModel := newKey(t, c)
 	g, keys := start(t, c), otherProcess(t, c)
 	list, err := identity.NewModelList([]string{"b", "c"})
@@ -135,22 +135,13 @@ func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
 	if status, body := get(t, g, secret, "/v1/models/a", ""); status != http.StatusNotFound {
 		t.Errorf("another model's page: got %d %s", status, body)
 	}
-	if status, body := get(t, g, secret, "/v1/completions", completionOf("c")); status != http.StatusOK {
-		t.Errorf("a model of the list: got %d %s", status, body)
-	}
-
-	// Aliases: answers and the ledger name the short id.
-	for _, path := range []string{"/v1/models/bee", "/v1/models/org%2Fother"} {
-		if status, body := get(t, g, secret, path, ""); status != http.StatusOK || gjson.Get(body, "id").Str != "b" {
-			t.Errorf("%s: got %d %s, want the object of b", path, status, body)
+	for _, id := range []string{"c", "cee"} {
+		if status, body := get(t, g, secret, "/v1/completions", completionOf(id)); status != http.StatusOK {
+			t.Errorf("%s, a model of the list: got %d %s", id, status, body)
 		}
 	}
-	if status, body := get(t, g, secret, "/v1/completions", completionOf("bee")); status != http.StatusOK {
-		t.Errorf("an alias: got %d %s", status, body)
-	}
-	_, usage := get(t, g, secret, "/v1/usage?by=model", "")
-	if got := gjson.Get(usage, "data.#.model").Raw; got != `["b","c"]` && got != `["c","b"]` {
-		t.Errorf("usage by model: got %s, want the short ids", usage)
+	if status, body := get(t, g, secret, "/v1/completions", completionOf("ay")); gjson.Get(body, "error.code").Str != "model_not_found" {
+		t.Errorf("an alias of another model: got %d %s", status, body)
 	}
 
 	// An id that has become an alias still counts.
@@ -160,6 +151,38 @@ func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
 	g.Reload(&next)
 	if got := ids(secret); got != `["new-b","c"]` {
 		t.Errorf("after a model got a new id: got %s", got)
+	}
+}
+
+// Clients may use an alias; responses and the ledger have the short id.
+func TestAliasIsServedUnderTheShortID(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	c.Models[0].Aliases = []string{"em", "org/other"}
+	secret := newKey(t, c)
+	g := start(t, c)
+	for _, path := range []string{"/v1/models/em", "/v1/models/org%2Fother"} {
+		if status, body := get(t, g, secret, path, ""); status != http.StatusOK || gjson.Get(body, "id").Str != "m" {
+			t.Errorf("%s: got %d %s, want the object of m", path, status, body)
+		}
+	}
+	if _, body := get(t, g, secret, "/v1/models", ""); gjson.Get(body, "data.#.id").Raw != `["m"]` {
+		t.Errorf("the list: got %s, want m once", body)
+	}
+	for _, alias := range []string{"em", "org/other"} {
+		if status, body := get(t, g, secret, "/v1/completions", completionOf(alias)); status != http.StatusOK {
+			t.Errorf("a completion of %s: got %d %s", alias, status, body)
+		}
+		if status, body := get(t, g, secret, "/v1/estimate", completionOf(alias)); status != http.StatusOK || gjson.Get(body, "model").Str != "m" {
+			t.Errorf("an estimate of %s: got %d %s, want that of m", alias, status, body)
+		}
+	}
+	_, usage := get(t, g, secret, "/v1/usage?by=model", "")
+	if gjson.Get(usage, "data.#.model").Raw != `["m"]` || gjson.Get(usage, "data.0.requests").Int() != 2 {
+		t.Errorf("usage by model: got %s, want 2 requests of m", usage)
+	}
+	_, refused := get(t, g, secret, "/v1/completions", completionOf("emm"))
+	if got := gjson.Get(refused, "error.available").Raw; got != `["m"]` {
+		t.Errorf("available: got %s, want the short id", refused)
 	}
 }
 

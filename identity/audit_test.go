@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,5 +57,65 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+}
+
+func TestAuditLogIsFilteredAndPaged(t *testing.T) {
+	s := newStore(openDatabase(t, newPath(t)))
+	ctx := identity.WithActor(t.Context(), identity.Account{ID: "acc_boss", Email: "boss@example.org", Admin: true})
+	for i := range 25 {
+		action := "warm model"
+		if i%5 == 0 {
+			action = "stop model"
+		}
+		must(t, s.AuditLog.Record(ctx, action, fmt.Sprintf("model_%d", i), "100% done"))
+	}
+	find := func(f identity.AuditFilter, from identity.AuditCursor) (subjects []string, next identity.AuditCursor) {
+		t.Helper()
+		parsed, err := identity.ParseAuditCursor(from.String())
+		must(t, err)
+		entries, next, err := s.AuditLog.Find(t.Context(), f, parsed, 10)
+		must(t, err)
+		for _, e := range entries {
+			subjects = append(subjects, e.Subject)
+		}
+		return subjects, next
+	}
+	var all []string
+	page, next := find(identity.AuditFilter{}, identity.AuditCursor{})
+	for all = page; !next.IsZero(); all = append(all, page...) {
+		page, next = find(identity.AuditFilter{}, next)
+	}
+	unique := map[string]bool{}
+	for _, subject := range all {
+		unique[subject] = true
+	}
+	if len(all) != 25 || len(unique) != 25 {
+		t.Errorf("got %q, want 25 entries, each once", all)
+	}
+	for _, c := range []struct {
+		filter identity.AuditFilter
+		want   int
+	}{
+		{identity.AuditFilter{Action: "stop model"}, 5},
+		{identity.AuditFilter{Search: "BOSS", Action: "stop model"}, 5},
+		{identity.AuditFilter{Search: "model_7"}, 1},
+		{identity.AuditFilter{Search: "l_7"}, 1},
+		{identity.AuditFilter{Search: "model%7"}, 0}, // no wildcard
+		{identity.AuditFilter{Search: "100%"}, 10},
+		{identity.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
+		{identity.AuditFilter{Until: time.Now().Add(time.Hour)}, 10},
+	} {
+		if got, _ := find(c.filter, identity.AuditCursor{}); len(got) != c.want {
+			t.Errorf("%+v: got %q, want %d", c.filter, got, c.want)
+		}
+	}
+	if _, err := identity.ParseAuditCursor("yesterday"); err == nil {
+		t.Error("a cursor that is none: got no error")
+	}
+	actions, err := s.AuditLog.Actions(t.Context())
+	must(t, err)
+	if diff := cmp.Diff([]string{"stop model", "warm model"}, actions); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"basegate/database"
@@ -364,14 +366,59 @@ func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, deta
 	return err
 }
 
+const auditColumns = `SELECT id, time, actor, action, subject, detail FROM audit`
+
 func selectAuditEntries(ctx context.Context, q querier, limit int) ([]AuditEntry, error) {
-	const text = `SELECT time, actor, action, subject, detail FROM audit ORDER BY time DESC, id DESC LIMIT $1`
-	return list(ctx, q, scanAuditEntry, text, limit)
+	return list(ctx, q, scanAuditEntry, auditColumns+` ORDER BY time DESC, id DESC LIMIT $1`, limit)
+}
+
+// likeEscaper escapes the wildcards of LIKE.
+var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+func findAuditEntries(ctx context.Context, q querier, f AuditFilter, from AuditCursor, limit int) ([]AuditEntry, error) {
+	var (
+		conditions []string
+		args       []any
+	)
+	where := func(condition string, values ...any) {
+		for _, v := range values {
+			args = append(args, v)
+			condition = strings.Replace(condition, "?", "$"+strconv.Itoa(len(args)), 1)
+		}
+		conditions = append(conditions, condition)
+	}
+	if !from.IsZero() {
+		where("(time < ? OR (time = ? AND id < ?))", from.time, from.time, from.id)
+	}
+	if f.Action != "" {
+		where("action = ?", f.Action)
+	}
+	if f.Search != "" {
+		pattern := "%" + likeEscaper.Replace(strings.ToLower(f.Search)) + "%"
+		where(`(lower(actor) LIKE ? ESCAPE '\' OR lower(subject) LIKE ? ESCAPE '\' OR lower(detail) LIKE ? ESCAPE '\')`, pattern, pattern, pattern)
+	}
+	if !f.Since.IsZero() {
+		where("time >= ?", f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		where("time < ?", f.Until.UnixMicro())
+	}
+	text := auditColumns
+	if len(conditions) > 0 {
+		text += " WHERE " + strings.Join(conditions, " AND ")
+	}
+	args = append(args, limit)
+	return list(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
+}
+
+func selectAuditActions(ctx context.Context, q querier) ([]string, error) {
+	scan := func(row scanner) (action string, err error) { return action, row.Scan(&action) }
+	return list(ctx, q, scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
 }
 
 func scanAuditEntry(row scanner) (e AuditEntry, err error) {
 	var at int64
-	err = row.Scan(&at, &e.Actor, &e.Action, &e.Subject, &e.Detail)
+	err = row.Scan(&e.id, &at, &e.Actor, &e.Action, &e.Subject, &e.Detail)
 	e.Time = time.UnixMicro(at).UTC()
 	return e, err
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+
+	"basegate/internal/wait"
 )
 
 const (
@@ -221,7 +223,7 @@ func (n *Notifier) deliver(ctx context.Context, c *channel, notice *Notice) {
 	pause := firstPause
 	var err error
 	for attempt := range attempts {
-		if attempt > 0 && !wait(ctx, pause<<(2*(attempt-1))) {
+		if attempt > 0 && !wait.For(ctx, pause<<(2*(attempt-1))) {
 			return
 		}
 		if err = n.attempt(ctx, c, notice); err == nil {
@@ -243,16 +245,4 @@ func (*Notifier) attempt(ctx context.Context, c *channel, notice *Notice) error 
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	return c.send(ctx, notice)
-}
-
-// wait returns false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

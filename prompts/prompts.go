@@ -7,7 +7,7 @@
 // pages are used for what is stored next, so the file does not grow beyond the most that was stored at a time.
 //
 // An account has a quota in bytes, a maximum of prompts and a rate. Who may read a prompt is left to the caller, which
-// passes the account.
+// passes the account, except that everyone who knows the id of a prompt's link may read the prompt.
 package prompts
 
 import (
@@ -121,7 +121,9 @@ type Prompt struct {
 	Model   string
 	Version int64 // 1 when it is created, and incremented by every change
 	Updated time.Time
-	Bytes   int64 // of the document and the searchable text
+	Bytes   int64  // of the document and the searchable text
+	Share   string // id of the link by which others read it; empty if there is none
+	Account string // of the owner
 }
 
 // Draft is a prompt to save.
@@ -134,6 +136,16 @@ type Draft struct {
 // Get returns one prompt of an account and its document. The error may be ErrNotFound.
 func (s *Store) Get(ctx context.Context, account, id string) (Prompt, []byte, error) {
 	return selectPromptWithDocument(ctx, s.db.Read(), account, id)
+}
+
+// GetShared returns the prompt of a link and its document. The error is ErrNotFound if the link was revoked, or the prompt
+// deleted.
+func (s *Store) GetShared(ctx context.Context, share string) (Prompt, []byte, error) {
+	account, id, err := selectShared(ctx, s.db.Read(), share)
+	if err != nil {
+		return Prompt{}, nil, err
+	}
+	return s.Get(ctx, account, id)
 }
 
 // Usage returns the bytes that the prompts of an account take.

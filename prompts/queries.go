@@ -26,7 +26,7 @@ type listed struct {
 // selectPrompts returns all prompts of an account, the last changed first.
 func selectPrompts(ctx context.Context, q querier, account string) (all []listed, err error) {
 	const text = `
-		SELECT id, name, model, version, updated_at, bytes, content_id, document_bytes
+		SELECT id, name, model, version, updated_at, bytes, share_id, content_id, document_bytes
 		FROM prompts WHERE account_id = $1 ORDER BY updated_at DESC, id`
 	rows, err := q.QueryContext(ctx, text, account)
 	if err != nil {
@@ -36,11 +36,11 @@ func selectPrompts(ctx context.Context, q querier, account string) (all []listed
 	for rows.Next() {
 		var p listed
 		var updated int64
-		err := rows.Scan(&p.ID, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.contentID, &p.documentBytes)
+		err := rows.Scan(&p.ID, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &p.contentID, &p.documentBytes)
 		if err != nil {
 			return nil, fmt.Errorf("list prompts: %w", err)
 		}
-		p.Updated = time.UnixMicro(updated).UTC()
+		p.Updated, p.Account = time.UnixMicro(updated).UTC(), account
 		all = append(all, p)
 	}
 	if err := rows.Err(); err != nil {
@@ -53,7 +53,7 @@ func selectPrompts(ctx context.Context, q querier, account string) (all []listed
 // its document match.
 func selectPromptWithDocument(ctx context.Context, q querier, account, id string) (p Prompt, document []byte, err error) {
 	const text = `
-		SELECT p.name, p.model, p.version, p.updated_at, p.bytes, p.document_bytes, c.data
+		SELECT p.name, p.model, p.version, p.updated_at, p.bytes, p.share_id, p.document_bytes, c.data
 		FROM prompts p JOIN prompt_chunks c ON c.content_id = p.content_id
 		WHERE p.account_id = $1 AND p.id = $2 AND c.n * $3 < p.document_bytes ORDER BY c.n`
 	rows, err := q.QueryContext(ctx, text, account, id, chunkBytes)
@@ -61,11 +61,11 @@ func selectPromptWithDocument(ctx context.Context, q querier, account, id string
 		return Prompt{}, nil, fmt.Errorf("read prompt: %w", err)
 	}
 	defer rows.Close()
-	p.ID = id
+	p.ID, p.Account = id, account
 	var updated, documentBytes int64
 	var chunk sql.RawBytes
 	for rows.Next() {
-		if err := rows.Scan(&p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &documentBytes, &chunk); err != nil {
+		if err := rows.Scan(&p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &documentBytes, &chunk); err != nil {
 			return Prompt{}, nil, fmt.Errorf("read prompt: %w", err)
 		}
 		document = append(document, chunk[:min(int64(len(chunk)), documentBytes-int64(len(document)))]...)
@@ -134,6 +134,43 @@ func updatePrompt(ctx context.Context, tx database.Tx, p Prompt, c content) erro
 
 func deletePrompt(ctx context.Context, tx database.Tx, id string) error {
 	_, err := tx.ExecContext(ctx, `DELETE FROM prompts WHERE id = $1`, id)
+	return err
+}
+
+// Links.
+
+// selectShared returns ErrNotFound if there is no such link.
+func selectShared(ctx context.Context, q querier, share string) (account, id string, err error) {
+	const text = `SELECT account_id, id FROM prompts WHERE share_id = $1 AND share_id <> ''`
+	err = q.QueryRowContext(ctx, text, share).Scan(&account, &id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", "", ErrNotFound
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("read link of prompt: %w", err)
+	}
+	return account, id, nil
+}
+
+// selectShare returns the id of a prompt's link, which is empty if there is none, or ErrNotFound.
+func selectShare(ctx context.Context, q querier, account, id string) (share string, err error) {
+	err = q.QueryRowContext(ctx, `SELECT share_id FROM prompts WHERE account_id = $1 AND id = $2`, account, id).Scan(&share)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("read link of prompt: %w", err)
+	}
+	return share, nil
+}
+
+// updateShare sets the link of a prompt. It returns ErrNotFound if the account has no such prompt.
+func updateShare(ctx context.Context, tx database.Tx, account, id, share string) error {
+	const text = `UPDATE prompts SET share_id = $3 WHERE account_id = $1 AND id = $2`
+	updated, err := affects(tx.ExecContext(ctx, text, account, id, share))
+	if err == nil && !updated {
+		return ErrNotFound
+	}
 	return err
 }
 

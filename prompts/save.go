@@ -13,7 +13,9 @@ import (
 // Create stores a new prompt of an account. The error may be ErrTooMany, a *QuotaError or a *RateError.
 func (s *Store) Create(ctx context.Context, account string, d Draft) (Prompt, error) {
 	c := newContent(d)
-	p := Prompt{ID: "pr_" + rand.Text(), Name: d.Name, Model: d.Model, Version: 1, Updated: now(), Bytes: c.size()}
+	p := Prompt{
+		ID: "pr_" + rand.Text(), Name: d.Name, Model: d.Model, Version: 1, Updated: now(), Bytes: c.size(), Account: account,
+	}
 	check := func(ctx context.Context, q querier) error {
 		count, used, err := selectUsage(ctx, q, account, "")
 		if err != nil {
@@ -124,3 +126,30 @@ var (
 	errEmpty   = errors.New("the document is empty")
 	errOverdue = errors.New("the content has been removed, because the save took too long")
 )
+
+// Share returns the id of a prompt's link, which it makes if there is none. Everyone who knows the id can read the prompt
+// until Unshare or Delete. The error may be ErrNotFound.
+func (s *Store) Share(ctx context.Context, account, id string) (share string, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		if share, err = selectShare(ctx, tx, account, id); err != nil || share != "" {
+			return err
+		}
+		share = "sh_" + rand.Text()
+		return updateShare(ctx, tx, account, id, share)
+	})
+	if err != nil {
+		return "", fmt.Errorf("share prompt: %w", err)
+	}
+	return share, nil
+}
+
+// Unshare revokes the link of a prompt; a later one has another id. The error may be ErrNotFound.
+func (s *Store) Unshare(ctx context.Context, account, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		return updateShare(ctx, tx, account, id, "")
+	})
+	if err != nil {
+		return fmt.Errorf("stop sharing prompt: %w", err)
+	}
+	return nil
+}

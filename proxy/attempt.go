@@ -157,6 +157,9 @@ func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
 	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
+	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
+		edits.Priority = l.priority()
+	}
 	if x.reservation.Clamped() {
 		edits.MaxTokens = x.reservation.MaxTokens()
 	}

@@ -128,7 +128,7 @@ func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
 
 // A status that says that the operator has configured the backend wrongly counts against it, and the response names
 // nothing of what the operator runs.
-func TestOperatorsMistakeCountsAndIsNotDescribed(t *testing.T) {
+func TestBackendThatRefusesTheGatewayCountsAndIsNotDescribed(t *testing.T) {
 	for _, status := range []int{401, 403, 404, 405} {
 		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 },
 			startBackend(t, respond(status, "application/json", `{"error":{"message":"The model org/Secret at http://10.0.0.5 is not served to key-123"}}`)))
@@ -182,6 +182,24 @@ func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
 		got := h.complete(`{"model":"m","prompt":"x","top_p":0.5,"stop":null}`)
 		if got.status != 400 || !strings.Contains(got.body, `"param":`+want+`,`) || !strings.Contains(got.body, `"upstream_status":400`) {
 			t.Errorf("%s: got %d %s, want param %s", param, got.status, got.body, want)
+		}
+	}
+}
+
+// The official SDKs retry every 5xx. Two failures of vLLM would repeat with the same request, so the response says no.
+func TestFailuresThatWouldRepeatAreNotRetriedByClients(t *testing.T) {
+	for message, want := range map[string][2]string{
+		"CUDA out of memory. Tried to allocate 2.00 GiB.":                                    {"vllm_oom", "false"},
+		"This model's maximum context length is 10 tokens. However, you requested 30 tokens": {"vllm_context_length", "false"},
+		"EngineCore encountered an issue.":                                                   {"vllm_engine_dead", ""},
+		"boom":                                                                               {"upstream_server_error", ""},
+	} {
+		backend := startBackend(t, respond(500, "application/json", fmt.Sprintf(`{"error":{"message":%q,"code":500}}`, message)))
+		for _, body := range []string{plainRequest, streamRequest} {
+			got := newHarness(t, nil, backend).complete(body) // of its own: a dead engine opens the breaker
+			if got.status != 502 || !strings.Contains(got.body, `"code":"`+want[0]+`"`) || got.header.Get("X-Should-Retry") != want[1] || got.header.Get("X-Acs-Upstream-Error-Kind") != want[0] {
+				t.Errorf("%s: got %d %s, headers %v, want %s with x-should-retry %q", message, got.status, got.body, got.header, want[0], want[1])
+			}
 		}
 	}
 }

@@ -1,11 +1,17 @@
 package proxy_test
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"basegate/admission"
+	"basegate/identity"
+	"basegate/internal/poll"
 	"basegate/quota"
 )
 
@@ -88,4 +94,97 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	if got := h.complete(promptRequest(0)); got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
 		t.Errorf("a key without budget: got %d %s", got.status, got.body)
 	}
+}
+
+// awaitWithoutSlot returns the response to a request that must get one while all slots of its key are taken.
+func (h *harness) awaitWithoutSlot(body string) response {
+	h.t.Helper()
+	pending := h.completeAsync(h.t.Context(), body)
+	var got response
+	poll.Until(h.t, fmt.Sprintf("%s is refused without waiting for a slot", body), func() bool {
+		select {
+		case got = <-pending:
+			return true
+		default:
+			return false
+		}
+	})
+	return got
+}
+
+// Each cap of the key and of its account refuses as soon as it is used up, also while the key has no free slot.
+func TestSpentBudgetIsRefusedWithoutWaitingForASlot(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	backend.release <- struct{}{}
+	if got := h.complete(plainRequest); got.status != 200 { // uses 2 tokens of the prompt and 2 of the completion
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	<-backend.arrived
+	running := h.completeAsync(t.Context(), plainRequest)
+	<-backend.arrived
+	for _, c := range []struct {
+		caps quota.Caps
+		want string
+	}{
+		{quota.Caps{MonthTotal: quota.Limit(4)}, `"window":"month","meter":"total","limit":4,"used":4`},
+		{quota.Caps{DayTotal: quota.Limit(4)}, `"window":"day","meter":"total","limit":4,"used":4`},
+		{quota.Caps{MonthInput: quota.Limit(2)}, `"window":"month","meter":"input","limit":2,"used":2`},
+		{quota.Caps{MonthOutput: quota.Limit(2)}, `"window":"month","meter":"output","limit":2,"used":2`},
+	} {
+		h.updateKey(func(f *identity.KeyFields) { f.Caps = c.caps })
+		if got := h.awaitWithoutSlot(plainRequest); got.status != 429 || !strings.Contains(got.body, `"scope":"key",`+c.want) {
+			t.Errorf("got %d %s, want 429 with %s of the key", got.status, got.body, c.want)
+		}
+		h.updateKey(func(f *identity.KeyFields) { f.Caps = quota.Caps{} })
+		h.updateAccount(c.caps)
+		if got := h.awaitWithoutSlot(plainRequest); got.status != 429 || !strings.Contains(got.body, `"scope":"account",`+c.want) {
+			t.Errorf("got %d %s, want 429 with %s of the account", got.status, got.body, c.want)
+		}
+		h.updateAccount(quota.Caps{})
+	}
+	backend.release <- struct{}{}
+	if got := <-running; got.status != 200 {
+		t.Errorf("the running request: got %d %s", got.status, got.body)
+	}
+}
+
+// updateAccount sets the caps of the harness's account.
+func (h *harness) updateAccount(caps quota.Caps) {
+	h.t.Helper()
+	if _, err := h.accounts.Set(h.t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps = caps }); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestOpenBreakerRefusesWithoutWaitingForASlot(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, func(o *harnessOptions) {
+		o.settings.ConcurrencyPerKey, o.settings.Attempts, o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, 1, 1, time.Hour
+	}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), "fail") {
+			respond(500, "text/plain", "boom")(w, r)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		backend.ServeHTTP(w, r)
+	}))
+	running := h.completeAsync(t.Context(), plainRequest)
+	<-backend.arrived
+	_, other, err := h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failing := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"fail"}`)
+	failing.Header.Set("Authorization", "Bearer "+other)
+	if got := h.do(failing); got.status != 502 {
+		t.Fatalf("got %d %s, want a failure that opens the breaker", got.status, got.body)
+	}
+	got := h.awaitWithoutSlot(plainRequest)
+	if got.status != 503 || !strings.Contains(got.body, `"code":"circuit_open"`) || got.header.Get("Retry-After") != "59" || !strings.Contains(got.body, `"retry_after_seconds":59`) {
+		t.Errorf("got %d %s, Retry-After %q, want 503 circuit_open and 59, since SDKs ignore a minute or more", got.status, got.body, got.header.Get("Retry-After"))
+	}
+	backend.release <- struct{}{}
+	<-running
 }

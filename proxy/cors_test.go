@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -70,8 +71,11 @@ func TestResponsesToAConfiguredOriginCanBeRead(t *testing.T) {
 		if got.header.Get("Access-Control-Allow-Origin") != origin || got.header.Get("Vary") != "Origin" {
 			t.Errorf("%s: got %d %v", what, got.status, got.header)
 		}
-		for _, name := range []string{"X-Request-Id", "Retry-After", "x-should-retry", "X-Acs-Upstream-Model", "x-ratelimit-remaining-tokens"} {
-			if !strings.Contains(exposed, name) {
+		for _, name := range []string{
+			"X-Request-Id", "Retry-After", "x-should-retry", "X-Acs-Upstream-Model", "X-Acs-Upstream-Gpu", "X-Acs-Upstream-Error-Kind",
+			"X-Acs-Max-Tokens-Clamped", "X-Acs-User", "X-Acs-User-Encoded", "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
+		} {
+			if !slices.Contains(strings.Split(exposed, ", "), name) {
 				t.Errorf("%s: %s is not exposed by %q", what, name, exposed)
 			}
 		}

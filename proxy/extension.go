@@ -42,6 +42,7 @@ func (s *Server) Extend(e *echo.Echo, extensions []Extension) {
 
 // extended authenticates a request and calls the extension.
 func (s *Server) extended(x *exchange, c echo.Context, extension Extension) error {
+	x.r.Pattern = extension.Path
 	if err := s.authenticate(x); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"basegate/admission"
 	"basegate/config"
+	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
 )
@@ -144,8 +145,8 @@ func TestFailureUnderKeepaliveIsAnErrorEventAndFree(t *testing.T) {
 	}
 }
 
-// Steps 1 to 8 of the order of judgement answer with their statuses, and a request without a valid header, or that does not
-// stream, waits for its status as ever.
+// A request that fails a check that needs no backend gets its status. So does a request without a valid header, and one that
+// does not stream.
 func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
 	h := newHarness(t, nil, startBackend(t, respond(500, "text/plain", "no")))
 	for _, c := range []struct {
@@ -176,4 +177,33 @@ func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
 		t.Errorf("got %d, want 429: the budget is spent", got.status)
 	}
 	poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+}
+
+// What fails after the stream has begun is one error event under status 200, whatever its own status would have been.
+func TestEveryLaterFailureUnderKeepaliveIsOneErrorEvent(t *testing.T) {
+	busy := respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`)
+	long := `{"model":"m","stream":true,"prompt":"` + strings.Repeat("word ", 5000) + `"}`
+	for _, c := range []struct {
+		code    string
+		body    string
+		caps    quota.Caps
+		backend http.HandlerFunc
+		late    string // a comment before the event
+	}{
+		{"context_length_exceeded", long, quota.Caps{}, busy, ": x-should-retry false\n"},
+		{"budget_exceeded", `{"model":"m","stream":true,"prompt":[1,2,3]}`, quota.Caps{MonthTotal: quota.Limit(3)}, busy, ": x-should-retry false\n"},
+		{"overloaded", streamRequest, quota.Caps{}, busy, ": retry-after 5\n"},
+		{"vllm_oom", streamRequest, quota.Caps{}, respond(500, "application/json", `{"error":{"message":"CUDA out of memory"}}`), ": x-should-retry false\n"},
+		{"circuit_open", streamRequest, quota.Caps{}, respond(500, "text/plain", "boom"), ": retry-after 59\n"},
+	} {
+		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, time.Hour }, startBackend(t, c.backend))
+		h.updateKey(func(f *identity.KeyFields) { f.Caps = c.caps })
+		if c.code == "circuit_open" {
+			h.complete(plainRequest) // opens the breaker
+		}
+		got := h.beginStream("60", c.body).rest()
+		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, c.late) || !strings.Contains(got, `data: {"error":{"code":"`+c.code+`"`) || !strings.HasSuffix(got, "}}\n\n") {
+			t.Errorf("%s: got %q, want it as one error event after %q", c.code, got, c.late)
+		}
+	}
 }

@@ -22,8 +22,13 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
+	Deadline     time.Time    // of the batch
 	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
+
+// priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The lowest is
+// served first, so live requests, whose priority is 0, come before all lines.
+func (l *Line) priority() int64 { return max(l.Deadline.Unix(), 1) }
 
 // LineState is what became of a line.
 type LineState int
@@ -97,7 +102,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf = &principal{l.Account, l.Key}
+	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
@@ -126,11 +131,7 @@ func (s *Server) line(x *exchange) error {
 	if err := s.readLine(x); err != nil {
 		return err
 	}
-	if s.checkBudget(x) != nil {
-		e := s.ledger.Exhausted(x.caller.payer)
-		if e == nil {
-			return &lineWaitsError{reason: WaitsForBudget}
-		}
+	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
 		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
 	}
 	if err := x.checkKnownLength(); err != nil {

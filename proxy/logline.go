@@ -23,9 +23,12 @@ func (s *Server) finish(x *exchange) {
 		backend = b.Name
 	}
 	s.metrics.request(model, x, total)
-	s.recordRefusal(x, total)
+	preview := x.caller.onBehalfOf != nil && x.caller.onBehalfOf.preview
+	if !preview {
+		s.recordRefusal(x, total)
+	}
 	identity, usage := &x.caller.identity, x.charge.usage
-	if s.ended != nil {
+	if s.ended != nil && !preview {
 		s.ended(Ended{
 			Model: model, Backend: backend, Code: string(x.delivery.code),
 			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken,

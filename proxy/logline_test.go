@@ -46,6 +46,13 @@ func TestPromptsAreNotWrittenAnywhere(t *testing.T) {
 	} {
 		h.complete(body)
 	}
+	for path, body := range map[string]string{
+		"/v1/tokenize":   `{"model":"m","prompt":"` + marker + `"}`,
+		"/v1/detokenize": `{"model":"m","tokens":[1],"` + marker + `":1}`,
+		"/v1/estimate":   `{"model":"m","prompt":"` + strings.Repeat(marker+" ", 5000) + `"}`,
+	} {
+		h.post(path, body)
+	}
 	unauthorized := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", "")
 	unauthorized.Header.Set("Authorization", "Bearer acs-bm-"+marker+strings.Repeat("x", 37))
 	h.do(unauthorized)
@@ -62,7 +69,7 @@ func TestPromptsAreNotWrittenAnywhere(t *testing.T) {
 			t.Errorf("%s contains a prompt, a completion, an error text or a secret", where)
 		}
 	}
-	if n := strings.Count(h.log.String(), `"msg":"request"`); n != 11 {
-		t.Errorf("got %d log lines for 11 requests:\n%s", n, h.log)
+	if n := strings.Count(h.log.String(), `"msg":"request"`); n != 14 {
+		t.Errorf("got %d log lines for 14 requests:\n%s", n, h.log)
 	}
 }

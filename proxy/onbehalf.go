@@ -6,14 +6,27 @@ import (
 )
 
 // principal is an account with one of its keys, on behalf of which the console sends requests.
-type principal struct{ account, key string }
+type principal struct {
+	account, key string
+	preview      bool // an estimate of what the user is typing: neither the overview nor the refusals count it
+}
 
 // ServeOnBehalfOf serves a completion request of the console in the name of one of an account's keys. It does all that
 // POST /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and makes vLLM name tokens by
 // their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // a request may wait without limit; extendWriteDeadline sets another
+	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).completion)
+}
+
+// EstimateOnBehalfOf responds to the body of a completion of the console as POST /v1/estimate does. The caller must have
+// authenticated the account.
+func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	s.serveOnBehalfOf(principal{account: account, key: key, preview: true}, w, r, (*Server).estimate)
+}
+
+func (s *Server) serveOnBehalfOf(p principal, w http.ResponseWriter, r *http.Request, serve func(*Server, *exchange) error) {
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf = &principal{account, key}
-	_ = s.run(x, func() error { return s.completion(x) }) // the error has been sent
+	x.caller.onBehalfOf = &p
+	_ = s.run(x, func() error { return serve(s, x) }) // the error has been sent
 }

@@ -91,3 +91,32 @@ func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 func withoutID(got response) string {
 	return strings.ReplaceAll(got.body, got.header.Get("X-Request-Id"), "")
 }
+
+func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {
+	recorded := &recordedRefusals{}
+	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	estimate := func(body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/console/api/estimate", strings.NewReader(body))
+		h.server.EstimateOnBehalfOf(principal.AccountID, principal.KeyID, w, r)
+		return w
+	}
+	w := estimate(`{"model":"m","prompt":[1,2,3],"max_tokens":5,"n":2}`)
+	for _, part := range []string{`"prompt_tokens":3`, `"max_completion_tokens":10`, `"fits":true`} {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), part) {
+			t.Errorf("got %d %s, want 200 and %s", w.Code, w.Body, part)
+		}
+	}
+	if used := h.ledger.KeyTotals(principal.KeyID).Month(); used != 0 {
+		t.Errorf("the key was charged %d tokens", used)
+	}
+	estimate(`{"model":"m","prompt":[1],"temperature":9}`)
+	h.complete(`{"model":"m","prompt":[1],"temperature":9}`)
+	if all := recorded.await(t, 1); all[0].Endpoint != "/v1/completions" {
+		t.Errorf("got %+v, want the refusal of the completion alone", all)
+	}
+}

@@ -67,3 +67,33 @@ func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 		t.Errorf("40 conversations reached the backends %v, want all four", reached)
 	}
 }
+
+// vLLM shares no cache between salts, so requests of one prompt reach one backend only if their cache_salt is the same.
+func TestCacheSaltIsPartOfThePrefix(t *testing.T) {
+	var last atomic.Int32
+	var backends []string
+	for i := range int32(4) {
+		backends = append(backends, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+			last.Store(i)
+			respond(http.StatusOK, "application/json", plainResponse)(w, r)
+		}))
+	}
+	h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
+	prompt := strings.Repeat("One is a number. ", 20)
+	reached := map[int32]bool{}
+	for salt := range 40 {
+		for turn := range 2 {
+			before := last.Load()
+			if got := h.complete(fmt.Sprintf(`{"model":"m","cache_salt":"s%d","prompt":%q}`, salt, prompt)); got.status != http.StatusOK {
+				t.Fatalf("got %d %s", got.status, got.body)
+			}
+			if turn > 0 && last.Load() != before {
+				t.Errorf("salt %d reached backend %d and then %d", salt, before, last.Load())
+			}
+		}
+		reached[last.Load()] = true
+	}
+	if len(reached) != 4 {
+		t.Errorf("40 salts reached the backends %v, want all four", reached)
+	}
+}

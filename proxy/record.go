@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"strings"
+	"cmp"
 	"time"
 
 	"basegate/breaker"
@@ -43,14 +43,15 @@ func (x *exchange) attemptRecords(code apierr.Code) []usage.Attempt {
 }
 
 // recordRefusal records a request that has failed without a row on the ledger, if its key is known. What the client has
-// written is not part of it, except the user tag and the workload of a request that was valid.
+// written is not part of it, except the user tag and the workload of a request that was valid: the endpoint is the pattern
+// of the route, which only the fast path, for completions alone, does not set.
 func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	i := &x.caller.identity
 	if s.refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {
 		return
 	}
 	r := refusals.Refusal{
-		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: endpointOf(x.r.URL.Path),
+		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: cmp.Or(x.r.Pattern, CompletionsPath),
 		Workload: x.workload(), Status: x.delivery.status, Code: string(x.delivery.code),
 		Queue: x.timings.queued, Boot: x.timings.booting, Total: total,
 	}
@@ -64,14 +65,4 @@ func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 		r.Backend = b.Name
 	}
 	s.refusals.Record(&r)
-}
-
-// endpointOf returns the path of a request without what the client has chosen in it.
-func endpointOf(path string) string {
-	for _, r := range routes {
-		if before, _, variable := strings.Cut(r.path, ":"); variable && strings.HasPrefix(path, before) {
-			return r.path
-		}
-	}
-	return path
 }

@@ -53,7 +53,9 @@ func (s *Server) handle(r route) echo.HandlerFunc {
 		if c.Request().Method != r.method {
 			return echo.ErrMethodNotAllowed
 		}
-		return r.handler(s, exchangeOf(c))
+		x := exchangeOf(c)
+		x.r.Pattern = c.Path()
+		return r.handler(s, x)
 	}
 }
 
@@ -67,10 +69,14 @@ func RoutingError(c echo.Context, err error) error {
 		return err
 	}
 	method, path := c.Request().Method, c.Request().URL.Path
+	bare := strings.Trim(strings.TrimPrefix(path, "/v1"), "/")
 	switch routing.Code {
 	case http.StatusNotFound:
-		return apierr.NoSuchPath(method, path, alternatives[strings.Trim(strings.TrimPrefix(path, "/v1"), "/")])
+		return apierr.NoSuchPath(method, path, alternatives[bare])
 	case http.StatusMethodNotAllowed:
+		if hint := alternatives[bare]; hint != "" && strings.HasSuffix(path, "/") { // a path that is served only for another method
+			return apierr.NoSuchPath(method, path, hint)
+		}
 		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ") // echo's, of an extension
 		allow = cmp.Or(allow, http.MethodGet)
 		for _, r := range routes {
@@ -102,6 +108,7 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"embeddings":           "embeddings are not served: " + completionsOnly,
 	"moderations":          "moderation is not served: " + completionsOnly,
 	"uploads":              "files are uploaded in one request: POST /v1/files",
+	"files":                "the path is /v1/files, without a slash at its end",
 	"batches":              "the path is /v1/batches, without a slash at its end",
 	"fine_tuning/jobs":     "fine-tuning is not served: " + completionsOnly,
 	"images/generations":   "images are not served: " + completionsOnly,

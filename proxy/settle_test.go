@@ -54,6 +54,11 @@ func eventWithLogprobs(text string, tokens int) string {
 		text, strings.TrimSuffix(strings.Repeat(`"t",`, tokens), ","))
 }
 
+// eventWith returns an event with a further member of its choice, and further members of its own.
+func eventWith(text, choiceMember, members string) string {
+	return fmt.Sprintf("data: {%s\"choices\":[{\"index\":0,\"text\":%q,%s,\"finish_reason\":null}]}\n\n", members, text, choiceMember)
+}
+
 // Tokens are words, and a prompt has one token more: see startBackend.
 func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 	const events = 2 // that the client reads before it disconnects, if the backend sends any
@@ -71,6 +76,8 @@ func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 		{"several prompts", `"prompt":["to be","or not to be"],"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "a b", "null"), event(1, "c", "null")), "8+3"},
 		{"several choices", `"prompt":"to be","n":2,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "a b", "null"), event(1, "c d e", "null")), "3+5"},
 		{"logprobs count the tokens", `"prompt":"to be","logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 3), eventWithLogprobs("b", 1)), "3+4"},
+		{"token_ids count the tokens, whatever their text", `"prompt":"to be","return_token_ids":true,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWith("a b c", `"token_ids":[7]`, ""), eventWith("d e", `"token_ids":[8,9]`, "")), "3+3"},
+		{"continuous usage counts the tokens, whatever their text", `"prompt":"to be","stream_options":{"include_usage":true,"continuous_usage_stats":true},"max_tokens":9,"stream":true`, respondStreamThenHang(eventWith("a b c", `"token_ids":null`, `"usage":{"prompt_tokens":3,"completion_tokens":1},`), eventWith("d e", `"token_ids":null`, `"usage":{"prompt_tokens":3,"completion_tokens":2},`)), "3+2"},
 		{"an echo is not a completion", `"prompt":"to be","echo":true,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+4"},
 		{"an echo of token ids", `"prompt":[1,2,3],"echo":true,"max_tokens":9,"stream":true`, respondStreamThenHang(event(0, "to be or not", "null"), event(0, " to be", "null")), "3+3"},
 		{"an echo with logprobs", `"prompt":[[1],[2,3,4]],"echo":true,"logprobs":0,"max_tokens":9,"stream":true`, respondStreamThenHang(eventWithLogprobs("a", 5), eventWithLogprobs("b", 1)), "4+5"},

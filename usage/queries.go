@@ -160,34 +160,19 @@ type position struct {
 	time, seq int64
 }
 
-// selectRequests returns up to limit rows after a position, among those up to the row last.
-func selectRequests(ctx context.Context, from database.Reader, f *Filter, last int64, after *position, limit int) ([]Row, position, error) {
-	var s statement
-	s.addParam(`SELECT `+requestColumns+` FROM requests WHERE seq <= `, last)
+// selectRequests returns up to limit rows after a position, among those up to the row last, and the position of the last
+// one.
+func selectRequests(ctx context.Context, from database.Reader, f *Filter, last int64, after *position, limit int) (
+	page []Row, end position, err error,
+) {
 	within := *f
 	if after != nil { // SQLite seeks by the bound of the time, not by the comparison of two columns
 		within.Until = time.UnixMicro(after.time + 1)
 	}
-	s.addRowFilter(&within)
-	if after != nil {
-		s.addParam(` AND (time, seq) < (`, after.time)
-		s.addParam(`, `, after.seq)
-		s.add(`)`)
+	found, err := selectPlaced(ctx, from, ledgerTable, &within, "", last, after, limit)
+	for _, r := range found {
+		page, end = append(page, r.row), position{time: r.at.time, seq: r.at.seq}
 	}
-	s.addParam(` ORDER BY time DESC, seq DESC LIMIT `, limit)
-	found, err := s.query(ctx, from)
-	if err != nil {
-		return nil, position{}, err
-	}
-	var (
-		page []Row
-		end  position
-	)
-	err = each(found, func() error {
-		seq, r, err := scanRequest(found)
-		page, end = append(page, r), position{time: r.Time.UnixMicro(), seq: seq}
-		return err
-	})
 	return page, end, err
 }
 

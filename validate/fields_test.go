@@ -329,6 +329,9 @@ func TestFieldTableIsComplete(t *testing.T) {
 	if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
 		t.Error(diff)
 	}
+	if diff := cmp.Diff(want, strings.Join(validate.FieldNames(), " ")); diff != "" {
+		t.Errorf("the fields that are accepted (-want +got):\n%s", diff)
+	}
 }
 
 func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {

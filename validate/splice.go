@@ -24,8 +24,9 @@ type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool // request the ids of tokens, whether the client did or not
-	Guided    bool // respell structured output for a version before SinceStructuredOutputs
+	TokenIDs  bool  // request the ids of tokens, whether the client did or not
+	Guided    bool  // respell structured output for a version before SinceStructuredOutputs
+	Priority  int64 // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
 
 // Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
@@ -56,6 +57,9 @@ func (r *Request) Upstream(e Edits) Body {
 	if e.Guided {
 		s.respell()
 	}
+	if e.Priority != 0 { // no field of the client's: the validation refuses it
+		s.added = strconv.AppendInt([]byte(`,"priority":`), e.Priority, 10)
+	}
 	return s.splice()
 }
 
@@ -73,7 +77,8 @@ type splicer struct {
 	request *Request
 	omitted fieldID // a field to remove; 0 (fieldModel, which is never removed) if there is none
 	edits   [8]edit
-	count   int // of edits
+	count   int    // of edits
+	added   []byte // members to add that no client can send, each after a comma
 	out     Body
 	copied  int // offset in the client's body up to which it has been copied or replaced
 }
@@ -163,7 +168,7 @@ func (s *splicer) commaAfter(valueEnd int) int {
 
 // addMissing adds the edited fields that the client did not send after the last member that is kept.
 func (s *splicer) addMissing(lastKept int) {
-	var added []byte
+	added := s.added
 	for i := range s.count {
 		e := &s.edits[i]
 		if e.done {

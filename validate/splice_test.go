@@ -203,3 +203,11 @@ func checkReads(t *testing.T, b validate.Body) {
 		}
 	}
 }
+
+func TestUpstreamAddsThePriorityOfALine(t *testing.T) {
+	got := mustParse(t, `{"model":"m","prompt":"a","n":null}`).Upstream(validate.Edits{Model: checkpoint, MaxTokens: 3, Priority: 1790000000}).Append(nil)
+	const want = `{"model":"org/C","prompt":"a","priority":1790000000,"max_tokens":3}`
+	if string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -128,12 +128,13 @@ func readResponseFormat(p *parser, f *field) error {
 
 // readJSONSchema reads the json_schema of a response_format, and returns what is wrong with it.
 func (p *parser) readJSONSchema(o objectValue) (wrong string) {
-	named := false
+	named, hasSchema := false, false
 	wrong = o.each(func(name string, v objectValue) string {
 		switch {
 		case name == "name" && v.Type == gjson.String && v.Str != "":
 			named = true
 		case name == "schema" && v.IsObject():
+			hasSchema = true
 			p.request.structured = structuredOutput{guided: "guided_json", value: v.span()}
 		case name == "strict" && (v.IsBool() || v.isNull()):
 		case name == "description" && (v.Type == gjson.String || v.isNull()):
@@ -149,7 +150,7 @@ func (p *parser) readJSONSchema(o objectValue) (wrong string) {
 		return wrong
 	case !named:
 		return "json_schema without name"
-	case p.request.structured.guided == "":
+	case !hasSchema:
 		return "json_schema without schema"
 	default:
 		return ""

@@ -22,31 +22,28 @@ for (const button of document.querySelectorAll("[data-theme-toggle]")) {
 }
 
 // A button that copies the text of another element.
-for (const button of document.querySelectorAll("[data-copy]")) {
-  const label = button.textContent;
-  button.hidden = false;
-  button.addEventListener("click", async () => {
-    const text = document.getElementById(button.dataset.copy).textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Select it and copy by hand";
-    }
-    setTimeout(() => { button.textContent = label; }, 2000);
-  });
+function setUpCopying() {
+  for (const button of document.querySelectorAll("[data-copy][hidden]")) {
+    const label = button.textContent;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const text = document.getElementById(button.dataset.copy).textContent;
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Select it and copy by hand";
+      }
+      setTimeout(() => { button.textContent = label; }, 2000);
+    });
+  }
 }
+setUpCopying();
+document.addEventListener("live", setUpCopying);
 
 // A form that is submitted when one of its fields changes. Its button is for browsers without scripts.
 for (const form of document.querySelectorAll("[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
-}
-
-// A page that shows progress is reloaded every data-refresh seconds, unless a dialog or details are open on it.
-for (const element of document.querySelectorAll("[data-refresh]")) {
-  setInterval(() => {
-    if (!document.hidden && !document.querySelector("dialog[open], details[open]")) location.reload();
-  }, 1000 * Number(element.dataset.refresh));
 }
 
 // Times are shown in the reader's time zone, and in UTC on hover. Those of data-ago are relative while they are fresh.
@@ -70,6 +67,7 @@ function showTimes() {
 }
 showTimes();
 setInterval(showTimes, 30_000);
+document.addEventListener("live", showTimes);
 
 // Signing out removes the drafts of the workbench from the browser.
 function removeDrafts() {

@@ -1,13 +1,9 @@
-// The operator's overview: draws the charts, and refreshes the page's figures every ten seconds while it is visible.
+// The operator's overview: draws the charts, with the figures that live.js gets.
 
-const refreshMs = 10_000;
 const chartHeight = 210;
 const colors = ["--ink", "--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
 
-const updated = document.getElementById("overview-updated");
 const plots = new Map(); // by the id of the chart
-let timer;
-let running; // the AbortController of a refresh in progress
 let shown; // the figures that are drawn
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -69,45 +65,9 @@ function draw(data) {
   }
 }
 
-/** replaceLive takes over the parts of a newer page, except one that has the focus. */
-function replaceLive(page) {
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const next = page.getElementById(old.id);
-    if (next && !old.contains(document.activeElement)) old.replaceChildren(...document.adoptNode(next).childNodes);
-  }
-  updated.replaceChildren(...document.adoptNode(page.getElementById("overview-updated")).childNodes);
-}
-
-async function refresh() {
-  running = new AbortController();
-  try {
-    const response = await fetch(location.href, { signal: running.signal, headers: { Accept: "text/html" } });
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    const data = response.ok ? readData(page) : undefined;
-    if (response.redirected && !data) { // the session has ended
-      updated.textContent = "You are signed out. Reload the page to sign in again.";
-      return;
-    }
-    if (!data) throw new Error(`status ${response.status}`);
-    replaceLive(page);
-    draw(data);
-  } catch {
-    if (running.signal.aborted) return; // the page was hidden
-    updated.textContent = `Not updated since ${new Date().toLocaleTimeString()}: the gateway does not answer. Trying again.`;
-  }
-  schedule();
-}
-
-/** schedule plans the next refresh. A hidden page has none; it refreshes as soon as it is shown. */
-function schedule() {
-  clearTimeout(timer);
-  if (!document.hidden) timer = setTimeout(refresh, refreshMs);
-}
-
-document.addEventListener("visibilitychange", () => {
-  clearTimeout(timer);
-  if (document.hidden) running?.abort();
-  else refresh();
+document.addEventListener("live", (event) => {
+  const data = readData(event.detail);
+  if (data) draw(data);
 });
 
 const resize = new ResizeObserver(() => {
@@ -127,4 +87,3 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 document.getElementById("plots-note").hidden = true;
 draw(readData(document));
 resize.observe(document.querySelector(".plots"));
-schedule();

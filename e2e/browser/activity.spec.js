@@ -75,3 +75,47 @@ test("the dashboard begins with what is left, and shows first steps to a newcome
   await expect(page.getByRole("heading", { name: "First steps" })).toBeVisible();
   await checkPage(page, "dashboard-first-steps");
 });
+
+test("usage is shown and exported by every interval and grouping, with percentiles and the previous period", async ({ page }) => {
+  const workload = { "X-Acs-Workload": "nightly" };
+  await (await complete(process.env.API_KEY, { user: "all-groups", stream: true }, workload)).text();
+  await signIn(page);
+  for (const [by, interval] of [["model", "hour"], ["key", "day"], ["user", "month"], ["workload", "day"], ["endpoint", "hour"]]) {
+    await page.goto("/usage/explore");
+    if (interval === "hour") await page.getByRole("navigation", { name: "Ranges" }).getByRole("link", { name: "Today" }).click(); // of up to a week
+    await page.locator("select[name=by]").selectOption(by);
+    await page.locator("select[name=interval]").selectOption(interval);
+    await page.getByRole("button", { name: "Show" }).click();
+    await expect(page.getByRole("heading", { name: `Tokens per ${interval}` })).toBeVisible();
+    await expect(page.locator("dl.summary")).toContainText(/against [\d,]+ in/);
+    await expect(page.getByRole("columnheader", { name: "Change" })).toBeVisible();
+    if (by !== "user") {
+      await expect(page.getByRole("region", { name: /^Latency by/ }).getByRole("columnheader", { name: /^p(50|95|99)$/ })).toHaveCount(6);
+    }
+    const total = Number((await page.locator("dl.summary .headline").first().textContent()).replace(/\D/g, ""));
+    for (const what of ["intervals", "groups"]) {
+      const href = await page.getByRole("link", { name: `JSON of the ${what}` }).getAttribute("href");
+      const rows = await (await page.request.get(href)).json();
+      expect(rows.reduce((sum, row) => sum + row.total_tokens, 0), `${what} by ${by}`).toBe(total);
+      const csv = await (await page.request.get(await page.getByRole("link", { name: `CSV of the ${what}` }).getAttribute("href"))).text();
+      expect(csv.trim().split(/\r?\n/)).toHaveLength(rows.length + 1);
+    }
+  }
+});
+
+test("the page of a key shows its usage, its last request and its terms", async ({ page }) => {
+  const secret = basegate("key", "create", "--account", process.env.EMAIL, "--name", "seen", "--concurrency", "3", "--models", "trinity-base", "--expires", "2100-01-31").trim();
+  expect((await complete(secret, { model: "trinity-base" })).status).toBe(200);
+  expect((await complete(secret, { model: "llama-8b" })).status).toBe(400); // not allowed, so it is not the last use
+  await signIn(page);
+  await page.getByRole("link", { name: "seen", exact: true }).click();
+  await expect(page.getByRole("img", { name: /tokens in the last 30 days/ })).toBeVisible();
+  await expect(page.getByText("Last request:").getByRole("link", { name: "trinity-base" })).toBeVisible();
+  await expect(page.getByLabel(/^Concurrent requests/)).toHaveValue("3");
+  await expect(page.getByLabel(/^Expires on/)).toHaveValue("2100-01-31");
+  await expect(page.getByRole("checkbox", { name: "trinity-base" })).toBeChecked();
+  await expect(page.getByRole("checkbox", { name: "llama-8b" })).not.toBeChecked();
+  await expect(page.getByLabel("Current secret keeps working")).toHaveValue("24h");
+  await page.getByText("Last request:").getByRole("link").click();
+  await expect(page.getByRole("heading", { name: "Request" })).toBeVisible();
+});

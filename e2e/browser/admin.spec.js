@@ -32,6 +32,7 @@ test("an administrator changes caps, disables an account, and sees models and th
   await signIn(page);
   await page.goto("/admin/accounts");
   await page.getByRole("link", { name: "cyd@example.org" }).click();
+  await expect(page.getByRole("region", { name: "Changes" }).getByRole("row", { name: /create key/ })).toContainText("cluster");
   await checkPage(page, "admin-account");
   await page.getByLabel("Tokens per month", { exact: true }).fill("300k");
   await page.getByRole("button", { name: "Save" }).click();
@@ -45,6 +46,13 @@ test("an administrator changes caps, disables an account, and sees models and th
   await page.getByRole("link", { name: "Audit log" }).click();
   await expect(page.getByRole("row", { name: /disable account/ })).toContainText(process.env.EMAIL);
   await checkPage(page, "admin-audit");
+  await page.getByLabel("Action").selectOption("create key");
+  await page.getByLabel("Search").fill("CLUSTER");
+  await page.getByRole("button", { name: "Show" }).click();
+  await expect(page).toHaveURL(/q=CLUSTER/);
+  await expect(page.getByText("disable account", { exact: true }).and(page.locator("td"))).toHaveCount(0);
+  await page.getByRole("row", { name: /create key/ }).first().getByRole("link", { name: "cluster" }).click();
+  await expect(page.getByRole("heading", { name: "cluster" })).toBeVisible();
 });
 
 test("feedback is sent from a dialog on any page", async ({ page }) => {
@@ -65,8 +73,24 @@ test("feedback is sent from a dialog on any page", async ({ page }) => {
   await page.goto("/feedback");
   await checkPage(page, "feedback");
   await page.goto("/admin/feedback");
-  await expect(page.getByRole("row", { name: /The chart is good/ })).toContainText("req_123");
+  const message = page.getByRole("article").filter({ hasText: "The chart is good" });
+  await expect(message).toContainText("req_123");
+  await message.getByLabel("Reply").fill("Thank you. Six colours are in.");
+  await message.getByLabel("Status").selectOption("done");
+  await message.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByRole("status").first()).toContainText(`${process.env.EMAIL} sees the reply in the console`);
+  await expect(message.locator(".tag")).toHaveText("done");
   await checkPage(page, "admin-feedback");
+  await page.getByLabel("Status").first().selectOption("open");
+  await expect(page).toHaveURL(/status=open/);
+  await expect(page.getByText("The chart is good")).toBeHidden();
+
+  await page.goto("/dashboard");
+  await page.getByRole("link", { name: "Read the reply" }).click();
+  await expect(page.getByRole("article")).toContainText("Six colours are in.");
+  await checkPage(page, "feedback-replied");
+  await page.goto("/dashboard");
+  await expect(page.getByText("has replied to your feedback")).toBeHidden();
 });
 
 test("pages are small and load within a second, and the keyboard reaches the skip link", async ({ page }) => {

@@ -1,7 +1,10 @@
 // Helpers of all specs: sign-in, the command line, accessibility, and layout checks with screenshots.
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test as base, expect } from "@playwright/test";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -46,10 +49,10 @@ export function basegate(...args) {
 }
 
 // complete sends a completion request to the public API.
-export async function complete(key, body = {}) {
+export async function complete(key, body = {}, headers = {}) {
   return fetch(new URL("/v1/completions", process.env.CONSOLE), {
     method: "POST",
-    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
+    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json", ...headers },
     body: JSON.stringify({ model: "llama-8b", prompt: "The capital of France is", max_tokens: 8, ...body }),
   });
 }
@@ -100,4 +103,43 @@ export async function checkPage(page, name) {
   }
   await page.emulateMedia({ colorScheme: null });
   await page.setViewportSize({ width: 1280, height: 800 });
+}
+
+// hide makes a page believe that its tab is hidden, or shown again.
+export const hide = (page, hidden) => page.evaluate((value) => {
+  Object.defineProperty(document, "hidden", { value, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}, hidden);
+
+// addColdModel adds the model cold-8b, which the gateway can start and stop, to the demo. It returns a function that removes it.
+export async function addColdModel() {
+  const port = await new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+  const dir = mkdtempSync(join(tmpdir(), "basegate-cold-"));
+  const script = (name, text) => {
+    writeFileSync(join(dir, name), `#!/bin/sh\n${text}\n`, { mode: 0o700 });
+    return join(dir, name);
+  };
+  const start = script("start", `echo $$ > ${dir}/pid; echo loading weights of cold-8b; sleep 2
+exec ${process.env.BASEGATE} mockvllm --listen 127.0.0.1:${port} --model org/cold-8b`);
+  const stop = script("stop", `echo shutting down; kill "$(cat ${dir}/pid)"; while kill -0 "$(cat ${dir}/pid)" 2>/dev/null; do sleep 0.05; done; rm ${dir}/pid`);
+  const before = readFileSync(process.env.CONFIG, "utf8");
+  const reload = (config) => {
+    writeFileSync(process.env.CONFIG, config);
+    process.kill(Number(process.env.PID), "SIGHUP");
+  };
+  reload(`${before}  - id: cold-8b
+    checkpoint: org/cold-8b
+    backends:
+      - {name: box, url: "http://127.0.0.1:${port}", launch: {start: ["${start}"], stop: ["${stop}"], boot_estimate: 3s}}
+`);
+  return () => {
+    reload(before);
+    try { process.kill(Number(readFileSync(join(dir, "pid"), "utf8"))); } catch { /* it was stopped */ }
+    rmSync(dir, { recursive: true });
+  };
 }

@@ -98,3 +98,92 @@ test("a used-up budget says when it resets, and keeps what was typed", async ({ 
   await expect(page.locator("#error")).toContainText(/Key’s monthly budget: 0 of 3 tokens used.* Resets 1 /);
   await expect(prompt(page)).toHaveValue("More tokens than three, surely, in this prompt");
 });
+
+// startSlowly begins a generation of many tokens, and waits until some have arrived.
+async function startSlowly(page, text) {
+  await page.locator("#p-seed").fill("5");
+  await generate(page, text, 3000);
+  await expect.poll(() => columns(page).getByRole("option").count()).toBeGreaterThan(20);
+}
+
+test("a reload in the middle of a generation keeps the text so far, from which the user continues", async ({ page }) => {
+  await open(page);
+  await startSlowly(page, "Count for ever: 1, 2, 3,");
+  const before = await columns(page).getByRole("option").allTextContents();
+  await page.reload();
+  await expect(page.locator("#progress")).toContainText("restored");
+  const after = await columns(page).getByRole("option").allTextContents();
+  expect(after.length).toBeGreaterThanOrEqual(before.length);
+  expect(after.slice(0, before.length - 2)).toEqual(before.slice(0, before.length - 2));
+  await page.locator("#p-max_tokens").fill("5");
+  await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+  await done(page);
+  expect(await columns(page).getByRole("option").count()).toBe(after.length + 5);
+});
+
+test("a connection that is lost in the middle of a generation leaves the text so far", async ({ page }) => {
+  await open(page);
+  await page.evaluate((events) => {
+    const fetched = window.fetch;
+    window.fetch = (input, options) => {
+      if (!String(input).includes("/console/api/completions")) return fetched(input, options);
+      window.fetch = fetched;
+      const body = new ReadableStream({ start(controller) {
+        controller.enqueue(new TextEncoder().encode(events));
+        const received = setInterval(() => {
+          if (!document.getElementById("columns").textContent.includes("five")) return;
+          clearInterval(received);
+          controller.error(new TypeError("network error"));
+        }, 20);
+      } });
+      return Promise.resolve(new Response(body, { headers: { "Content-Type": "text/event-stream" } }));
+    };
+  }, event(" four", 400) + event(" five", 401));
+  await generate(page, "One, two, three,");
+  await expect(page.locator("#error")).toContainText("The connection to the gateway was lost. Check your connection and try again. The text generated so far is kept.");
+  await expect(columns(page)).toContainText("One, two, three, four five");
+  await page.reload();
+  await expect(columns(page)).toContainText("One, two, three, four five");
+});
+
+for (const [name, status, code, text] of [
+  ["a key that is paused", 401, "invalid_api_key", "The key may be paused or revoked. Choose another key, or create one on the dashboard."],
+  ["a busy gateway", 503, "overloaded", "Try again in 7 seconds."],
+  ["a model whose backends do not respond", 502, "upstream_unreachable", "The model’s servers do not respond. Try again in 7 seconds."],
+  ["too many requests", 429, "rate_limited", "Try again in 7 seconds."],
+]) {
+  test(`${name} says what to do, and keeps what was typed and generated`, async ({ page }) => {
+    await open(page);
+    await generate(page, "Kept in any case");
+    await done(page);
+    const kept = await columns(page).getByRole("option").allTextContents();
+    await page.route("**/console/api/completions*", (route) => route.fulfill({
+      status, headers: { "Retry-After": "7", "Content-Type": "application/json" },
+      body: JSON.stringify({ error: { code, message: "The request failed.", type: "error", param: null, request_id: "req_1" } }),
+    }));
+    await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+    await expect(page.locator("#error")).toContainText(`The request failed. ${text}`);
+    await expect(page.locator("#error")).toContainText("req_1");
+    await expect(prompt(page)).toHaveValue("Kept in any case");
+    await expect(columns(page).getByRole("option")).toHaveText(kept);
+    await page.unroute("**/console/api/completions*");
+    await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+    await done(page);
+  });
+}
+
+test("a link of a colleague does not replace the draft of one's own", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  await page.route("**/console/api/shared/*", (route) => route.fulfill({ json: {
+    name: "Theirs", model: "llama-8b", owner: "eve@example.org", updated: new Date().toISOString(),
+    document: { tree: { format: 1, nodes: [{ id: "root", parent: null, at: 0, text: "Their prompt", model: null, tokens: [], made: null, finish: null }], selected: "root", next: 1 }, settings: {} },
+  } }));
+  await page.goto("/workbench?shared=sh_1");
+  await expect(prompt(page)).toHaveValue("Their prompt");
+  await prompt(page).fill("Their prompt, changed");
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("Their prompt, changed");
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+});

@@ -1,4 +1,4 @@
-import { basegate, complete, expect, expectNoOverflow, signIn, test } from "./console.js";
+import { basegate, complete, expect, expectAccessible, expectNoOverflow, signIn, test } from "./console.js";
 
 const long = "a-name-without-any-space-that-is-as-long-as-one-can-be-".repeat(2).slice(0, 100);
 
@@ -8,8 +8,17 @@ async function linksOf(page, path, pattern) {
   return page.locator("main a").evaluateAll((all, source) => [...new Set(all.map((a) => a.getAttribute("href")))].filter((href) => new RegExp(source).test(href)), pattern.source);
 }
 
-test("no page is wider than the window", async ({ page }) => {
-  test.setTimeout(180_000);
+// expectAccessibleInBothSchemes runs axe in light and dark.
+async function expectAccessibleInBothSchemes(page) {
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await expectAccessible(page);
+  }
+  await page.emulateMedia({ colorScheme: null });
+}
+
+test("no page is wider than the window, and all are accessible in light and dark", async ({ page }) => {
+  test.setTimeout(300_000);
   const secret = basegate("key", "create", "--account", process.env.EMAIL, "--name", long).trim();
   const response = await complete(secret, { user: long });
   expect(response.status).toBe(200);
@@ -18,16 +27,21 @@ test("no page is wider than the window", async ({ page }) => {
   for (const path of signedOut) {
     await page.goto(path);
     await expectNoOverflow(page, path);
+    await expectAccessibleInBothSchemes(page);
   }
   await signIn(page);
   const keys = await linksOf(page, "/dashboard", /^\/keys\/key_/);
   await page.goto("/admin/accounts");
   const account = await page.getByRole("link", { name: process.env.EMAIL }).getAttribute("href");
   const keysOfAccount = await linksOf(page, account, /^\/admin\/keys\//);
-  expect([keys.length, keysOfAccount.length].every(Boolean)).toBe(true);
+  const requests = await linksOf(page, "/usage/requests", /^\/usage\/requests\/req_/);
+  expect([keys.length, keysOfAccount.length, requests.length].every(Boolean)).toBe(true);
   for (const path of [
-    "/dashboard", "/usage", "/usage?account=all", "/usage/requests", "/account", "/keys/new", keys[0], "/workbench",
-    "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/feedback", "/admin/audit", "/admin/nowhere",
+    "/dashboard", "/usage", "/usage?account=all", "/usage/explore", "/usage/explore?account=all&by=account&interval=hour",
+    "/usage/requests", "/usage/requests?account=all", requests[0], "/account", "/keys/new", keys[0], "/workbench", "/feedback",
+    "/batches", "/files",
+    "/admin/overview", "/admin/overview?period=day", "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/batches",
+    "/admin/feedback", "/admin/audit", "/admin/settings", "/admin/nowhere",
   ]) {
     await page.goto(path);
     for (const summary of await page.locator("main details > summary").all()) {
@@ -35,6 +49,7 @@ test("no page is wider than the window", async ({ page }) => {
       if (closed && (await summary.isVisible())) await summary.click();
     }
     await expectNoOverflow(page, path);
+    await expectAccessibleInBothSchemes(page);
   }
 });
 
@@ -67,7 +82,7 @@ test("the workbench is not wider than the window after any action", async ({ pag
   }
   await page.getByRole("button", { name: "curl", exact: true }).click();
   await expectNoOverflow(page, "every panel open");
-  await page.getByRole("button", { name: "Score" }).click();
+  await page.getByRole("button", { name: "Score the prompt" }).click();
   await expect(page.locator("#scores")).toBeVisible();
   await expectNoOverflow(page, "a score");
 });

@@ -1,20 +1,35 @@
 import { readFileSync } from "node:fs";
 import { basegate, checkPage, complete, expect, signIn, test } from "./console.js";
 
-const firstPages = ["/dashboard", "/usage?account=all", "/usage/requests", "/workbench", "/account", "/admin/accounts", "/tutorial/overview"];
+const firstPages = ["/dashboard", "/usage?account=all", "/usage/requests", "/workbench", "/batches", "/files", "/account", "/admin/accounts", "/tutorial/overview"];
 
-const fileTypes = { csv: "text/csv; charset=utf-8", json: "application/json" };
+const fileTypes = { csv: "text/csv; charset=utf-8", json: "application/json", jsonl: "application/jsonl" };
 
 // fileFormat returns the format of the file that a link downloads, or null if it leads to a page.
 function fileFormat(path) {
   const { pathname, searchParams } = new URL(path, process.env.CONSOLE);
   if (pathname === "/usage/csv") return "csv";
+  if (/^\/files\/.*\/content$/.test(pathname)) return "jsonl";
   return pathname === "/usage/explore/export" ? (searchParams.get("format") ?? "csv") : null;
+}
+
+// createBatch creates a batch of two lines, of which one fails, and waits for its end.
+async function createBatch() {
+  const line = (id, prompt) => JSON.stringify({ custom_id: id, method: "POST", url: "/v1/completions", body: { model: "llama-8b", prompt, max_tokens: 2 } });
+  const call = async (path, init) => (await fetch(new URL(path, process.env.CONSOLE), { ...init, headers: { Authorization: `Bearer ${process.env.API_KEY}` } })).json();
+  const form = new FormData();
+  form.append("purpose", "batch");
+  form.append("file", new File([line("short", "Once"), "\n", line("long", "Once upon a time ".repeat(20_000))], "links.jsonl"));
+  const file = await call("/v1/files", { method: "POST", body: form });
+  const order = { input_file_id: file.id, endpoint: "/v1/completions", completion_window: "1h" };
+  const batch = await call("/v1/batches", { method: "POST", body: JSON.stringify(order) });
+  await expect.poll(async () => (await call(`/v1/batches/${batch.id}`)).status, { timeout: 60_000 }).toBe("completed");
 }
 
 test("every link of every page leads to a page or a file", async ({ page }) => {
   test.setTimeout(180_000);
   await (await complete(process.env.API_KEY)).text();
+  await createBatch();
   await signIn(page);
   const seen = new Set(firstPages);
   const templates = new Map(); // how many pages of the same kind were read
@@ -29,7 +44,7 @@ test("every link of every page leads to a page or a file", async ({ page }) => {
       expect(response.headers()["content-disposition"], path).toContain(`.${format}"`);
     }
     if (!type.startsWith("text/html")) continue;
-    const kind = path.replace(/[?#].*/, "").replace(/_[A-Za-z0-9]+/, "_");
+    const kind = path.replace(/[?#].*/, "").replace(/(_|file-)[A-Za-z0-9]+/, "_");
     templates.set(kind, (templates.get(kind) ?? 0) + 1);
     if (templates.get(kind) > 3) continue;
     const html = await response.text();

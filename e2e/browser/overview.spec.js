@@ -1,10 +1,4 @@
-import { checkPage, complete, expect, signIn, test } from "./console.js";
-
-// hide makes a page believe that its tab is hidden, or shown again.
-const hide = (page, hidden) => page.evaluate((value) => {
-  Object.defineProperty(document, "hidden", { value, configurable: true });
-  document.dispatchEvent(new Event("visibilitychange"));
-}, hidden);
+import { checkPage, complete, expect, hide, signIn, test } from "./console.js";
 
 test("the overview draws charts, also on a narrow screen, and has tables with the same figures", async ({ page }) => {
   for (let i = 0; i < 3; i++) await (await complete(process.env.API_KEY)).text();

@@ -3,7 +3,7 @@ import { defineConfig } from "@playwright/test";
 // Each worker has a demo of its own, which the script run has started: DEMOS is their number, and the values of the demo N
 // are in the variables that end in _N.
 const demo = process.env.TEST_PARALLEL_INDEX ?? "0";
-for (const name of ["CONSOLE", "EMAIL", "PASSWORD", "API_KEY", "CONFIG"]) process.env[name] = process.env[`${name}_${demo}`];
+for (const name of ["CONSOLE", "EMAIL", "PASSWORD", "API_KEY", "CONFIG", "PID"]) process.env[name] = process.env[`${name}_${demo}`];
 
 export default defineConfig({
   testMatch: "*.spec.js",

@@ -21,6 +21,7 @@ function requestBodies(page) {
 
 const waitUntilDone = (page) => expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
 const columns = (page) => page.locator("#columns .column");
+const branches = (page) => page.locator("#tree [data-control=select]");
 
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
@@ -89,9 +90,9 @@ test("a branch continues from exactly the token IDs before it", async ({ page })
   // The prefix is unchanged, and the first continuation can still be selected.
   const after = await columns(page).getByRole("option").allTextContents();
   expect(after.slice(0, at)).toEqual(before.slice(0, at));
-  await page.locator("#tree button").nth(1).click();
+  await branches(page).nth(1).click();
   await expect(columns(page).getByRole("option")).toHaveText(before);
-  await page.getByRole("button", { name: /Remove the branch/ }).first().click();
+  await page.getByRole("button", { name: "Delete branch" }).click();
   await expect(page.locator("#tree li")).toHaveCount(1);
 });
 
@@ -142,9 +143,9 @@ test("another prompt or model keeps existing branches, and a comparison continue
   await expect(page.locator("#tree li")).toHaveCount(7);
   await waitUntilDone(page);
   await fillIn(page, "A third, only written");
-  await page.locator("#tree button").first().click();
+  await branches(page).first().click();
   await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("The first prompt");
-  await page.getByRole("button", { name: /A third, only written/ }).first().click();
+  await page.getByRole("button", { name: /^Prompt: A third, only written/ }).click();
   await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("A third, only written");
 });
 
@@ -210,6 +211,7 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   const second = await other.newPage();
   await signIn(second);
   await open(second);
+  await second.getByText("Open", { exact: true }).click();
   await second.locator("#saved-search").fill("nothing like it");
   await expect(second.getByText("No matching prompts.")).toBeVisible();
   await second.locator("#saved-search").fill("saved later");
@@ -224,11 +226,13 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await expect(page.locator("#saved-status")).toContainText("changed elsewhere");
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await page.getByText("Open", { exact: true }).click();
   await expect(page.locator("#saved").getByRole("button", { name: "A study", exact: true })).toHaveCount(2);
   await page.getByRole("button", { name: "Delete A study" }).first().click();
   await expect(page.locator("#saved-status")).toContainText("deleted");
 
   second.on("dialog", (dialog) => dialog.accept());
+  await second.getByText("Open", { exact: true }).click();
   await second.getByRole("button", { name: "Delete A study" }).click();
   await expect(second.locator("#saved-status")).toContainText("deleted");
   await expect(second.getByText("A study", { exact: true })).toHaveCount(0);
@@ -274,7 +278,7 @@ test("a request to a cold model shows a countdown and is retried automatically",
 test("the request is copied as curl, Python and JSON", async ({ page }) => {
   await open(page);
   await fillIn(page, "Copy me");
-  await page.getByText("Copy the request").click();
+  await page.getByText("Copy and export").click();
   for (const [kind, part] of [["curl", "/v1/completions"], ["Python", "client.completions.create("], ["JSON", '"prompt": "Copy me"']]) {
     await page.getByRole("button", { name: kind, exact: true }).click();
     await expect(page.locator("#copied")).toContainText(part);
@@ -289,7 +293,7 @@ test("the page loads less than 300 kB", async ({ page }) => {
 });
 
 test("new text of a long prompt is in view and followed, unless the user scrolls away", async ({ page }) => {
-  test.setTimeout(60_000);
+  test.setTimeout(120_000);
   await open(page);
   await fillIn(page, Array.from({ length: 250 }, (_, i) => `This is line ${i} of a prompt that is longer than the window.`).join("\n"), { max_tokens: 600, seed: 5 });
   await page.getByRole("button", { name: "Generate" }).click();
@@ -318,7 +322,6 @@ test("new text of a long prompt is in view and followed, unless the user scrolls
   const reached = await growing.getByRole("option").count();
   await expect.poll(() => growing.getByRole("option").count()).toBeGreaterThan(reached);
   expect(await growing.evaluate((el) => el.scrollTop)).toBe(0);
-  await page.getByRole("button", { name: "Stop" }).click();
 });
 
 test("tokens that are parts of a character are shown as the character", async ({ page }) => {

@@ -43,7 +43,8 @@ const connectionLost = () => new ApiError(0, { code: "connection_lost", message:
 const sendForJSON = async (...args) => (await send(...args)).json();
 
 export const getOptions = (mayAsk = true) => sendForJSON("GET", "/workbench", undefined, undefined, mayAsk);
-export const tokenize = (model, prompt, signal) => sendForJSON("POST", "/tokenize", { model, prompt }, signal);
+// tokenize returns the token ids of a text. A fragment continues other tokens, so it has no special token at its beginning.
+export const tokenize = (model, prompt, fragment, signal) => sendForJSON("POST", "/tokenize", { model, prompt, fragment }, signal);
 export const detokenize = (model, tokens) => sendForJSON("POST", "/detokenize", { model, tokens });
 export const searchPrompts = (words) => sendForJSON("GET", `/prompts?q=${encodeURIComponent(words)}`);
 export const getPrompt = (id) => sendForJSON("GET", `/prompts/${encodeURIComponent(id)}`);
@@ -51,11 +52,16 @@ export const createPrompt = (prompt) => sendForJSON("POST", "/prompts", prompt);
 export const updatePrompt = (id, prompt) => sendForJSON("PUT", `/prompts/${encodeURIComponent(id)}`, prompt);
 export const deletePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}`);
 
+export const sharePrompt = (id) => sendForJSON("POST", `/prompts/${encodeURIComponent(id)}/share`, {});
+export const unsharePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}/share`);
+export const getSharedPrompt = (share) => sendForJSON("GET", `/shared/${encodeURIComponent(share)}`);
+
+export const estimate = (key, body, signal) => sendForJSON("POST", `/estimate?key=${encodeURIComponent(key)}`, body, signal, false);
+
 const completionsPath = (key) => `/completions?key=${encodeURIComponent(key)}`;
 
 export const complete = (key, body, signal) => sendForJSON("POST", completionsPath(key), body, signal);
 
-// stream requests a completion and calls onEvent with the data of each event. That of the last event has the usage.
 // withTexts returns tokens with their texts as detokenize returns them. The last one of several that make a character has
 // the character, and joins says how many before it are parts of it.
 export function withTexts(tokens, { pieces, characters = [] }) {
@@ -79,6 +85,7 @@ export function joinParts(tokens, added) {
   return all;
 }
 
+// stream requests a completion and calls onEvent with the data of each event. That of the last event has the usage.
 export async function stream(key, body, signal, onEvent) {
   const response = await send("POST", completionsPath(key), { ...body, stream: true, stream_options: { include_usage: true } }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,4 +1,4 @@
-// The request as code for users with a key: a shell command, Python or JSON.
+// The request as code for users with a key: a shell command, Python, JSON, a line of a batch, or the arguments of lm-eval.
 export function body(model, prompt, settings) {
   return { model, prompt, ...settings };
 }
@@ -10,6 +10,22 @@ export function asJSON(request) {
 export function asCurl(base, request) {
   const quoted = asJSON(request).replaceAll("'", "'\\''");
   return `curl ${base}/v1/completions \\\n  -H "Authorization: Bearer $BASEGATE_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'\n`;
+}
+
+// asBatchLine returns the request as one line of the input file of a batch.
+export function asBatchLine(request) {
+  return `${JSON.stringify({ custom_id: "request-1", method: "POST", url: "/v1/completions", body: request })}\n`;
+}
+
+// asLmEval returns a command of lm-eval for the model of the request. It sends token ids, so it needs the model's tokenizer.
+export function asLmEval(base, request) {
+  const generation = ["temperature", "top_p", "max_tokens", "seed"].filter((name) => request[name] !== undefined)
+    .map((name) => `${name === "max_tokens" ? "max_gen_toks" : name}=${request[name]}`);
+  if (request.temperature > 0) generation.push("do_sample=True");
+  return `export OPENAI_API_KEY=$BASEGATE_KEY\n# TOKENIZER is the model's name at Hugging Face, or a folder with its tokenizer; TASK is a task of lm-eval, such as arc_easy.\n`
+    + `lm_eval run --model local-completions --tasks TASK --batch_size 1 \\\n`
+    + `  --model_args model=${request.model},base_url=${base}/v1/completions,tokenizer=TOKENIZER,tokenizer_backend=huggingface,num_concurrent=8`
+    + (generation.length ? ` \\\n  --gen_kwargs ${generation.join(",")}\n` : "\n");
 }
 
 // The parameters that the OpenAI library has. It sends any other ones if they are in extra_body.
@@ -25,10 +41,11 @@ export function asPython(base, request) {
 
 // literal returns a value as a Python literal. Strings and numbers are written as in JSON, which differs only for unpaired
 // surrogates.
-function literal(value) {
+export function literal(value) {
   if (value === true) return "True";
   if (value === false) return "False";
-  if (value === null) return "None";
+  if (value === null || value === undefined) return "None";
   if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([name, v]) => `${literal(name)}: ${literal(v)}`).join(", ")}}`;
   return JSON.stringify(value);
 }

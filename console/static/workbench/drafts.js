@@ -3,8 +3,8 @@
 export const draftPrefix = "basegate-draft:";
 
 export class Drafts {
-  // savedId returns the id of the saved prompt that is open, or null. content returns what to keep, or a falsy value if
-  // everything is saved. warn shows a text.
+  // savedId returns the id of the saved prompt that is open, or null. content returns what to keep, with the tree as JSON, or a
+  // falsy value if everything is saved. warn shows a text.
   constructor(account, savedId, content, warn) {
     Object.assign(this, { account, savedId, content, warn, timer: 0, whole: true, stopped: false });
     document.addEventListener("sign-out", () => { this.stopped = true; });
@@ -24,7 +24,8 @@ export class Drafts {
     const content = this.content();
     if (!content || this.stopped) return true;
     try {
-      localStorage.setItem(this.key, JSON.stringify({ ...content, time: Date.now() }));
+      const { tree, ...fields } = content;
+      localStorage.setItem(this.key, `${JSON.stringify({ ...fields, time: Date.now() }).slice(0, -1)},"tree":${tree}}`);
       this.whole = true;
     } catch {
       if (this.whole) this.warn("This draft is too large for the browser to keep. Save it, so that it is not lost.");

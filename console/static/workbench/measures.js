@@ -55,3 +55,9 @@ export const percent = (logprob) => {
   if (p < 1e-6) return "< 0.000001 %";
   return `${p.toLocaleString("en", { maximumSignificantDigits: p < 0.1 ? 2 : 3, minimumSignificantDigits: p < 0.1 ? 2 : 3, useGrouping: false })} %`;
 };
+
+// cumulative returns for each alternative the probability of it and those before it, at most 1.
+export function cumulative(top) {
+  let sum = 0;
+  return top.map(({ logprob }) => { sum += Math.exp(logprob); return Math.min(1, sum); });
+}

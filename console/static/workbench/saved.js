@@ -2,8 +2,10 @@
 import * as api from "./api.js";
 
 export class SavedPrompts {
-  constructor({ list, search, name, status, usage, onOpen, onDelete }) {
-    Object.assign(this, { list, name, status, usage, onOpen, onDelete, id: null, version: 0, search });
+  // onOpen is called with the id of a prompt that the user opens, onDelete after the prompt that is open was deleted, and
+  // onChange with the id of the open prompt's link, or an empty string, when another prompt is open.
+  constructor({ list, search, name, status, usage, onOpen, onDelete, onChange }) {
+    Object.assign(this, { list, name, status, usage, onOpen, onDelete, onChange, id: null, version: 0, search });
     let timer = 0;
     search.addEventListener("input", () => {
       clearTimeout(timer);
@@ -39,7 +41,7 @@ export class SavedPrompts {
     if (prompt.id === this.id) openButton.setAttribute("aria-current", "true");
     openButton.addEventListener("click", () => this.onOpen(prompt.id));
     const details = document.createElement("small");
-    details.textContent = `${prompt.model} · ${new Date(prompt.updated).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
+    details.textContent = `${prompt.share ? "shared · " : ""}${prompt.model} · ${new Date(prompt.updated).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
     const deleteButton = document.createElement("button");
     deleteButton.type = "button";
     deleteButton.className = "quiet";
@@ -55,6 +57,7 @@ export class SavedPrompts {
     Object.assign(this, { id: prompt.id, version: prompt.version });
     this.name.value = prompt.name;
     this.setStatus("");
+    this.onChange(prompt.share);
     this.refresh();
     return prompt;
   }
@@ -67,12 +70,16 @@ export class SavedPrompts {
       try {
         this.version = (await api.updatePrompt(this.id, { ...fields, version: this.version })).version;
       } catch (error) {
-        if (error.status === 409 || error.status === 404) this.id = null;
+        if (error.status === 409 || error.status === 404) {
+          this.id = null;
+          this.onChange("");
+        }
         throw error;
       }
     } else {
       const created = await api.createPrompt(fields);
       Object.assign(this, { id: created.id, version: created.version });
+      this.onChange("");
     }
     this.setStatus("Saved.");
     this.refresh();
@@ -96,6 +103,7 @@ export class SavedPrompts {
     Object.assign(this, { id: null, version: 0 });
     this.name.value = "";
     this.setStatus("");
+    this.onChange("");
   }
 
   setStatus(text) { this.status.textContent = text; }

@@ -1,19 +1,14 @@
 // A text as its tokens, colored by likelihood. One token is the current one: the arrow keys and the pointer move it, its
-// alternatives are shown beside the text, and Enter moves the focus to them.
-import { entropy, percent, probability, rank, shade, surprisal } from "./measures.js";
+// alternatives are shown at it, and Enter moves the focus to them.
+import { shade } from "./measures.js";
+import { partsOf } from "./tree.js";
 
 // visibleText returns the text of a token with visible characters for line breaks and tabs. A token whose text is unknown,
-// empty or a part of a character alone is shown as its id.
-export function visibleText(token) {
+// empty or a part of a character alone is shown as its id. Spaces are shown as dots on request.
+export function visibleText(token, spaces = false) {
   if (token.text === null || token.text === undefined || token.text === "" || token.text.includes("\ufffd")) return `⟨${token.id}⟩`;
-  return token.text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");
-}
-
-// partsOf returns the numbers of the tokens that are parts of a character, which the last one of them shows.
-export function partsOf(tokens) {
-  const parts = new Set();
-  tokens.forEach((token, i) => { for (let n = 1; n <= (token.joins ?? 0); n++) parts.add(i - n); });
-  return parts;
+  const text = token.text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");
+  return spaces ? text.replaceAll(" ", "·").replaceAll("\u00a0", "⍽").replaceAll("\r", "␍") : text;
 }
 
 // textOf returns the text of tokens with visible characters for line breaks and tabs.
@@ -33,10 +28,16 @@ export function beginOf(places, promptLength) {
   return i;
 }
 
+// mostInRun is how many tokens without a line break are laid out together.
+const mostInRun = 500;
+
+// TokenView shows tokens in runs, which end at line breaks: the browser lays out only the last run again while a text grows. A
+// run without a line break ends after mostInRun tokens, where the next one begins a new line.
 export class TokenView {
-  // onMove is called with the place of the token that becomes the current one, onSelect with the place of a token that is
-  // clicked or entered, and the box. The pointer moves the current token only while followsPointer returns true.
-  constructor(box, { onMove, onSelect, followsPointer }) {
+  // onMove is called with the view when another token becomes the current one, onSelect when the current one is clicked or
+  // entered, and onLeave when the pointer or the focus leaves the text. The pointer moves the current token only while
+  // followsPointer returns true.
+  constructor(box, { onMove, onSelect, onLeave, followsPointer }) {
     this.box = box;
     this.places = [];
     this.begin = 0; // the number of the first token that is shown
@@ -44,45 +45,81 @@ export class TokenView {
     this.onMove = onMove;
     box.setAttribute("role", "listbox");
     box.tabIndex = 0;
+    this.marked = null; // the element of the current token
+    this.elements = []; // of the tokens, from the first one that is shown
     const tokenAt = (event) => event.target.closest?.("[data-i]");
     box.addEventListener("pointerover", (event) => {
       const el = tokenAt(event);
       if (el && followsPointer()) this.move(Number(el.dataset.i), false);
     });
+    box.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse" && document.activeElement !== box) onLeave(); });
+    box.addEventListener("blur", onLeave);
     box.addEventListener("click", (event) => {
       const el = tokenAt(event);
       if (!el) return;
       this.current = Number(el.dataset.i);
       this.markCurrent();
-      onSelect(this.places[this.current], box);
+      onSelect(this);
     });
     box.addEventListener("focus", () => { if (this.current < 0 && this.places.length) this.move(this.begin); });
     box.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10, Home: -Infinity, End: Infinity }[event.key];
       if (step !== undefined) {
         event.preventDefault();
-        this.move(Math.max(this.begin, Math.min(this.places.length - 1, this.current + step)));
+        this.step(step);
       } else if (event.key === "Enter" && this.current >= 0) {
         event.preventDefault();
-        onSelect(this.places[this.current], box);
+        onSelect(this);
       }
     });
   }
 
-  // render shows places as tree.path returns them, from one of them on. It keeps the elements of the unchanged tokens at the beginning, so that a
-  // long text does not flicker while it grows.
-  render(places, measure, begin = 0) {
+  get place() { return this.places[this.current]; }
+
+  // step moves the current token by that many tokens.
+  step(by) { this.move(Math.max(this.begin, Math.min(this.places.length - 1, this.current + by))); }
+
+  elementAt(i) { return this.elements[i - this.begin]; }
+
+  // removeFrom removes the elements of the tokens from a number on.
+  removeFrom(i) {
+    for (const el of this.elements.splice(i - this.begin)) {
+      const run = el.parentElement;
+      el.remove();
+      if (!run.firstChild) run.remove();
+    }
+  }
+
+  append(el) {
+    const last = this.elements.at(-1);
+    const ends = !last || last.textContent.endsWith("\n") || last.parentElement.childElementCount >= mostInRun;
+    if (ends) {
+      const run = document.createElement("div");
+      run.setAttribute("role", "presentation");
+      this.box.append(run);
+    }
+    this.box.lastElementChild.append(el);
+    this.elements.push(el);
+  }
+
+  // render shows places as tree.path returns them, from the one numbered begin on. It keeps the elements of the unchanged
+  // tokens at the beginning, so that a long text does not flicker while it grows.
+  render(places, { measure, spaces = false, begin = 0 }) {
+    const same = measure === this.measure && begin === this.begin && spaces === this.spaces;
+    const previous = same ? this.places : [];
+    if (same && previous.length === places.length && places.every((place, i) => place.token === previous[i].token && place.node === previous[i].node)) return;
     const follows = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
-    const previous = measure === this.measure && begin === this.begin ? this.places : [];
-    Object.assign(this, { measure, begin });
+    Object.assign(this, { measure, begin, spaces });
     const parts = partsOf(places.map((place) => place.token));
     let kept = begin;
     while (kept < previous.length && kept < places.length && previous[kept].token === places[kept].token && previous[kept].node === places[kept].node) kept++;
     while (kept > begin && places[kept - 1].token.text === null) kept--; // it may have become a part of a character
-    while (this.box.childNodes.length > kept - begin) this.box.lastChild.remove();
-    const added = document.createDocumentFragment();
-    for (let i = kept; i < places.length; i++) added.append(this.createToken(places, i, parts.has(i)));
-    this.box.append(added);
+    if (same) this.removeFrom(kept);
+    else {
+      this.box.replaceChildren();
+      this.elements = [];
+    }
+    for (let i = kept; i < places.length; i++) this.append(this.createToken(places, i, parts.has(i)));
     this.places = places;
     if (follows) this.box.scrollTop = this.box.scrollHeight;
     if (this.current >= places.length) this.current = -1;
@@ -95,7 +132,7 @@ export class TokenView {
     span.id = `${this.box.id}-${i}`;
     span.dataset.i = i;
     span.setAttribute("role", "option");
-    span.textContent = isPart ? "" : visibleText(token);
+    span.textContent = isPart ? "" : visibleText(token, this.spaces);
     if (isPart) span.setAttribute("aria-label", `part of a character, token ${token.id}`);
     else if (span.textContent.trim() === "") span.setAttribute("aria-label", `${span.textContent.length} spaces`);
     const level = shade(token, this.measure);
@@ -109,13 +146,14 @@ export class TokenView {
     if (i < 0 || i >= this.places.length) return;
     this.current = i;
     this.markCurrent();
-    if (scroll) this.box.childNodes[i - this.begin].scrollIntoView({ block: "nearest" });
-    this.onMove(this.places[i]);
+    if (scroll) this.elementAt(i).scrollIntoView({ block: "nearest" });
+    this.onMove(this);
   }
 
   markCurrent() {
-    for (const el of this.box.querySelectorAll("[aria-selected]")) el.removeAttribute("aria-selected");
-    const el = this.box.childNodes[this.current - this.begin];
+    const el = this.current < 0 ? undefined : this.elementAt(this.current);
+    if (this.marked !== el) this.marked?.removeAttribute("aria-selected");
+    this.marked = el;
     if (!el) {
       this.box.removeAttribute("aria-activedescendant");
       return;
@@ -123,57 +161,4 @@ export class TokenView {
     el.setAttribute("aria-selected", "true");
     this.box.setAttribute("aria-activedescendant", el.id);
   }
-}
-
-const format = (value, digits, unit) => (value === null ? "unknown" : `${value.toFixed(digits)}${unit}`);
-
-// renderDetails shows a token's measures and its alternatives. textById returns the text of a token id. choose is called with
-// the alternative that the user clicks. An alternative that has the focus keeps it.
-export function renderDetails(box, { token }, textById, choose, pinned) {
-  const focusedId = box.contains(document.activeElement) ? document.activeElement.dataset.id : undefined;
-  const heading = document.createElement("h3");
-  heading.textContent = "Token ";
-  const code = document.createElement("code");
-  code.textContent = token.joins ? visibleText(token) : visibleText({ ...token, text: textById(token.id) ?? token.text });
-  heading.append(code);
-  const facts = document.createElement("p");
-  facts.className = "soft";
-  facts.textContent = typeof token.logprob === "number"
-    ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${rank(token) ?? `below ${token.top?.length ?? 0}`} · entropy ${format(entropy(token), 2, " bits or more")}`
-    : `id ${token.id} · no probability yet: “Score” finds those of a prompt`;
-  box.replaceChildren(heading, facts);
-  if (pinned) {
-    const note = document.createElement("p");
-    note.className = "soft";
-    note.textContent = "Pinned. Esc or click to unpin";
-    box.append(note);
-  }
-  if (!token.top?.length) return;
-  const list = document.createElement("ul");
-  list.className = "alternatives";
-  for (const alternative of token.top) {
-    const item = document.createElement("li");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.dataset.id = alternative.id;
-    const name = document.createElement("code");
-    name.textContent = visibleText({ id: alternative.id, text: textById(alternative.id) });
-    const bar = document.createElement("meter");
-    bar.max = 1;
-    bar.value = probability(alternative.logprob);
-    bar.setAttribute("aria-hidden", "true");
-    const chance = document.createElement("span");
-    chance.className = "n";
-    chance.textContent = percent(alternative.logprob);
-    const label = document.createElement("span");
-    label.className = "visually-hidden";
-    label.textContent = alternative.id === token.id ? "Current: " : "Continue with ";
-    button.append(label, name, bar, chance);
-    button.disabled = alternative.id === token.id;
-    button.addEventListener("click", () => choose(alternative));
-    item.append(button);
-    list.append(item);
-  }
-  box.append(list);
-  if (focusedId !== undefined) box.querySelector(`[data-id="${focusedId}"]:enabled`)?.focus();
 }

@@ -2,9 +2,10 @@
 // parent, the last one or an earlier one. Its tokens were generated, or the first one was chosen among alternatives. Nodes
 // are immutable: each function returns a new document, so that the page can render the document at any time of a stream.
 //
-// A node is {id, parent, at, text, model, tokens, made, finish}: at is the number of the parent's tokens that precede it; text
-// and model are set for roots; made is {model, settings, batch} of the request that generated it, and finish its
-// finish_reason. Saved documents contain nodes, so the names of these fields cannot change.
+// A node is {id, parent, at, text, model, tokens, made, finish, edited, name, bookmarked, collapsed}: at is the number of the
+// parent's tokens that precede it; text and model are set for roots; made is {model, settings, batch} of the request that
+// generated it, and finish its finish_reason. edited says that the user wrote its text; the user also sets name, bookmarked
+// and collapsed. Those four may be missing. Saved documents contain nodes, so the names of these fields cannot change.
 //
 // A token is {id, text, logprob, top}: text is the text of this token alone, or null if it is not known; logprob is natural,
 // or null if it is not known; top is [{id, logprob}], the likeliest first. Prefixes are made of ids, since the text of a
@@ -14,6 +15,19 @@ const emptyNode = { parent: null, at: 0, text: "", model: null, tokens: [], made
 
 export function newTree(text = "") {
   return { nodes: { root: { ...emptyNode, id: "root", text } }, order: ["root"], selected: "root", next: 1 };
+}
+
+// partsOf returns the numbers of the tokens that are parts of a character, which the last one of them shows.
+export function partsOf(tokens) {
+  const parts = new Set();
+  tokens.forEach((token, i) => { for (let n = 1; n <= (token.joins ?? 0); n++) parts.add(i - n); });
+  return parts;
+}
+
+// plainText returns the text of tokens as it was generated. Unknown texts are left out.
+export function plainText(tokens) {
+  const parts = partsOf(tokens);
+  return tokens.map((token, i) => (parts.has(i) ? "" : token.text ?? "")).join("");
 }
 
 export const roots = (tree) => tree.order.filter((id) => tree.nodes[id].parent === null);
@@ -55,21 +69,54 @@ export function select(tree, id) {
 // remove removes a node and its descendants. The last root cannot be removed.
 export function remove(tree, id) {
   if (!tree.nodes[id] || (tree.nodes[id].parent === null && roots(tree).length === 1)) return tree;
-  const removed = new Set([id]);
-  for (const other of tree.order) if (removed.has(tree.nodes[other].parent)) removed.add(other);
+  const removed = new Set(subtree(tree, id));
   const nodes = Object.fromEntries(Object.entries(tree.nodes).filter(([key]) => !removed.has(key)));
   const remaining = { ...tree, nodes, order: tree.order.filter((key) => !removed.has(key)) };
   return removed.has(tree.selected) ? { ...remaining, selected: tree.nodes[id].parent ?? roots(remaining)[0] } : remaining;
 }
 
-export function children(tree, id) {
-  return tree.order.filter((key) => tree.nodes[key].parent === id);
+// subtree returns the ids of a node and its descendants.
+export function subtree(tree, id) {
+  const ids = new Set([id]);
+  for (const other of tree.order) if (ids.has(tree.nodes[other].parent)) ids.add(other);
+  return [...ids];
 }
 
-// walk returns all nodes with their depths, each before its children.
-export function walk(tree) {
-  const from = (id, depth) => [[tree.nodes[id], depth], ...children(tree, id).flatMap((child) => from(child, depth + 1))];
-  return roots(tree).flatMap((id) => from(id, 0));
+// restore adds nodes that remove has removed, with the places that they had in the order of before.
+export function restore(tree, before, ids) {
+  const restored = ids.filter((id) => !tree.nodes[id] && (before.nodes[id].parent === null || tree.nodes[before.nodes[id].parent] || ids.includes(before.nodes[id].parent)));
+  const nodes = { ...tree.nodes };
+  for (const id of restored) nodes[id] = before.nodes[id];
+  const old = before.order.filter((id) => nodes[id]);
+  return { ...tree, nodes, order: [...old, ...tree.order.filter((id) => !before.nodes[id])] };
+}
+
+// childrenOf returns the ids of the children of every node that has any.
+function childrenOf(tree) {
+  const all = new Map();
+  for (const id of tree.order) {
+    const { parent } = tree.nodes[id];
+    if (parent === null) continue;
+    if (!all.has(parent)) all.set(parent, []);
+    all.get(parent).push(id);
+  }
+  return all;
+}
+
+// walk returns all nodes with their depths and their numbers of children, each before its children. Nodes below a collapsed
+// one are left out if visible is set.
+export function walk(tree, visible = false) {
+  const all = childrenOf(tree);
+  const nodes = [];
+  const waiting = roots(tree).map((id) => [id, 0]).reverse();
+  while (waiting.length) {
+    const [id, depth] = waiting.pop();
+    const children = all.get(id) ?? [];
+    nodes.push([tree.nodes[id], depth, children.length]);
+    if (visible && tree.nodes[id].collapsed) continue;
+    for (const child of [...children].reverse()) waiting.push([child, depth + 1]);
+  }
+  return nodes;
 }
 
 // path returns the tokens from the beginning of the prompt to the end of a node, each with its node and its index there.
@@ -90,14 +137,69 @@ export function prefix(tree, id, index = tree.nodes[id].tokens.length) {
   return pathBefore(tree, id, index).map((place) => place.token.id);
 }
 
-// branch adds a node with a token that replaces the one at that index of a node.
-export function branch(tree, id, index, token) {
-  return add(tree, id, { at: index, tokens: [token] });
+// branch adds a node with tokens that replace those from that index of a node on.
+export function branch(tree, id, index, tokens) {
+  return add(tree, id, { at: index, tokens });
+}
+
+// continuation returns the places of a node's path after the prompt, and the index in the path of the first of them.
+export function continuation(tree, id) {
+  const places = path(tree, id);
+  const begin = places.findIndex((place) => tree.nodes[place.node].parent !== null);
+  return begin < 0 ? { places: [], begin: places.length } : { places: places.slice(begin), begin };
+}
+
+// textOf returns the text of a node's path: of the prompt and what follows it, without the special tokens that the tokenizer
+// adds at the beginning. resolve adds the text to a place whose token has none.
+export function textOf(tree, id, resolve = (place) => place) {
+  const { text } = rootOf(tree, id);
+  const tokens = withoutSpecial(path(tree, id).map((place) => resolve(place).token), text);
+  return tokens.length ? plainText(tokens) : text;
+}
+
+// withoutSpecial returns the tokens of a text without the special ones at the beginning, such as <|begin_of_text|>.
+export function withoutSpecial(tokens, text) {
+  const special = (token) => /^(<.*>|\[.*\]|)$/.test(token.text ?? " ") && !(token.text && text.startsWith(token.text));
+  const begin = tokens.findIndex((token) => !special(token));
+  return begin < 0 ? [] : tokens.slice(begin);
+}
+
+// unchangedBy returns how many of the tokens a changed text keeps. A word at the place of the change is not kept in part, so
+// that it gets the tokens that it usually has.
+export function unchangedBy(tokens, text) {
+  const parts = partsOf(tokens);
+  let kept = 0;
+  let length = 0;
+  for (let i = 0; i < tokens.length; i++) {
+    if (parts.has(i)) continue;
+    const piece = tokens[i].text;
+    if (piece === null || !text.startsWith(piece, length)) break;
+    length += piece.length;
+    kept = i + 1;
+  }
+  if (kept === tokens.length && length === text.length) return kept;
+  while (kept > 0 && !/^\s/.test(tokens[kept]?.text ?? " ") && !/\s$/.test(tokens[kept - 1].text ?? "")) kept--;
+  while (kept > 0 && parts.has(kept - 1)) kept--;
+  return kept;
 }
 
 // pack returns a tree as it is saved.
 export function pack(tree) {
   return { format: 1, nodes: tree.order.map((id) => tree.nodes[id]), selected: tree.selected, next: tree.next };
+}
+
+// packAsJSON returns what pack returns as JSON. It keeps the JSON of tokens, so that it is fast while a text grows.
+export function packAsJSON(tree) {
+  const { nodes, ...rest } = pack(tree);
+  const nodesAsJSON = nodes.map(({ tokens, ...node }) => `${JSON.stringify(node).slice(0, -1)},"tokens":[${tokens.map(tokenAsJSON).join(",")}]}`);
+  return `${JSON.stringify(rest).slice(0, -1)},"nodes":[${nodesAsJSON.join(",")}]}`;
+}
+
+const tokensAsJSON = new WeakMap();
+function tokenAsJSON(token) {
+  let text = tokensAsJSON.get(token);
+  if (text === undefined) tokensAsJSON.set(token, text = JSON.stringify(token));
+  return text;
 }
 
 // unpack returns a tree that pack has saved. It throws if another version has saved it in another format.

@@ -10,7 +10,7 @@ function sampleTree() {
   let doc = tree.change(tree.newTree("prompt"), "root", { tokens: tokens(1, 2, 3) });
   let first, second;
   [doc, first] = tree.add(doc, "root", { tokens: tokens(4, 5, 6) });
-  [doc, second] = tree.branch(doc, first, 1, token(50));
+  [doc, second] = tree.branch(doc, first, 1, [token(50)]);
   return { doc, first, second };
 }
 
@@ -24,7 +24,7 @@ test("a prefix is exactly the token IDs before a position, across nodes", () => 
 });
 
 test("a branch within the prompt excludes the rest of the prompt", () => {
-  const [doc, id] = tree.branch(sampleTree().doc, "root", 1, token(20));
+  const [doc, id] = tree.branch(sampleTree().doc, "root", 1, [token(20)]);
   assert.deepEqual(tree.prefix(doc, id), [1, 20]);
   assert.deepEqual(tree.path(doc, id).map((p) => [p.node, p.index]), [["root", 0], [id, 0]]);
 });
@@ -32,7 +32,7 @@ test("a branch within the prompt excludes the rest of the prompt", () => {
 test("the prefix of a branch of a branch has the tokens of both", () => {
   const { doc, second } = sampleTree();
   const longer = tree.change(doc, second, { tokens: tokens(50, 51, 52) });
-  const [last, id] = tree.branch(longer, second, 2, token(99));
+  const [last, id] = tree.branch(longer, second, 2, [token(99)]);
   assert.deepEqual(tree.prefix(last, id), [1, 2, 3, 4, 50, 51, 99]);
 });
 
@@ -40,7 +40,7 @@ test("changes return a new tree and leave the old one as it was", () => {
   const { doc, first } = sampleTree();
   const before = JSON.stringify(doc);
   tree.remove(tree.change(doc, first, { tokens: [] }), first);
-  tree.branch(doc, first, 0, token(7));
+  tree.branch(doc, first, 0, [token(7)]);
   assert.equal(JSON.stringify(doc), before);
 });
 
@@ -55,6 +55,7 @@ test("removing a node removes its descendants, and the root cannot be removed", 
 test("unpack reverses pack", () => {
   const { doc } = sampleTree();
   assert.deepEqual(tree.unpack(JSON.parse(JSON.stringify(tree.pack(doc)))), doc);
+  assert.deepEqual(JSON.parse(tree.packAsJSON(doc)), JSON.parse(JSON.stringify(tree.pack(doc))));
   assert.throws(() => tree.unpack({ format: 2, nodes: [] }), /another version/);
   assert.throws(() => tree.unpack(null), /another version/);
 });
@@ -92,4 +93,41 @@ test("a draft without a model gets the model of its first request", () => {
   [doc, sent] = tree.ensureRoot(doc, "draft", "m");
   assert.equal(sent, draft);
   assert.equal(doc.nodes[sent].model, "m");
+});
+
+test("an edit keeps the tokens before the changed word", () => {
+  const words = (...texts) => texts.map((text, i) => ({ id: i, text, logprob: -1, top: [] }));
+  const before = words(" The", " cap", "ital", " of", " France");
+  assert.equal(tree.unchangedBy(before, " The capitol of France"), 1);
+  assert.equal(tree.unchangedBy(before, " The capital of Spain"), 4);
+  assert.equal(tree.unchangedBy(before, " The capital of France is"), 5);
+  assert.equal(tree.unchangedBy(before, " The capital"), 3);
+  assert.equal(tree.unchangedBy(before, "Other"), 0);
+  const character = [{ id: 1, text: " a" }, { id: 2, text: null }, { id: 3, text: "ř", joins: 1 }];
+  assert.equal(tree.unchangedBy(character, " a"), 1);
+  assert.equal(tree.unchangedBy(character, " ař b"), 3);
+});
+
+test("a removed branch is restored where it was, without what was added since", () => {
+  const { doc, first, second } = sampleTree();
+  const ids = tree.subtree(doc, first);
+  assert.deepEqual(ids, [first, second]);
+  const [later, added] = tree.add(tree.remove(doc, first), "root", { tokens: tokens(9) });
+  const restored = tree.restore(later, doc, ids);
+  assert.deepEqual(restored.order, ["root", first, second, added]);
+  assert.deepEqual(tree.prefix(restored, second), [1, 2, 3, 4, 50]);
+});
+
+test("the rows below a collapsed branch are not visible", () => {
+  const { doc, first, second } = sampleTree();
+  const collapsed = tree.change(doc, first, { collapsed: true });
+  assert.deepEqual(tree.walk(collapsed, true).map(([n, , children]) => [n.id, children]), [["root", 1], [first, 1]]);
+  assert.equal(tree.walk(collapsed).at(-1)[0].id, second);
+});
+
+test("the text of a branch is the prompt with what follows, without special tokens", () => {
+  let doc = tree.change(tree.newTree("Once <b>"), "root", { tokens: [token(0, "<|begin|>"), token(1, "Once"), token(2, " <b>")] });
+  let id;
+  [doc, id] = tree.add(doc, "root", { tokens: [token(3, " upon"), { ...token(4), text: null }, { ...token(5, "ř"), joins: 1 }] });
+  assert.equal(tree.textOf(doc, id), "Once <b> uponř");
 });

@@ -1,0 +1,399 @@
+package batch
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// The operations of the console. Each sees the files and batches of one account, and its errors are those of the API. They
+// need Start, as the API does.
+
+// callOf returns a call in the name of an account, for what the API does too.
+func callOf(ctx context.Context, account, key string) *Call {
+	r := &http.Request{URL: &url.URL{}, Header: http.Header{}}
+	return &Call{Request: r.WithContext(ctx), Account: account, Key: key}
+}
+
+// Endpoints returns the endpoints that a batch may name.
+func Endpoints() []string { return append([]string(nil), endpoints...) }
+
+// Limits returns the settings that are in force.
+func (s *Service) Limits() Settings { return *s.settings.Load() }
+
+// AccountFile is a file with the batch that has to do with it: the newest one, or one that has not ended.
+type AccountFile struct {
+	FileDetails
+	Batch      string // its id; empty if there is none
+	BatchEnded bool
+	Lines      int64 // 0 if they are not known
+}
+
+// FilesOf returns files of an account, the newest first, behind the file with the id after unless that is empty; and
+// whether there are more.
+func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []AccountFile, more bool, err error) {
+	p := page{account: account, limit: limit + 1}
+	if after != "" {
+		f, err := s.file(callOf(ctx, account, ""), after)
+		if err != nil {
+			return nil, false, err
+		}
+		p.after = f.seq
+	}
+	files, err := listFiles(ctx, s.db.Read(), p, "", s.now())
+	if err != nil {
+		return nil, false, unreadable(err)
+	}
+	if more = len(files) > limit; more {
+		files = files[:limit]
+	}
+	all, err := s.withBatches(ctx, account, files)
+	return all, more, err
+}
+
+// FileOf returns a file of an account.
+func (s *Service) FileOf(ctx context.Context, account, id string) (*AccountFile, error) {
+	f, err := s.file(callOf(ctx, account, ""), id)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.withBatches(ctx, account, []File{f})
+	if err != nil {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
+// StoredBytes returns the bytes of all files of an account.
+func (s *Service) StoredBytes(ctx context.Context, account string) (int64, error) {
+	n, err := storedBytes(ctx, s.db.Read(), account)
+	return n, unreadable(err)
+}
+
+// withBatches adds to files the batches that have to do with them.
+func (s *Service) withBatches(ctx context.Context, account string, files []File) ([]AccountFile, error) {
+	all := make([]AccountFile, len(files))
+	byID := make(map[string]*AccountFile, len(files))
+	ids := make([]any, len(files))
+	for i := range files {
+		f := &files[i]
+		all[i].FileDetails = FileDetails{f.toObject(), f.Account, f.Key}
+		all[i].Lines = f.lines
+		byID[f.ID], ids[i] = &all[i], f.ID
+	}
+	if len(files) == 0 {
+		return all, nil
+	}
+	batches, err := batchesOfFiles(ctx, s.db.Read(), account, ids)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	for i := range batches {
+		b := &batches[i]
+		for _, use := range []struct {
+			file  string
+			lines int64
+		}{{b.InputFile, b.Total}, {b.OutputFile, b.Done}, {b.ErrorFile, b.Failures}} {
+			f := byID[use.file]
+			if f == nil {
+				continue
+			}
+			if f.Batch == "" || f.BatchEnded {
+				f.Batch, f.BatchEnded = b.ID, b.Status.ended()
+			}
+			f.Lines = cmp.Or(use.lines, f.Lines)
+		}
+	}
+	return all, nil
+}
+
+// batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
+func batchesOfFiles(ctx context.Context, q querier, account string, files []any) ([]Batch, error) {
+	list := strings.TrimSuffix(strings.Repeat("?, ", len(files)), ", ")
+	args := append([]any{account}, files...)
+	args = append(append(args, files...), files...)
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE account_id = ? AND (input_file_id IN (`+list+`)
+			OR output_file_id IN (`+list+`) OR error_file_id IN (`+list+`)) ORDER BY seq`, args...)
+}
+
+// Upload is a file that an account uploads, and how its lines are checked.
+type Upload struct {
+	Account, Key string
+	Name         string
+	Endpoint     string // that its lines must name
+}
+
+// errChecked ends the upload of a file whose errors are known.
+var errChecked = errors.New("the file has too many errors")
+
+// StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the number of
+// its lines, or the errors of a file that is not stored because of them.
+func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ *FileDetails, lines int, errs []LineError, err error) {
+	select {
+	case s.uploads <- struct{}{}:
+		defer func() { <-s.uploads }()
+	default:
+		return nil, 0, nil, apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, errManyUploads)
+	}
+	check, err := s.completer.Checker(ctx, u.Account, u.Key)
+	if err != nil {
+		return nil, 0, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")
+	}
+	now, limits := s.now(), s.settings.Load()
+	f := File{
+		ID: newID("file-"), Account: u.Account, Key: u.Key, Purpose: Input, object: newObjectName(),
+		Name:      cmp.Or(cleanName(path.Base(strings.ReplaceAll(u.Name, `\`, "/"))), "upload.jsonl"),
+		CreatedAt: now, ExpiresAt: now + int64(limits.Keep.Seconds()),
+	}
+	kept := false
+	defer func() {
+		s.releaseUpload(u.Account, f.Bytes)
+		if !kept {
+			s.discard(ctx, f.object)
+		}
+	}()
+	lines, errs, err = s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {
+		return Check(ctx, r, u.Endpoint, limits.MaxLineBytes, check)
+	})
+	if err != nil || len(errs) > 0 {
+		return nil, 0, errs, err
+	}
+	f.lines = int64(lines) // without blank ones
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := insertFile(ctx, tx, &f); err != nil {
+			return err
+		}
+		return setObjectState(ctx, tx, f.object, objectKept)
+	})
+	if err != nil {
+		return nil, 0, nil, unwritable(err)
+	}
+	kept = true
+	return &FileDetails{f.toObject(), f.Account, f.Key}, lines, nil, nil
+}
+
+// receiveChecked stores what it reads while a goroutine checks it. It stops reading when the check ends early.
+func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
+	check func(io.Reader) (int, []LineError, error),
+) (lines int, errs []LineError, err error) {
+	pipe, copied := io.Pipe()
+	var checkErr error
+	checked := make(chan struct{})
+	go func() {
+		defer close(checked)
+		lines, errs, checkErr = check(pipe)
+		pipe.CloseWithError(errChecked)
+	}()
+	err = s.receive(ctx, f, io.TeeReader(from, copied))
+	copied.CloseWithError(err) // io.EOF if it is nil
+	<-checked
+	switch {
+	case errors.Is(err, errChecked) && checkErr == nil:
+		return lines, errs, nil
+	case errors.As(err, new(*readError)) && !errors.Is(err, errChecked):
+		return 0, nil, apierr.InvalidField("file", "the upload broke off, or came too slowly; nothing was stored")
+	case err != nil && !errors.Is(err, errChecked):
+		return 0, nil, err
+	}
+	return lines, errs, checkErr
+}
+
+// ServeContent serves the content of a file as the API does. c needs no key.
+func (s *Service) ServeContent(c *Call) error { return s.sendContent(c) }
+
+// DeleteOf deletes a file of an account.
+func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
+	return s.deleteFileOf(callOf(ctx, account, ""), id)
+}
+
+// BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after
+// unless that is empty; and whether there are more. The errors of their validation are left out.
+func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Details, more bool, err error) {
+	p := page{account: account, limit: limit + 1}
+	if after != "" {
+		b, err := s.batchOf(ctx, account, after)
+		if err != nil {
+			return nil, false, err
+		}
+		p.after = b.seq
+	}
+	list := listBatches
+	if account == "" {
+		list = listAllBatches
+	}
+	all, err := list(ctx, s.db.Read(), p)
+	if err != nil {
+		return nil, false, unreadable(err)
+	}
+	if more = len(all) > limit; more {
+		all = all[:limit]
+	}
+	return s.detailsOf(all), more, nil
+}
+
+func (s *Service) detailsOf(all []Batch) []Details {
+	details := make([]Details, len(all))
+	for i := range all {
+		details[i] = Details{all[i].toObject(nil, s.waitingFor(&all[i])), all[i].Account, all[i].Key}
+	}
+	return details
+}
+
+func listAllBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
+	text, args := p.clause()
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE $1 = ''`+text, args...)
+}
+
+// UnfinishedOf returns the batches of an account that have not ended.
+func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Details, error) {
+	all, err := unfinished(ctx, s.db.Read())
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	var own []Batch
+	for i := range all {
+		if all[i].Account == account {
+			own = append(own, all[i])
+		}
+	}
+	return s.detailsOf(own), nil
+}
+
+// batchOf returns a batch of an account, or of any if that is empty.
+func (s *Service) batchOf(ctx context.Context, account, id string) (Batch, error) {
+	if account != "" {
+		return s.batch(callOf(ctx, account, ""), id)
+	}
+	b, err := batchByID(ctx, s.db.Read(), id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Batch{}, apierr.NoSuchObject("batch", id)
+	}
+	return b, unreadable(err)
+}
+
+// BatchOf returns a batch of an account, with the errors of its validation.
+func (s *Service) BatchOf(ctx context.Context, account, id string) (*Details, error) {
+	b, err := s.batchOf(ctx, account, id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.object(ctx, &b)
+	if err != nil {
+		return nil, err
+	}
+	return &Details{o, b.Account, b.Key}, nil
+}
+
+// FailedLine is a line of an error file, without its body.
+type FailedLine struct {
+	CustomID  string
+	Status    int // of the HTTP response; 0 if there was none
+	RequestID string
+	Code      string
+	Message   string
+}
+
+// maxErrorBytes limits what FailedLines reads of an error file.
+const maxErrorBytes = 1 << 20
+
+// FailedLines returns the first lines of the error file of an account's batch.
+func (s *Service) FailedLines(ctx context.Context, account, id string, most int) ([]FailedLine, error) {
+	b, err := s.batchOf(ctx, account, id)
+	if err != nil || b.ErrorFile == "" {
+		return nil, err
+	}
+	f, err := s.file(callOf(ctx, account, ""), b.ErrorFile)
+	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound { // deleted since
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	content, err := s.openFile(ctx, &f)
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	var failed []FailedLine
+	lines := bufio.NewScanner(io.LimitReader(content, maxErrorBytes))
+	lines.Buffer(nil, maxErrorBytes)
+	for len(failed) < most && lines.Scan() {
+		if !gjson.ValidBytes(lines.Bytes()) {
+			break // it is cut off by the limit
+		}
+		r := gjson.ParseBytes(lines.Bytes())
+		e := r.Get("error")
+		if r.Get("response").IsObject() {
+			e = r.Get("response.body.error")
+		}
+		failed = append(failed, FailedLine{
+			r.Get("custom_id").Str, int(r.Get("response.status_code").Int()), r.Get("response.request_id").Str,
+			e.Get("code").String(), e.Get("message").String(),
+		})
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
+		return nil, apierr.Storage(fmt.Errorf("read an error file: %w", err))
+	}
+	return failed, nil
+}
+
+// Order is a batch that an account creates of one of its files.
+type Order struct {
+	Account, Key string
+	InputFile    string
+	Endpoint     string
+	Window       string
+	Once         string // orders of the key with the same value within 24 hours create one batch
+}
+
+// CreateOf creates a batch, and returns its id.
+func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) {
+	c := callOf(ctx, o.Account, o.Key)
+	c.Request.URL.Path = "console"
+	c.Request.Header.Set("Idempotency-Key", o.Once)
+	b := Batch{InputFile: o.InputFile, Endpoint: o.Endpoint, Window: o.Window}
+	if err := b.checkChoices(); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{o.InputFile, o.Endpoint, o.Window}, "\x00")))
+	created, err := s.create(c, b, sum[:])
+	return created.ID, err
+}
+
+// checkChoices returns an error if the endpoint or the completion window is not one of those that exist.
+func (b *Batch) checkChoices() error {
+	if !slices.Contains(endpoints, b.Endpoint) {
+		return apierr.InvalidField("endpoint", "endpoint: expected "+strings.Join(endpoints, " or "))
+	}
+	if !slices.Contains(Windows(), b.Window) {
+		return apierr.InvalidField("completion_window", "completion_window: expected one of "+strings.Join(Windows(), ", "))
+	}
+	return nil
+}
+
+// CancelOf cancels a batch of an account, or of any if that is empty.
+func (s *Service) CancelOf(ctx context.Context, account, id string) error {
+	b, err := s.batchOf(ctx, account, id)
+	if err != nil {
+		return err
+	}
+	_, err = s.cancel(ctx, &b)
+	return err
+}

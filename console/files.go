@@ -1,0 +1,442 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	apierr "basegate/errors"
+	"basegate/identity"
+)
+
+const (
+	filesOfOnePage = 50
+	maxUploadField = 1 << 10 // bytes
+)
+
+// filesPage is the data of the page of files.
+type filesPage struct {
+	Files    []fileRow
+	Used     int64 // bytes of all files
+	Limits   BatchLimits
+	Keys     []identity.Key // that can pay
+	Newer    bool           // this is not the first page
+	Older    string         // URL of the next page; empty if there is none
+	Problem  *problem       // why a file was not stored; nil if none was sent
+	Wrong    []LineProblem  // of the file that was sent
+	MaxWrong int
+}
+
+// fileRow is a file of a table.
+type fileRow struct {
+	StoredFile
+	KeyName string
+}
+
+// maxProblems is the number of wrong lines after which a check ends.
+const maxProblems = 100
+
+// Percent returns how much of what the account may store its files take.
+func (p *filesPage) Percent() float64 {
+	return min(100, 100*float64(p.Used)/float64(max(p.Limits.MaxAccountBytes, 1)))
+}
+
+// Level returns the CSS class of Percent.
+func (p *filesPage) Level() string {
+	switch percent := p.Percent(); {
+	case percent >= 100:
+		return "full"
+	case percent >= nearPercent:
+		return "near"
+	}
+	return ""
+}
+
+func (c *Console) filesPage(r *request) error { return c.showFiles(r, http.StatusOK, filesPage{}) }
+
+// showFiles renders the page of files.
+func (c *Console) showFiles(r *request, status int, page filesPage) error {
+	page.Limits, page.MaxWrong = c.batches.Limits(), maxProblems
+	files, more, err := c.batches.Files(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
+	if err != nil {
+		return c.batchProblem(r, err)
+	}
+	page.Newer = r.query("after") != ""
+	if more {
+		page.Older = "/files?after=" + url.QueryEscape(files[len(files)-1].ID)
+	}
+	if page.Used, err = c.batches.StoredBytes(r.ctx(), r.account.ID); err != nil {
+		return c.batchProblem(r, err)
+	}
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	if err != nil {
+		return err
+	}
+	page.Keys = usableKeys(keys)
+	for _, f := range files {
+		page.Files = append(page.Files, fileRow{f, keyName(keys, f.Key)})
+	}
+	return c.renderStatus(r, status, "files", "Files", &page)
+}
+
+// usableKeys returns the keys that can pay for a batch.
+func usableKeys(keys []identity.Key) (usable []identity.Key) {
+	for _, k := range keys {
+		if k.State == identity.KeyActive && !k.Expired() {
+			usable = append(usable, k)
+		}
+	}
+	return usable
+}
+
+// keyName returns the name of a key, or its id if it is not among the keys.
+func keyName(keys []identity.Key, id string) string {
+	for _, k := range keys {
+		if k.ID == id {
+			return k.Name
+		}
+	}
+	return id
+}
+
+// payingKey returns the id of a key of the user that can pay.
+func (c *Console) payingKey(ctx context.Context, account, id string) (string, error) {
+	keys, err := c.keys.ListOf(ctx, account)
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(usableKeys(keys), func(k identity.Key) bool { return k.ID == id }) {
+		return "", invalid("Choose one of your active keys.").on("key")
+	}
+	return id, nil
+}
+
+// uploadFile stores the file of a form, and redirects to its page. Files with wrong lines are not stored; the page shows
+// the lines.
+func (c *Console) uploadFile(r *request) error {
+	f, wrong, err := c.receiveFile(r)
+	p, isProblem := errors.AsType[*problem](err)
+	switch {
+	case isProblem:
+		return c.showFiles(r, p.status, filesPage{Problem: p})
+	case err != nil:
+		return err
+	case len(wrong) > 0:
+		return c.showFiles(r, http.StatusUnprocessableEntity, filesPage{Wrong: wrong})
+	}
+	return c.redirectDone(r, "/files/"+f.ID, storedMessage(f))
+}
+
+func storedMessage(f StoredFile) string {
+	return fmt.Sprintf("%s stored: %s, no errors.", f.Name, formatCount(int(f.Lines), "line", "lines"))
+}
+
+// wrongLineJSON is a LineProblem as scripts receive it.
+type wrongLineJSON struct {
+	Line  int64  `json:"line"`
+	Code  string `json:"code"`
+	Field string `json:"field"`
+	Text  string `json:"text"`
+}
+
+// uploadFileByScript is uploadFile for the page's script, which shows the progress and then the file's page.
+func (c *Console) uploadFileByScript(r *request) error {
+	f, wrong, err := c.receiveFile(r)
+	if err != nil {
+		return err
+	}
+	if len(wrong) > 0 {
+		lines := make([]wrongLineJSON, len(wrong))
+		for i, p := range wrong {
+			lines[i] = wrongLineJSON{p.Line, p.Code, p.Field(), p.Text()}
+		}
+		return r.sendJSON(http.StatusUnprocessableEntity, map[string]any{"lines": lines})
+	}
+	page := "/files/" + f.ID
+	if err := c.setSealedCookie(r, "done", page, storedMessage(f), messageLife); err != nil {
+		return err
+	}
+	return r.sendJSON(http.StatusCreated, map[string]any{"id": f.ID, "page": page, "lines": []wrongLineJSON{}})
+}
+
+var errUploadBrokeOff = invalid("The upload broke off or was too slow. Nothing was stored.").on("file")
+
+// receiveFile reads the form of an upload as it arrives: the fields, and then the file. Its body has no limit but those of
+// files.
+func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, err error) {
+	body := newUploadBody(r)
+	defer func() { body.end(err != nil || len(wrong) > 0) }()
+	finish, ok := c.uploads.start(r.account.ID)
+	if !ok {
+		return StoredFile{}, nil, errManyUploads
+	}
+	defer finish()
+	r.Request().Body = body
+	form, err := r.Request().MultipartReader()
+	if err != nil {
+		return StoredFile{}, nil, errUnreadable
+	}
+	fields := map[string]string{"endpoint": c.batches.Limits().Endpoints[0]}
+	for range 10 {
+		part, err := form.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return StoredFile{}, nil, errUploadBrokeOff
+		}
+		if name := part.FormName(); name != "file" {
+			value, err := io.ReadAll(io.LimitReader(part, maxUploadField)) //nolint:forbidigo // bounded
+			if err != nil {
+				return StoredFile{}, nil, errUploadBrokeOff
+			}
+			fields[name] = string(value)
+			continue
+		}
+		return c.storeFile(r, part, fields)
+	}
+	return StoredFile{}, nil, invalid("Choose a file.").on("file")
+}
+
+// storeFile stores the file of a form, whose other fields are known.
+func (c *Console) storeFile(r *request, part *multipart.Part, fields map[string]string) (f StoredFile, wrong []LineProblem, err error) {
+	if part.FileName() == "" {
+		return StoredFile{}, nil, invalid("Choose a file.").on("file")
+	}
+	key, err := c.payingKey(r.ctx(), r.account.ID, fields["key"])
+	if err != nil {
+		return StoredFile{}, nil, err
+	}
+	if !slices.Contains(c.batches.Limits().Endpoints, fields["endpoint"]) {
+		return StoredFile{}, nil, invalid("Choose an endpoint.").on("endpoint")
+	}
+	n := NewFile{Account: r.account.ID, Key: key, Name: part.FileName(), Endpoint: fields["endpoint"]}
+	if f, wrong, err = c.batches.StoreFile(r.ctx(), n, part); err != nil {
+		return StoredFile{}, nil, c.batchProblem(r, err)
+	}
+	return f, wrong, nil
+}
+
+const (
+	// In every uploadPatience, minUpload bytes of an upload must arrive.
+	uploadPatience = 20 * time.Second
+	minUpload      = 64 << 10
+	// maxUploadDiscard limits how much of a refused upload is read, in bytes: a browser that is still sending could miss the
+	// response.
+	maxUploadDiscard = 64 << 20
+	discardPatience  = 5 * time.Second
+	answerPatience   = time.Minute // for the response after an upload
+)
+
+// uploadBody is the body of an upload, which may take long as long as it makes progress.
+type uploadBody struct {
+	io.ReadCloser
+	control  *http.ResponseController
+	received int // bytes since the deadline was set
+}
+
+func newUploadBody(r *request) *uploadBody {
+	b := &uploadBody{ReadCloser: r.Request().Body, control: http.NewResponseController(r.Response())}
+	b.extend(uploadPatience)
+	return b
+}
+
+func (b *uploadBody) extend(d time.Duration) {
+	b.control.SetReadDeadline(time.Now().Add(d)) //nolint:errcheck // net/http's connections support deadlines
+}
+
+// Read implements io.Reader.
+func (b *uploadBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.received += n; b.received >= minUpload {
+		b.received = 0
+		b.extend(uploadPatience)
+	}
+	return n, err
+}
+
+// end prepares the response. It discards the rest of a refused upload; then the read deadline stays set, because net/http
+// reads on before it sends the response.
+func (b *uploadBody) end(refused bool) {
+	if refused {
+		b.extend(discardPatience)
+		io.CopyN(io.Discard, b.ReadCloser, maxUploadDiscard) //nolint:errcheck // best effort
+	} else {
+		b.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as in extend
+	}
+	b.control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // as in extend
+}
+
+// filePage is the data of a file's page.
+type filePage struct {
+	fileRow
+	Limits   BatchLimits
+	Keys     []identity.Key // that can pay
+	Key      string         // in the form
+	Window   string         // in the form
+	Endpoint string         // in the form
+	Once     string         // in the form, so that one form creates one batch
+	Problem  *problem       // why no batch was created; nil if it was not tried
+}
+
+// usualWindow is the completion window that the form proposes.
+const usualWindow = "24h"
+
+func (c *Console) filePage(r *request) error {
+	return c.showFile(r, http.StatusOK, filePage{Window: usualWindow})
+}
+
+// showFile renders the page of the file in the path.
+func (c *Console) showFile(r *request, status int, page filePage) error {
+	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	if err != nil {
+		return c.batchProblem(r, err)
+	}
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	if err != nil {
+		return err
+	}
+	page.fileRow = fileRow{f, keyName(keys, f.Key)}
+	page.Limits, page.Keys = c.batches.Limits(), usableKeys(keys)
+	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
+	return c.renderStatus(r, status, "file", f.Name, &page)
+}
+
+// runFile creates a batch of the file in the path.
+func (c *Console) runFile(r *request) error {
+	page := filePage{Key: r.field("key"), Window: r.field("window"), Endpoint: r.field("endpoint"), Once: r.field("once")}
+	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	if err != nil {
+		return c.batchProblem(r, err)
+	}
+	key, err := c.payingKey(r.ctx(), r.account.ID, page.Key)
+	var id string
+	if err == nil {
+		id, err = c.batches.CreateBatch(r.ctx(), NewBatch{
+			Account: r.account.ID, Key: key, File: f.ID, Window: page.Window, Once: cmp.Or(page.Once, rand.Text()),
+			Endpoint: cmp.Or(page.Endpoint, c.batches.Limits().Endpoints[0]),
+		})
+		err = c.batchProblem(r, err)
+	}
+	if p, ok := errors.AsType[*problem](err); ok && p != errNotFound {
+		page.Problem = p
+		return c.showFile(r, p.status, page)
+	}
+	if err != nil {
+		return err
+	}
+	return c.redirectDone(r, "/batches/"+id, "Batch of "+f.Name+" created.")
+}
+
+// downloadFile sends a file.
+func (c *Console) downloadFile(r *request) error {
+	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	if err != nil {
+		return c.batchProblem(r, err)
+	}
+	finish, ok := c.downloads.start(r.account.ID)
+	if !ok {
+		return errBusy
+	}
+	defer finish()
+	header := r.Response().Header()
+	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": f.Name}))
+	if r.Request().ProtoMajor == 1 {
+		header.Set("Connection", "close") // net/http does not take back the deadline of the last write
+	}
+	w := &patientResponse{r.Response(), patientWriter{to: r.Response(), control: http.NewResponseController(r.Response()), patience: c.patience}}
+	if err := c.batches.ServeFile(w, r.Request(), r.account.ID, f.ID); err != nil {
+		header.Del("Content-Disposition")
+		header.Del("Connection")
+		return c.batchProblem(r, err)
+	}
+	return nil
+}
+
+// patientResponse is a response whose client may take long to read all of it, but not to read some of it.
+type patientResponse struct {
+	http.ResponseWriter
+	body patientWriter
+}
+
+// Write implements io.Writer.
+func (w *patientResponse) Write(p []byte) (int, error) { return w.body.Write(p) }
+
+func (c *Console) deleteFile(r *request) error {
+	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	if err == nil {
+		err = c.batches.DeleteFile(r.ctx(), r.account.ID, f.ID)
+	}
+	if err != nil {
+		return c.batchProblem(r, err)
+	}
+	return c.redirectDone(r, "/files", f.Name+" deleted.")
+}
+
+var (
+	errManyUploads = &problem{
+		status: http.StatusServiceUnavailable, title: "Busy",
+		text: "Too many files are being uploaded. Nothing was stored. Try again in a moment.",
+	}
+	errFileInUse = &problem{
+		status: http.StatusConflict, title: "The file is in use",
+		text: "A batch that has not ended reads or writes this file. Cancel the batch or wait for its end, then delete the file.",
+	}
+	errBatchEnded = &problem{
+		status: http.StatusConflict, title: "The batch has ended",
+		text: "There is nothing left to cancel: its lines have ended, and their results are in its files.",
+	}
+	errNoStorage = &problem{
+		status: http.StatusServiceUnavailable, title: "Files cannot be read or written",
+		text: "The storage of files is not responding or is full. Nothing was changed. Try again in a moment.",
+	}
+)
+
+// batchProblem converts an error of the API about files and batches to a problem, and returns any other error unchanged.
+func (c *Console) batchProblem(r *request, err error) error {
+	e, ok := errors.AsType[*apierr.Error](err)
+	if !ok {
+		return err
+	}
+	limits := c.batches.Limits()
+	switch e.Code { //nolint:exhaustive // the others are not the user's
+	case apierr.NotFound:
+		return errNotFound
+	case apierr.FileInUse:
+		return errFileInUse
+	case apierr.BatchNotCancellable:
+		return errBatchEnded
+	case apierr.Overloaded:
+		return errManyUploads
+	case apierr.StorageUnavailable:
+		c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(err))
+		return errNoStorage
+	case apierr.RequestTooLarge:
+		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
+	case apierr.StorageQuotaExceeded:
+		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
+			". Delete some. Nothing was stored.")
+	case apierr.InvalidRequest:
+		if e.Param == "file" {
+			return errUploadBrokeOff
+		}
+		return invalid("This was not accepted. Check " + e.Param + " and try again.").on(e.Param)
+	}
+	return err
+}
+
+// tooMuch returns the problem of a file that is too large.
+func tooMuch(text string) *problem {
+	return (&problem{status: http.StatusRequestEntityTooLarge, title: "Too large", text: text}).on("file")
+}

@@ -1,0 +1,67 @@
+package console_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"basegate/config"
+)
+
+// manage replaces the fleet's models with one that the gateway can start and stop, whose programs do not exist.
+func (s *site) manage(id string) {
+	s.t.Helper()
+	server := httptest.NewServer(http.NotFoundHandler())
+	s.t.Cleanup(server.Close)
+	address, err := url.Parse(server.URL)
+	must(s.t, err)
+	s.reload(config.Model{ID: id, Checkpoint: "org/" + id, Backends: []config.Backend{{Name: "gpu1", URL: address, Launch: &config.Launch{
+		Start: []string{"/nowhere/start-vllm"}, Stop: []string{"/nowhere/stop-vllm"}, BootEstimate: time.Minute, BootTimeout: time.Minute,
+	}}}})
+}
+
+func TestAdministratorsControlModels(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	s.account("ada@example.org", false)
+	b, user := s.signIn("root@example.org"), s.signIn("ada@example.org")
+	has(t, b.get("/admin/models").body, "the gateway cannot start or stop it")
+	wantStatus(t, "warm a model without launch", b.post("/admin/models/llama-8b/warm"), http.StatusConflict)
+
+	s.manage("cold")
+	has(t, b.get("/admin/models").body, `action="/admin/models/cold/warm"`, "launch: ", "/nowhere/start-vllm")
+	for _, action := range []string{"warm", "stop", "sleep", "windows"} {
+		if got := user.post("/admin/models/cold/" + action); got.status == http.StatusSeeOther || got.status == http.StatusOK {
+			t.Errorf("a user who is not an administrator: %s: got %d", action, got.status)
+		}
+	}
+	wantRedirect(t, "warm", b.post("/admin/models/cold/warm"), "/admin/models#model-cold")
+	wantStatus(t, "sleep without a sleep section", b.post("/admin/models/cold/sleep"), http.StatusConflict)
+	wantStatus(t, "an unknown action", b.post("/admin/models/cold/explode"), http.StatusNotFound)
+	wantStatus(t, "an unknown model", b.post("/admin/models/none/warm"), http.StatusNotFound)
+
+	got := b.post("/admin/models/cold/windows", "from", "2101-01-02T18:00", "to", "2101-01-02T17:00")
+	wantStatus(t, "a window that ends before it begins", got, http.StatusUnprocessableEntity)
+	has(t, got.body, "must end after it begins", "2101-01-02T18:00")
+	wantStatus(t, "a window without an end", b.post("/admin/models/cold/windows", "from", "2101-01-02T18:00"), http.StatusUnprocessableEntity)
+	wantRedirect(t, "book", b.post("/admin/models/cold/windows", "from", "2101-01-02T18:00", "to", "2101-01-02T20:00"), "/admin/models#model-cold")
+	wantStatus(t, "an unknown window", b.post("/admin/models/cold/windows/99/remove"), http.StatusNotFound)
+	has(t, b.get("/admin/audit").body, "warm model", "book window", "2 Jan 2101, 18:00 to 2 Jan 2101, 20:00 UTC")
+}
+
+// A page that refreshes itself in the background must not take the confirmation that the next page shows.
+func TestRefreshLeavesTheConfirmationForThePage(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	b := s.signIn("ada@example.org")
+	done := b.post("/keys/" + k.ID + "/pause")
+	const want = "Key laptop paused."
+	if got := b.send(http.MethodGet, "/dashboard", nil, "Basegate-Live", "1"); strings.Contains(got.body, want) {
+		t.Error("the refresh shows the confirmation")
+	}
+	has(t, b.follow(done).body, want)
+}

@@ -1,0 +1,45 @@
+// Errors as the page shows them: what happened, what to do, and which field it is about.
+import { $ } from "./state.js";
+import { markInvalid } from "./parameters.js";
+
+const number = (n) => (n ?? 0).toLocaleString("en");
+export const dateTime = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
+
+// advice has additional texts by error code.
+const advice = {
+  budget_exceeded: (e) => `${e.scope === "key" ? "Key" : "Account"}’s ${e.window === "day" ? "daily" : "monthly"} budget: ${e.used?.toLocaleString("en")} of ${e.limit?.toLocaleString("en")} tokens used, ${number(e.reserved)} reserved by running requests.${e.resets_at ? ` Resets ${dateTime(e.resets_at)}.` : ""}`,
+  invalid_api_key: () => "The key may be paused or revoked. Choose another key, or create one on the dashboard.",
+  context_length_exceeded: () => "Shorten the prompt, or lower max_tokens.",
+  unauthorized: () => "Sign in again to continue; what you have typed is kept.",
+  connection_lost: () => "Check your connection and try again.",
+  stream_ended: (e, error) => tryAgain(error),
+  overloaded: (e, error) => tryAgain(error),
+  circuit_open: (e, error) => tryAgain(error),
+  upstream_unreachable: (e, error) => `The model’s servers do not respond. ${tryAgain(error)}`,
+  upstream_server_error: (e, error) => tryAgain(error),
+  vllm_engine_dead: (e, error) => `The model’s server has stopped. ${tryAgain(error)}`,
+  vllm_oom: () => "The model’s server has run out of memory. Shorten the prompt, or lower max_tokens or n.",
+};
+
+const tryAgain = (error) => `Try again in ${error.retryAfter || "a few"} seconds.`;
+
+// showError shows an error and marks the field that it is about. null removes the last error.
+export function showError(error) {
+  const box = $("error");
+  for (const form of [$("settings"), $("second-settings")]) markInvalid(form, null);
+  if (!error) { box.replaceChildren(); return; }
+  const p = document.createElement("p");
+  p.className = "notice bad";
+  p.textContent = error.message;
+  const more = advice[error.code]?.(error.details, error);
+  if (more) p.append(" ", more);
+  else if (error.status === 429 || error.status === 503) p.append(" ", tryAgain(error));
+  if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
+  if (error.details?.request_id) {
+    const small = document.createElement("small");
+    small.textContent = ` ${error.code} · ${error.details.request_id}`;
+    p.append(small);
+  }
+  box.replaceChildren(p);
+  if (error.param) markInvalid(error.form ?? $("settings"), error.param);
+}

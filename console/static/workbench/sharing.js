@@ -1,0 +1,51 @@
+// The link by which colleagues open a saved prompt, and the prompt of such a link.
+import * as api from "./api.js";
+import { $ } from "./state.js";
+import { dateTime } from "./problems.js";
+
+const linkOf = (share) => new URL(`/workbench?shared=${encodeURIComponent(share)}`, location.href).href;
+
+export class Sharing {
+  // saved is the list of saved prompts. It knows which prompt is open.
+  constructor(saved) {
+    this.saved = saved;
+    $("share-create").addEventListener("click", () => this.change(async () => { this.show((await api.sharePrompt(saved.id)).share); }));
+    $("share-revoke").addEventListener("click", () => this.change(async () => {
+      await api.unsharePrompt(saved.id);
+      this.show("");
+      $("share-status").textContent = "The link does not work any more.";
+    }));
+    $("share-copy").addEventListener("click", async () => {
+      $("share-link").select();
+      await navigator.clipboard?.writeText($("share-link").value).then(() => { $("share-status").textContent = "Copied."; }, () => { $("share-status").textContent = "Copy the selected link by hand."; });
+    });
+    this.show("");
+  }
+
+  // change runs a change of the link and shows its error.
+  async change(task) {
+    $("share-status").textContent = "";
+    try {
+      await task();
+    } catch (error) {
+      $("share-status").textContent = error.message;
+    }
+    this.saved.refresh();
+  }
+
+  // show shows the link of the prompt that is open; share is empty if it has none.
+  show(share) {
+    const isSaved = Boolean(this.saved.id);
+    $("share-status").textContent = isSaved ? "" : "Save the prompt first: the link opens what is saved.";
+    $("share-create").hidden = Boolean(share);
+    $("share-create").disabled = !isSaved;
+    $("shared-link").hidden = !share;
+    $("share-link").value = share ? linkOf(share) : "";
+  }
+}
+
+// showNotice says whose prompt the page shows.
+export function showNotice({ owner, name, updated }) {
+  $("shared-notice").textContent = `“${name}” is shared by ${owner}, as saved on ${dateTime(updated)}. What you change here stays yours: Save keeps it as a prompt of your own.`;
+  $("shared-notice").hidden = false;
+}

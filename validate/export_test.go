@@ -1,0 +1,10 @@
+package validate
+
+// FieldNames returns the names of the fields of a completion, in the order of the contract.
+func FieldNames() []string {
+	var all []string
+	for _, f := range fields[:fieldCount] {
+		all = append(all, f.name)
+	}
+	return all
+}
