@@ -33,6 +33,15 @@ const (
 
 func (l *instance) recordExit(how string) { l.exit.Store(&exitRecord{how, time.Now()}) }
 
+// wasKilled reports whether the instance, which may be nil, has been killed.
+func (l *instance) wasKilled() bool {
+	if l == nil {
+		return false
+	}
+	end := l.exit.Load()
+	return end != nil && end.how == killed
+}
+
 // relay is a TCP proxy in front of a server that simulates network faults. It remembers the fault of each connection, so
 // that a test can tell whether the fault explains what a client saw.
 type relay struct {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -216,7 +215,7 @@ func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, a
 	req := &http.Request{
 		Method: http.MethodPost, URL: address, Host: address.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: x.upstreamHeader(b), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
+		Header: x.upstreamHeader(b), Body: x.upstreamBody(body.Reader()), ContentLength: body.Size(),
 	}
 	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {

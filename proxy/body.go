@@ -33,7 +33,7 @@ func (x *exchange) readBody() ([]byte, error) {
 	}
 	u := newUpload(x)
 	defer u.end()
-	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
+	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory, pooled: true}
 	source, err := x.decompressed(u)
 	if err != nil {
 		return nil, err
@@ -43,6 +43,7 @@ func (x *exchange) readBody() ([]byte, error) {
 		b.source, b.size = source, unknownSize
 	}
 	body, err := b.readAll(nil, limit)
+	x.body = newSharedBody(body)
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		return nil, bufferFull(err)

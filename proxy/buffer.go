@@ -19,10 +19,11 @@ type buffer struct {
 	awaited int64 // counted while the rest of the body is awaited
 	memory  *admission.Allocation
 	counted int64 // of the buffer that readAll has returned
+	pooled  bool  // buffers are of getBodyBuffer; the caller returns the one that readAll returns
 }
 
 // readAll appends the body, up to one byte over the limit, to an empty buffer. A body of known size ends in a buffer of
-// exactly that size, because many may wait for their slot. The error is admission.ErrFull or that of the source; the bytes
+// that size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the source; the bytes
 // read before it are returned too.
 func (b *buffer) readAll(into []byte, limit int64) ([]byte, error) {
 	most := limit + 1
@@ -66,12 +67,19 @@ func (b *buffer) grow(full []byte, most int64) ([]byte, error) {
 	if cap(full) > 0 && most == b.size && most <= b.trusted {
 		size = most
 	}
+	if b.pooled {
+		_, size = classOf(size)
+	}
 	before := b.counted
 	if err := b.count(int(size)); err != nil {
 		return nil, err
 	}
-	grown := append(make([]byte, 0, size), full...)
-	b.memory.Shrink(before)
+	defer b.memory.Shrink(before)
+	if !b.pooled {
+		return append(make([]byte, 0, size), full...), nil
+	}
+	grown := append(getBodyBuffer(size), full...)
+	putBodyBuffer(full)
 	return grown, nil
 }
 

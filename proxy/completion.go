@@ -7,6 +7,7 @@ func (s *Server) completion(x *exchange) error { return s.generate(x, s.validate
 // that fails decides the response.
 func (s *Server) generate(x *exchange, rules bodyRules) error {
 	defer x.memory.Release()
+	defer x.releaseBody()
 	if err := s.readRequest(x, rules); err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type limitedBy struct {
 // backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
+	defer x.releaseBody()
 	if err := s.readRequest(x, s.validateEstimate); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type exchange struct {
 
 	caller      caller
 	request     *validate.Request    // nil before the body has been validated
+	body        *sharedBody          // that request was made of; nil before it has been read, and for a line of a batch
 	model       *fleet.Model         // nil before it has been found
 	memory      admission.Allocation // what the request holds, its response included
 	slot        *admission.Slot

@@ -40,6 +40,7 @@ func (s *Server) detokenize(x *exchange) error { return s.callTokenizer(x, detok
 // budget is exhausted.
 func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 	defer x.memory.Release()
+	defer x.releaseBody()
 	if err := s.readRequest(x, call.rules); err != nil {
 		return err
 	}

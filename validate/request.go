@@ -126,6 +126,10 @@ func (r *Request) PromptBytes() int64 {
 	return int64(m.end - m.value)
 }
 
+// ForgetBody ends the use of the body that the request was made of, whose buffer is about to be used again. Methods that
+// return a part of it panic afterwards.
+func (r *Request) ForgetBody() { r.body = nil }
+
 // PromptJSON returns the JSON of the prompt, or of the messages, as the client sent it. It must not be modified.
 func (r *Request) PromptJSON() []byte {
 	m := r.find(r.schema.prompt)
