@@ -197,7 +197,7 @@ func (g *gateway) firstModel() string {
 }
 
 func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
-	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	g, _ := startChatGateway(t, mockvllm.Options{})
 	doc := openAPIDocument(t, g)
 	schemas, id := doc.Components.Schemas, g.firstModel()
 	for _, c := range []struct{ method, path, body, schema string }{
