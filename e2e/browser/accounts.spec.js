@@ -56,7 +56,7 @@ test("a user accepts an invitation, creates a key, spends tokens and pauses the 
   await row.getByRole("link", { name: /^Edit/ }).click();
   await page.getByRole("textbox", { name: "Tokens per day" }).fill("");
   await page.getByLabel("Expires on").fill("2100-01-31");
-  await page.getByRole("checkbox", { name: "llama-8b" }).check();
+  await page.getByRole("checkbox", { name: "llama-8b", exact: true }).check();
   await page.getByRole("button", { name: "Save" }).click();
   await expect(row).toContainText("expires 31 Jan 2100");
   await expect(row).toContainText("only llama-8b");

@@ -114,7 +114,7 @@ test("the page of a key shows its usage, its last request and its terms", async 
   await expect(page.getByLabel(/^Concurrent requests/)).toHaveValue("3");
   await expect(page.getByLabel(/^Expires on/)).toHaveValue("2100-01-31");
   await expect(page.getByRole("checkbox", { name: "trinity-base" })).toBeChecked();
-  await expect(page.getByRole("checkbox", { name: "llama-8b" })).not.toBeChecked();
+  await expect(page.getByRole("checkbox", { name: "llama-8b", exact: true })).not.toBeChecked();
   await expect(page.getByLabel("Current secret keeps working")).toHaveValue("24h");
   await page.getByText("Last request:").getByRole("link").click();
   await expect(page.getByRole("heading", { name: "Request" })).toBeVisible();
