@@ -2,6 +2,7 @@ package batch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -119,16 +120,21 @@ func (u *upload) broken(err error) error {
 	return apierr.InvalidField("file", "the body broke off before the end of its multipart/form-data, or came too slowly; nothing was stored")
 }
 
+// spellings maps the names that Python's and Node's SDK give fields to those of Go's SDK.
+var spellings = map[string]string{
+	"expires_after[anchor]": "expires_after.anchor", "expires_after[seconds]": "expires_after.seconds",
+}
+
 func (u *upload) readPart(part *multipart.Part) error {
 	name := part.FormName()
-	if u.seen[name] {
+	spelled := cmp.Or(spellings[name], name)
+	if u.seen[spelled] {
 		return apierr.InvalidField(apierr.Clip(name), fmt.Sprintf("the field %q stands twice in the form", apierr.Clip(name)))
 	}
-	u.seen[name] = true
+	u.seen[spelled] = true
 	target := map[string]*string{
-		"purpose": &u.purpose, "expires_after[anchor]": &u.anchor, "expires_after.anchor": &u.anchor,
-		"expires_after[seconds]": &u.seconds, "expires_after.seconds": &u.seconds,
-	}[name]
+		"purpose": &u.purpose, "expires_after.anchor": &u.anchor, "expires_after.seconds": &u.seconds,
+	}[spelled]
 	switch {
 	case name == "file":
 		if f := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" {

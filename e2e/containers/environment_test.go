@@ -153,7 +153,7 @@ func (e *environment) writeConfig(settings string, models map[string][]*service)
 	e.t.Helper()
 	text := `server: {listen: "0.0.0.0:8080", admin_listen: "0.0.0.0:9090"}` + "\n" + settings + "models:\n"
 	for _, id := range slices.Sorted(maps.Keys(models)) {
-		text += fmt.Sprintf("  - id: %s\n    checkpoint: %s\n    backends:\n", id, checkpoints[id])
+		text += fmt.Sprintf("  - id: %s\n    checkpoint: %s\n    chat: %t\n    backends:\n", id, checkpoints[id], id == chatModel)
 		for _, svc := range models[id] {
 			text += fmt.Sprintf("      - {name: %s, url: \"http://%s:8000\"}\n", svc.name, svc.name)
 		}
@@ -226,8 +226,12 @@ func (g *gateway) metrics() string {
 	return send(g.t, r).body
 }
 
+// chatModel is the ID of the model that has a chat template.
+const chatModel = "llama-8b-instruct"
+
 // checkpoints maps the model IDs of the tests to checkpoints.
 var checkpoints = map[string]string{
+	chatModel:      "meta-llama/Llama-3.1-8B-Instruct",
 	"m":            checkpoint,
 	"faulty":       checkpoint,
 	"llama-8b":     checkpoint,

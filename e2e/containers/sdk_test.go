@@ -9,6 +9,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"basegate/mockvllm"
 )
 
 // The official SDKs need no change but the base URL and the key: the Python and Node tests of e2e/sdk run against gateways
@@ -16,8 +18,12 @@ import (
 func TestOfficialSDKsWorkWithContainers(t *testing.T) {
 	env := newEnvironment(t)
 	models := map[string][]*service{}
-	for _, id := range []string{"llama-8b", "llama-405b", "trinity-base"} {
-		models[id] = []*service{env.mock("mock-"+id, "--model", checkpoints[id], "--first-delay", "50ms", "--token-delay", "15ms")}
+	for _, id := range []string{"llama-8b", "llama-405b", "trinity-base", chatModel} {
+		args := []string{"--model", checkpoints[id], "--first-delay", "50ms", "--token-delay", "15ms"}
+		if id == chatModel {
+			args = append(args, "--chat-template", mockvllm.TemplateLlama)
+		}
+		models[id] = []*service{env.mock("mock-"+id, args...)}
 	}
 	g := env.gateway("", models)
 	breaks := env.mock("breaks")
