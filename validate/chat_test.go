@@ -81,6 +81,7 @@ var chatTable = []struct {
 			`[{"role": "user", "content": "a", "tool_calls": []}]`, `[{"role": "user", "content": "a", "tool_call_id": "c"}]`,
 			`[{"role": "assistant", "content": null}]`, `[{"role": "assistant"}]`, `[{"role": "assistant", "content": null, "tool_calls": []}]`,
 			`[{"role": "assistant", "content": "a", "refusal": "no"}]`, `[{"role": "assistant", "content": "a", "annotations": [1]}]`,
+			`[{"role": "assistant", "content": "a", "annotations": 0}]`, `[{"role": "assistant", "content": "a", "audio": 12}]`, `[{"role": "assistant", "content": "a", "audio": true}]`,
 			`[{"role": "assistant", "content": "a", "audio": {"id": "x"}}]`, `[{"role": "assistant", "content": "a", "function_call": {"name": "f", "arguments": ""}}]`,
 			`[{"role": "assistant", "content": "a", "reasoning": 1}]`, `[{"role": "assistant", "content": "a", "tool_calls": {}}]`, `[{"role": "assistant", "content": "a", "tool_calls": [1]}]`,
 			`[{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": ""}}]}]`,

@@ -355,7 +355,11 @@ func (p *parser) readEmpty(path string) error {
 		return err
 	}
 	value := p.body[start:p.decoder.InputOffset()]
-	if string(value) == "null" || len(value) == 2 || (value[0] != '"' && len(bytes.TrimSpace(value[1:len(value)-1])) == 0) {
+	empty := string(value) == "null" || string(value) == `""`
+	if value[0] == '[' || value[0] == '{' {
+		empty = len(bytes.TrimSpace(value[1:len(value)-1])) == 0
+	}
+	if empty {
 		return nil
 	}
 	return p.wrong(path, "got %s; expected null: only text and tool_calls are sent back", describe(value))
