@@ -127,8 +127,7 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 // Callers must not keep it: it is replaced if another file takes the database's place.
 func (db *DB) Read() *sql.DB { return db.current.Load().reader }
 
-// Ping returns an error if the database cannot be read, or if the latest attempt to write or flush it
-// failed.
+// Ping returns an error if the database cannot be read, or if the latest attempt to write or flush it failed.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.WriteError(); err != nil {
 		return err
