@@ -1,0 +1,187 @@
+// What a conversation asks of the model: answers, versions of them, and continuations of an assistant's turn.
+import * as api from "./api.js";
+import * as chatbody from "./chatbody.js";
+import * as popover from "./popover.js";
+import * as tree from "./tree.js";
+import * as turns from "./turns.js";
+import { $, documentChanged, model, modelOf, render, scheduleRender, setDocument, showModel, state } from "./state.js";
+import { Announcer } from "./announcing.js";
+import { Pace } from "./pace.js";
+import { addDelta } from "./deltas.js";
+import { fetchTexts, resolveTexts, textsOf, withText } from "./texts.js";
+import { firstProblem, readForm } from "./parameters.js";
+import { follow } from "./columns.js";
+import { retryDuringBoot, runExclusively } from "./requests.js";
+import { showError } from "./problems.js";
+
+export const settings = () => readForm($("chat-settings"));
+
+const announcer = new Announcer($("announced"));
+
+// ready reports whether a request can be sent. If a parameter is not valid, it says so.
+export function ready() {
+  if (state.running || !$("key").value) return false;
+  const problem = firstProblem($("chat-settings"));
+  if (!problem) return true;
+  showError(Object.assign(new Error(`${problem.name}: ${problem.message}`), { param: problem.name, form: $("chat-settings") }));
+  $("chat-settings").elements[problem.name].focus();
+  return false;
+}
+
+// addTurn adds a turn at the end of the conversation that is shown.
+export function addTurn(fields) {
+  setDocument(tree.select(...turns.addTurn(state.doc, state.doc.selected, fields)));
+}
+
+const made = (requested, batch) => ({ model: requested, settings: settings(), batch });
+
+// answer generates the turn after another one, in n versions.
+export async function answer(parent) {
+  if (!ready()) return;
+  const requested = model();
+  const messages = turns.messagesOf(state.doc, parent);
+  const batch = `b${Date.now()}`;
+  const ids = [];
+  while (ids.length < (settings().n ?? 1)) {
+    let id;
+    [state.doc, id] = turns.addTurn(state.doc, parent, { role: "assistant", made: made(requested, batch) });
+    ids.push(id);
+  }
+  state.doc = tree.select(state.doc, ids[0]);
+  await run(requested, ids, chatbody.body(requested, messages, settings()));
+}
+
+// extend continues an assistant's turn at its end, with the model that has begun it. A turn that others follow is continued
+// in another version, so that they keep what they follow.
+export async function extend(id) {
+  if (!ready()) return;
+  showModel(state.doc.nodes[id].made?.model);
+  const requested = model();
+  const turn = state.doc.nodes[id];
+  const request = chatbody.continuing(chatbody.body(requested, turns.messagesOf(state.doc, id), settings()));
+  const begun = { tokens: turn.tokens.filter((token) => token.text !== ""), made: made(requested, `b${Date.now()}`), finish: null };
+  const ids = [];
+  if (turns.isLeaf(state.doc, id)) {
+    state.doc = tree.change(state.doc, id, begun);
+    ids.push(id);
+  }
+  while (ids.length < (settings().n ?? 1)) {
+    let version;
+    [state.doc, version] = turns.addVersion(state.doc, id, begun);
+    ids.push(version);
+  }
+  state.doc = tree.select(state.doc, ids[0]);
+  await run(requested, ids, request, turn);
+}
+
+// run sends a request whose choices are added to turns. Those that get nothing are removed, or become again what one of them
+// has been before.
+async function run(requested, ids, request, before = null) {
+  const k = request.top_logprobs ?? 0;
+  const most = Math.min(chatbody.mostAlternatives, state.options.models.find((m) => m.id === requested)?.max_logprobs || chatbody.mostAlternatives);
+  const body = request.logprobs ? { ...request, top_logprobs: k > 0 && k < most ? k + 1 : k } : request;
+  const beginning = before ?? { text: "" };
+  const pace = new Pace((text) => { $("progress").textContent = text; });
+  announcer.begin();
+  await runExclusively(async (signal) => {
+    render();
+    try {
+      await retryDuringBoot(requested, signal, () => {
+        pace.start();
+        return api.stream(api.chatPath, $("key").value, body, signal, (event) => receive(event, ids, k, pace));
+      });
+      pace.end();
+    } catch (error) {
+      error.form = $("chat-settings");
+      error.partial = ids.some((id) => isGrown(state.doc.nodes[id], beginning));
+      throw error;
+    } finally {
+      restoreUnchanged(ids, beginning);
+      announcer.end();
+      documentChanged();
+      resolveTexts(requested, ids);
+      render();
+    }
+  });
+}
+
+// isGrown reports whether a turn has more than at the beginning of a request.
+const isGrown = (turn, beginning) => Boolean(turn) && ["text", "reasoning"].some((name) => (turn[name] ?? "") !== (beginning[name] ?? ""))
+  || (turn?.calls?.length ?? 0) > (beginning.calls?.length ?? 0);
+
+// restoreUnchanged undoes what a request has prepared and not filled.
+function restoreUnchanged(ids, beginning) {
+  for (const id of ids) {
+    const turn = state.doc.nodes[id];
+    if (!turn || turn.finish || isGrown(turn, beginning)) continue;
+    state.doc = id === beginning.id ? tree.change(state.doc, id, beginning) : tree.remove(state.doc, id);
+  }
+}
+
+// receive adds what an event brings to the turns.
+function receive({ usage, choices }, ids, k, pace) {
+  if (usage) pace.usage = usage;
+  for (const choice of choices ?? []) {
+    const turn = state.doc.nodes[ids[choice.index]];
+    if (!turn) continue; // the user has removed it
+    pace.count(choice.logprobs?.content?.length ?? (choice.delta?.content ? 1 : 0));
+    state.doc = tree.change(state.doc, turn.id, addDelta(turn, choice, k));
+    if (choice.index === 0) announcer.add(choice.delta?.content ?? "");
+  }
+  documentChanged();
+  scheduleRender(follow);
+}
+
+// regenerate makes another version of an assistant's turn.
+export const regenerate = (id) => answer(state.doc.nodes[id].parent);
+
+// editTurn makes a version of a turn with another text. sends says that the model answers it.
+export async function editTurn(id, text, sends) {
+  if (state.running || (sends && !ready())) return;
+  const { role } = state.doc.nodes[id];
+  const fields = role === "assistant" ? { text, tokens: turns.words(text), edited: true, finish: null } : { text };
+  const [next, version] = turns.addVersion(state.doc, id, fields);
+  setDocument(tree.select(next, version));
+  if (sends) await answer(version);
+}
+
+// sendResults adds the results of an assistant's calls as turns, and goes on.
+export async function sendResults(results) {
+  if (!ready()) return;
+  for (const { call, text } of results) addTurn({ role: "tool", call, text });
+  await answer(state.doc.selected);
+}
+
+// branchFrom makes a version of a turn in which another token is in the place of one, and continues it. A chat is continued as
+// text, so a token that is only a part of a character cannot be taken.
+export async function branchFrom(place, alternative) {
+  const requested = modelOf(place.node);
+  await fetchTexts(requested, [alternative.id]);
+  const text = textsOf(requested)(alternative.id);
+  if (!text || text.includes("\ufffd")) {
+    showError(new Error("This token is a part of a character. A conversation is continued as text, so only whole characters can be taken."));
+    return;
+  }
+  const ends = turns.endsText(text);
+  await branchWith(place, [{ ...alternative, text: ends ? "" : text, top: place.token.top }], ends);
+}
+
+// branchWithText is branchFrom for a text that the user wrote.
+export const branchWithText = (place, text) => branchWith(place, turns.words(text), false);
+
+async function branchWith(place, tokens, ends) {
+  if (state.running || (!ends && !ready())) return;
+  popover.close();
+  const turn = state.doc.nodes[place.node];
+  await resolveTexts(modelOf(turn.id), [turn.id]);
+  const before = turns.cut(state.doc.nodes[turn.id], place.index, (token) => withText(modelOf(turn.id))({ token }).token);
+  if (before.text === null) {
+    showError(new Error("The text before this token is not known, because the model’s tokenizer did not answer. Try again."));
+    return;
+  }
+  const [next, id] = turns.addVersion(state.doc, turn.id, {
+    text: before.text + tree.plainText(tokens), tokens: [...before.tokens, ...tokens], calls: [], finish: ends ? "stop" : null, edited: true,
+  });
+  setDocument(tree.select(next, id));
+  if (!ends) await extend(id);
+}
