@@ -59,7 +59,7 @@ export async function extend(id) {
   const requested = model();
   const turn = state.doc.nodes[id];
   const request = chatbody.continuing(chatbody.body(requested, turns.messagesOf(state.doc, id), settings()));
-  const begun = { tokens: turn.tokens.filter((token) => token.text !== ""), made: made(requested, `b${Date.now()}`), finish: null };
+  const begun = { tokens: turns.within(turn), made: made(requested, `b${Date.now()}`), finish: null };
   const ids = [];
   if (turns.isLeaf(state.doc, id)) {
     state.doc = tree.change(state.doc, id, begun);

@@ -10,18 +10,24 @@ const choices = document.querySelectorAll("#mode input");
 export function start() {
   onRender(renderMode);
   for (const choice of choices) choice.addEventListener("change", () => { setMode(choice.value === "chat"); showChoice(); });
-  for (const event of ["change", "shown"]) $("model").addEventListener(event, renderChoice);
+  $("model").addEventListener("shown", renderChoice);
+  $("model").addEventListener("change", fitMode);
 }
 
 const modelOption = () => state.options.models.find((option) => option.id === model());
 
-// renderChoice offers the modes that the chosen model has, and leaves one that it does not have.
-export function renderChoice() {
+// renderChoice offers the modes that the chosen model has.
+function renderChoice() {
   const option = modelOption();
-  if (!option) return;
-  $("mode").hidden = !option.chat;
-  for (const choice of choices) choice.closest("label").hidden = choice.value === "completion" && !option.completions;
-  if (!state.running && !option[isChat() ? "chat" : "completions"]) setMode(!isChat());
+  $("mode").hidden = !option?.chat;
+  for (const choice of choices) choice.closest("label").hidden = choice.value === "completion" && !option?.completions;
+}
+
+// fitMode leaves a mode that the chosen model does not have.
+export function fitMode() {
+  const option = modelOption();
+  if (option && !option[isChat() ? "chat" : "completions"]) setMode(!isChat());
+  renderChoice();
 }
 
 const showChoice = () => { for (const choice of choices) choice.checked = (choice.value === "chat") === isChat(); };

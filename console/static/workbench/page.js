@@ -57,12 +57,12 @@ onChange(() => drafts.schedule());
 // show shows a document that was saved.
 function show(document_) {
   state.doc = tree.unpack(document_.tree);
-  showPrompt(tree.rootOf(state.doc, state.doc.selected));
+  if (isChat()) modes.fitModel(turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
+  else showPrompt(tree.rootOf(state.doc, state.doc.selected));
   fillForms(document_);
   $("message").value = "";
   state.sideBySide = [];
   setDocument(state.doc);
-  if (isChat()) modes.fitModel(turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
   state.unsaved = false;
 }
 
@@ -104,20 +104,21 @@ function leaveShared() {
   $("shared-notice").hidden = true;
 }
 
-// restoreDraft shows the draft of the prompt that is open.
+// restoreDraft shows the draft of the prompt that is open, if there is one, and reports whether there is.
 function restoreDraft() {
   const draft = drafts.read();
-  if (!draft) return;
+  if (!draft) return false;
   state.doc = tree.unpack(draft.tree);
-  showPrompt(tree.rootOf(state.doc, state.doc.selected));
+  if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
   $("prompt").value = draft.prompt;
   $("message").value = draft.message ?? "";
   fillForms(draft);
   Object.assign(saved, { version: draft.version });
   saved.name.value = draft.name;
-  setDocument(state.doc);
   modes.fitModel(draft.model);
+  setDocument(state.doc);
   $("progress").textContent = `Draft of ${dateTime(draft.time)} restored.`;
+  return true;
 }
 
 async function save() {
@@ -169,8 +170,7 @@ try {
   await saved.refresh();
   if (bench.dataset.prompt) await openSaved(bench.dataset.prompt);
   else if (bench.dataset.shared) await openShared(bench.dataset.shared);
-  else restoreDraft();
-  modes.renderChoice();
+  else if (!restoreDraft()) modes.fitMode();
   options.estimateSoon();
 } catch (error) {
   showError(error);

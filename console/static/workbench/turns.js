@@ -88,5 +88,17 @@ export function cut(turn, index, resolve = (token) => token) {
   return { tokens, text: resolved.some((token, i) => token.text === null && !parts.has(i)) ? null : tree.plainText(resolved) };
 }
 
+const mostDropped = 4; // a character has up to 4 tokens
+
+// within returns the tokens of a turn without those at its end that are no part of its text: one that ends the turn, or the
+// beginning of a character.
+export function within({ tokens, text }) {
+  for (let dropped = 0; dropped <= Math.min(tokens.length, mostDropped); dropped++) {
+    const kept = tokens.slice(0, tokens.length - dropped);
+    if (kept.at(-1)?.text !== null && tree.plainText(kept) === text) return kept;
+  }
+  return tokens;
+}
+
 // endsText reports whether the text of a token is one with which a model ends a turn, such as <|eot_id|>.
 export const endsText = (text) => /^<\|[^|]*\|>$|^<\/s>$|^<(eos|end_of_turn)>$/.test(text);

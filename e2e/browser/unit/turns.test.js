@@ -84,6 +84,16 @@ test("a turn is cut before a token, and not within a character", () => {
   assert.equal(turns.cut(turn, 4, (t) => ({ ...t, text: t.text ?? " is" })).text, "Café is");
 });
 
+test("a turn is continued after the tokens of its text alone", () => {
+  const kept = (text, ...tokens) => turns.within({ text, tokens }).length;
+  assert.equal(kept("Hi you", token("Hi"), token(" you")), 2);
+  assert.equal(kept("Hi", token("Hi"), token("")), 2); // it adds nothing
+  assert.equal(kept("Hi", token("Hi"), token("\ufffd")), 1);
+  assert.equal(kept("Hi", token("Hi"), token(null)), 1);
+  assert.equal(kept("", token("\ufffd")), 0);
+  assert.equal(kept("Hi you", token("Hi"), token("?")), 2); // the tokens do not make the text: they are kept as they are
+});
+
 test("conversations and prompts are kept apart in a document", () => {
   const { doc, ids } = converse("System", user("Hello"));
   assert.deepEqual(tree.rootsOf(doc, false), ["root"]);
