@@ -6,7 +6,7 @@ import { addTurn, answer, extend, ready } from "./conversing.js";
 export function start() {
   onRender(renderSystem);
   $("send").addEventListener("click", send);
-  $("add-turn").addEventListener("click", () => { if (!state.running && $("message").value) takeMessage(); });
+  $("add-turn").addEventListener("click", add);
   $("message").addEventListener("keydown", sendByKey);
   $("message-role").addEventListener("change", renderRole);
   $("system").addEventListener("keydown", sendByKey);
@@ -33,6 +33,7 @@ function changeSystem() {
 }
 
 function renderSystem() {
+  $("system").readOnly = Boolean(state.running);
   if (!isChat() || document.activeElement === $("system")) return;
   const { text } = root();
   if ($("system").value !== text) $("system").value = text;
@@ -54,6 +55,15 @@ function takeMessage() {
   addTurn(turn.role === "assistant" ? { ...turn, tokens: turns.words(turn.text), edited: true } : turn);
 }
 
+const sayEmpty = () => { $("progress").textContent = "Write a message first."; };
+
+// add adds the message, and generates nothing.
+function add() {
+  if (state.running) return;
+  if (message()) takeMessage();
+  else sayEmpty();
+}
+
 // send adds the message and generates the answer. The beginning of an answer that the user wrote is continued. Without a
 // message, the last turn is answered.
 async function send() {
@@ -64,7 +74,7 @@ async function send() {
   const last = state.doc.nodes[state.doc.selected];
   if (taken && last.role === "assistant") await extend(last.id);
   else if (last.role === "user" || last.role === "tool") await answer(last.id);
-  else $("progress").textContent = "Write a message first.";
+  else sayEmpty();
 }
 
 function renderRole() {

@@ -33,6 +33,9 @@ export function addTurn(fields) {
   setDocument(tree.select(...turns.addTurn(state.doc, state.doc.selected, fields)));
 }
 
+// wanted is the number of versions to generate. The API says what is wrong with one out of range.
+const wanted = () => Math.max(1, Math.min(settings().n ?? 1, 16));
+
 const made = (requested, batch) => ({ model: requested, settings: settings(), batch });
 
 // answer generates the turn after another one, in n versions.
@@ -41,14 +44,15 @@ export async function answer(parent) {
   const requested = model();
   const messages = turns.messagesOf(state.doc, parent);
   const batch = `b${Date.now()}`;
+  const shown = state.doc.selected;
   const ids = [];
-  while (ids.length < (settings().n ?? 1)) {
+  while (ids.length < wanted()) {
     let id;
     [state.doc, id] = turns.addTurn(state.doc, parent, { role: "assistant", made: made(requested, batch) });
     ids.push(id);
   }
   state.doc = tree.select(state.doc, ids[0]);
-  await run(requested, ids, chatbody.body(requested, messages, settings()));
+  await run({ requested, ids, shown, request: chatbody.body(requested, messages, settings()) });
 }
 
 // extend continues an assistant's turn at its end, with the model that has begun it. A turn that others follow is continued
@@ -60,35 +64,36 @@ export async function extend(id) {
   const turn = state.doc.nodes[id];
   const request = chatbody.continuing(chatbody.body(requested, turns.messagesOf(state.doc, id), settings()));
   const begun = { tokens: turns.within(turn), made: made(requested, `b${Date.now()}`), finish: null };
+  const shown = state.doc.selected;
   const ids = [];
   if (turns.isLeaf(state.doc, id)) {
     state.doc = tree.change(state.doc, id, begun);
     ids.push(id);
   }
-  while (ids.length < (settings().n ?? 1)) {
+  while (ids.length < wanted()) {
     let version;
     [state.doc, version] = turns.addVersion(state.doc, id, begun);
     ids.push(version);
   }
   state.doc = tree.select(state.doc, ids[0]);
-  await run(requested, ids, request, turn);
+  await run({ requested, ids, shown, request, beginning: turn });
 }
 
 // run sends a request whose choices are added to turns. Those that get nothing are removed, or become again what one of them
-// has been before.
-async function run(requested, ids, request, before = null) {
+// has been before, and the turn that was shown is shown again.
+async function run({ requested, ids, shown, request, beginning = { text: "" } }) {
   const k = request.top_logprobs ?? 0;
-  const most = Math.min(chatbody.mostAlternatives, state.options.models.find((m) => m.id === requested)?.max_logprobs || chatbody.mostAlternatives);
-  const body = request.logprobs ? { ...request, top_logprobs: k > 0 && k < most ? k + 1 : k } : request;
-  const beginning = before ?? { text: "" };
   const pace = new Pace((text) => { $("progress").textContent = text; });
   announcer.begin();
+  let focusLost = false;
   await runExclusively(async (signal) => {
     render();
+    focusLost = document.activeElement === document.body; // the button was on a version that is not shown any more
+    if (focusLost) $("stop").focus();
     try {
       await retryDuringBoot(requested, signal, () => {
         pace.start();
-        return api.stream(api.chatPath, $("key").value, body, signal, (event) => receive(event, ids, k, pace));
+        return api.stream(api.chatPath, $("key").value, withOneMore(request), signal, (event) => receive(event, ids, k, pace));
       });
       pace.end();
     } catch (error) {
@@ -96,13 +101,21 @@ async function run(requested, ids, request, before = null) {
       error.partial = ids.some((id) => isGrown(state.doc.nodes[id], beginning));
       throw error;
     } finally {
-      restoreUnchanged(ids, beginning);
+      restoreUnchanged(ids, beginning, shown);
       announcer.end();
       documentChanged();
       resolveTexts(requested, ids);
       render();
     }
   });
+  if (focusLost) $(`turn-${state.doc.selected}`)?.querySelector("[data-control=regenerate]")?.focus({ preventScroll: true });
+}
+
+// withOneMore returns a request with one more alternative than are shown, if the model takes it: see deltas.js.
+function withOneMore(request) {
+  const { max_logprobs } = state.options.models.find(({ id }) => id === request.model) ?? {};
+  const more = (request.top_logprobs ?? 0) + 1;
+  return more > 1 && more <= Math.min(max_logprobs || chatbody.mostAlternatives, chatbody.mostAlternatives) ? { ...request, top_logprobs: more } : request;
 }
 
 // isGrown reports whether a turn has more than at the beginning of a request.
@@ -110,11 +123,13 @@ const isGrown = (turn, beginning) => Boolean(turn) && ["text", "reasoning"].some
   || (turn?.calls?.length ?? 0) > (beginning.calls?.length ?? 0);
 
 // restoreUnchanged undoes what a request has prepared and not filled.
-function restoreUnchanged(ids, beginning) {
+function restoreUnchanged(ids, beginning, shown) {
   for (const id of ids) {
     const turn = state.doc.nodes[id];
     if (!turn || turn.finish || isGrown(turn, beginning)) continue;
+    const wasSelected = state.doc.selected === id;
     state.doc = id === beginning.id ? tree.change(state.doc, id, beginning) : tree.remove(state.doc, id);
+    if (wasSelected) state.doc = tree.select(state.doc, shown);
   }
 }
 
@@ -124,7 +139,7 @@ function receive({ usage, choices }, ids, k, pace) {
   for (const choice of choices ?? []) {
     const turn = state.doc.nodes[ids[choice.index]];
     if (!turn) continue; // the user has removed it
-    pace.count(choice.logprobs?.content?.length ?? (choice.delta?.content ? 1 : 0));
+    pace.count(choice.logprobs?.content?.length ?? 1);
     state.doc = tree.change(state.doc, turn.id, addDelta(turn, choice, k));
     if (choice.index === 0) announcer.add(choice.delta?.content ?? "");
   }
@@ -142,6 +157,7 @@ export async function editTurn(id, text, sends) {
   const fields = role === "assistant" ? { text, tokens: turns.words(text), edited: true, finish: null } : { text };
   const [next, version] = turns.addVersion(state.doc, id, fields);
   setDocument(tree.select(next, version));
+  $(`turn-${version}`).querySelector("[data-control=edit]").focus();
   if (sends) await answer(version);
 }
 
@@ -158,11 +174,11 @@ export async function branchFrom(place, alternative) {
   const requested = modelOf(place.node);
   await fetchTexts(requested, [alternative.id]);
   const text = textsOf(requested)(alternative.id);
-  if (!text || text.includes("\ufffd")) {
-    showError(new Error("This token is a part of a character. A conversation is continued as text, so only whole characters can be taken."));
+  if (text === undefined || text.includes("\ufffd")) {
+    showError(new Error("This token is a part of a character, or its text is not known. A conversation is continued as text, so only whole characters can be taken."));
     return;
   }
-  const ends = turns.endsText(text);
+  const ends = text === "" || turns.endsText(text);
   await branchWith(place, [{ ...alternative, text: ends ? "" : text, top: place.token.top }], ends);
 }
 

@@ -2,7 +2,7 @@
 // the page that only one mode has are marked with data-mode.
 import * as tree from "./tree.js";
 import * as turns from "./turns.js";
-import { $, isChat, model, onRender, select, setDocument, showModel, state } from "./state.js";
+import { $, bench, isChat, model, onRender, select, setDocument, showModel, state } from "./state.js";
 
 const left = {}; // ids of what was selected when the user left a mode
 const choices = document.querySelectorAll("#mode input");
@@ -12,6 +12,7 @@ export function start() {
   for (const choice of choices) choice.addEventListener("change", () => { setMode(choice.value === "chat"); showChoice(); });
   $("model").addEventListener("shown", renderChoice);
   $("model").addEventListener("change", fitMode);
+  bench.addEventListener("run-ended", fitMode);
 }
 
 const modelOption = () => state.options.models.find((option) => option.id === model());

@@ -1,6 +1,5 @@
 // The conversation that is shown: its turns with their versions, their tokens, and what can be done with each.
 import * as popover from "./popover.js";
-import * as tree from "./tree.js";
 import * as turns from "./turns.js";
 import { $, button, element, isChat, modelOf, onRender, select, state } from "./state.js";
 import { TokenView } from "./tokens.js";
