@@ -273,7 +273,7 @@ func (u *upload) check() error {
 		return apierr.InvalidField("expires_after", fmt.Sprintf(`expires_after[anchor]: got %q; expected "created_at"`, apierr.Clip(u.anchor)))
 	}
 	keep := int64(u.service.settings.Load().Keep.Seconds())
-	if u.seconds != "" {
+	if u.seen["expires_after.seconds"] {
 		n, err := strconv.ParseInt(u.seconds, 10, 64)
 		if err != nil || n < minKeep || n > maxKeep {
 			return apierr.InvalidField("expires_after", fmt.Sprintf("expires_after[seconds]: got %q; expected an integer from %d to %d",
