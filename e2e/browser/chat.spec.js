@@ -315,6 +315,24 @@ test("an error is shown in its place with its field, and what was typed stays a 
   await expect(answer(page)).toContainText("Half an ans");
 });
 
+test("a token that scrolls under the pointer, as while an answer grows, shows no alternatives until the pointer moves", async ({ page }) => {
+  await open(page);
+  await page.setViewportSize({ width: 1280, height: 450 });
+  await ask(page, "A story");
+  await page.evaluate(() => {
+    scrollTo(0, 0);
+    document.addEventListener("pointerover", ({ target }) => { if (target.matches(".token")) document.body.dataset.reached = ""; });
+  });
+  const { x, y, width, height } = await answer(page).getByRole("option").nth(1).boundingBox();
+  const above = await turns(page).first().boundingBox();
+  await page.mouse.move(x + width / 2, above.y + 5);
+  await page.evaluate((by) => scrollBy(0, by), y + height / 2 - above.y - 5);
+  await expect(page.locator("body[data-reached]")).toBeAttached();
+  await expect(page.locator("#token")).toBeHidden();
+  await answer(page).getByRole("option").nth(2).hover();
+  await expect(page.locator("#token")).toBeVisible();
+});
+
 test("Stop keeps the answer so far, which can be continued", async ({ page }) => {
   await open(page, { max_completion_tokens: 2000 });
   await message(page).fill("A long story");
