@@ -3,18 +3,15 @@ import * as turns from "./turns.js";
 import { element, state } from "./state.js";
 import { sendResults } from "./conversing.js";
 
-// renderCalls shows the calls of a turn, and a form for the results while they are missing. What is typed there is kept.
+// renderCalls shows the calls of a turn, and at the end of the conversation a form for their results.
 export function renderCalls(box, node) {
   const calls = node.calls ?? [];
-  const open = state.running || node.id !== openTurn() ? [] : turns.openCalls(state.doc, node.id);
+  const open = state.running || node.id !== state.doc.selected ? [] : turns.openCalls(state.doc, node.id);
   const shown = JSON.stringify([calls, open]);
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
   box.replaceChildren(...calls.map(createCall), ...(open.length ? [createForm(open)] : []));
 }
-
-// openTurn returns the id of the turn at the end of the conversation: its calls can be answered.
-const openTurn = () => state.doc.selected;
 
 function createCall({ name, arguments: given }) {
   return element("section", { className: "call", "aria-label": `Call of ${name}` },

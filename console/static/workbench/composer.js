@@ -36,7 +36,8 @@ function renderSystem() {
   $("system").readOnly = Boolean(state.running);
   if (!isChat() || document.activeElement === $("system")) return;
   const { text } = root();
-  if ($("system").value !== text) $("system").value = text;
+  if ($("system").value === text) return;
+  $("system").value = text;
   if (text) $("system-panel").open = true;
 }
 

@@ -188,9 +188,10 @@ export const branchWithText = (place, text) => branchWith(place, turns.words(tex
 async function branchWith(place, tokens, ends) {
   if (state.running || (!ends && !ready())) return;
   popover.close();
+  await resolveTexts(modelOf(place.node), [place.node]);
   const turn = state.doc.nodes[place.node];
-  await resolveTexts(modelOf(turn.id), [turn.id]);
-  const before = turns.cut(state.doc.nodes[turn.id], place.index, (token) => withText(modelOf(turn.id))({ token }).token);
+  if (!turn) return; // the user has removed it
+  const before = turns.cut(turn, place.index, (token) => withText(modelOf(turn.id))({ token }).token);
   if (before.text === null) {
     showError(new Error("The text before this token is not known, because the model’s tokenizer did not answer. Try again."));
     return;

@@ -34,7 +34,7 @@ export function fitMode() {
 const showChoice = () => { for (const choice of choices) choice.checked = (choice.value === "chat") === isChat(); };
 
 // setMode shows what was selected last in a mode, or begins a conversation.
-export function setMode(chat) {
+function setMode(chat) {
   if (chat === isChat() || state.running) return;
   const { unsaved } = state;
   const chosen = model();
