@@ -31,8 +31,8 @@ func (l *Ledger) canonicalLane(s *State, g int) {
 	if late.Phase == sent && l.Broken&rules == 0 && (late.Epoch != s.DB.Epoch[g] || late.Seq <= lane.Seq) {
 		*late = Call{}
 	}
-	if gw.Call.Phase == noCall || gw.Call.Seq != lane.Seq {
-		lane.Reply = Reply{}
+	if !l.breaks(SkipRefused) && (gw.Call.Phase == noCall || gw.Call.Seq != lane.Seq) {
+		lane.Reply, lane.Skipped = Reply{}, false
 	}
 	if !gw.Joined || gw.Epoch != s.DB.Epoch[g] {
 		return

@@ -7,7 +7,7 @@ func (l *Ledger) begin(db *Database, g int, c *Call) {
 	case c.Epoch != db.Epoch[g] && !l.breaks(FenceCalls):
 		c.Phase, c.Fence = committed, true
 	case c.Seq == lane.Seq && !l.breaks(ReplayLane):
-		c.Phase, c.Reply = committed, lane.Reply
+		c.Phase, c.Reply, c.Skipped = committed, lane.Reply, lane.Skipped
 	case c.Seq < lane.Seq && !l.breaks(RefuseOldSequence):
 		c.Phase = committed // an error for a connection on which no gateway waits
 	default:
@@ -30,7 +30,11 @@ func (l *Ledger) commit(s *State, g int, c *Call) {
 	}
 	rolled := db.rollOver() && !l.breaks(GrantOnRollover)
 	settles := false
-	for r, op := range c.Ops {
+	ops := c.Ops
+	if c.Skip {
+		ops = [maxRequests]Op{}
+	}
+	for r, op := range ops {
 		switch op.Kind {
 		case settleOp:
 			c.Reply[r] = l.settle(s, r, op.Tokens)
@@ -46,18 +50,17 @@ func (l *Ledger) commit(s *State, g int, c *Call) {
 		case noOp, admitOp:
 		}
 	}
-	poll := c.Ops == [maxRequests]Op{}
-	if rolled || settles && !l.breaks(GrantOnSettle) || poll && !l.breaks(GrantOnPoll) {
+	if rolled || settles && !l.breaks(GrantOnSettle) {
 		l.grantAll(s, g, c.Seen)
 	}
-	for r, op := range c.Ops {
+	for r, op := range ops {
 		if op.Kind == admitOp {
 			l.admit(s, g, r, c.Seen)
 		}
 	}
 	l.collect(db, g, c)
-	db.Lane[g] = Lane{Seq: c.Seq, Reply: c.Reply}
-	c.Phase = committed
+	c.Phase, c.Skipped = committed, c.Skip
+	db.Lane[g] = Lane{Seq: c.Seq, Reply: c.Reply, Skipped: c.Skip}
 }
 
 // rollOver begins a new window of the account if there is one.
@@ -245,7 +248,7 @@ func (l *Ledger) collect(db *Database, g int, c *Call) {
 			c.Reply[r] = refuses
 			row.Waiter, row.Ticket = noDecision, 0
 		case undecided:
-			if c.Ops[r].Kind == admitOp {
+			if c.Ops[r].Kind == admitOp && !c.Skip {
 				c.Reply[r] = waits
 			}
 		case noDecision:

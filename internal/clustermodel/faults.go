@@ -32,6 +32,7 @@ func (l *Ledger) faults(s *State, g int, emit func(Action, *State)) {
 	case begun:
 		act(loseConnection, func(n *State) { n.lose(g) })
 		act(abortCall, func(n *State) { n.Gateways[g].Call.Phase = lost })
+		act(refuseCall, func(n *State) { l.refuse(n, g) })
 	case committed:
 		act(loseConnection, func(n *State) { n.lose(g) })
 	case noCall, lost:
@@ -47,6 +48,20 @@ func (s *State) lose(g int) {
 	if c.Phase != noCall {
 		c.Phase = lost
 	}
+}
+
+// refuse refuses a value in a call: the transaction is rolled back. The gateway uses up the sequence by a call without
+// operations, since an earlier copy of the call may still be executed. If one was, the reply is the call's own.
+func (l *Ledger) refuse(s *State, g int) {
+	gw := &s.Gateways[g]
+	c := &gw.Call
+	if !l.breaks(SkipRefused) {
+		c.Phase, c.Skip = sent, true
+		return
+	}
+	s.restore(c)
+	gw.Seq--
+	*c = Call{}
 }
 
 // crash kills a process: its memory is lost, and its clients see that the connection ends.

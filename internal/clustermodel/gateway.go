@@ -31,6 +31,7 @@ const (
 	loseConnection
 	loseRequest // as loseConnection, and the call never arrives
 	abortCall   // a serialization failure, a deadlock or a timeout
+	refuseCall  // a value in the call
 	databaseDown
 	loseNotification
 	pauseKey
@@ -163,7 +164,7 @@ func (l *Ledger) nextOfGateway(s *State, g int, emit func(Action, *State)) {
 	if gw.Call.Phase == lost {
 		act(resend, func(n *State) {
 			c := &n.Gateways[g].Call
-			c.Phase, c.Fence, c.Reply, c.Seen = sent, false, Reply{}, 0
+			c.Phase, c.Fence, c.Reply, c.Seen, c.Skipped = sent, false, Reply{}, 0, false
 			if l.breaks(ResendSameCall) {
 				n.Gateways[g].Seq++
 				c.Seq = n.Gateways[g].Seq
@@ -217,7 +218,7 @@ func (l *Ledger) pollDue(s *State, g int) bool {
 			return true
 		}
 		decided := s.DB.Rows[r].Waiter > undecided
-		if !l.breaks(PollGrants) && (decided || s.DB.Window != s.DB.Today && !l.breaks(GrantOnPoll)) {
+		if !l.breaks(PollGrants) && (decided || s.DB.Window != s.DB.Today) { // a new day has no transaction of its own
 			return true
 		}
 	}
@@ -233,9 +234,30 @@ func (l *Ledger) receive(s *State, g int) {
 		l.fenced(s, g)
 		return
 	}
+	if c.Skipped {
+		s.restore(&c)
+	}
 	for r := range l.Requests {
 		if int(l.Requests[r].Gateway) == g {
 			s.Requests[r].apply(c.Reply[r])
+		}
+	}
+}
+
+// restore makes the operations of a call wait for the next one.
+func (s *State) restore(c *Call) {
+	for r, op := range c.Ops {
+		q := &s.Requests[r]
+		switch op.Kind {
+		case admitOp:
+			q.Place = toAdmit
+		case settleOp:
+			q.Place = toSettle
+		case cancelOp:
+			q.Place = toCancel
+		case checkpointOp:
+			q.Checkpoint = q.Place == atBackend
+		case noOp:
 		}
 	}
 }

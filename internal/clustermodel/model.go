@@ -26,6 +26,7 @@ const (
 	ReplayLane                         // the last sequence of a lane returns the stored reply
 	RefuseOldSequence                  // a sequence before the last one changes nothing
 	ResendSameCall                     // a call of unknown outcome is sent again with its sequence
+	SkipRefused                        // the sequence of a call with a refused value is used up before the next one
 	RaiseEpoch                         // the reaper raises the epoch
 	DeleteReturning                    // a settlement charges only if its DELETE returns the row in flight
 	CommitBeforeEnd                    // the last byte is sent after the settlement's commit
@@ -41,7 +42,6 @@ const (
 	NotifyGrants                       // a grant notifies the waiter's gateway
 	PollGrants                         // a gateway with waiters polls
 	GrantOnRollover                    // a call that begins a new window grants
-	GrantOnPoll                        // a poll grants, since a new day has no transaction of its own
 	ChargeInWindow                     // a settlement counts in the window of its admission
 )
 
@@ -96,8 +96,9 @@ type Counters struct{ Used, Reserved uint8 }
 
 // Lane is the row of a lane.
 type Lane struct {
-	Seq   uint8
-	Reply Reply
+	Seq     uint8
+	Reply   Reply
+	Skipped bool // the call had no operations: it used up a sequence
 }
 
 // Row is all that the tables hold of one request.
@@ -183,8 +184,12 @@ type Call struct {
 	Seq   uint8
 	Ops   [maxRequests]Op
 	Reply Reply
-	Fence bool  // the reply is fenced
-	Seen  uint8 // with LockThenRead broken: the requests whose waiters the call's snapshot has
+	Fence bool // the reply is fenced
+	// Skip makes a call of no operations. Those of Ops are of the call before with the same sequence, whose value the
+	// database has refused.
+	Skip    bool
+	Skipped bool  // the reply is that of a skip
+	Seen    uint8 // with LockThenRead broken: the requests whose waiters the call's snapshot has
 }
 
 // Phase is where a call is.

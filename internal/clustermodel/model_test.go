@@ -12,6 +12,7 @@ var large = flag.Bool("large", false, "explore with more requests and faults: te
 
 var (
 	oneSlot          = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}}, Limits: [2]uint8{1, 1}}
+	oneGateway       = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {0, 0, 2}}, Limits: [2]uint8{1, 1}}
 	threeOfOneSlot   = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {0, 0, 2}}, Limits: [2]uint8{1, 1}}
 	twoKeys          = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {1, 1, 2}}, Limits: [2]uint8{1, 1}}
 	tokens           = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 1, 2}}, Limits: [2]uint8{1, 1}, Cap: 3}

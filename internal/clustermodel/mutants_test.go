@@ -27,6 +27,7 @@ func TestEachBrokenRuleIsFound(t *testing.T) {
 		{"a repeated sequence is executed", oneSlot, clustermodel.ReplayLane, 1, 0, nil, "admitted twice"},
 		{"an old sequence is executed", oneSlot, clustermodel.RefuseOldSequence, 1, 0, nil, "admitted twice"},
 		{"a call of unknown outcome is sent as a new one", oneSlot, clustermodel.ResendSameCall, 1, 0, nil, "admitted twice"},
+		{"the sequence of a refused call is used for another one", oneGateway, clustermodel.SkipRefused, 2, 0, nil, "not settled"},
 		{"the reaper does not raise the epoch", oneSlot, clustermodel.RaiseEpoch, 2, 0, nil, "never"},
 		{"the last byte is sent before the commit", oneSlot, clustermodel.CommitBeforeEnd, 0, 0, nil, "not settled"},
 		{"a fenced gateway ends its responses as complete", oneSlot, clustermodel.FailOnFence, 1, 0, nil, "not settled"},
@@ -46,7 +47,6 @@ func TestEachBrokenRuleIsFound(t *testing.T) {
 		{"a raised cap decides no waiter", tokens, clustermodel.GrantOnChange, 0, 0, func(c *clustermodel.Config) { c.Raise = 4 }, "leaves a request waiting"},
 		{"a paused key decides no waiter", oneSlot, clustermodel.GrantOnChange, 0, 0, func(c *clustermodel.Config) { c.Pause = true }, "leaves a request waiting"},
 		{"a call begins a new day and does not grant", tokens, clustermodel.GrantOnRollover, 0, 0, midnightComes, "leaves a request waiting"},
-		{"a new day is begun by no poll", tokens, clustermodel.GrantOnPoll | clustermodel.GrantOnRollover, 0, 0, midnightComes, "leaves a request waiting"},
 		{"a settlement counts in the window of its end", tokens, clustermodel.ChargeInWindow, 0, 0, midnightComes, "not the sums"},
 	} {
 		t.Run(m.name, func(t *testing.T) {

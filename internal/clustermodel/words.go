@@ -67,6 +67,7 @@ var words = [...]string{
 	loseConnection:   "the connection of the call of gateway %d is lost",
 	loseRequest:      "the call of gateway %d is lost with its connection and never arrives",
 	abortCall:        "PostgreSQL aborts the call of gateway %d (40001, 40P01 or a timeout)",
+	refuseCall:       "PostgreSQL refuses a value in the call of gateway %d, and rolls it back",
 	loseNotification: "a notification to gateway %d is lost",
 	databaseDown:     "PostgreSQL stops",
 	databaseUp:       "PostgreSQL runs again",
@@ -89,8 +90,11 @@ func operations(c *Call) string {
 			all = append(all, fmt.Sprintf(names[op.Kind], r))
 		}
 	}
-	if all == nil {
+	switch {
+	case all == nil:
 		return "poll"
+	case c.Skip:
+		return "nothing, in place of " + strings.Join(all, ", ")
 	}
 	return strings.Join(all, ", ")
 }
