@@ -46,6 +46,7 @@ test: test-packages ## all packages with the race detector and a short end-to-en
 
 test-all: test-packages ## every test that needs no container, and proxy's over net/http too
 	go test -race -timeout 30m ./proxy -fastpath=false
+	go test -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
 	go test -count=1 -race -timeout 60m -tags e2e ./e2e
 
 test-packages: tools

@@ -33,8 +33,8 @@ type Result struct {
 	States    int
 	Actions   int      // transitions between them
 	Depth     int      // of the longest shortest path
-	Complete  bool     // every reachable state was visited; always true if there is no violation
-	Violation string   // empty if there is none
+	Taken     [64]int  // transitions, by the kind of their actions
+	Violation string   // empty if there is none, and every reachable state was visited
 	Trace     []string // the shortest sequence of actions that leads to the violation
 }
 
@@ -52,12 +52,10 @@ func Explore[S comparable](m Model[S], limit int) Result {
 			return e.result(violation, int(at))
 		}
 	}
-	r := e.result("", 0)
-	r.Complete = true
 	if at := e.cycle(); at >= 0 {
-		r = e.result("requests may go round for ever: actions lead back to this state", at)
+		return e.result("requests may go round for ever: actions lead back to this state", at)
 	}
-	return r
+	return e.result("", 0)
 }
 
 // explorer holds the states in the order of their discovery.
@@ -71,6 +69,7 @@ type explorer[S comparable] struct {
 	edges   []uint32 // of actions that are not the environment's
 	ends    []uint32 // the end of each state's edges
 	actions int
+	taken   [64]int
 }
 
 // add returns the index of a state, and adds it if it is new.
@@ -122,6 +121,7 @@ func (e *explorer[S]) expand(at uint32) (violation string) {
 	final := true
 	e.model.Next(&s, func(a Action, next *S) {
 		e.actions++
+		e.taken[a.Kind]++
 		to := e.add(next, at)
 		if !a.Environment {
 			final = false
@@ -170,7 +170,7 @@ func (e *explorer[S]) cycle() int {
 }
 
 func (e *explorer[S]) result(violation string, at int) Result {
-	r := Result{States: len(e.states), Actions: e.actions, Depth: int(slices.Max(e.depths)), Violation: violation}
+	r := Result{States: len(e.states), Actions: e.actions, Taken: e.taken, Depth: int(slices.Max(e.depths)), Violation: violation}
 	if violation != "" {
 		r.Trace = e.trace(uint32(at)) //nolint:gosec // an index of states
 	}

@@ -37,6 +37,9 @@ const (
 	pauseKey
 	raiseCap
 	midnight
+
+	// Kinds is the number of kinds of actions of a Ledger.
+	Kinds = int(midnight) + 1
 )
 
 // reachable reports whether a gateway runs and can reach the database.
