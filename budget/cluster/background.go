@@ -43,7 +43,7 @@ func (l *Ledger) maintain(ctx context.Context) {
 			}
 		case <-poll.C:
 			for _, lane := range l.lanes {
-				lane.requestCollect()
+				lane.poll()
 			}
 		case <-partitions.C:
 			if err := l.createPartitions(ctx); err != nil {
@@ -233,7 +233,8 @@ func (l *Ledger) listenOnce(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	for {
-		for _, lane := range l.lanes { // also at first: notifications may have been missed
+		// Also at first: notifications may have been missed. Also if none waits: the reply that a request waits may be on its way.
+		for _, lane := range l.lanes {
 			lane.requestCollect()
 		}
 		if _, err := conn.WaitForNotification(ctx); err != nil {

@@ -75,13 +75,21 @@ func (l *lane) signal() {
 	}
 }
 
-// requestCollect makes the next call fetch decisions, if a request waits.
+// requestCollect makes the next call fetch decisions on waiters.
 func (l *lane) requestCollect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) > 0 {
-		l.collect = true
-		l.signal()
+	l.collect = true
+	l.signal()
+}
+
+// poll calls requestCollect if a request waits.
+func (l *lane) poll() {
+	l.mu.Lock()
+	waits := len(l.waiting) > 0
+	l.mu.Unlock()
+	if waits {
+		l.requestCollect()
 	}
 }
 
