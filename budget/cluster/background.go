@@ -96,7 +96,7 @@ type observation struct {
 func (l *Ledger) beat(ctx context.Context) {
 	var (
 		conn   *pgx.Conn
-		latest time.Time // of the own heartbeats that have succeeded
+		latest time.Time // when the latest own heartbeat succeeded; zero after one that failed
 		warned bool
 		others = map[int32]observation{}
 	)
@@ -120,14 +120,16 @@ func (l *Ledger) beat(ctx context.Context) {
 			return
 		default:
 		}
-		// After a gap in the own heartbeats, others may have beaten unseen: what was seen before counts no longer.
-		if latest.IsZero() || began.Sub(latest) > 3*l.settings.Beat {
+		// After a gap in the own heartbeats, or one that took long, the database may have kept the others from beating too:
+		// what was seen before counts no longer.
+		ended := time.Now()
+		if latest.IsZero() || ended.Sub(latest) > l.settings.Dead/2 {
 			for id, o := range others {
-				o.since = time.Now()
+				o.since = ended
 				others[id] = o
 			}
 		}
-		latest = began
+		latest = ended
 		for id, o := range others {
 			if time.Since(o.since) >= l.settings.Dead {
 				l.reap(ctx, id, o)
