@@ -132,8 +132,7 @@ func (l *Ledger) beat(ctx context.Context) {
 		latest = ended
 		for id, o := range others {
 			if time.Since(o.since) >= l.settings.Dead {
-				l.reap(ctx, id, o)
-				delete(others, id)
+				l.startReap(ctx, id, o)
 			}
 		}
 	}
@@ -196,9 +195,23 @@ func (l *Ledger) checkClock(databaseMicros int64, began time.Time, warned *bool)
 		"the database's", zap.Time("database", database), zap.Time("here", began))
 }
 
+// startReap calls reap without delaying the heartbeats. If it fails, it is called again with a later heartbeat.
+func (l *Ledger) startReap(ctx context.Context, id int32, o observation) {
+	if l.reaping.Swap(true) {
+		return
+	}
+	l.background.Go(func() {
+		defer l.reaping.Store(false)
+		l.reap(ctx, id, o)
+	})
+}
+
+// reapTimeout limits the end of another gateway's epoch, which may concern many requests.
+const reapTimeout = 30 * time.Second
+
 // reap ends the epoch of a gateway that has sent no heartbeats for too long.
 func (l *Ledger) reap(ctx context.Context, id int32, o observation) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	var interrupted *int64
 	err := l.db.Pool().QueryRow(ctx, `SELECT ledger_reap_v1($1, $2, $3, $4, $5)`, l.gateway, l.epoch, id, o.epoch, o.beat).Scan(&interrupted)

@@ -11,6 +11,7 @@ import (
 type call struct {
 	accounts, keys                    []string
 	settle, checkpoint, cancel, admit *string
+	settlements                       int
 	collect                           bool
 	wake                              []string
 }
@@ -38,6 +39,7 @@ func newCall(batch []*operation, wake []string, collect bool) (*call, error) {
 		}
 		accounts[o.account], keys[o.key] = true, true
 	}
+	c.settlements = len(settle)
 	c.accounts, c.keys = slices.Sorted(maps.Keys(accounts)), slices.Sorted(maps.Keys(keys))
 	for _, kind := range []struct {
 		text  **string
@@ -62,8 +64,15 @@ func newCall(batch []*operation, wake []string, collect bool) (*call, error) {
 	return c, nil
 }
 
+// empty reports whether a call has no operations.
+func (c *call) empty() bool {
+	return c.settle == nil && c.checkpoint == nil && c.cancel == nil && c.admit == nil && !c.collect
+}
+
 // reply is what ledger_v1 returns. Admissions that are not in Admit were granted in full.
 type reply struct {
+	Empty   bool       `json:"empty"` // the call had no operations
+	Settled int        `json:"settled"`
 	Absent  []string   `json:"absent"` // settlements of requests that were not in flight
 	Admit   []decision `json:"admit"`
 	Decided []decision `json:"decided"` // on admissions that waited
@@ -113,6 +122,11 @@ func (l *lane) deliverAdmission(o *operation, d *decision) {
 		if d.Kind == kindGranted || d.Kind == kindWait {
 			_ = l.enqueueLocked(o.cancellation()) // if the ledger has ended, its epoch has too
 		}
+		return
+	}
+	if d.Kind == kindWait && l.waiting[a.ID] != nil {
+		_ = l.enqueueLocked(o.cancellation())
+		o.complete(decision{Kind: kindDuplicate})
 		return
 	}
 	if d.Kind == kindWait {

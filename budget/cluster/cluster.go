@@ -99,6 +99,7 @@ type Ledger struct {
 	stop       context.CancelFunc // of the background work
 	background sync.WaitGroup
 	closed     atomic.Bool
+	reaping    atomic.Bool
 }
 
 // stats are the counters of Stats.

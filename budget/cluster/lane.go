@@ -244,8 +244,7 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 			// Perhaps the month has no partition yet.
 			err = errors.Join(err, l.ledger.createPartitions(ctx))
 		case postgres.IsData(err):
-			l.seq-- // nothing was executed
-			return nil, err
+			return l.useUp(ctx, c, err)
 		case postgres.IsConnection(err):
 			l.disconnect()
 		}
@@ -254,6 +253,20 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 		}
 		l.recordOutage(err)
 	}
+}
+
+// useUp executes an empty call in place of one whose value the database refuses. Until then, an earlier copy of the refused
+// call may be on its way, and might succeed when it arrives. If one has, its reply is returned, or else refused.
+func (l *lane) useUp(ctx context.Context, c *call, refused error) (*reply, error) {
+	if c.empty() {
+		return nil, refused
+	}
+	l.seq-- // send counts again
+	r, err := l.send(ctx, &call{})
+	if err == nil && r.Empty {
+		return nil, refused
+	}
+	return r, err
 }
 
 const (
@@ -322,7 +335,10 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 	l.ledger.storeCounters(owners, counters)
 	r := &reply{}
 	if err := json.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("read the ledger's reply: %w", err)
+		return nil, fmt.Errorf("%w: read the ledger's reply: %w", ErrLostCommits, err)
+	}
+	if !c.empty() && r.Settled+len(r.Absent) != c.settlements {
+		return nil, fmt.Errorf("%w: the reply is that of another call", ErrLostCommits)
 	}
 	return r, nil
 }

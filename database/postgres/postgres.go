@@ -45,6 +45,9 @@ const minServerVersion = 15
 // poolSize is the number of connections for short statements that are not on the path of a request.
 const poolSize = 2
 
+// poolStatementTimeout limits the statements of the pool.
+const poolStatementTimeout = 30 * time.Second
+
 // connectTimeout limits the establishment of one connection.
 const connectTimeout = 5 * time.Second
 
@@ -68,11 +71,14 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	}
 	s.apply(poolConfig.ConnConfig)
 	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
+	connConfig := poolConfig.ConnConfig.Copy()
+	// The end of an epoch may concern many requests.
+	poolConfig.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(poolStatementTimeout.Milliseconds(), 10)
 	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	db := &DB{config: poolConfig.ConnConfig, pool: pool}
+	db := &DB{config: connConfig, pool: pool}
 	if err := db.check(ctx); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -96,8 +102,14 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 			c.RuntimeParams[name] = strconv.FormatInt(value.Milliseconds(), 10)
 		}
 	}
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "basegate"
+	for name, value := range map[string]string{
+		"application_name": "basegate",
+		// A connection that is lost while the server waits for the end of a query holds locks until it is found dead.
+		"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
+	} {
+		if _, given := c.RuntimeParams[name]; !given {
+			c.RuntimeParams[name] = value
+		}
 	}
 	c.RuntimeParams["search_path"] = schema
 	c.RuntimeParams["timezone"] = "UTC"

@@ -526,7 +526,8 @@ BEGIN
         WITH c AS (DELETE FROM decided WHERE gateway = p_gateway AND lane = p_lane RETURNING decided.reply)
         SELECT v_decided || array_agg(c.reply) INTO v_decided FROM c;
     END IF;
-    reply := json_build_object('time', v_now, 'settled', coalesce(cardinality(v_settled), 0),
+    reply := json_build_object('empty', p_settle IS NULL AND p_checkpoint IS NULL AND p_cancel IS NULL AND p_admit IS NULL
+            AND NOT p_collect, 'settled', coalesce(cardinality(v_settled), 0),
         'absent', CASE WHEN cardinality(v_settled) IS DISTINCT FROM json_array_length(p_settle) THEN
             (SELECT json_agg(s.id) FROM json_to_recordset(p_settle) AS s(id text) WHERE NOT s.id = ANY (coalesce(v_settled, '{}'))) END,
         'admit', v_replies, 'decided', v_decided);
