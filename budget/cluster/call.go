@@ -87,6 +87,13 @@ func (l *lane) deliver(batch []*operation, r *reply) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for i := range r.Decided {
+		d := &r.Decided[i]
+		if o := l.waiting[d.ID]; o != nil {
+			delete(l.waiting, d.ID)
+			o.complete(*d)
+		}
+	}
 	admitted := make(map[string]bool, len(batch))
 	for _, o := range batch {
 		switch {
@@ -99,13 +106,6 @@ func (l *lane) deliver(batch []*operation, r *reply) {
 			o.complete(decision{err: ErrAbsent})
 		default:
 			o.complete(decision{})
-		}
-	}
-	for i := range r.Decided {
-		d := &r.Decided[i]
-		if o := l.waiting[d.ID]; o != nil {
-			delete(l.waiting, d.ID)
-			o.complete(*d)
 		}
 	}
 }

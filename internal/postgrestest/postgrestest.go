@@ -282,12 +282,13 @@ func (s *Server) Create(tb testing.TB, template string) string {
 // Exec executes a statement in a database.
 func (s *Server) Exec(tb testing.TB, database, statement string) {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), s.URL(database))
+	ctx := context.WithoutCancel(tb.Context()) // it may be called by a clean-up
+	conn, err := pgx.Connect(ctx, s.URL(database))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(tb.Context())) }()
-	if _, err := conn.Exec(tb.Context(), statement); err != nil {
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, statement); err != nil {
 		tb.Fatalf("%s: %v", statement, err)
 	}
 }
