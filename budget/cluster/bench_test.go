@@ -22,6 +22,23 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
+// BenchmarkRow measures commits of one updated row on one connection, to judge the machine by.
+func BenchmarkRow(b *testing.B) {
+	server := postgrestest.Start(b, postgrestest.Durable)
+	d := connect(b, server.URL(server.Create(b, "")))
+	d.exec(b, `CREATE TABLE counter (id bigint PRIMARY KEY, n bigint) WITH (fillfactor = 20)`)
+	d.exec(b, `INSERT INTO counter VALUES (1, 0)`)
+	cpu, began := server.CPU(b), time.Now()
+	rows := 0
+	for b.Loop() {
+		d.exec(b, `UPDATE counter SET n = n + 1 WHERE id = 1`)
+		rows++
+	}
+	b.ReportMetric(float64(rows)/time.Since(began).Seconds(), "rows/s")
+	b.ReportMetric(float64((server.CPU(b)-cpu).Microseconds())/float64(rows), "µs-postgres/row")
+	b.ReportMetric(0, "ns/op")
+}
+
 type benchOperation struct {
 	ID         string `json:"id"`
 	Key        string `json:"key,omitempty"`
@@ -43,6 +60,7 @@ type benchOperation struct {
 }
 
 func benchmarkCall(b *testing.B, server *postgrestest.Server, accounts, n int) {
+	b.Helper()
 	url := server.URL(server.Create(b, ""))
 	db := open(b, url)
 	_, err := db.Migrate(b.Context())

@@ -101,6 +101,7 @@ func every(pause time.Duration, done <-chan struct{}, do func()) {
 }
 
 func (l *load) client(t *testing.T, rng *rand.Rand, ledger *cluster.Ledger) {
+	t.Helper()
 	for range l.requests {
 		p := l.keys[rng.IntN(len(l.keys))]
 		ctx, cancel := context.WithCancel(t.Context())
@@ -153,6 +154,7 @@ const invariants = `
 
 // observe checks the caps and slots until done is closed.
 func (l *load) observe(t *testing.T, done <-chan struct{}) {
+	t.Helper()
 	var conn *pgx.Conn
 	observed := 0
 	every(5*time.Millisecond, done, func() {

@@ -29,7 +29,7 @@ type Server struct {
 	bin     string
 	options []string
 	process *exec.Cmd
-	exited  chan error
+	exited  chan struct{} // closed when the process has exited
 }
 
 // Durable makes commits wait for the disk, as in production. Without it a crash of the machine may lose commits, but the end
@@ -107,7 +107,7 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 		}
 		tb.Skip("PostgreSQL is not installed: apt-get install postgresql")
 	}
-	folder, err := os.MkdirTemp("", "postgres") // tb.TempDir may be too long for the path of a socket
+	folder, err := os.MkdirTemp("", "postgres") //nolint:usetesting // tb.TempDir may be too long for the path of a socket
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func unprivileged(tb testing.TB) *syscall.Credential {
 
 func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	tb.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...)
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...) //nolint:gosec // programs of PostgreSQL
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
@@ -179,8 +179,11 @@ func (s *Server) Run(tb testing.TB) {
 	if err := s.process.Start(); err != nil {
 		tb.Fatal(err)
 	}
-	s.exited = make(chan error, 1)
-	go func(process *exec.Cmd, exited chan<- error) { exited <- process.Wait() }(s.process, s.exited)
+	s.exited = make(chan struct{})
+	go func(process *exec.Cmd, exited chan<- struct{}) {
+		defer close(exited)
+		_ = process.Wait() // it was killed, or the test finds that it does not respond
+	}(s.process, s.exited)
 	poll.Until(tb, "PostgreSQL accepts connections", func() bool {
 		conn, err := pgx.Connect(tb.Context(), s.URL("postgres"))
 		if err != nil {
@@ -204,15 +207,21 @@ func (s *Server) Stop(tb testing.TB) {
 }
 
 // Pause stops all processes of the server until Resume, so that connections stay open and nothing responds.
-func (s *Server) Pause(tb testing.TB) { s.signal(tb, syscall.SIGSTOP) }
+func (s *Server) Pause(tb testing.TB) {
+	tb.Helper()
+	s.signal(tb, syscall.SIGSTOP)
+}
 
 // Resume ends a Pause.
-func (s *Server) Resume(tb testing.TB) { s.signal(tb, syscall.SIGCONT) }
+func (s *Server) Resume(tb testing.TB) {
+	tb.Helper()
+	s.signal(tb, syscall.SIGCONT)
+}
 
 func (s *Server) signal(tb testing.TB, signal syscall.Signal) {
 	tb.Helper()
 	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
-		if err := syscall.Kill(pid, signal); err != nil && err != syscall.ESRCH { //nolint:errorlint // a plain errno
+		if err := syscall.Kill(pid, signal); err != nil && err != syscall.ESRCH {
 			tb.Error(err)
 		}
 	}
