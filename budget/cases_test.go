@@ -157,7 +157,7 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 	default:
 		e.t.Fatalf("unknown operation %q", s.Op)
 	}
-	decided := e.decisions()
+	decided := e.decisions(s.Request)
 	if s.Op == ledgercases.Admit {
 		d, ok := decided[s.Request]
 		if !ok {
@@ -234,13 +234,17 @@ func (e *caseEngine) setCaps(s ledgercases.Step) {
 	e.ledger.RefreshCaps()
 }
 
-// decisions calls Reserve for the requests that have got a slot, in order of arrival, and returns those that are decided.
-func (e *caseEngine) decisions() map[string]ledgercases.Decision {
+// decisions calls Reserve for the requests that have got a slot, in order of arrival, and returns those that are decided. The
+// first request of each key, and a new one, are refused without a slot if the used tokens refuse them.
+func (e *caseEngine) decisions(arrived string) map[string]ledgercases.Decision {
 	decided := map[string]ledgercases.Decision{}
 	for changed := true; changed; {
 		changed = false
+		heads := map[string]bool{}
 		for i, r := range e.waiting {
-			d, ok := e.decision(r)
+			first := !heads[r.key]
+			heads[r.key] = true
+			d, ok := e.decision(r, first || r.id == arrived)
 			if !ok {
 				continue
 			}
@@ -254,14 +258,17 @@ func (e *caseEngine) decisions() map[string]ledgercases.Decision {
 }
 
 // decision returns the decision on a request, if there is one.
-func (e *caseEngine) decision(r *caseRequest) (d ledgercases.Decision, ok bool) {
+func (e *caseEngine) decision(r *caseRequest, refusable bool) (d ledgercases.Decision, ok bool) {
 	synctest.Wait()
 	if r.call == nil {
 		select {
 		case err := <-r.hasSlot:
 			must(e.t, err)
 		default:
-			return d, false
+			if !refusable {
+				return d, false
+			}
+			return e.refusal(r)
 		}
 		e.reserve(r)
 	}
@@ -276,10 +283,7 @@ func (e *caseEngine) decision(r *caseRequest) (d ledgercases.Decision, ok bool) 
 	case err == nil:
 		return ledgercases.Decision{Kind: ledgercases.Granted, MaxTokens: r.call.r.MaxTokens()}, true
 	case errors.As(err, &exceeded):
-		return ledgercases.Decision{Kind: ledgercases.Refused, Refusal: &ledgercases.Refusal{
-			Scope: string(exceeded.Scope), Window: string(exceeded.Window), Meter: string(exceeded.Meter),
-			Limit: exceeded.Limit, Used: exceeded.Used, Reserved: exceeded.Reserved, ResetsAt: exceeded.ResetsAt,
-		}}, true
+		return refusedBy(exceeded), true
 	case errors.Is(err, errMustCount):
 		return ledgercases.Decision{Kind: ledgercases.Count}, true
 	case errors.Is(err, budget.ErrKeyDisabled):
@@ -288,6 +292,28 @@ func (e *caseEngine) decision(r *caseRequest) (d ledgercases.Decision, ok bool) 
 		e.t.Fatal(err)
 		return d, false
 	}
+}
+
+func refusedBy(e *budget.Exceeded) ledgercases.Decision {
+	return ledgercases.Decision{Kind: ledgercases.Refused, Refusal: &ledgercases.Refusal{
+		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
+		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
+	}}
+}
+
+// refusal refuses a request without a slot if the used tokens refuse it.
+func (e *caseEngine) refusal(r *caseRequest) (d ledgercases.Decision, ok bool) {
+	p, err := e.payer(r.key)
+	must(e.t, err)
+	estimate, err := e.ledger.Estimate(e.t.Context(), p, r.demand)
+	must(e.t, err)
+	if estimate.Refused == nil {
+		return d, false
+	}
+	r.cancel()
+	synctest.Wait()
+	r.slot.Release()
+	return refusedBy(estimate.Refused), true
 }
 
 // reserve calls Reserve in another goroutine, until it returns or waits.

@@ -1,7 +1,8 @@
 package clustermodel
 
 // begin is the first part of a call in the database: the gateway's lock, the fence and the lane.
-func (l *Ledger) begin(db *Database, g int, c *Call) {
+func (l *Ledger) begin(s *State, g int, c *Call) {
+	db := &s.DB
 	lane := &db.Lane[g]
 	switch {
 	case c.Epoch != db.Epoch[g] && !l.breaks(FenceCalls):
@@ -12,6 +13,10 @@ func (l *Ledger) begin(db *Database, g int, c *Call) {
 		c.Phase = committed // an error for a connection on which no gateway waits
 	default:
 		c.Phase = begun
+		const rules = FenceCalls | ReplayLane | RefuseOldSequence | ResendSameCall
+		if c.Seq != lane.Seq+1 && !l.breaks(rules) {
+			s.violate(sequenceGap)
+		}
 		if l.breaks(LockThenRead) {
 			for r := range db.Rows {
 				if db.Rows[r].Waiter == undecided {

@@ -331,14 +331,14 @@ func (l *Ledger) nextInDatabase(s *State, g int, emit func(Action, *State)) {
 	call, late := &s.Gateways[g].Call, &s.Late[g]
 	locked := call.Phase == begun || late.Phase == begun // the row of the lane
 	if call.Phase == sent && !locked {
-		act(beginCall, func(n *State) { l.begin(&n.DB, g, &n.Gateways[g].Call) })
+		act(beginCall, func(n *State) { l.begin(n, g, &n.Gateways[g].Call) })
 	}
 	if call.Phase == begun {
 		act(commitCall, func(n *State) { l.commit(n, g, &n.Gateways[g].Call) })
 	}
 	if late.Phase == sent && !locked {
 		act(beginLate, func(n *State) {
-			l.begin(&n.DB, g, &n.Late[g])
+			l.begin(n, g, &n.Late[g])
 			n.dropReply(g)
 		})
 	}

@@ -28,6 +28,7 @@ var violations = [...]string{
 	admittedTwice: "a request was admitted twice: unique_violation, for this call and every time it is sent again",
 	chargedTwice:  "a request was charged twice",
 	overtaken:     "a request was granted before an earlier one that waits for the same",
+	sequenceGap:   "a call was answered with lost, and the database has lost no commit",
 	unreserved:    "a request was sent to a backend without a reservation",
 }
 

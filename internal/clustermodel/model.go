@@ -123,6 +123,7 @@ const (
 	chargedTwice
 	overtaken
 	unreserved
+	sequenceGap
 )
 
 // Decision is the state of a waiter.

@@ -42,13 +42,14 @@ var explorations = []exploration{
 var largeExplorations = []exploration{
 	{"two requests and one slot", oneSlot, 3, 1, nil},
 	{"three requests and one slot", threeOfOneSlot, 1, 1, nil},
-	{"three requests of two keys", twoKeys, 1, 0, mayPause},
+	{"three requests and one slot", threeOfOneSlot, 2, 0, nil},
+	{"three requests of two keys", twoKeys, 1, 1, mayPause},
 	{"two requests share the tokens of an account", tokens, 2, 1, nil},
 	{"two requests share tokens, a new day begins and the cap is raised", tokens, 1, 1, func(c *clustermodel.Config) {
 		midnightComes(c)
 		capIsRaised(c)
 	}},
-	{"three requests with different demands", differentDemands, 1, 0, nil},
+	{"three requests with different demands", differentDemands, 1, 1, nil},
 }
 
 func mayPause(c *clustermodel.Config)      { c.Pause = true }

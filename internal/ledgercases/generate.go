@@ -94,7 +94,11 @@ func (g *generator) limits(most int64) (c Caps) {
 			return nil
 		}
 		tokens := g.rng.Int64N(most)
-		if g.rng.IntN(12) > 0 {
+		switch g.rng.IntN(40) {
+		case 0, 1, 2: // a small cap
+		case 3:
+			tokens = 0
+		default:
 			tokens += most / 2
 		}
 		return &tokens
@@ -142,7 +146,7 @@ func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }
 func (g *generator) admit() Step {
 	g.requests++
 	d := &Demand{
-		PromptTokens: g.rng.Int64N(14), Exact: !g.inexact || g.rng.IntN(5) > 0, Candidates: 1 + g.rng.Int64N(2),
+		PromptTokens: max(g.rng.Int64N(16)-2, 0), Exact: !g.inexact || g.rng.IntN(5) > 0, Candidates: 1 + g.rng.Int64N(2),
 		MaxTokens: 1 + g.rng.Int64N(16),
 	}
 	if g.rng.IntN(5) == 0 {

@@ -1,6 +1,8 @@
 // Package ledgercases holds generated cases for the rules of the token ledger: sequences of operations on keys and accounts
 // with small caps, and the reply to each. The replies are computed by packages admission and budget; every engine of the
-// ledger runs the same cases and must reply the same. It is imported by tests only.
+// ledger runs the same cases and must reply the same. A request that waits for a slot is evaluated without one only in order
+// to be refused by used tokens: when it arrives, and when it is the first of its key. Package ledgercases is imported by
+// tests only.
 package ledgercases
 
 import (

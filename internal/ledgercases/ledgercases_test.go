@@ -7,7 +7,7 @@ import (
 )
 
 func TestCasesHoldEveryOperationAndDecisionOften(t *testing.T) {
-	const often = 10
+	const often = 5
 	counts := map[string]int{}
 	for _, c := range ledgercases.All(t) {
 		for _, s := range c.Steps {
