@@ -26,12 +26,12 @@ func BenchmarkCall(b *testing.B) {
 func BenchmarkRow(b *testing.B) {
 	server := postgrestest.Start(b, postgrestest.Durable)
 	d := connect(b, server.URL(server.Create(b, "")))
-	d.exec(b, `CREATE TABLE counter (id bigint PRIMARY KEY, n bigint) WITH (fillfactor = 20)`)
-	d.exec(b, `INSERT INTO counter VALUES (1, 0)`)
+	d.exec(b, `CREATE TABLE public.counter (id bigint PRIMARY KEY, n bigint) WITH (fillfactor = 20)`)
+	d.exec(b, `INSERT INTO public.counter VALUES (1, 0)`)
 	cpu, began := server.CPU(b), time.Now()
 	rows := 0
 	for b.Loop() {
-		d.exec(b, `UPDATE counter SET n = n + 1 WHERE id = 1`)
+		d.exec(b, `UPDATE public.counter SET n = n + 1 WHERE id = 1`)
 		rows++
 	}
 	b.ReportMetric(float64(rows)/time.Since(began).Seconds(), "rows/s")
