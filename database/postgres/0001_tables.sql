@@ -64,16 +64,16 @@ CREATE INDEX replaced_secrets_prefix ON replaced_secrets (prefix);
 -- A counter that triggers increment with every change of the three tables, by any process, so that a cached snapshot of
 -- them can be validated by polling one row.
 CREATE TABLE keys_revision (
-    only     BIGINT PRIMARY KEY CHECK (only = 1),
+    "only"   BIGINT PRIMARY KEY CHECK ("only" = 1),
     revision BIGINT NOT NULL
 );
 
-INSERT INTO keys_revision (only, revision) VALUES (1, 1);
+INSERT INTO keys_revision ("only", revision) VALUES (1, 1);
 
 -- +goose StatementBegin
 CREATE FUNCTION bump_keys_revision() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE keys_revision SET revision = revision + 1 WHERE only = 1;
+    UPDATE keys_revision SET revision = revision + 1 WHERE "only" = 1;
     RETURN NULL;
 END
 $$;
