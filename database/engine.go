@@ -25,6 +25,9 @@ type engine interface {
 	// rollback rolls the transaction of a connection back, or discards the connection.
 	rollback(ctx context.Context, conn *sql.Conn)
 
+	// snapshot is the isolation of a read transaction whose queries see one snapshot.
+	snapshot() sql.IsolationLevel
+
 	// probe is a statement that fails if the database cannot be written.
 	probe() string
 

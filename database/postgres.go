@@ -136,6 +136,10 @@ func (postgres) verifyCurrent() error { return nil }
 // begin takes a lock, so that transactions of all gateways see each other's writes in full, as those of SQLite do.
 func (postgres) begin() string { return "BEGIN; SELECT pg_advisory_xact_lock(" + writesLock + ")" }
 
+// snapshot keeps PostgreSQL from removing rows that were updated meanwhile, and makes each update of them slower, so
+// Settings.ReportTimeout limits it.
+func (postgres) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRead }
+
 func (postgres) probe() string { return "UPDATE keys_revision SET revision = revision WHERE false" }
 
 func (postgres) transaction(conn *sql.Conn) Tx { return uninterrupted{conn} }

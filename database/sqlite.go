@@ -15,6 +15,9 @@ func (e sqlite) verifyCurrent() error { return e.verifyCurrentFile() }
 
 func (sqlite) begin() string { return "BEGIN IMMEDIATE" }
 
+// snapshot is the default: every read transaction of SQLite sees one snapshot.
+func (sqlite) snapshot() sql.IsolationLevel { return sql.LevelDefault }
+
 func (sqlite) probe() string { return "PRAGMA user_version = 0" }
 
 // transaction returns the connection, whose statements the driver does not interrupt; see connection.
