@@ -1,4 +1,4 @@
-// Package database opens and migrates the SQLite database and makes all writes to it, with group commit.
+// Package database opens and migrates the database and makes all writes to it, with group commit.
 //
 // Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as
 // one transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes
@@ -12,9 +12,13 @@
 // Opening a database does not make it one's own: commands read and write it while a gateway serves from it. The gateway
 // holds its Lock.
 //
+// The engine is SQLite, or PostgreSQL for the parts that several gateways will share; no gateway serves from PostgreSQL
+// yet. There the writes of all processes still follow each other, by an advisory lock, so what a write reads stays true
+// until its commit. The ledger of PostgreSQL is not here: package budget/cluster calls its functions.
+//
 // Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
-// BIGINT microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean,
-// belong to the packages whose data they hold.
+// BIGINT microseconds for a time and BLOB, there BYTEA, for bytes. The migrations are here and in database/postgres; the
+// queries, and what the tables mean, belong to the packages whose data they hold.
 package database
 
 import (

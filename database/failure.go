@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-sqlite3"
+
+	"basegate/database/postgres"
 )
 
 // ErrClosed is returned for writes after Close.
@@ -30,8 +32,8 @@ func IsUnique(err error) bool {
 	if err == nil {
 		return false // before failure is allocated
 	}
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return refused.Code == "23505"
+	if postgres.Code(err) == "23505" {
+		return true
 	}
 	var failure sqlite3.Error
 	return errors.As(err, &failure) &&
@@ -47,8 +49,8 @@ func IsBusy(err error) bool {
 // isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite
 // rolls back the whole transaction on most of these.
 func isFault(err error) bool {
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return isPostgresFault(refused)
+	if code := postgres.Code(err); code != "" {
+		return slices.ContainsFunc(postgresFaults, func(class string) bool { return strings.HasPrefix(code, class) })
 	}
 	if isConnectionFault(err) {
 		return true
@@ -78,10 +80,6 @@ var postgresFaults = []string{
 	"25006", // read-only: the server has become a standby
 	"25P03", // idle_in_transaction_session_timeout
 	"55P03", // lock_timeout
-}
-
-func isPostgresFault(err *pgconn.PgError) bool {
-	return slices.ContainsFunc(postgresFaults, func(class string) bool { return strings.HasPrefix(err.Code, class) })
 }
 
 // isConnectionFault reports whether err is that of a connection to PostgreSQL, and not of a statement.

@@ -123,7 +123,7 @@ func TestStoppedTransactionIsEndedByTheServer(t *testing.T) {
 
 func TestConcurrentOpensOfANewPostgresDatabaseMigrateItOnce(t *testing.T) {
 	s := postgresSettings(t)
-	for _, drop := range []string{"DROP SCHEMA public CASCADE", "CREATE SCHEMA public"} {
+	for _, drop := range []string{"DROP SCHEMA basegate CASCADE"} {
 		_, err := connect(t, s).ExecContext(t.Context(), drop)
 		must(t, err)
 	}
@@ -146,7 +146,7 @@ func TestConcurrentOpensOfANewPostgresDatabaseMigrateItOnce(t *testing.T) {
 
 func TestNewerPostgresDatabaseIsRefused(t *testing.T) {
 	s := postgresSettings(t)
-	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)")
+	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)")
 	must(t, err)
 	if _, err := database.Open(t.Context(), s, zap.NewNop()); !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
 		t.Errorf("got error %v, want ErrNewer with version 9999", err)

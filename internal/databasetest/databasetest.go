@@ -26,18 +26,27 @@ var server = os.Getenv("BASEGATE_TEST_POSTGRES")
 // created holds the names of the databases that exist.
 var created sync.Map
 
-// template is the name of an empty database with all tables, of which the others are copies.
-var template = sync.OnceValues(func() (name string, err error) {
-	name = "template_" + strings.ToLower(rand.Text())
-	if err := execute(context.Background(), "CREATE DATABASE "+name); err != nil {
-		return "", err
-	}
-	db, err := database.Open(context.Background(), database.Settings{URL: addressOf(name)}, zap.NewNop())
-	if err != nil {
-		return "", err
-	}
-	return name, db.Close()
-})
+// template is an empty database with all tables, of which the others are copies.
+var template struct {
+	once sync.Once
+	name string
+	err  error
+}
+
+// createTemplate creates the template once in a process.
+func createTemplate(ctx context.Context) (name string, err error) {
+	template.once.Do(func() {
+		template.name = "template_" + strings.ToLower(rand.Text())
+		if template.err = execute(ctx, "CREATE DATABASE "+template.name); template.err != nil {
+			return
+		}
+		var db *database.DB
+		if db, template.err = database.Open(ctx, database.Settings{URL: addressOf(template.name)}, zap.NewNop()); template.err == nil {
+			template.err = db.Close()
+		}
+	})
+	return template.name, template.err
+}
 
 // Postgres reports whether tests run on PostgreSQL.
 func Postgres() bool { return server != "" }
@@ -52,7 +61,7 @@ func Settings(tb testing.TB, path string) database.Settings {
 	sum := sha256.Sum256([]byte(path))
 	name := "test_" + hex.EncodeToString(sum[:8])
 	if _, exists := created.LoadOrStore(name, true); !exists {
-		from, err := template()
+		from, err := createTemplate(tb.Context())
 		if err == nil {
 			err = execute(tb.Context(), "CREATE DATABASE "+name+" TEMPLATE "+from)
 		}
