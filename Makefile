@@ -23,7 +23,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser pictures bench bench-check model soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -52,6 +52,10 @@ test-all: test-packages ## every test that needs no container, and proxy's over 
 test-packages: tools
 	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
+
+# The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
+test-postgres: tools ## the tests of the database, keys, prompts, models and history on PostgreSQL, which must be installed
+	tools/with-postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
 
 check: lint test ## what a commit must pass
 
