@@ -93,7 +93,7 @@ bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of 
 bench-check: build ## the same figures; fails for each ratio over its limit, a guard against regressions
 	go run ./bench -check $(BENCH_FLAGS)
 
-model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 8 GB of memory
+model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
 	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
