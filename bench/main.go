@@ -33,6 +33,7 @@ type options struct {
 	batches   bool // measure a batch
 	prefix    bool // measure routing by prefix
 	receipts  bool // measure receipts
+	chat      bool // measure chat completions beside completions
 	short     bool
 
 	limitFactor float64 // multiplies the limits of the goals
@@ -130,6 +131,7 @@ func readOptions(ctx context.Context) (options, error) {
 	o.batches = wanted.MatchString("batches")
 	o.prefix = wanted.MatchString("prefix")
 	o.receipts = wanted.MatchString("receipts")
+	o.chat = wanted.MatchString("chat")
 	return o, nil
 }
 
@@ -165,6 +167,12 @@ func bench(ctx context.Context, o options) error {
 			receiptErr = fmt.Errorf("measure receipts: %w", receiptErr)
 		}
 	}
+	var chatErr error
+	if o.chat {
+		if r.chat, chatErr = measureChat(ctx, o); chatErr != nil {
+			chatErr = fmt.Errorf("measure chat completions: %w", chatErr)
+		}
+	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
@@ -173,7 +181,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, receiptErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, receiptErr, chatErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -303,7 +303,7 @@ func (l *Log) sequence(ctx context.Context) {
 		select {
 		case <-l.wake:
 		case <-ctx.Done():
-			l.addAll(context.WithoutCancel(ctx)) //nolint:errcheck // the next start tries again
+			_ = l.addAll(context.WithoutCancel(ctx)) // the next start tries again
 			return
 		}
 		l.gather(ctx)
