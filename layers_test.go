@@ -23,7 +23,7 @@ const module = "basegate"
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/poll", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage", "internal/databasetest", "internal/postgrestest"},
-	{"identity", "prompts", "admission", "budget", "fleet"},
+	{"identity", "prompts", "admission", "budget", "fleet", "receipt"},
 	{"report", "budget/cluster"},
 	{"proxy", "console", "batch"},
 	{"gateway"},

@@ -22,6 +22,7 @@ type Config struct {
 	Limits        Limits
 	Files         Files
 	Batches       Batches
+	Receipts      Receipts
 	Upstream      Upstream
 	Breaker       Breaker
 	Probe         Probe
@@ -86,6 +87,12 @@ type Batches struct {
 	PerBackend  int  // lines that run at a backend at a time
 	Attempts    int  // of a line whose failures may pass
 	StartModels bool // batches start cold models; false: their lines wait for a warm window or a live request
+}
+
+// Receipts holds whether requests can ask for receipts, and where the tree heads of the receipt log are published.
+type Receipts struct {
+	Enabled bool
+	Publish string // a file, or the URL of a webhook; empty: nowhere
 }
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.

@@ -38,6 +38,9 @@ func (c *Config) fields() []field {
 				key("start_models", boolean(&c.Batches.StartModels)),
 			)
 		}),
+		key("receipts", func(v value) {
+			v.section(key("enabled", boolean(&c.Receipts.Enabled)), key("publish", fileOrWebhook(&c.Receipts.Publish)))
+		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),

@@ -153,6 +153,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"database.flush", old.Database.Flush != next.Database.Flush},
 		{"files.url", filesFolder(old) != filesFolder(next)},
+		{"receipts", old.Receipts != next.Receipts},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},
 	} {
