@@ -40,7 +40,7 @@ func newCheck() *cobra.Command {
 	var live, probe bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check the configuration, the database, the bucket of files and every backend",
+		Short: "Check the configuration, the database, the storage of files and every backend",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			if live {

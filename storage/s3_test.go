@@ -268,6 +268,18 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// The documents describe how to move a folder to a bucket.
+func TestFilesOfAFolderCanBeCopiedToABucket(t *testing.T) {
+	server := s3test.Start(t)
+	s := openS3(t, server)
+	const content = "one\ntwo\n"
+	_, err := server.Client.Client.PutObject(t.Context(), s3test.Bucket, "lab/files/a/0000000000000001-0-8", strings.NewReader(content), 8, minio.PutObjectOptions{})
+	must(t, err)
+	wantContent(t, s, "a", 0, 8, content)
+	must(t, s.Append(t.Context(), "a", 4, []byte("three\n")))
+	wantContent(t, s, "a", 0, 10, "one\nthree\n")
+}
+
 // The lines of a batch are small ranges of one file: each is one request, without another listing.
 func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
 	server := s3test.Start(t)

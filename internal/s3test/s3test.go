@@ -29,6 +29,7 @@ const (
 // Server is an S3 server with an empty bucket.
 type Server struct {
 	Address string // host:port
+	Folder  string // of the bucket's bytes
 	Client  *minio.Core
 
 	tb     testing.TB
@@ -41,11 +42,11 @@ type Server struct {
 // skipped, or fails if CI is set.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, binary: program(tb), Address: freeAddress(tb)}
+	s := &Server{tb: tb, binary: program(tb), Address: freeAddress(tb), Folder: tb.TempDir()}
 	args = append([]string{
 		"--port", s.Address, "--access", AccessKey, "--secret", SecretKey, "--region", Region, "--keep-alive", "--quiet", "posix",
 	}, args...)
-	s.args = append(args, tb.TempDir())
+	s.args = append(args, s.Folder)
 	client, err := minio.NewCore(s.Address, &minio.Options{Creds: credentials.NewStaticV4(AccessKey, SecretKey, ""), Region: Region, MaxRetries: 1})
 	if err != nil {
 		tb.Fatal(err)
