@@ -126,9 +126,14 @@ func TestUploadThatACrashHasCutOffLeavesTheBucket(t *testing.T) {
 		}
 	}()
 	poll.Until(t, "a part is stored", func() bool { return len(env.storedObjects()) == 1 })
+	name := env.storedObjects()[0]
 	g.kill()
-	g = env.serveWithKey(g.secret)
+	env.serveWithKey(g.secret)
 	poll.Until(t, "it is deleted", func() bool { return len(env.bucket.Keys("")) == 0 })
+	late := "lab/one/" + name + "/0000000000000001-0-1"
+	_, err = env.bucket.Client.Client.PutObject(t.Context(), s3test.Bucket, late, strings.NewReader("x"), 1, minio.PutObjectOptions{})
+	must(t, err)
+	poll.Within(t, time.Minute, "a late write of it is deleted", func() bool { return len(env.bucket.Keys("")) == 0 })
 }
 
 // readThenBlock ends only when the test does.

@@ -135,10 +135,10 @@ func (d *Disk) Delete(_ context.Context, name string) error {
 }
 
 // Finish implements Store.
-func (d *Disk) Finish(context.Context, string, int64) error { return nil }
+func (*Disk) Finish(context.Context, string, int64) error { return nil }
 
 // LateWrites implements Store.
-func (d *Disk) LateWrites() time.Duration { return 0 }
+func (*Disk) LateWrites() time.Duration { return 0 }
 
 // withoutName returns an error without the object's name, which is as good as the right to read it.
 func withoutName(err error) error {

@@ -22,7 +22,9 @@ const (
 	lateWrites     = 30 * time.Second // S3 servers end requests sooner whose client is gone
 	layoutAge      = 10 * time.Second // after which a writer lists an object again
 	maxLayouts     = 256
-	maxSingle      = 5 << 30 // bytes of one object that is written at once
+	mergeTimeout   = 20 * time.Second // so that a slow merge leaves an append its time
+	finishTimeout  = 10 * time.Minute
+	maxFinished    = 256 << 20 // bytes of an object that becomes one segment: a longer write would fail too often
 )
 
 // S3Settings say where a bucket is. Credentials come from the environment, see newCredentials.
@@ -99,7 +101,7 @@ func (s *S3) Close() error {
 }
 
 // LateWrites implements Store.
-func (s *S3) LateWrites() time.Duration { return lateWrites }
+func (*S3) LateWrites() time.Duration { return lateWrites }
 
 var errName = errors.New("not a name of an object")
 
@@ -172,7 +174,7 @@ func (s *S3) layoutAt(ctx context.Context, name, folder string, offset int64) (l
 func (s *S3) nextGeneration(latest uint64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := uint64(s.clock().UnixMicro()) //nolint:gosec // positive
+	now := uint64(s.clock().UnixMicro())
 	s.lastGeneration = max(now, latest+1, s.lastGeneration+1)
 	return s.lastGeneration
 }
@@ -224,6 +226,8 @@ func (s *S3) mergeTail(ctx context.Context, folder string, l *layout) (dropped [
 	if len(spans) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
+	defer cancel()
 	dropped, _ = s.merge(ctx, folder, l, spans)
 	return dropped
 }
@@ -240,8 +244,10 @@ func (s *S3) merge(ctx context.Context, folder string, l *layout, spans []span) 
 	return l.apply(merged), nil
 }
 
-// Finish implements Store: it makes one segment of all, up to the size that S3 takes at once.
+// Finish implements Store: it makes one segment of an object that is not too long.
 func (s *S3) Finish(ctx context.Context, name string, size int64) error {
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
 	folder, err := s.folder(name)
 	if err != nil {
 		return err
@@ -253,7 +259,7 @@ func (s *S3) Finish(ctx context.Context, name string, size int64) error {
 	if l.end() < size {
 		return fmt.Errorf("finish an object: %w", ErrShort)
 	}
-	if size > maxSingle || len(l.spans) < 2 && l.end() == size {
+	if size > maxFinished || len(l.spans) < 2 && l.end() == size {
 		return nil
 	}
 	for len(l.spans) > 0 && l.spans[len(l.spans)-1].offset >= size {
@@ -373,6 +379,6 @@ func (s *S3) removeSegments(ctx context.Context, folder string, all []segment) {
 	if err != nil {
 		return
 	}
-	for range removed { //nolint:revive // the requests are sent as the results are read
+	for range removed { // the requests are sent as the results are read
 	}
 }

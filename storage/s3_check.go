@@ -66,7 +66,7 @@ func (s *S3) checkVersions(ctx context.Context) (warnings []string, err error) {
 // isUnsupported reports whether the server does not have what was requested.
 func isUnsupported(err error) bool {
 	r, ok := errors.AsType[minio.ErrorResponse](err)
-	return ok && (r.Code == "NotImplemented" || strings.HasPrefix(r.Code, "VersioningNotConfigured") || r.StatusCode == 501)
+	return ok && (r.Code == "NotImplemented" || strings.HasPrefix(r.Code, "VersioningNotConfigured") || r.StatusCode == http.StatusNotImplemented)
 }
 
 // tryObject writes, reads and deletes an object.

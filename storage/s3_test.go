@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/minio/minio-go/v7"
+	"go.uber.org/zap"
 
 	"basegate/internal/s3test"
 	"basegate/storage"
@@ -43,10 +43,14 @@ func openSettings(t *testing.T, settings storage.S3Settings) *storage.S3 {
 
 func TestCheckOfABucketLeavesNothing(t *testing.T) {
 	server := s3test.Start(t)
-	warnings, err := openS3(t, server).Check(t.Context())
-	must(t, err)
-	if len(warnings) > 0 {
-		t.Errorf("got warnings %q", warnings)
+	s3test.Environment(t)
+	for _, region := range []string{s3test.Region, ""} {
+		settings := settingsOf(server)
+		settings.Region = region
+		warnings, err := openSettings(t, settings).Check(t.Context())
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("region %q: got %v, warnings %q", region, err, warnings)
+		}
 	}
 	if keys := server.Keys(""); len(keys) > 0 {
 		t.Errorf("the check left %q", keys)
@@ -59,7 +63,7 @@ func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
 	must(t, err)
 	must(t, unused.Close())
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
 	secure.StartTLS()
 	defer secure.Close()
 	for name, test := range map[string]struct {

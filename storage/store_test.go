@@ -24,13 +24,14 @@ func must(t *testing.T, err error) {
 
 // testStore is a store under test. reopen returns another store on the same objects, as a restarted process has it.
 type testStore struct {
+	t *testing.T
 	storage.Store
 	reopen func() storage.Store
 	left   func() int // files or keys of all objects
 }
 
 // forEachStore runs a test with each implementation.
-func forEachStore(t *testing.T, test func(t *testing.T, s testStore)) {
+func forEachStore(t *testing.T, test func(testStore)) {
 	t.Helper()
 	t.Run("disk", func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "files")
@@ -40,7 +41,7 @@ func forEachStore(t *testing.T, test func(t *testing.T, s testStore)) {
 			t.Cleanup(func() { must(t, s.Close()) })
 			return s
 		}
-		test(t, testStore{open(), open, func() int {
+		test(testStore{t, open(), open, func() int {
 			left, err := os.ReadDir(folder)
 			must(t, err)
 			return len(left)
@@ -49,7 +50,7 @@ func forEachStore(t *testing.T, test func(t *testing.T, s testStore)) {
 	t.Run("s3", func(t *testing.T) {
 		server := s3test.Start(t)
 		open := func() storage.Store { return openS3(t, server) }
-		test(t, testStore{open(), open, func() int { return len(server.Keys("")) }})
+		test(testStore{t, open(), open, func() int { return len(server.Keys("")) }})
 	})
 }
 
@@ -66,7 +67,8 @@ func wantContent(t *testing.T, s storage.Store, name string, offset, length int6
 }
 
 func TestAppendsMakeAnObject(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
 		must(t, s.Append(t.Context(), "a", 4, []byte("two\n")))
 		wantContent(t, s, "a", 0, 8, "one\ntwo\n")
@@ -82,7 +84,8 @@ func TestAppendsMakeAnObject(t *testing.T) {
 }
 
 func TestAppendDiscardsWhatLiesBehindItsOffset(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
 		must(t, s.Append(t.Context(), "a", 4, []byte("a longer line that was never recorded\n")))
 		must(t, s.reopen().Append(t.Context(), "a", 4, []byte("two\n")))
@@ -98,7 +101,8 @@ func TestAppendDiscardsWhatLiesBehindItsOffset(t *testing.T) {
 }
 
 func TestAppendNoticesLostBytes(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
 		if err := s.Append(t.Context(), "a", 8, []byte("three\n")); !errors.Is(err, storage.ErrShort) {
 			t.Errorf("got %v, want ErrShort", err)
@@ -110,7 +114,8 @@ func TestAppendNoticesLostBytes(t *testing.T) {
 }
 
 func TestDeletedObjectIsGone(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
 		must(t, s.Append(t.Context(), "a", 4, []byte("two\n")))
 		must(t, s.Append(t.Context(), "ab", 0, []byte("another\n")))
@@ -128,7 +133,8 @@ func TestDeletedObjectIsGone(t *testing.T) {
 }
 
 func TestNamesCannotLeaveTheFolder(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		for _, name := range []string{"../outside", "..", ""} {
 			if err := s.Append(t.Context(), name, 0, []byte("x")); err == nil {
 				t.Errorf("an append to %q succeeded", name)
@@ -143,7 +149,8 @@ func TestNamesCannotLeaveTheFolder(t *testing.T) {
 // Random appends, a part of which repeat or discard earlier ones or come from a restarted process, leave the bytes that a
 // buffer in memory has.
 func TestRandomAppendsLeaveWhatWasAppended(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		random := rand.New(rand.NewPCG(1, 2))
 		var want []byte
 		store := s.Store
@@ -174,7 +181,8 @@ func TestRandomAppendsLeaveWhatWasAppended(t *testing.T) {
 
 // A reader goes on while the object grows and its parts are merged.
 func TestReadersSeeAnObjectThatIsFinishedMeanwhile(t *testing.T) {
-	forEachStore(t, func(t *testing.T, s testStore) {
+	forEachStore(t, func(s testStore) {
+		t := s.t
 		piece := bytes.Repeat([]byte("x"), 100_000)
 		var want []byte
 		for i := range 20 {

@@ -83,8 +83,8 @@ func (s *Server) Restart() {
 		s.tb.Fatal(err)
 	}
 	s.stop = sync.OnceFunc(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // the error is that of the kill
 	})
 	s.tb.Cleanup(s.stop)
 	poll.Until(s.tb, "the S3 server listens", func() bool {
@@ -135,7 +135,7 @@ func program(tb testing.TB) string {
 }
 
 func exists(path string) bool {
-	_, err := os.Stat(path)
+	_, err := os.Stat(path) //nolint:gosec // a path of the tests
 	return err == nil
 }
 
