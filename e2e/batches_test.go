@@ -390,6 +390,7 @@ func TestWrongInputFilesFailTheirBatch(t *testing.T) {
 		code string
 		line int64
 	}{
+		"nothing":              {"", "empty_file", 0},
 		"no lines":             {"\n\r\n  \n", "empty_file", 0},
 		"not JSON":             {good + "{\n", "invalid_json_line", 2},
 		"not an object":        {"[]\n", "invalid_json_line", 1},

@@ -92,7 +92,9 @@ func (r *segmentReader) start() error {
 		}
 		if isMissing(err) && r.relist != nil && r.failures < readRetries {
 			r.failures++
-			if r.spans, err = r.relist(r.ctx); err == nil {
+			var spans []span
+			if spans, err = r.relist(r.ctx); err == nil {
+				r.spans = spans
 				continue
 			}
 		}
