@@ -25,7 +25,7 @@ export CGO_ENABLED := 1
 SMOKE := ^Test(Demo|GoSDK)
 
 # The end-to-end tests that make s3 runs with files in a bucket.
-S3_TESTS := ^Test(FaultsBatch|Batch|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
+S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
 .PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser pictures bench bench-check soak faults hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
