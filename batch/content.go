@@ -57,18 +57,20 @@ func (s *Service) openFile(ctx context.Context, f *File) (*objectReader, error) 
 	return content, nil
 }
 
-// objectReader reads an object of the storage. It implements io.ReadSeekCloser.
+// objectReader reads an object of the storage, all of it or with an error. It implements io.ReadSeekCloser.
 type objectReader struct {
 	ctx    context.Context //nolint:containedctx // of the request that reads
 	store  storage.Store
 	name   string
 	size   int64
 	offset int64
-	reader io.ReadCloser // nil before the first read after a Seek
+	reader io.ReadCloser // or nil
+	at     int64         // the offset of the reader
 }
 
 func (r *objectReader) open() (err error) {
 	r.reader, err = r.store.Open(r.ctx, r.name, r.offset, r.size-r.offset)
+	r.at = r.offset
 	if err != nil {
 		return fmt.Errorf("read a file: %w", err)
 	}
@@ -77,6 +79,9 @@ func (r *objectReader) open() (err error) {
 
 // Read implements io.Reader.
 func (r *objectReader) Read(p []byte) (int, error) {
+	if r.at != r.offset { // a Seek to the end and back, as http.ServeContent makes it, costs nothing
+		r.Close()
+	}
 	if r.reader == nil {
 		if err := r.open(); err != nil {
 			return 0, err
@@ -84,6 +89,10 @@ func (r *objectReader) Read(p []byte) (int, error) {
 	}
 	n, err := r.reader.Read(p)
 	r.offset += int64(n)
+	r.at = r.offset
+	if errors.Is(err, io.EOF) && r.offset < r.size {
+		err = fmt.Errorf("read a file: got %d bytes of %d: %w", r.offset, r.size, io.ErrUnexpectedEOF)
+	}
 	return n, err
 }
 
@@ -95,10 +104,7 @@ func (r *objectReader) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekEnd:
 		offset += r.size
 	}
-	if offset != r.offset {
-		r.Close()
-		r.offset = offset
-	}
+	r.offset = offset
 	return offset, nil
 }
 

@@ -215,6 +215,9 @@ func (j *job) done(o *outcome) {
 				j.reason, j.resetsAt = o.reason, time.Time{}
 			}
 			source.putBack(o.line, o.delay)
+			if o.unreadable {
+				source.pausedTo = time.Now().Add(o.delay)
+			}
 		}
 	}
 	wake(j.service.changed)

@@ -30,9 +30,10 @@ type outcome struct {
 	success bool
 	result  Result
 
-	reason   Reason // of isUntried
-	resetsAt time.Time
-	delay    time.Duration
+	reason     Reason // of isUntried
+	resetsAt   time.Time
+	delay      time.Duration
+	unreadable bool // the storage has failed, so other lines need not be tried
 }
 
 var parsers = sync.Pool{New: func() any { return newLineParser() }}
@@ -68,7 +69,9 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 		if j.ctx.Err() == nil {
 			s.log.Warn("a line of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
 		}
-		return untried(Capacity, storageDelay)
+		o := untried(Capacity, storageDelay)
+		o.unreadable = true
+		return o
 	}
 	l, err := parseLine(text)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"basegate/database"
 	"basegate/internal/wait"
@@ -323,23 +324,37 @@ func (r *recorder) endRest(ctx context.Context, code, message string) error {
 		for len(rest) > 0 {
 			some := rest[:min(maxRecorded, len(rest))]
 			rest = rest[len(some):]
-			all := make([]outcome, 0, len(some))
-			for _, ref := range some {
-				text, err := r.readLine(ctx, ref)
-				if err != nil {
-					return err
-				}
-				l, err := parseLine(text)
-				if err != nil {
-					return fmt.Errorf("parse a line of a batch: %w", err)
-				}
-				all = append(all, newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{code, message}}, Result{}))
+			all, err := r.endLines(ctx, some, errorObject{code, message})
+			if err != nil {
+				return err
 			}
 			if err := r.write(ctx, all); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// endLines returns the outcomes of lines that will not run. Each line is read, for its custom_id.
+func (r *recorder) endLines(ctx context.Context, lines []lineRef, why errorObject) ([]outcome, error) {
+	all := make([]outcome, len(lines))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(storageRequests)
+	for i, ref := range lines {
+		group.Go(func() error {
+			text, err := r.readLine(ctx, ref)
+			if err != nil {
+				return err
+			}
+			l, err := parseLine(text)
+			if err != nil {
+				return fmt.Errorf("parse a line of a batch: %w", err)
+			}
+			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &why}, Result{})
+			return nil
+		})
+	}
+	return all, group.Wait() //nolint:wrapcheck // it says what failed
 }
 
 // finalize makes the files final, and ends the batch.
@@ -357,6 +372,11 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 	for _, f := range []*File{r.output, r.failures} {
 		if f == nil {
 			continue
+		}
+		if f.Bytes > 0 {
+			if err := s.store.Finish(ctx, f.object, f.Bytes); err != nil {
+				return err //nolint:wrapcheck // it says what failed
+			}
 		}
 		sum, err := s.digest(ctx, f)
 		if err != nil {

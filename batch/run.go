@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"basegate/database"
 	"basegate/internal/wait"
@@ -18,6 +19,8 @@ const (
 	pollInterval     = time.Second            // between looks for batches that commands have created or cancelled
 	dispatchInterval = 250 * time.Millisecond // between looks for room that no outcome has announced
 	sweepInterval    = 10 * time.Second
+
+	storageRequests = 8 // that one task makes at a time
 )
 
 // recover marks what a crash has left half-written.
@@ -182,8 +185,9 @@ func (s *Service) jobsByAccount() map[string][]*job {
 func (s *Service) sweep() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
+	deleted := map[string]time.Time{}
 	for {
-		if err := s.sweepOnce(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.sweepOnce(s.ctx, deleted); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
 		}
 		select {
@@ -195,7 +199,9 @@ func (s *Service) sweep() {
 	}
 }
 
-func (s *Service) sweepOnce(ctx context.Context) error {
+// sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time; it is
+// deleted once more when no write to it can still be on its way.
+func (s *Service) sweepOnce(ctx context.Context, deleted map[string]time.Time) error {
 	expired, err := expiredFiles(ctx, s.db.Read(), s.now())
 	if err != nil {
 		return fmt.Errorf("find expired files: %w", err)
@@ -223,14 +229,38 @@ func (s *Service) sweepOnce(ctx context.Context) error {
 			return fmt.Errorf("flush deletions: %w", err)
 		}
 	}
+	var due []string
 	for _, name := range names {
-		if err := s.store.Delete(ctx, name); err != nil {
-			return err //nolint:wrapcheck // it says what failed
+		first, again := deleted[name]
+		if !again || s.clock().Sub(first) >= s.store.LateWrites() {
+			due = append(due, name)
+		}
+	}
+	if err := s.deleteObjects(ctx, due); err != nil {
+		return err
+	}
+	for _, name := range due {
+		if _, again := deleted[name]; !again {
+			deleted[name] = s.clock()
+		}
+		if s.clock().Sub(deleted[name]) < s.store.LateWrites() {
+			continue
 		}
 		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return removeObject(ctx, tx, name) })
 		if err != nil {
 			return fmt.Errorf("forget a deleted object: %w", err)
 		}
+		delete(deleted, name)
 	}
 	return nil
+}
+
+// deleteObjects deletes objects, some at a time: each is a request to an S3 server.
+func (s *Service) deleteObjects(ctx context.Context, names []string) error {
+	var group errgroup.Group
+	group.SetLimit(storageRequests)
+	for _, name := range names {
+		group.Go(func() error { return s.store.Delete(ctx, name) })
+	}
+	return group.Wait() //nolint:wrapcheck // it says what failed
 }

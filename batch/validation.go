@@ -134,7 +134,7 @@ func (s *Service) validate(ctx context.Context, b *Batch) error {
 	if err != nil {
 		return fmt.Errorf("find the file of a batch: %w", err)
 	}
-	file, err := s.store.Open(ctx, input.object, 0, input.Bytes)
+	file, err := s.openFile(ctx, &input)
 	if err != nil {
 		return fmt.Errorf("open the file of a batch: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/gateway"
 )
 
 // finding is one row of the table that check prints.
@@ -39,7 +40,7 @@ func newCheck() *cobra.Command {
 	var live, probe bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check the configuration, the database and every backend",
+		Short: "Check the configuration, the database, the storage of files and every backend",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			if live {
@@ -57,6 +58,7 @@ func newCheck() *cobra.Command {
 			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
 			findings = append(findings, checkReceipts(cmd.Context(), cfg)...)
+			findings = append(findings, checkBucket(cmd.Context(), cfg)...)
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
 					findings = append(findings, checkModel(cmd.Context(), m, probe)...)
@@ -121,6 +123,27 @@ func checkDatabase(ctx context.Context, cfg *config.Config) finding {
 		detail += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", cfg.Database.Flush)
 	}
 	return finding{"database", checkOK, detail}
+}
+
+// bucketTimeout limits the check of the bucket, which retries what may pass.
+const bucketTimeout = 30 * time.Second
+
+// checkBucket checks the bucket of the files; none if they are in a folder.
+func checkBucket(ctx context.Context, cfg *config.Config) []finding {
+	ctx, cancel := context.WithTimeout(ctx, bucketTimeout)
+	defer cancel()
+	location, warnings, err := gateway.CheckFiles(ctx, cfg)
+	if location == "" {
+		return nil
+	}
+	var findings []finding
+	for _, w := range warnings {
+		findings = append(findings, finding{"files", checkWarning, w})
+	}
+	if err != nil {
+		return append(findings, finding{"files", checkFailed, location + ": " + err.Error()})
+	}
+	return append(findings, finding{"files", checkOK, location})
 }
 
 // checkModel checks the backends of a model. With probe it sends completions, which cost tokens.

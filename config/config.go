@@ -76,7 +76,7 @@ type Limits struct {
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
-	URL                *url.URL // file:// and the path of a folder; nil: beside the database
+	URL                *url.URL // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the database
 	MaxBytes           int64    // of one file
 	MaxBytesPerAccount int64
 	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise

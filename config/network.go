@@ -147,23 +147,6 @@ func fileOrWebhook(to *string) decodeFunc {
 	}
 }
 
-// folderURL decodes the URL of a folder. An empty one leaves it unset.
-func folderURL(to **url.URL) decodeFunc {
-	const want = "file:///… with the path of a folder, or nothing"
-	return func(v value) {
-		s, ok := v.scalar(want)
-		if !ok || s.text == "" {
-			return
-		}
-		u, err := url.Parse(s.text)
-		if err != nil || u.Scheme != "file" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.RawQuery != "" || u.Fragment != "" {
-			v.errorf("want %s, got %s", want, s.got)
-			return
-		}
-		*to = u
-	}
-}
-
 // network decodes a CIDR prefix.
 func network(to *netip.Prefix) decodeFunc {
 	const want = "a network such as 10.0.0.0/8 or fd00::/8"

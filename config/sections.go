@@ -25,7 +25,7 @@ func (c *Config) fields() []field {
 		}),
 		key("files", func(v value) {
 			v.section(
-				key("url", folderURL(&c.Files.URL)),
+				key("url", filesURL(&c.Files.URL)),
 				key("max_bytes", size(&c.Files.MaxBytes)),
 				key("max_bytes_per_account", size(&c.Files.MaxBytesPerAccount)),
 				key("keep", days(&c.Files.Keep, time.Hour)),

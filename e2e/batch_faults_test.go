@@ -109,6 +109,9 @@ func TestFaultsBatchSurvivesAKillInEachState(t *testing.T) {
 // While the disk of the files is full, uploads are refused, live requests are served, and batches wait. They go on when there is
 // room again.
 func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
+	if filesInS3 {
+		t.Skip("it is about a folder")
+	}
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
 	dir := tmpfsDir(t)
 	folder := filepath.Join(dir, "files")
@@ -177,6 +180,9 @@ func TestFaultsBatchSurvivesABackendThatFlaps(t *testing.T) {
 // The copy of the database and the copy of the folder after it, both made while a batch runs, are restored elsewhere: the batch goes on
 // there, and each line ends once.
 func TestFaultsBatchRunsOnAfterARestore(t *testing.T) {
+	if filesInS3 {
+		t.Skip("it is about a folder")
+	}
 	mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	env := newEnvironment(t, settings{extra: "batches: {per_backend: 4}"}, mock.URL())
 	secret := env.createKey("batch")

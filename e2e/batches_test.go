@@ -390,6 +390,7 @@ func TestWrongInputFilesFailTheirBatch(t *testing.T) {
 		code string
 		line int64
 	}{
+		"nothing":              {"", "empty_file", 0},
 		"no lines":             {"\n\r\n  \n", "empty_file", 0},
 		"not JSON":             {good + "{\n", "invalid_json_line", 2},
 		"not an object":        {"[]\n", "invalid_json_line", 1},
@@ -424,14 +425,36 @@ func TestWrongInputFilesFailTheirBatch(t *testing.T) {
 	g.checkResults(g.secret, b, map[string]bool{"good": true, "last": true})
 }
 
+// storedObjects returns the names of the objects in the storage of files.
+func (e *environment) storedObjects() []string {
+	e.t.Helper()
+	names := map[string]bool{}
+	if e.bucket != nil {
+		for _, key := range e.bucket.Keys("lab/one/") {
+			name, _, _ := strings.Cut(strings.TrimPrefix(key, "lab/one/"), "/")
+			names[name] = true
+		}
+		return slices.Collect(maps.Keys(names))
+	}
+	entries, err := os.ReadDir(e.database + ".files")
+	must(e.t, err)
+	for _, entry := range entries {
+		names[entry.Name()] = true
+	}
+	return slices.Collect(maps.Keys(names))
+}
+
+// storageFolder returns the folder in which the bytes of files are, also those of a bucket.
+func (e *environment) storageFolder() string {
+	if e.bucket != nil {
+		return e.bucket.Folder
+	}
+	return e.database + ".files"
+}
+
 func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 	g, _ := startGateway(t, settings{extra: "files: {max_bytes: 64KiB, max_bytes_per_account: 100KiB, keep: 1h}"}, mockvllm.Options{})
-	folder := g.database + ".files"
-	stored := func() int {
-		entries, err := os.ReadDir(folder)
-		must(t, err)
-		return len(entries)
-	}
+	stored := func() int { return len(g.storedObjects()) }
 	for name, c := range map[string]struct {
 		got    response
 		status int
@@ -489,7 +512,11 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 
 func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	must(t, os.RemoveAll(g.database+".files"))
+	if g.bucket != nil {
+		g.bucket.Stop()
+	} else {
+		must(t, os.RemoveAll(g.database+".files"))
+	}
 	got := g.upload(g.secret, "x", "purpose", "batch")
 	e := gjson.Get(got.body, "error")
 	wait := e.Get("retry_after_seconds").Int()
@@ -578,8 +605,8 @@ func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 		}
 	}
 	poll.Until(t, "the bytes are gone", func() bool {
-		for path, text := range readFiles(t, g.dir) {
-			if strings.Contains(path, ".files") && (strings.Contains(text, prompt) || strings.Contains(text, id)) {
+		for _, text := range readFiles(t, g.storageFolder()) {
+			if strings.Contains(text, prompt) || strings.Contains(text, id) {
 				return false
 			}
 		}

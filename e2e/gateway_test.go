@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"basegate/internal/s3test"
 	"basegate/mockvllm"
 )
 
@@ -25,8 +27,13 @@ type environment struct {
 	config string
 	email  string
 
-	database string // path of the database file
+	database string         // path of the database file
+	bucket   *s3test.Server // of its files; nil: a folder beside the database
 }
+
+// filesInS3 makes every environment keep its files in a bucket of its own, so that the tests of files and batches run with
+// both kinds of storage.
+var filesInS3 = os.Getenv("BASEGATE_TEST_FILES") == "s3"
 
 // settings are the parts of the configuration that tests set; all may be empty.
 type settings struct {
@@ -37,6 +44,7 @@ type settings struct {
 	database    string // path of the file; empty: one in the environment's folder
 	flush       string // of database.flush; empty: commit
 	adminListen string // address of the admin listener; empty: a free port
+	bucket      bool   // the files are in a bucket of an S3 server
 }
 
 // newEnvironment writes a configuration whose one model, m, has the given backends, and creates an account.
@@ -44,6 +52,9 @@ func newEnvironment(t *testing.T, s settings, backends ...string) *environment {
 	t.Helper()
 	dir := t.TempDir()
 	env := &environment{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "ada@example.org"}
+	if s.bucket || filesInS3 {
+		env.useBucket(s3test.Start(t))
+	}
 	env.writeConfig(s, backends...)
 	env.run("account", "create", env.email)
 	return env
@@ -58,12 +69,34 @@ func modelConfig(id string, backends ...string) string {
 	return fmt.Sprintf(`{id: %s, checkpoint: %s, backends: [%s]}`, id, checkpoint, strings.Join(all, ", "))
 }
 
+// useBucket makes the environment keep its files in a bucket. The configuration must be written afterwards.
+func (e *environment) useBucket(server *s3test.Server) {
+	e.t.Helper()
+	s3test.Environment(e.t)
+	e.bucket = server
+}
+
+// inBucket returns further lines of the configuration with files.url, unless they have one.
+func (e *environment) inBucket(extra string) string {
+	switch url := fmt.Sprintf("url: %q", e.bucket.URL("lab/one")); {
+	case strings.Contains(extra, "files: {url"):
+		return extra
+	case strings.Contains(extra, "files: {"):
+		return strings.Replace(extra, "files: {", "files: {"+url+", ", 1)
+	default:
+		return extra + "\nfiles: {" + url + "}"
+	}
+}
+
 // writeConfig writes the configuration file.
 func (e *environment) writeConfig(s settings, backends ...string) {
 	e.t.Helper()
 	e.database = cmp.Or(s.database, filepath.Join(e.dir, "basegate.db"))
 	if s.models == "" {
 		s.models = modelConfig("m", backends...)
+	}
+	if e.bucket != nil {
+		s.extra = e.inBucket(s.extra)
 	}
 	writeFile(e.t, e.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
 database: {path: %q, flush: %s}

@@ -13,7 +13,6 @@ import (
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/proxy"
-	"basegate/storage"
 )
 
 // completer lets batches send their lines the way of live requests.
@@ -61,9 +60,9 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
 func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() error, error) {
-	files, err := storage.OpenDisk(filesFolder(cfg))
+	files, err := openFiles(cfg)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // it says what failed
+		return nil, nil, err
 	}
 	return batch.New(db, files, completer{}, batchSettings(cfg), zap.NewNop()), files.Close, nil
 }

@@ -32,7 +32,6 @@ import (
 	"basegate/proxy"
 	"basegate/receipt"
 	"basegate/refusals"
-	"basegate/storage"
 	"basegate/usage"
 )
 
@@ -149,7 +148,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
-	files, err := storage.OpenDisk(filesFolder(cfg))
+	files, err := openFiles(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +182,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		}
 	}()
 	g.startedAt = time.Now().UTC()
+	if err := g.checkFiles(ctx, g.booted); err != nil {
+		return err
+	}
 	if err := g.keys.Start(ctx); err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}

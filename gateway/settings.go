@@ -58,14 +58,6 @@ func promptSettings(c *config.Config) prompts.Settings {
 	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
 }
 
-// filesFolder returns where files are kept.
-func filesFolder(c *config.Config) string {
-	if u := c.Files.URL; u != nil {
-		return u.Path
-	}
-	return c.Database.Path + ".files"
-}
-
 func batchSettings(c *config.Config) batch.Settings {
 	var models []string
 	for i := range c.Models {
@@ -152,7 +144,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"database.flush", old.Database.Flush != next.Database.Flush},
-		{"files.url", filesFolder(old) != filesFolder(next)},
+		{"files.url", filesLocation(old) != filesLocation(next)},
 		{"receipts", old.Receipts != next.Receipts},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Modes of the folder and its files: they hold prompts and completions.
@@ -43,7 +44,7 @@ func OpenDisk(folder string) (*Disk, error) {
 	return d, nil
 }
 
-// Close closes the folder.
+// Close implements Store.
 func (d *Disk) Close() error {
 	if err := d.root.Close(); err != nil {
 		return fmt.Errorf("close the folder of files: %w", err)
@@ -133,10 +134,11 @@ func (d *Disk) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-// IsFull reports whether an append failed because the disk, or the quota of its user, is full.
-func IsFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
+// Finish implements Store.
+func (*Disk) Finish(context.Context, string, int64) error { return nil }
+
+// LateWrites implements Store.
+func (*Disk) LateWrites() time.Duration { return 0 }
 
 // withoutName returns an error without the object's name, which is as good as the right to read it.
 func withoutName(err error) error {

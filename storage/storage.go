@@ -1,8 +1,9 @@
-// Package storage keeps the bytes of files as objects under names that its callers choose at random.
+// Package storage keeps the bytes of files as objects under names that its callers choose at random, in a folder or in a
+// bucket of an S3 server.
 //
 // An object grows by appends. An append is on disk when it returns, and is idempotent: it discards what lies behind its
 // offset, so a caller that has recorded how much of an object counts repeats an append that a crash has interrupted. The
-// package promises that nothing of a deleted object is left. Which objects exist, whose they are and how much of each
+// package promises that nothing of a deleted object is left, and that no error holds the name of an object. Which objects exist, whose they are and how much of each
 // counts is recorded by package batch.
 package storage
 
@@ -10,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"syscall"
+	"time"
 )
 
 // ErrNotFound is returned by Open if there is no such object.
@@ -27,6 +30,22 @@ type Store interface {
 	// Open returns a reader of length bytes from the offset on. The object may grow meanwhile. The caller must close it.
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
+	// Finish tells the store that the object has its final size, and may return an error that passes. An object that is
+	// never finished can be read all the same.
+	Finish(ctx context.Context, name string, size int64) error
+
 	// Delete removes an object. It is no error if there is none.
 	Delete(ctx context.Context, name string) error
+
+	// LateWrites returns how long after a crash or a failed append its bytes may still arrive. A caller that deletes an
+	// object repeats the deletion after this time.
+	LateWrites() time.Duration
+
+	// Close releases what the store holds.
+	Close() error
+}
+
+// IsFull reports whether an append failed because there is no room: the disk, the quota of its user, or the bucket is full.
+func IsFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || isBucketFull(err)
 }

@@ -1,0 +1,84 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/config"
+	"basegate/storage"
+)
+
+// filesTimeout limits how long an S3 server that does not respond delays the start.
+const filesTimeout = 10 * time.Second
+
+// openFiles returns the storage of the files. The caller must close it.
+func openFiles(c *config.Config) (storage.Store, error) {
+	if _, ok := c.Files.Bucket(); ok {
+		return openBucket(c)
+	}
+	return storage.OpenDisk(filesFolder(c)) //nolint:wrapcheck // it says what failed
+}
+
+func openBucket(c *config.Config) (*storage.S3, error) {
+	b, _ := c.Files.Bucket()
+	return storage.OpenS3(storage.S3Settings{ //nolint:wrapcheck // it says what failed
+		Endpoint: b.Endpoint, Bucket: b.Name, Prefix: b.Prefix, Region: b.Region, Plaintext: b.Plaintext,
+	})
+}
+
+// filesFolder returns the folder of the files; empty if they are in a bucket.
+func filesFolder(c *config.Config) string {
+	switch u := c.Files.URL; {
+	case u == nil:
+		return c.Database.Path + ".files"
+	case u.Scheme == "file":
+		return u.Path
+	}
+	return ""
+}
+
+// filesLocation returns where the files are, for comparison.
+func filesLocation(c *config.Config) string {
+	if b, ok := c.Files.Bucket(); ok {
+		return fmt.Sprint(b)
+	}
+	return filesFolder(c)
+}
+
+// CheckFiles tries the bucket of the files, and reports whether they are in one.
+func CheckFiles(ctx context.Context, c *config.Config) (location string, warnings []string, err error) {
+	b, ok := c.Files.Bucket()
+	if !ok {
+		return "", nil, nil
+	}
+	location = fmt.Sprintf("s3://%s/%s at %s", b.Name, b.Prefix, b.Endpoint)
+	files, err := openBucket(c)
+	if err != nil {
+		return location, nil, err
+	}
+	warnings, err = files.Check(ctx)
+	return location, warnings, errors.Join(err, files.Close())
+}
+
+// checkFiles tries the bucket of the files at the start. What does not pass by itself is an error; while the server cannot
+// be reached, live requests are served all the same.
+func (g *Gateway) checkFiles(ctx context.Context, c *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, filesTimeout)
+	defer cancel()
+	location, warnings, err := CheckFiles(ctx, c)
+	for _, w := range warnings {
+		g.log.Warn("the bucket of files: "+w, zap.String("bucket", location))
+	}
+	if _, lasting := errors.AsType[*storage.BucketError](err); lasting {
+		return fmt.Errorf("files.url: %s: %w", location, err)
+	}
+	if err != nil {
+		g.log.Error("the bucket of files cannot be used at the moment: uploads and downloads get 503, and batches wait",
+			zap.String("bucket", location), zap.Error(err))
+	}
+	return nil
+}

@@ -1,0 +1,306 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/minio/minio-go/v7"
+	"go.uber.org/zap"
+
+	"basegate/internal/s3test"
+	"basegate/storage"
+)
+
+func settingsOf(server *s3test.Server) storage.S3Settings {
+	return storage.S3Settings{
+		Endpoint: server.Address, Bucket: s3test.Bucket, Prefix: "lab/files", Region: s3test.Region, Plaintext: true,
+	}
+}
+
+func openS3(t *testing.T, server *s3test.Server) *storage.S3 {
+	t.Helper()
+	s3test.Environment(t)
+	return openSettings(t, settingsOf(server))
+}
+
+func openSettings(t *testing.T, settings storage.S3Settings) *storage.S3 {
+	t.Helper()
+	s, err := storage.OpenS3(settings)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func TestCheckOfABucketLeavesNothing(t *testing.T) {
+	server := s3test.Start(t)
+	s3test.Environment(t)
+	for _, region := range []string{s3test.Region, ""} {
+		settings := settingsOf(server)
+		settings.Region = region
+		warnings, err := openSettings(t, settings).Check(t.Context())
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("region %q: got %v, warnings %q", region, err, warnings)
+		}
+	}
+	if keys := server.Keys(""); len(keys) > 0 {
+		t.Errorf("the check left %q", keys)
+	}
+}
+
+func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
+	server := s3test.Start(t)
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, unused.Close())
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
+	secure.StartTLS()
+	defer secure.Close()
+	for name, test := range map[string]struct {
+		change func(t *testing.T, s *storage.S3Settings)
+		want   string
+		passes bool // by itself
+	}{
+		"bucket": {func(_ *testing.T, s *storage.S3Settings) { s.Bucket = "missing" }, "the bucket does not exist: create it", false},
+		"key": {func(t *testing.T, _ *storage.S3Settings) {
+			t.Helper()
+			t.Setenv("AWS_ACCESS_KEY_ID", "unknown")
+		}, "correct AWS_ACCESS_KEY_ID", false},
+		"secret": {func(t *testing.T, _ *storage.S3Settings) {
+			t.Helper()
+			t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+		}, "correct AWS_SECRET_ACCESS_KEY", false},
+		"region":      {func(_ *testing.T, s *storage.S3Settings) { s.Region = "us-west-2" }, "correct region in files.url", false},
+		"unreachable": {func(_ *testing.T, s *storage.S3Settings) { s.Endpoint = unused.Addr().String() }, "cannot be reached", true},
+		"certificate": {func(_ *testing.T, s *storage.S3Settings) {
+			s.Endpoint, s.Plaintext = secure.Listener.Addr().String(), false
+		}, "certificate is not trusted", false},
+		"no TLS": {func(_ *testing.T, s *storage.S3Settings) { s.Plaintext = false }, "does not speak TLS", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s3test.Environment(t)
+			settings := settingsOf(server)
+			test.change(t, &settings)
+			_, err := openSettings(t, settings).Check(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Fatalf("got %v, want %q", err, test.want)
+			}
+			if _, lasting := errors.AsType[*storage.BucketError](err); lasting == test.passes {
+				t.Errorf("%v: lasting %v, want %v", err, lasting, !test.passes)
+			}
+		})
+	}
+}
+
+func TestCheckRefusesABucketThatKeepsDeletedBytes(t *testing.T) {
+	server := s3test.Start(t, "--versioning-dir", t.TempDir())
+	must(t, server.Client.EnableVersioning(t.Context(), s3test.Bucket))
+	s := openS3(t, server)
+	if _, err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "keeps versions") {
+		t.Errorf("got %v", err)
+	}
+	must(t, server.Client.SuspendVersioning(t.Context(), s3test.Bucket))
+	if _, err := s.Check(t.Context()); err != nil {
+		t.Errorf("with versioning suspended: %v", err)
+	}
+	must(t, server.Client.MakeBucket(t.Context(), "locked", minio.MakeBucketOptions{ObjectLocking: true}))
+	settings := settingsOf(server)
+	settings.Bucket = "locked"
+	if _, err := openSettings(t, settings).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "object lock") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// fakeError is a server that responds to every request with an error of S3, which quotes the key as real ones may.
+func fakeError(t *testing.T, status int, code string) storage.S3Settings {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "<Error><Code>%s</Code><Message>about %s</Message><Key>%s</Key></Error>", code, r.URL.Path, r.URL.Path)
+	}))
+	t.Cleanup(server.Close)
+	return storage.S3Settings{Endpoint: strings.TrimPrefix(server.URL, "http://"), Bucket: "files", Region: "r", Plaintext: true}
+}
+
+func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
+	s3test.Environment(t)
+	const name = "secretname"
+	for code, want := range map[string]string{
+		"RequestTimeTooSkewed": "synchronize", "AccessDenied": "s3:PutObject", "ExpiredToken": "AWS_SESSION_TOKEN",
+		"PermanentRedirect": "region and endpoint", "Unheard": "responded 400 Unheard",
+	} {
+		s := openSettings(t, fakeError(t, http.StatusBadRequest, code))
+		_, opened := s.Open(t.Context(), name, 0, 1)
+		for _, err := range []error{s.Append(t.Context(), name, 0, []byte("x")), opened, s.Delete(t.Context(), name), s.Finish(t.Context(), name, 1)} {
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), name) {
+				t.Errorf("%s: got %v, want %q without the name", code, err, want)
+			}
+		}
+	}
+	full := openSettings(t, fakeError(t, http.StatusInsufficientStorage, "XMinioStorageFull"))
+	if err := full.Append(t.Context(), name, 0, []byte("x")); !storage.IsFull(err) {
+		t.Errorf("got %v, want an error that IsFull knows", err)
+	}
+	unreachable := openSettings(t, storage.S3Settings{Endpoint: "127.0.0.1:1", Bucket: "files", Region: "r", Plaintext: true})
+	if err := unreachable.Append(t.Context(), name, 0, []byte("x")); err == nil || strings.Contains(err.Error(), name) {
+		t.Errorf("got %v, want an error without the name", err)
+	}
+}
+
+// faultyServer forwards to a server, and lets a test change what happens to requests.
+func faultyServer(t *testing.T, server *s3test.Server, handle func(w http.ResponseWriter, r *http.Request, forward http.Handler)) storage.S3Settings {
+	t.Helper()
+	forward := &httputil.ReverseProxy{
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: server.Address})
+			r.Out.Host = r.In.Host
+		},
+	}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(w, r, forward) }))
+	t.Cleanup(front.Close)
+	settings := settingsOf(server)
+	settings.Endpoint = strings.TrimPrefix(front.URL, "http://")
+	return settings
+}
+
+// A process that was killed leaves a request that the server carries out after the next process has written.
+func TestLateWriteOfAnEarlierProcessDoesNotCount(t *testing.T) {
+	server := s3test.Start(t)
+	s3test.Environment(t)
+	var held atomic.Pointer[func()]
+	var hold atomic.Bool
+	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		if r.Method == http.MethodPut && hold.Load() {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			late := r.Clone(context.WithoutCancel(r.Context()))
+			late.Body = io.NopCloser(strings.NewReader(string(body)))
+			send := func() { forward.ServeHTTP(httptest.NewRecorder(), late) }
+			held.CompareAndSwap(nil, &send)
+			panic(http.ErrAbortHandler)
+		}
+		forward.ServeHTTP(w, r)
+	})
+	first := openSettings(t, settings)
+	must(t, first.Append(t.Context(), "a", 0, []byte("one\n")))
+	hold.Store(true)
+	if err := first.Append(t.Context(), "a", 4, []byte("a line of the first process\n")); err == nil {
+		t.Fatal("the append succeeded")
+	}
+	second := openS3(t, server)
+	must(t, second.Append(t.Context(), "a", 4, []byte("two\n")))
+	must(t, second.Append(t.Context(), "a", 8, []byte("three\n")))
+	(*held.Load())()
+	if n := len(server.Keys("")); n != 4 {
+		t.Fatalf("the bucket has %d keys, want the late segment as the fourth", n)
+	}
+	wantContent(t, openS3(t, server), "a", 0, 14, "one\ntwo\nthree\n")
+	third := openS3(t, server)
+	must(t, third.Append(t.Context(), "a", 14, []byte("four\n")))
+	must(t, third.Finish(t.Context(), "a", 19))
+	wantContent(t, openS3(t, server), "a", 0, 19, "one\ntwo\nthree\nfour\n")
+	must(t, third.Delete(t.Context(), "a"))
+	if keys := server.Keys(""); len(keys) > 0 {
+		t.Errorf("the bucket has %q after the deletion", keys)
+	}
+}
+
+func TestManySmallAppendsAreFewSegments(t *testing.T) {
+	server := s3test.Start(t)
+	s := openS3(t, server)
+	line := []byte(strings.Repeat("x", 99) + "\n")
+	const appends = 400
+	for i := range appends {
+		must(t, s.Append(t.Context(), "a", int64(i*len(line)), line))
+		if n := len(server.Keys("")); n > 64 {
+			t.Fatalf("%d appends made %d segments, want at most 64", i+1, n)
+		}
+	}
+	wantContent(t, s, "a", 0, appends*100, strings.Repeat(string(line), appends))
+}
+
+func TestReadSurvivesConnectionsThatBreak(t *testing.T) {
+	server := s3test.Start(t)
+	s3test.Environment(t)
+	var cut atomic.Int32
+	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		if r.Method == http.MethodGet && r.Header.Get("Range") != "" && cut.Add(1)%2 == 1 {
+			forward.ServeHTTP(&shortWriter{ResponseWriter: w, left: 1000}, r)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	})
+	s := openSettings(t, settings)
+	want := ""
+	for i := range 5 {
+		piece := strings.Repeat(fmt.Sprint(i), 200_000)
+		must(t, s.Append(t.Context(), "a", int64(len(want)), []byte(piece)))
+		want += piece
+	}
+	wantContent(t, s, "a", 0, int64(len(want)), want)
+	if cut.Load() < 5 {
+		t.Errorf("%d requests for segments, want at least 5", cut.Load())
+	}
+}
+
+// shortWriter ends the connection after some bytes.
+type shortWriter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (w *shortWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p[:min(len(p), w.left)])
+	if w.left -= n; w.left == 0 {
+		http.NewResponseController(w.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return n, err
+}
+
+// The documents describe how to move a folder to a bucket.
+func TestFilesOfAFolderCanBeCopiedToABucket(t *testing.T) {
+	server := s3test.Start(t)
+	s := openS3(t, server)
+	const content = "one\ntwo\n"
+	_, err := server.Client.Client.PutObject(t.Context(), s3test.Bucket, "lab/files/a/0000000000000001-0-8", strings.NewReader(content), 8, minio.PutObjectOptions{})
+	must(t, err)
+	wantContent(t, s, "a", 0, 8, content)
+	must(t, s.Append(t.Context(), "a", 4, []byte("three\n")))
+	wantContent(t, s, "a", 0, 10, "one\nthree\n")
+}
+
+// The lines of a batch are small ranges of one file: each is one request, without another listing.
+func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
+	server := s3test.Start(t)
+	s3test.Environment(t)
+	var requests atomic.Int32
+	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		requests.Add(1)
+		forward.ServeHTTP(w, r)
+	})
+	s := openSettings(t, settings)
+	must(t, s.Append(t.Context(), "a", 0, []byte("one\ntwo\nten\n")))
+	wantContent(t, s, "a", 0, 12, "one\ntwo\nten\n")
+	requests.Store(0)
+	for i := range 10 {
+		wantContent(t, s, "a", int64(i%3*4), 3, []string{"one", "two", "ten"}[i%3])
+	}
+	if n := requests.Load(); n != 10 {
+		t.Errorf("10 reads made %d requests, want 10", n)
+	}
+}
