@@ -226,7 +226,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 func (g *Gateway) warm(_ context.Context, id string) error {
 	m, ok := g.fleet.Model(id)
 	if !ok {
-		return apierr.UnknownModel(id, nil, "")
+		return apierr.UnknownModel("model", id, nil, "")
 	}
 	err := m.Warm("requested at the console")
 	if err == nil {

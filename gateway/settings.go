@@ -15,6 +15,7 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/console"
+	"basegate/dialect/lamini"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/prompts"
@@ -42,12 +43,22 @@ func proxySettings(c *config.Config) proxy.Settings {
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		CORSOrigins:       c.Server.CORSOrigins,
+		Dialects:          dialects(c),
 		Attempts:          c.Upstream.Attempts,
 
 		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
 
 		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}
+}
+
+// dialects returns the dialects that are served.
+func dialects(c *config.Config) []*proxy.Dialect {
+	var served []*proxy.Dialect
+	if c.Dialects.Lamini {
+		served = append(served, lamini.Dialect)
+	}
+	return served
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {

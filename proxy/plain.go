@@ -130,8 +130,15 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 	if !p.usage.Known {
 		p.usage = s.countUsage(x)
 	}
+	translated, err := x.caller.dialect.translate(x, p.plain.bytes)
+	if err != nil {
+		return err
+	}
 	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
 		return err
+	}
+	if translated != nil {
+		return s.sendBody(x, "application/json", translated)
 	}
 	body := p.plain.bytes
 	if p.bestOf == validate.EmulateBestOf {
