@@ -48,7 +48,7 @@ func TestPlainRequestsHaveNoDetails(t *testing.T) {
 
 func TestFewAttemptsAreStored(t *testing.T) {
 	many := make([]usage.Attempt, 100*usage.MaxAttempts)
-	if text := usage.EncodeAttempts(many); len(text) > 1500 {
+	if text := usage.EncodeDetails(many, ""); len(text) > 1500 {
 		t.Errorf("%d attempts take %d bytes", len(many), len(text))
 	}
 }

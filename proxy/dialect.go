@@ -31,6 +31,7 @@ type DialectEndpoint struct {
 // Translation is a request of a dialect in the terms of a completion.
 type Translation struct {
 	Request *validate.Request // with an error as far as it has been parsed; may be nil then
+	ChainID string            // is recorded in the ledger; may be empty
 	// Respond translates the body of a whole plain response; nil: it is sent as it is.
 	Respond func(body []byte) ([]byte, error)
 	// TimedOut returns the body of the response to a request that the first byte timeout ended; nil: it is an error.
@@ -118,4 +119,12 @@ func (x *exchange) appendError(dst []byte, e *apierr.Error) []byte {
 		return d.AppendError(dst, e, x.id)
 	}
 	return e.AppendJSON(dst, x.id)
+}
+
+// chainID returns the chain id that the client sent, or "".
+func (x *exchange) chainID() string {
+	if d := x.caller.dialect; d != nil {
+		return d.ChainID
+	}
+	return ""
 }

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 )
@@ -22,11 +23,12 @@ type FormField struct {
 }
 
 // NewForm returns the Form with these fields. conflicts are checked before those of a completion. example is a body, for
-// the message about one that is no object, and advice has sentences about fields that the form has not, by their names.
+// the message about one that is no object, and advice has sentences about fields that the form has not, by their names; for
+// the other fields of a completion there is one that names /v1/completions.
 func NewForm(example string, fieldRows []FormField, conflicts []Conflict, advice map[string]string) *Form {
 	table := fields
 	f := &Form{schema{
-		table: &table, byName: map[string]fieldID{}, advice: advice, refused: refusedFields, example: example,
+		table: &table, byName: map[string]fieldID{}, advice: maps.Clone(advice), refused: refusedFields, example: example,
 		conflicts: slices.Concat(conflicts, completionConflicts), prompt: fieldPrompt,
 	}}
 	s, own := &f.schema, fieldOwn
@@ -44,6 +46,11 @@ func NewForm(example string, fieldRows []FormField, conflicts []Conflict, advice
 		s.byName[row.Name] = id
 		if row.Required {
 			s.required = append(s.required, id)
+		}
+	}
+	for name := range completion.byName {
+		if s.advice[name] == "" {
+			s.advice[name] = "this form does not have it; POST /v1/completions does"
 		}
 	}
 	return f

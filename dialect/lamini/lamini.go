@@ -58,19 +58,13 @@ var form = validate.NewForm(`{"model_name": …, "prompt": …}`, []validate.For
 	},
 }, nil, adviceOnFields)
 
-const completionsAdvice = "the Lamini form does not have it; POST /v1/completions does"
-
 // adviceOnFields are fields that users of other forms, or of other endpoints of Lamini, may send.
 var adviceOnFields = map[string]string{
-	"model":       "the field is called model_name here",
-	"prompts":     "the field is called prompt here, also for a list",
-	"cache_id":    "there is no cache to name; leave it out",
-	"temperature": completionsAdvice,
-	"top_p":       completionsAdvice,
-	"n":           completionsAdvice + "; or send the prompt several times in a list",
-	"stop":        completionsAdvice,
-	"seed":        completionsAdvice,
-	"stream":      "responses in this form are not streamed; POST /v1/completions streams",
+	"model":    "the field is called model_name here",
+	"prompts":  "the field is called prompt here, also for a list",
+	"cache_id": "there is no cache to name; leave it out",
+	"n":        "this form does not have it; send the prompt several times in a list",
+	"stream":   "responses in this form are not streamed; POST /v1/completions streams",
 }
 
 func parseV1(body []byte, limits validate.Limits) (proxy.Translation, error) {
