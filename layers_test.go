@@ -23,10 +23,10 @@ const module = "basegate"
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage"},
-	{"identity", "prompts", "admission", "budget", "fleet"},
+	{"identity", "prompts", "admission", "budget", "fleet", "receipt"},
 	{"report"},
 	{"proxy", "console", "batch"},
-	{"dialect/lamini"},
+	{"dialect/eternalai", "dialect/lamini"},
 	{"gateway"},
 	{"cli"},
 	{"."},

@@ -50,6 +50,10 @@ type Outcome struct {
 	Boot     time.Duration   // waiting for the model's boot
 	Attempts []usage.Attempt // if there was more than one, or one that failed; must not be changed afterwards
 
+	// Record inserts a further row in the transaction of the settlement; nil: none. As in EnqueueStatement, only a storage
+	// failure may fail it. It is not called again if the settlement has to be retried.
+	Record func(ctx context.Context, tx database.Execer) error
+
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
 	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome

@@ -48,7 +48,10 @@ func (s *pendingSettlement) insert(ctx context.Context, tx database.Execer) erro
 	if err != nil {
 		return err
 	}
-	return insertDetails(ctx, tx, &s.row)
+	if err := insertDetails(ctx, tx, &s.row); err != nil || s.row.outcome.Record == nil {
+		return err
+	}
+	return s.row.outcome.Record(ctx, tx)
 }
 
 // rewrite writes the settlement after an attempt that has failed, but may have reached the disk.

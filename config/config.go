@@ -22,6 +22,7 @@ type Config struct {
 	Limits        Limits
 	Files         Files
 	Batches       Batches
+	Receipts      Receipts
 	Upstream      Upstream
 	Breaker       Breaker
 	Probe         Probe
@@ -89,6 +90,12 @@ type Batches struct {
 	StartModels bool // batches start cold models; false: their lines wait for a warm window or a live request
 }
 
+// Receipts holds whether requests can ask for receipts, and where the tree heads of the receipt log are published.
+type Receipts struct {
+	Enabled bool
+	Publish string // a file, or the URL of a webhook; empty: nowhere
+}
+
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
 type Upstream struct {
 	ConnectTimeout   time.Duration
@@ -127,7 +134,8 @@ type Console struct {
 
 // Dialects says which other APIs' forms of completions are served.
 type Dialects struct {
-	Lamini bool // below /lamini
+	Lamini    bool // below /lamini
+	Eternalai bool // EternalAI, below /eternalai; needs receipts
 }
 
 // SavedPrompts holds the limits of prompts that are saved in the workbench.

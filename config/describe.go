@@ -65,6 +65,7 @@ var describedFields = map[string]func(reflect.Value) string{
 	"Database.Flush":          flushText,
 	"Console.FeedbackWebhook": maskedURL,
 	"Notifications.Webhook":   maskedURL,
+	"Receipts.Publish":        maskedTarget,
 	"Launch.Start":            maskedCommand,
 	"Launch.Stop":             maskedCommand,
 }
@@ -84,6 +85,18 @@ func maskedURL(v reflect.Value) string {
 		return ""
 	}
 	return u.Scheme + "://" + u.Host + "/" + masked
+}
+
+// maskedTarget shows the path of a file, or what maskedURL shows of a webhook.
+func maskedTarget(v reflect.Value) string {
+	if !strings.Contains(v.String(), "://") {
+		return v.String()
+	}
+	u, err := url.Parse(v.String())
+	if err != nil {
+		return masked
+	}
+	return maskedURL(reflect.ValueOf(u))
 }
 
 // maskedCommand shows the program. The arguments may be tokens from the environment.

@@ -123,6 +123,30 @@ func webhook(to **url.URL) decodeFunc {
 	}
 }
 
+// fileOrWebhook decodes the path of a file or the URL of a webhook; empty means neither. As with webhook, no diagnostic
+// quotes a URL.
+func fileOrWebhook(to *string) decodeFunc {
+	const want = "the path of a file, or http:// or https:// with a host, or nothing"
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok || s.text == "" {
+			return
+		}
+		if !strings.Contains(s.text, "://") {
+			if strings.ContainsRune(s.text, 0) || strings.HasSuffix(s.text, "/") {
+				v.errorf("want %s, got %s", want, s.got)
+				return
+			}
+			*to = s.text
+			return
+		}
+		var u *url.URL
+		if webhook(&u)(v); u != nil {
+			*to = u.String()
+		}
+	}
+}
+
 // folderURL decodes the URL of a folder. An empty one leaves it unset.
 func folderURL(to **url.URL) decodeFunc {
 	const want = "file:///… with the path of a folder, or nothing"

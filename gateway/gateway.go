@@ -30,6 +30,7 @@ import (
 	"basegate/notify"
 	"basegate/prompts"
 	"basegate/proxy"
+	"basegate/receipt"
 	"basegate/refusals"
 	"basegate/storage"
 	"basegate/usage"
@@ -61,6 +62,7 @@ type Gateway struct {
 	prompts      *prompts.Store
 	console      *console.Console
 	batches      *batch.Service
+	receipts     *receipt.Log // nil unless it is enabled
 	public       *listener
 	admin        *listener
 
@@ -139,10 +141,13 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	})
 	g.fleet.OnEvent(g.onFleetEvent)
 	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet), backupCollector{g.db})
-	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
+	if err := g.openReceipts(ctx, webhooks); err != nil {
+		return nil, err
+	}
+	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
-		Ended: g.recordEnded,
+		Ended: g.recordEnded, Receipts: g.receipts,
 	})
 	files, err := storage.OpenDisk(filesFolder(cfg))
 	if err != nil {
@@ -191,6 +196,10 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
+	if g.receipts != nil {
+		g.receipts.Start(ctx)
+		g.onStop("receipts", func(context.Context) error { g.receipts.Close(); return nil })
+	}
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
 	g.refusals.Start(ctx)
@@ -272,7 +281,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	}
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
-	g.proxy.Reload(proxySettings(cfg))
+	g.proxy.Reload(proxySettings(cfg, g.receipts != nil))
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
 	g.batches.Reload(batchSettings(cfg))

@@ -24,6 +24,7 @@ func (g *Gateway) publicHandler() http.Handler {
 	})
 	g.proxy.Mount(e)
 	g.proxy.Extend(e, extensions(g.batches))
+	g.mountReceipts(e)
 	g.console.Mount(e)
 	g.mountHealth(e)
 	return limitConnections(g.proxy.IsAPI, e)

@@ -15,6 +15,7 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/console"
+	"basegate/dialect/eternalai"
 	"basegate/dialect/lamini"
 	"basegate/fleet"
 	"basegate/identity"
@@ -35,7 +36,9 @@ func fleetSettings(c *config.Config) fleet.Settings {
 	}
 }
 
-func proxySettings(c *config.Config) proxy.Settings {
+// proxySettings returns the settings of the API. receipts reports whether the receipt log is open, which a reload does not
+// change.
+func proxySettings(c *config.Config, receipts bool) proxy.Settings {
 	return proxy.Settings{
 		MaxBodyBytes:      c.Server.MaxBodyBytes,
 		MaxAnswerBytes:    c.Upstream.MaxAnswerBytes,
@@ -43,7 +46,7 @@ func proxySettings(c *config.Config) proxy.Settings {
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		CORSOrigins:       c.Server.CORSOrigins,
-		Dialects:          dialects(c),
+		Dialects:          dialects(c, receipts),
 		Attempts:          c.Upstream.Attempts,
 
 		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
@@ -53,10 +56,13 @@ func proxySettings(c *config.Config) proxy.Settings {
 }
 
 // dialects returns the dialects that are served.
-func dialects(c *config.Config) []*proxy.Dialect {
+func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
 	var served []*proxy.Dialect
 	if c.Dialects.Lamini {
 		served = append(served, lamini.Dialect)
+	}
+	if c.Dialects.Eternalai && receipts {
+		served = append(served, eternalai.Dialect)
 	}
 	return served
 }
@@ -164,6 +170,7 @@ func needsRestart(old, next *config.Config) []string {
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"database.flush", old.Database.Flush != next.Database.Flush},
 		{"files.url", filesFolder(old) != filesFolder(next)},
+		{"receipts", old.Receipts != next.Receipts},
 		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
 		{"log", old.Log != next.Log},
 	} {

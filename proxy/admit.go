@@ -98,12 +98,13 @@ func (s *Server) parse(x *exchange, body []byte, rules bodyRules) (err error) {
 // validateCompletion are the rules of a completion.
 func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request, error) {
 	r, err := validate.Completion(body, validate.Limits{
-		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
 	})
 	if err == nil {
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Completions() {
 			return r, apierr.NoCompletions("model", r.Model)
 		}
+		err = s.askForReceipt(x, r)
 	}
 	return r, err //nolint:wrapcheck // an API error, or that of the memory
 }

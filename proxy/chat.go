@@ -28,12 +28,16 @@ func (s *Server) chat(x *exchange) error {
 // besides.
 func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, error) {
 	r, err := validate.Chat(body, validate.Limits{
-		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, DefaultMaxTokens: s.chatDefaultMaxTokens, Memory: &x.memory,
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, DefaultMaxTokens: s.chatDefaultMaxTokens,
+		Receipts: s.receipts != nil, Memory: &x.memory,
 	})
 	if r != nil {
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Chat() {
 			return r, apierr.NoChat(s.chatModels(x))
 		}
+	}
+	if err == nil {
+		err = s.askForReceipt(x, r)
 	}
 	return r, err //nolint:wrapcheck // an API error, or that of the memory
 }

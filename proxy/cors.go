@@ -10,7 +10,7 @@ import (
 var exposedHeaders = strings.Join([]string{
 	"X-Request-Id", "Retry-After", "x-should-retry",
 	"X-Acs-Upstream-Model", "X-Acs-Upstream-Gpu", "X-Acs-Upstream-Error-Kind",
-	"X-Acs-Max-Tokens-Clamped", "X-Acs-User", "X-Acs-User-Encoded",
+	"X-Acs-Max-Tokens-Clamped", "X-Acs-User", "X-Acs-User-Encoded", "X-Acs-Receipt",
 	"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
 }, ", ")
 

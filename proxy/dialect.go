@@ -32,6 +32,7 @@ type DialectEndpoint struct {
 type Translation struct {
 	Request *validate.Request // with an error as far as it has been parsed; may be nil then
 	ChainID string            // is recorded in the ledger; may be empty
+	Receipt bool              // the response carries its receipt; receipts must be enabled
 	// Respond translates the body of a whole plain response; nil: it is sent as it is.
 	Respond func(body []byte) ([]byte, error)
 	// TimedOut returns the body of the response to a request that the first byte timeout ended; nil: it is an error.
@@ -82,7 +83,7 @@ func (s *Server) validateDialect(x *exchange, body []byte) (r *validate.Request,
 			}
 			return validate.DefaultMaxLogprobs
 		},
-		MaxSequences: x.settings.SequencesPerRequest, Memory: &x.memory,
+		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
 	})
 	if err != nil {
 		return d.Request, err
@@ -90,7 +91,10 @@ func (s *Server) validateDialect(x *exchange, body []byte) (r *validate.Request,
 	if m, ok := s.lookup(x, d.Request.Model); ok && !m.Completions() {
 		return d.Request, apierr.NoCompletions(d.Request.NameOf("model"), d.Request.Model)
 	}
-	return d.Request, nil
+	if d.Receipt {
+		x.r = WithReceipt(x.r, ReceiptOptions{Embed: !d.Request.Stream}) // in a stream the client has to ask for the event
+	}
+	return d.Request, s.askForReceipt(x, d.Request)
 }
 
 // translate returns the translation of a plain response, or nil if the response is sent as it is.

@@ -43,6 +43,7 @@ type exchange struct {
 	attempts    attempts
 	charge      charge
 	delivery    delivery
+	receipt     *receiptState // nil unless the request asked for one
 	timings     timings
 }
 

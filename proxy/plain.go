@@ -117,6 +117,9 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 		return failed(breaker.Aborted, nil)
 	}
 	usage := completion.Usage()
+	if x.receipt != nil {
+		x.receipt.reasons = completion.FinishReasons()
+	}
 	if !usage.Known {
 		x.charge.choices = completion.ChoiceUsage() // which takes the memory that completion has counted
 		return usage, breaker.Outcome{}
@@ -130,21 +133,29 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 	if !p.usage.Known {
 		p.usage = s.countUsage(x)
 	}
-	translated, err := x.caller.dialect.translate(x, p.plain.bytes)
-	if err != nil {
+	body := p.plain.bytes
+	if p.bestOf == validate.EmulateBestOf {
+		body = chooseBest(body, x.request)
+	}
+	pieces := withUserTag(body, x.request.RawUser())
+	translated, err := x.caller.dialect.translate(x, body)
+	switch {
+	case err != nil:
+		return err
+	case translated != nil:
+		pieces = [][]byte{translated}
+	}
+	if err := x.sealPlain(p, pieces); err != nil {
 		return err
 	}
 	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
 		return err
 	}
-	if translated != nil {
-		return s.sendBody(x, "application/json", translated)
+	pieces, err = x.withReceipt(pieces)
+	if err != nil {
+		return err
 	}
-	body := p.plain.bytes
-	if p.bestOf == validate.EmulateBestOf {
-		body = chooseBest(body, x.request)
-	}
-	return s.sendBody(x, cmp.Or(p.Header.Get("Content-Type"), "application/json"), withUserTag(body, x.request.RawUser())...)
+	return s.sendBody(x, cmp.Or(p.Header.Get("Content-Type"), "application/json"), pieces...)
 }
 
 // withUserTag returns body, in pieces, with the request's user tag as its last member.

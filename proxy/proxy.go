@@ -23,6 +23,7 @@ import (
 	"basegate/budget"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/receipt"
 )
 
 // Settings are the limits of the API. Sizes are in bytes.
@@ -54,6 +55,7 @@ type Server struct {
 	usage     UsageReader
 	refusals  RefusalRecorder
 	ended     func(Ended)
+	receipts  *receipt.Log
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
@@ -72,7 +74,7 @@ type Ended struct {
 	FirstToken time.Duration
 }
 
-// Deps are the parts that a Server calls. All are required, except Refusals and Ended.
+// Deps are the parts that a Server calls. All are required, except Refusals, Ended and Receipts.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
@@ -83,13 +85,14 @@ type Deps struct {
 	Usage     UsageReader     // of GET /v1/usage
 	Refusals  RefusalRecorder // nil if refused requests are only logged
 	Ended     func(Ended)     // is called with every request that has ended; may be nil
+	Receipts  *receipt.Log    // nil if receipts are not enabled
 	Log       *zap.Logger
 }
 
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended,
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
 		estimates: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)

@@ -29,6 +29,9 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 			fallback.Prompt, fallback.Completion, fallback.Status = 0, 0, apierr.Overloaded.Status()
 		}
 		outcome.Fallback = &fallback
+		if x.receipt != nil {
+			outcome.Record = x.receipt.sealed.Insert
+		}
 	}
 	x.charge.usage, x.charge.settled = usage, true
 	if x.caller.line != nil && code == "" {
@@ -37,7 +40,11 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	}
 	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
 	// receives an error.
-	err := x.reservation.Settle(context.WithoutCancel(x.r.Context()), outcome)
+	ctx := context.WithoutCancel(x.r.Context())
+	err := x.reservation.Settle(ctx, outcome)
+	if err == nil && outcome.Record != nil {
+		err = x.receipt.sealed.Confirm(ctx)
+	}
 	switch {
 	case err == nil:
 		return nil

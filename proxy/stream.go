@@ -130,6 +130,9 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 		}
 		if len(events) > 0 {
 			x.reservation.SetProgress(p.stream.state.Tokens())
+			if x.receipt != nil {
+				x.receipt.addEvents(events)
+			}
 			if err := x.send(events); err != nil {
 				return err
 			}
@@ -176,10 +179,19 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 	if !usage.Known {
 		usage = s.countUsage(x)
 	}
+	if x.receipt != nil {
+		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
+			return err
+		}
+	}
 	if err := x.settle(usage, x.delivery.status, ""); err != nil {
 		return err
 	}
-	if err := x.send([]byte(lastEvent)); err != nil {
+	proof, err := x.streamReceipt()
+	if err != nil {
+		return err
+	}
+	if err := x.send(append(proof, lastEvent...)); err != nil {
 		return err
 	}
 	x.delivery.complete = true

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 )
 
@@ -74,4 +75,18 @@ func payload(event []byte) []byte {
 		joined = append(append(slices.Clip(joined), '\n'), value...)
 	}
 	return joined
+}
+
+// Payloads calls yield with the payload of each event that has one, in the order of the text, until yield returns false. An
+// event that is not terminated counts.
+func Payloads(text []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(text) > 0 {
+			var event []byte
+			event, text = splitEvent(text)
+			if data := payload(event); len(data) > 0 && !yield(data) {
+				return
+			}
+		}
+	}
 }

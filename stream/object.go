@@ -2,6 +2,7 @@ package stream
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -159,6 +160,15 @@ func (o *Object) Aborted() bool {
 		}
 	}
 	return false
+}
+
+// FinishReasons returns why the choices have finished, in the order of the object; empty for one that has not said so.
+func (o *Object) FinishReasons() []string {
+	reasons := make([]string, len(o.choices))
+	for i := range o.choices {
+		reasons[i] = strings.Clone(gjson.ParseBytes(o.choices[i].finishReason).Str)
+	}
+	return reasons
 }
 
 // Usage returns the usage in the object. Values that are not token counts make it unknown, because the ledger sums them.

@@ -2,8 +2,12 @@ package stream
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 var (
@@ -56,10 +60,11 @@ type State struct {
 
 	began      bool // a chunk has been passed on
 	unfinished int
-	tokens     int64 // lower bound of the completion tokens received
-	data       int64 // events with data
-	usage      Usage // of the event that has no choices
-	last       Usage // of the event that finished the last choice
+	tokens     int64    // lower bound of the completion tokens received
+	data       int64    // events with data
+	reasons    []string // the finish reasons received; few, which ChoiceUsage.reason refers to
+	usage      Usage    // of the event that has no choices
+	last       Usage    // of the event that finished the last choice
 	failure    Failure
 	chunk      chunkTemplate
 }
@@ -107,6 +112,32 @@ func (s *State) Usage(perPrompt int) Usage {
 	default:
 		return s.usage
 	}
+}
+
+// maxReasons limits the finish reasons that a stream can have; vLLM knows half a dozen.
+const maxReasons = 255
+
+// internReason returns the index of a finish reason, which is a JSON string. Further ones than maxReasons are the last.
+func (s *State) internReason(raw []byte) uint8 {
+	reason := gjson.ParseBytes(raw).Str
+	i := slices.Index(s.reasons, reason)
+	if i < 0 {
+		if len(s.reasons) == maxReasons {
+			return maxReasons - 1
+		}
+		i, s.reasons = len(s.reasons), append(s.reasons, strings.Clone(reason))
+	}
+	return uint8(i)
+}
+
+// FinishReasons returns why the choices of a complete stream have finished, in the order of their indexes.
+func (s *State) FinishReasons() []string {
+	sorted := slices.SortedFunc(slices.Values(s.choices.all), func(a, b ChoiceUsage) int { return cmp.Compare(a.Index, b.Index) })
+	reasons := make([]string, len(sorted))
+	for i := range sorted {
+		reasons[i] = s.reasons[sorted[i].reason]
+	}
+	return reasons
 }
 
 // Tokens returns a lower bound of the completion tokens received so far.
@@ -207,7 +238,7 @@ func (s *State) addChoices(chunk *chunkTemplate) error {
 		s.choices.appendText(u, c.unquoted())
 		s.tokens += u.MinTokens() - before
 		if c.finished() && !u.finished {
-			u.finished = true
+			u.finished, u.reason = true, s.internReason(c.finishReason)
 			s.unfinished--
 			if usage.Prompt > 0 || usage.Completion > 0 {
 				u.final, s.last = usage, usage

@@ -20,6 +20,7 @@ type ChoiceUsage struct {
 	Echoed   int64 // tokens of the prompt, which an echo repeats first
 
 	finished bool
+	reason   uint8  // why it has finished: an index of State.reasons
 	final    Usage  // of the event that finished it
 	text     []byte // of the events with text, with a separator between two: the escaped text, as in the JSON
 }

@@ -49,6 +49,7 @@ type Request struct {
 	PromptLogprobs int   // Absent, or at least 0
 	Echo, Stream   bool
 	IncludeUsage   bool   // the client asked for the usage event
+	IncludeReceipt bool   // the client asked for the event with the receipt
 	User           string // the user tag; empty if absent
 	HasUser        bool
 
@@ -61,6 +62,7 @@ type Request struct {
 	hasStreamOptions bool  // stream_options is present and not null
 	includeUsage     span  // of include_usage's value in stream_options; zero if absent
 	continuousUsage  continuousUsage
+	receiptOption    bool // include_receipt is present, whatever its value
 	returnTokenIDs   bool
 	returnTokenStrs  bool
 	structured       structuredOutput

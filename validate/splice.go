@@ -49,7 +49,7 @@ func (r *Request) Upstream(e Edits) Body {
 			s.setField(fieldLogprobs, []byte("0"))
 		}
 	}
-	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull) {
+	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull || r.receiptOption) {
 		s.requestUsage()
 	}
 	if e.TokenIDs {
@@ -109,6 +109,10 @@ func (s *splicer) setPart(id fieldID, value []byte, part span) {
 func (s *splicer) requestUsage() {
 	r := s.request
 	switch {
+	case r.receiptOption && r.continuousUsage == continuousTrue: // include_receipt is not for vLLM
+		s.setField(fieldStreamOptions, []byte(`{"include_usage":true,"continuous_usage_stats":true}`))
+	case r.receiptOption:
+		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
 	case !r.hasStreamOptions:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
 	case r.continuousUsage == continuousNull: // null means absent, but not in every version of vLLM

@@ -60,9 +60,23 @@ func (p *parser) readStreamOption(f *field) error {
 		kind, _, err := p.readOption(f, "continuous_usage_stats")
 		r.continuousUsage = continuousUsageOf[kind]
 		return err
+	case "include_receipt":
+		if !p.receipts {
+			return p.unknownOption(f, name)
+		}
+		if r.receiptOption {
+			return p.duplicate("include_receipt")
+		}
+		kind, _, err := p.readOption(f, "include_receipt")
+		r.receiptOption, r.IncludeReceipt = true, kind == 't'
+		return err
 	default:
-		return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
+		return p.unknownOption(f, name)
 	}
+}
+
+func (p *parser) unknownOption(f *field, name []byte) error {
+	return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
 }
 
 // readOption reads the value of an option, which is true, false or null, and returns its first byte and its span.

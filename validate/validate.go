@@ -36,6 +36,8 @@ type Limits struct {
 	// DefaultMaxTokens returns what applies to a chat completion without max_tokens, by the model's short id; nil:
 	// DefaultChatMaxTokens.
 	DefaultMaxTokens func(model string) int64
+	// Receipts allows include_receipt in stream_options.
+	Receipts bool
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
 	Memory Memory
 }
@@ -61,6 +63,7 @@ func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) 
 	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
 	defer p.release()
 	p.reset(s, body, limits.Memory)
+	p.receipts = limits.Receipts
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -91,6 +94,7 @@ type parser struct {
 	memory  Memory
 	grown   int64 // bytes counted in memory
 
+	receipts         bool // include_receipt is allowed
 	objectCounted    bool // the memory of readObject is counted
 	argumentsCounted bool // the memory of readArguments is counted
 	calls            callIDs

@@ -88,7 +88,7 @@ func chainID(value []byte) string {
 
 func parse(body []byte, limits validate.Limits) (proxy.Translation, error) {
 	r, err := form.Parse(body, limits)
-	t := proxy.Translation{Request: r}
+	t := proxy.Translation{Request: r, Receipt: true}
 	if err == nil {
 		t.ChainID = chainID(r.Value("chain_id"))
 	}

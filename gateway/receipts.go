@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"basegate/config"
+	apierr "basegate/errors"
+	"basegate/receipt"
+)
+
+// ReceiptSettings returns the settings of the receipt log, which is beside the database.
+func ReceiptSettings(c *config.Config) receipt.Settings {
+	return receipt.Settings{
+		Folder:  c.Database.Path + ".receipts",
+		Origin:  c.Server.PublicURL.Host + strings.TrimSuffix(c.Server.PublicURL.Path, "/") + receiptsPath,
+		Publish: c.Receipts.Publish,
+	}
+}
+
+const receiptsPath = "/receipts"
+
+// openReceipts opens the receipt log if it is enabled.
+func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper) (err error) {
+	if !g.config.Receipts.Enabled {
+		return nil
+	}
+	settings := ReceiptSettings(g.config)
+	settings.Transport = transport
+	if g.receipts, err = receipt.Open(ctx, settings, g.db, g.log.Named("receipts")); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	g.registry.MustRegister(receiptMetrics(g.receipts)...)
+	return nil
+}
+
+func receiptMetrics(l *receipt.Log) []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "basegate_receipt_log_entries",
+			Help: "Entries of the receipt log's latest signed tree head.",
+		}, func() float64 { return float64(l.Size()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "basegate_receipt_publish_failures_total",
+			Help: "Failed attempts to publish a tree head of the receipt log.",
+		}, func() float64 { return float64(l.PublishFailures()) }),
+	}
+}
+
+// mountReceipts registers the routes of the receipt log. Tree heads, hash tiles and proofs are public: they say nothing about
+// an entry to a client that does not have it.
+func (g *Gateway) mountReceipts(e *echo.Echo) {
+	if g.receipts == nil {
+		return
+	}
+	methods := []string{http.MethodGet, http.MethodHead}
+	e.Match(methods, receiptsPath+"/checkpoint", func(c echo.Context) error {
+		return g.receipts.ServeCheckpoint(c.Response(), c.Request())
+	})
+	e.Match(methods, receiptsPath+"/tile/*", func(c echo.Context) error {
+		return g.receipts.ServeTile(c.Response(), c.Request(), c.Param("*"))
+	})
+	e.Match(methods, receiptsPath+"/:hash", func(c echo.Context) error {
+		key, err := g.keyOf(c.Request())
+		if err != nil {
+			return err
+		}
+		return g.receipts.ServeReceipt(c.Response(), c.Request(), c.Param("hash"), key)
+	})
+}
+
+var errNoBearer = errors.New("the Authorization header is not that of a bearer")
+
+// keyOf returns the id of the key of a request that needs none, or "" without one.
+func (g *Gateway) keyOf(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return "", nil
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") {
+		return "", apierr.BadKey(errNoBearer)
+	}
+	principal, err := g.keys.Authenticate(r.Context(), strings.TrimSpace(secret))
+	if err != nil {
+		return "", apierr.BadKey(err)
+	}
+	return principal.KeyID, nil
+}

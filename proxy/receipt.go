@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/tidwall/gjson"
+
+	apierr "basegate/errors"
+	"basegate/receipt"
+	"basegate/stream"
+	"basegate/validate"
+)
+
+// ReceiptOptions change the receipt of a request that another form of request was made of. They are for packages that
+// translate requests in front of this one.
+type ReceiptOptions struct {
+	Input []byte // the body as the client sent it, which input_cid is of; nil: the body of the request itself
+	Embed bool   // onchain_data is the last member of a plain answer, and an event of a stream, as include_receipt asks for it
+}
+
+type receiptOptionsKey struct{}
+
+// WithReceipt returns a request that asks for a receipt, as X-Acs-Receipt does. Without receipts in the configuration it has
+// no effect. Input must not be changed until the request has ended.
+func WithReceipt(r *http.Request, o ReceiptOptions) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), receiptOptionsKey{}, &o))
+}
+
+// receiptState is the receipt of a request that asked for one.
+type receiptState struct {
+	options ReceiptOptions
+	draft   *receipt.Draft
+	sealed  *receipt.Sealed // nil before the answer is whole
+	reasons []string        // finish reasons of a plain answer
+	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event
+}
+
+// askForReceipt begins a receipt if the request asks for one, by header, by stream_options or as WithReceipt says.
+func (s *Server) askForReceipt(x *exchange, r *validate.Request) error {
+	asked := false
+	if values := x.r.Header[apierr.ReceiptHeader]; len(values) > 0 {
+		var err error
+		if asked, err = parseReceiptHeader(values); err != nil {
+			return err
+		}
+	}
+	if s.receipts == nil {
+		if asked {
+			return apierr.ReceiptsOff()
+		}
+		return nil
+	}
+	options, translated := x.r.Context().Value(receiptOptionsKey{}).(*ReceiptOptions)
+	if !asked && !translated && !r.IncludeReceipt {
+		return nil
+	}
+	x.receipt = &receiptState{draft: s.receipts.NewDraft()}
+	if translated {
+		x.receipt.options = *options
+	}
+	x.receipt.options.Embed = x.receipt.options.Embed || r.IncludeReceipt
+	return nil
+}
+
+func parseReceiptHeader(values []string) (asked bool, err error) {
+	value := strings.Join(values, ", ")
+	switch {
+	case strings.EqualFold(value, "true"):
+		return true, nil
+	case strings.EqualFold(value, "false"):
+		return false, nil
+	default:
+		return false, apierr.InvalidReceiptHeader(value)
+	}
+}
+
+// sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.
+func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
+	if x.receipt == nil {
+		return nil
+	}
+	for _, piece := range pieces {
+		x.receipt.draft.Write(piece)
+	}
+	reasons := x.receipt.reasons
+	if p.bestOf == validate.EmulateBestOf { // of the choices that were chosen
+		reasons = reasons[:0]
+		for _, reason := range gjson.GetBytes(pieces[0], "choices.#.finish_reason").Array() {
+			reasons = append(reasons, reason.Str)
+		}
+	}
+	return x.seal(p.usage, reasons)
+}
+
+// seal makes the entry of an answer that is whole.
+func (x *exchange) seal(usage stream.Usage, reasons []string) (err error) {
+	input := x.receipt.options.Input
+	if input == nil {
+		input = x.body.bytes
+	}
+	x.receipt.sealed, err = x.receipt.draft.Seal(x.receiptEntry(usage, reasons), x.caller.identity.KeyID, input)
+	if err != nil {
+		return apierr.Unexpected(err)
+	}
+	return nil
+}
+
+// receiptEntry returns what the gateway knows of the answer.
+func (x *exchange) receiptEntry(usage stream.Usage, reasons []string) receipt.Entry {
+	parameters, also := x.request.Parameters()
+	delete(parameters, "max_completion_tokens") // another name of max_tokens
+	parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
+	kind := receipt.Completion
+	if x.isChat() {
+		kind = receipt.ChatCompletion
+	}
+	b := x.attempts.backend
+	return receipt.Entry{
+		Kind: kind, Stream: x.request.Stream, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
+		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also, FinishReasons: reasons,
+		Usage: receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion},
+	}
+}
+
+// withReceipt adds the receipt to a plain answer: the header, and onchain_data if it is to be in the body.
+func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
+	if x.receipt == nil {
+		return pieces, nil
+	}
+	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.sealed.LeafHash().String())
+	if !x.receipt.options.Embed {
+		return pieces, nil
+	}
+	onchain, err := x.onchainData()
+	if err != nil {
+		return nil, err
+	}
+	return appendMember(pieces, onchain), nil
+}
+
+func (x *exchange) onchainData() ([]byte, error) {
+	data, err := json.Marshal(x.receipt.sealed.OnchainData())
+	if err != nil {
+		return nil, apierr.Unexpected(err)
+	}
+	return append([]byte(`"onchain_data":`), data...), nil
+}
+
+// appendMember adds a last member to a JSON object in pieces.
+func appendMember(pieces [][]byte, member []byte) [][]byte {
+	last := len(pieces) - 1
+	end := bytes.LastIndexByte(pieces[last], '}')
+	if end < 0 {
+		return pieces
+	}
+	out := append([][]byte{}, pieces[:last]...)
+	return append(out, pieces[last][:end], []byte(","), member, pieces[last][end:])
+}
+
+// addEvents adds events that the client receives to the answer of the receipt.
+func (t *receiptState) addEvents(events []byte) {
+	for payload := range stream.Payloads(events) {
+		t.draft.WriteEvent(payload)
+		if t.first == nil {
+			t.first = chunkHead(payload)
+		}
+	}
+}
+
+// chunkHead returns the members that all chunks of a stream have in common, each with a comma.
+func chunkHead(payload []byte) []byte {
+	head := []byte{}
+	for _, name := range []string{"id", "object", "created", "model"} {
+		if value := gjson.GetBytes(payload, name); value.Exists() {
+			head = fmt.Appendf(head, "%q:%s,", name, value.Raw)
+		}
+	}
+	return head
+}
+
+// streamReceipt returns what brings the receipt of a stream, whose charge is on disk: an event with onchain_data if it was
+// asked for, and a comment with the whole receipt. The comment is one line, without a blank line behind it.
+func (x *exchange) streamReceipt() ([]byte, error) {
+	if x.receipt == nil {
+		return nil, nil
+	}
+	var out []byte
+	if x.receipt.options.Embed {
+		onchain, err := x.onchainData()
+		if err != nil {
+			return nil, err
+		}
+		out = fmt.Appendf(out, "data: {%s\"choices\":[],%s}\n\n", x.receipt.first, onchain)
+	}
+	whole, err := x.receipt.sealed.Receipt(x.r.Context())
+	if err != nil {
+		return nil, apierr.Unexpected(err)
+	}
+	text, err := whole.Encode()
+	if err != nil {
+		return nil, apierr.Unexpected(err)
+	}
+	return fmt.Appendf(out, ": receipt %s\n", text), nil
+}

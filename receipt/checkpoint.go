@@ -1,0 +1,126 @@
+package receipt
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// TreeHead is the content of a checkpoint: how many entries a log has and the root hash of their tree.
+type TreeHead struct {
+	Origin string // the name of the log
+	Size   int64
+	Root   tlog.Hash
+}
+
+// text returns the body of the checkpoint (c2sp.org/tlog-checkpoint).
+func (h *TreeHead) text() string {
+	return fmt.Sprintf("%s\n%d\n%s\n", h.Origin, h.Size, h.Root)
+}
+
+var (
+	errCheckpoint = errors.New("it is not a signed tree head: three lines (the log's name, the number of entries, the root hash), an empty line and a signature")
+	errSignatures = errors.New("want exactly one signature")
+	errCanonical  = errors.New("its signature is not in canonical base64")
+	errOrigin     = errors.New("the tree head names another log than its signature")
+)
+
+// signTreeHead returns the checkpoint of a tree head.
+func signTreeHead(h *TreeHead, signer note.Signer) (string, error) {
+	signed, err := note.Sign(&note.Note{Text: h.text()}, signer)
+	if err != nil {
+		return "", fmt.Errorf("sign tree head: %w", err)
+	}
+	return string(signed), nil
+}
+
+// WrongKeyError is returned for a tree head that another key has signed.
+type WrongKeyError struct {
+	Want string // the name and id of the key that was given
+	Got  string // the beginning of the signature's line, clipped
+}
+
+// Error implements error.
+func (e *WrongKeyError) Error() string {
+	return fmt.Sprintf("the tree head is not signed by the key %s, but by %s", e.Want, e.Got)
+}
+
+// OpenCheckpoint checks the signature of a checkpoint and returns its tree head. Each tree head has one valid form.
+func OpenCheckpoint(checkpoint, vkey string) (TreeHead, error) {
+	verifier, err := parseKey(vkey)
+	if err != nil {
+		return TreeHead{}, err
+	}
+	head, err := openCheckpoint(checkpoint, verifier)
+	if err != nil {
+		return TreeHead{}, fmt.Errorf("check tree head: %w", err)
+	}
+	return head, nil
+}
+
+func openCheckpoint(checkpoint string, verifier note.Verifier) (head TreeHead, err error) {
+	opened, err := note.Open([]byte(checkpoint), note.VerifierList(verifier))
+	if unverified, ok := errors.AsType[*note.UnverifiedNoteError](err); ok {
+		signature := unverified.Note.UnverifiedSigs[0]
+		return head, &WrongKeyError{keyID(verifier), fmt.Sprintf("%.100s+%08x", signature.Name, signature.Hash)}
+	}
+	if _, ok := errors.AsType[*note.InvalidSignatureError](err); ok {
+		return head, err
+	}
+	if err != nil {
+		return head, errCheckpoint
+	}
+	if len(opened.Sigs) != 1 || len(opened.UnverifiedSigs) != 0 {
+		return head, errSignatures
+	}
+	if _, err := base64.StdEncoding.Strict().DecodeString(opened.Sigs[0].Base64); err != nil {
+		return head, errCanonical
+	}
+	if head, err = parseTreeHead(opened.Text); err != nil {
+		return head, err
+	}
+	if head.Origin != verifier.Name() {
+		return head, errOrigin
+	}
+	return head, nil
+}
+
+// parseTreeHead parses the text of a checkpoint without extension lines.
+func parseTreeHead(text string) (TreeHead, error) {
+	lines := strings.Split(text, "\n")
+	if len(lines) != 4 || lines[0] == "" || lines[3] != "" {
+		return TreeHead{}, errCheckpoint
+	}
+	size, err := strconv.ParseInt(lines[1], 10, 64)
+	if err != nil || size < 0 || strconv.FormatInt(size, 10) != lines[1] {
+		return TreeHead{}, errCheckpoint
+	}
+	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
+	if err != nil || len(root) != tlog.HashSize {
+		return TreeHead{}, errCheckpoint
+	}
+	return TreeHead{Origin: lines[0], Size: size, Root: tlog.Hash(root)}, nil
+}
+
+var errKey = errors.New("it is not a verifier key of the form NAME+ID+KEY, as basegate receipt key prints it")
+
+// parseKey parses a verifier key. Each key has one valid form.
+func parseKey(vkey string) (note.Verifier, error) {
+	verifier, err := note.NewVerifier(vkey)
+	if err != nil {
+		return nil, fmt.Errorf("parse key: %w", errKey)
+	}
+	encoded, canonical := strings.CutPrefix(vkey, keyID(verifier)+"+") // the key may have a + too
+	if _, err := base64.StdEncoding.Strict().DecodeString(encoded); err != nil || !canonical {
+		return nil, fmt.Errorf("parse key: %w", errKey)
+	}
+	return verifier, nil
+}
+
+// keyID returns the name of a log with the id of its key.
+func keyID(v note.Verifier) string { return fmt.Sprintf("%s+%08x", v.Name(), v.KeyHash()) }

@@ -1,0 +1,58 @@
+package receipt
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"hash"
+)
+
+// cidPrefix begins every CIDv1 of raw bytes by their SHA-256: the version, the multicodec "raw", the multihash "sha2-256"
+// and the length of the digest.
+const cidPrefix = "\x01\x55\x12\x20"
+
+// multibase is base32 in lower case without padding, which the prefix "b" announces.
+var multibase = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// formatCID returns the address of the content with a SHA-256. The format is constant but for the digest, so it needs none
+// of the nine modules that the library for CIDs brings.
+func formatCID(digest []byte) string {
+	return "ipfs://b" + multibase.EncodeToString(append([]byte(cidPrefix), digest...))
+}
+
+// cidOf returns the address of a nonce followed by a content.
+func cidOf(nonce Hash, content []byte) string {
+	h := newCIDHash(nonce)
+	h.Write(content)
+	return formatCID(h.Sum(nil))
+}
+
+func newCIDHash(nonce Hash) hash.Hash {
+	h := sha256.New()
+	h.Write(nonce[:])
+	return h
+}
+
+// newNonce returns 32 random bytes.
+func newNonce() (n Hash) {
+	rand.Read(n[:]) // never fails
+	return n
+}
+
+// Answer computes the CID of an answer while it is sent. The zero value is not usable; see Draft.
+type Answer struct {
+	hash   hash.Hash
+	events bool // a payload has been written
+}
+
+// Write adds bytes of a plain answer.
+func (a *Answer) Write(p []byte) { a.hash.Write(p) }
+
+// WriteEvent adds the payload of an event of a stream.
+func (a *Answer) WriteEvent(payload []byte) {
+	if a.events {
+		a.hash.Write([]byte{'\n'})
+	}
+	a.events = true
+	a.hash.Write(payload)
+}

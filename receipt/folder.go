@@ -1,0 +1,155 @@
+package receipt
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// The files of the folder beside the database. They are not in the database, so that a backup of it does not hold the key,
+// and so that a database that was put back is recognized as older than the tree heads that have been given out.
+const (
+	keyFile  = "key"  // the signing key, in the form of package note
+	headFile = "head" // the latest checkpoint that anybody can have seen
+)
+
+// signingKey signs the tree heads of a log.
+type signingKey struct {
+	signer   note.Signer
+	verifier note.Verifier
+	vkey     string // the verifier key, which anybody may know
+}
+
+// ErrNoKey is returned if there is no signing key.
+var ErrNoKey = errors.New("there is no signing key of the receipt log yet; the gateway makes it at its first start with receipts.enabled")
+
+// readKey reads the signing key. The error is ErrNoKey if there is none.
+func readKey(folder string) (*signingKey, error) {
+	path := filepath.Join(folder, keyFile)
+	text, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, ErrNoKey
+	case err != nil:
+		return nil, fmt.Errorf("read signing key: %w", err)
+	}
+	key, err := parseSigningKey(strings.TrimSuffix(string(text), "\n"))
+	if err != nil {
+		return nil, fmt.Errorf("read signing key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+var errSigningKey = errors.New("the file holds no signing key; put it back from its backup, or begin a new log with basegate receipt log new")
+
+// parseSigningKey parses PRIVATE+KEY+NAME+ID+KEY, whose last part is the algorithm and the seed of an Ed25519 key.
+func parseSigningKey(text string) (*signingKey, error) {
+	signer, err := note.NewSigner(text)
+	if err != nil {
+		return nil, errSigningKey
+	}
+	const parts = 5
+	secret, err := base64.StdEncoding.DecodeString(strings.SplitN(text, "+", parts)[parts-1])
+	if err != nil || len(secret) != 1+ed25519.SeedSize {
+		return nil, errSigningKey
+	}
+	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey) //nolint:errcheck,forcetypeassert // its only type
+	vkey, err := note.NewEd25519VerifierKey(signer.Name(), public)
+	if err != nil {
+		return nil, errSigningKey
+	}
+	verifier, err := parseKey(vkey)
+	if err != nil {
+		return nil, errSigningKey
+	}
+	return &signingKey{signer, verifier, vkey}, nil
+}
+
+// makeKey makes a signing key for a log with a name and writes it to the folder, unless there is one.
+func makeKey(folder, origin string) (*signingKey, error) {
+	secret, _, err := note.GenerateKey(rand.Reader, origin)
+	if err != nil {
+		return nil, fmt.Errorf("make signing key: %w", err)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder of the receipt log: %w", err)
+	}
+	if err := writeFile(filepath.Join(folder, keyFile), []byte(secret+"\n")); err != nil {
+		return nil, fmt.Errorf("write signing key: %w", err)
+	}
+	return parseSigningKey(secret)
+}
+
+// setAside renames the files of a log that ends, and returns the suffix of their new names.
+func setAside(folder string, now time.Time) (suffix string, err error) {
+	suffix = ".until-" + now.UTC().Format("20060102T150405Z")
+	for _, name := range []string{keyFile, headFile} {
+		from := filepath.Join(folder, name)
+		if _, err := os.Lstat(from + suffix); err == nil {
+			return "", fmt.Errorf("set the old log aside: %w", fs.ErrExist)
+		}
+		if err := os.Rename(from, from+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("set the old log aside: %w", err)
+		}
+	}
+	return suffix, nil
+}
+
+// readFile returns the content of a small file, or "" if there is none.
+func readFile(path string) (string, error) {
+	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxReceipt))
+	return string(content), err
+}
+
+// writeFile replaces a file, which only its owner may read, and flushes it.
+func writeFile(path string, content []byte) error {
+	return errors.Join(replaceFile(path, content, 0o600, true), syncFolder(filepath.Dir(path)))
+}
+
+// replaceFile replaces a file at once, so that nobody reads half of it.
+func replaceFile(path string, content []byte, mode fs.FileMode, flush bool) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Chmod(mode))
+	if flush {
+		err = errors.Join(err, file.Sync())
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(path) //nolint:gosec // the operator chooses the path
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
