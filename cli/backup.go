@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/database"
+	"basegate/gateway"
 )
 
 // standardStream is the FILE that means stdout or stdin.
@@ -72,14 +73,14 @@ func newRestore() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("restore %s: %w", from, err)
 			}
-			printRestored(cmd, path, from, restored)
+			printRestored(cmd, path, from, gateway.ReceiptSettings(cfg).Folder, restored)
 			return nil
 		}),
 	}
 }
 
 // printRestored says what was done and what the operator does next.
-func printRestored(cmd *cobra.Command, path, from string, r database.Restored) {
+func printRestored(cmd *cobra.Command, path, from, receiptsFolder string, r database.Restored) {
 	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
 	say("the backup %s is restored to %s: %s", from, path, describeContents(r.Contents))
 	if r.Previous == "" {
@@ -89,6 +90,9 @@ func printRestored(cmd *cobra.Command, path, from string, r database.Restored) {
 	}
 	if r.SchemaVersion < r.Newest {
 		say("the next start migrates it from schema version %d to %d", r.SchemaVersion, r.Newest)
+	}
+	if _, err := os.Stat(receiptsFolder); err == nil {
+		say("the receipt log ends with the backup, and must not go on under its key: before the next start, run: basegate receipt log new")
 	}
 	say("next: start the gateway, and run: basegate check")
 	say("what happened after the backup is not in it. Keys that were revoked or paused since then work again, keys that were")

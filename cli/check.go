@@ -56,6 +56,7 @@ func newCheck() *cobra.Command {
 			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
 			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg))
+			findings = append(findings, checkReceipts(cmd.Context(), cfg)...)
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
 					findings = append(findings, checkModel(cmd.Context(), m, probe)...)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"basegate/config"
+	"basegate/gateway"
 )
 
 // certificateWarning is how long before the end of a certificate check warns of it. Certificates that are renewed by
@@ -68,6 +69,11 @@ func checkPermissions(configPath string, cfg *config.Config) []finding {
 		{filepath.Join(folder, "environment"), "secrets", othersRead | othersWrite},
 		{cfg.Database.Path, "accounts and usage", othersRead | othersWrite},
 		{filepath.Dir(cfg.Database.Path), "the folder of the database", othersWrite},
+	}
+	if cfg.Receipts.Enabled {
+		folder := gateway.ReceiptSettings(cfg).Folder
+		permissions = append(permissions, permission{filepath.Join(folder, "key"), "the signing key of receipts", othersRead | othersWrite},
+			permission{folder, "the folder of the signing key of receipts", othersWrite})
 	}
 	if cfg.Server.TLS.Key != "" {
 		permissions = append(permissions, permission{cfg.Server.TLS.Key, "the key of the certificate", othersRead | othersWrite})

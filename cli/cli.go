@@ -68,7 +68,7 @@ func newRoot() *cobra.Command {
 		"the configuration's file; "+configVariable+" sets the default")
 	root.AddCommand(
 		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBatch(), newFile(), newGateway(), newBackup(), newRestore(), newDatabase(), newVersion(),
+		newAccount(), newKey(), newUsage(), newModel(), newBatch(), newFile(), newGateway(), newReceipt(), newBackup(), newRestore(), newDatabase(), newVersion(),
 	)
 	return root
 }

@@ -1,6 +1,7 @@
 package receipt
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -40,6 +41,7 @@ func Parse(data []byte) (*Receipt, error) {
 	if len(data) > maxReceipt {
 		return nil, fmt.Errorf("parse receipt: %w", errTooLong)
 	}
+	data = bytes.TrimPrefix(data, []byte(": receipt ")) // the comment of a stream
 	var r Receipt
 	if err := json.Unmarshal(data, &r, json.RejectUnknownMembers(true)); err != nil {
 		return nil, fmt.Errorf("parse receipt: %w", err)

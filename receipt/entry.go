@@ -60,8 +60,8 @@ func (e *Entry) encode() ([]byte, error) {
 	return data, nil
 }
 
-// backend names what has generated the answer.
-func (e *Entry) backend() string {
+// Backend names what has generated the answer.
+func (e *Entry) Backend() string {
 	parts := []string{"model=" + e.Model, "checkpoint=" + e.Checkpoint}
 	if e.VLLMVersion != "" {
 		parts = append(parts, "vllm="+e.VLLMVersion)
@@ -86,7 +86,7 @@ type OnchainData struct {
 
 func newOnchainData(e *Entry, leaf Hash, proposer string) OnchainData {
 	return OnchainData{
-		AssignmentAddresses: []string{e.backend()}, PBFTCommittee: []string{}, Proposer: proposer,
+		AssignmentAddresses: []string{e.Backend()}, PBFTCommittee: []string{}, Proposer: proposer,
 		InferTx: leaf, ProposeTx: leaf, SubmitTx: leaf, InputCID: e.InputCID, OutputCID: e.OutputCID,
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/mod/sumdb/note"
 )
@@ -90,11 +89,14 @@ func makeKey(folder, origin string) (*signingKey, error) {
 	return parseSigningKey(secret)
 }
 
-// setAside renames the files of a log that ends, and returns the suffix of their new names.
-func setAside(folder string, now time.Time) (suffix string, err error) {
-	suffix = ".until-" + now.UTC().Format("20060102T150405Z")
-	for _, name := range []string{keyFile, headFile} {
-		from := filepath.Join(folder, name)
+// setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
+func setAside(s Settings, stamp string) (suffix string, err error) {
+	suffix = ".until-" + stamp
+	files := []string{filepath.Join(s.Folder, keyFile), filepath.Join(s.Folder, headFile)}
+	if published := publishedFile(s.Publish); published != "" {
+		files = append(files, published)
+	}
+	for _, from := range files {
 		if _, err := os.Lstat(from + suffix); err == nil {
 			return "", fmt.Errorf("set the old log aside: %w", fs.ErrExist)
 		}
@@ -115,8 +117,12 @@ func readFile(path string) (string, error) {
 		return "", err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxReceipt))
-	return string(content), err
+	var content strings.Builder
+	_, err = io.CopyN(&content, file, maxReceipt)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return content.String(), err
 }
 
 // writeFile replaces a file, which only its owner may read, and flushes it.

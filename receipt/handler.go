@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	plainText = "text/plain; charset=utf-8"
-	jsonType  = "application/json"
-	binary    = "application/octet-stream"
+	plainType  = "text/plain; charset=utf-8"
+	jsonType   = "application/json"
+	binaryType = "application/octet-stream"
 )
 
 // ServeCheckpoint responds with the latest signed tree head.
 func (l *Log) ServeCheckpoint(w http.ResponseWriter, _ *http.Request) error {
-	return send(w, plainText, "no-cache", []byte(l.published.Load().checkpoint))
+	return send(w, plainType, "no-cache", []byte(l.published.Load().checkpoint))
 }
 
 // ServeTile responds with a hash tile by its path, such as 0/000 or 1/x001/234.p/17, as c2sp.org/tlog-tiles defines it.
@@ -37,7 +37,7 @@ func (l *Log) ServeTile(w http.ResponseWriter, r *http.Request, path string) err
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
-	return send(w, binary, "public, max-age=31536000, immutable", data)
+	return send(w, binaryType, "public, max-age=31536000, immutable", data)
 }
 
 func (l *Log) tileData(id tileID, width int) ([]byte, error) {

@@ -331,7 +331,7 @@ func (l *Log) addAll(ctx context.Context) error {
 func (l *Log) addEntries(ctx context.Context) (added int64, err error) {
 	l.mu.Lock()
 	before := l.tree.size
-	err = eachLeaf(ctx, l.db, before, roundLimit, func(seq int64, leaf tlog.Hash) error {
+	err = eachEntry(ctx, l.db, before, roundLimit, func(seq int64, leaf tlog.Hash, _ []byte) error {
 		if seq != l.tree.size+1 {
 			return &CutError{Have: l.tree.size, Size: seq, Source: "the entries in the database"}
 		}

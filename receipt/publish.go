@@ -55,13 +55,12 @@ func (l *Log) publish(ctx context.Context) {
 			pause = webhookInterval
 		}
 		err := l.publishHead(ctx, checkpoint)
-		switch {
-		case err == nil:
+		if err == nil {
 			last = checkpoint
 			if failing {
 				l.log.Info("tree heads of the receipt log are published again")
 			}
-		default:
+		} else {
 			l.failures.Add(1)
 			pause = max(pause, retryAfter)
 			if !failing && ctx.Err() == nil {

@@ -43,31 +43,8 @@ func findEntry(ctx context.Context, db *database.DB, leaf Hash) (e storedEntry, 
 	return e, nil
 }
 
-// eachLeaf calls yield with the leaf hashes after a place, in their order, at most limit of them.
-func eachLeaf(ctx context.Context, db *database.DB, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
-	const text = `SELECT seq, leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
-	rows, err := db.Read().QueryContext(ctx, text, after, limit)
-	if err != nil {
-		return fmt.Errorf("read entries: %w", err)
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var seq int64
-		var leaf sql.RawBytes
-		if err := rows.Scan(&seq, &leaf); err != nil {
-			return fmt.Errorf("read entries: %w", err)
-		}
-		if len(leaf) != tlog.HashSize {
-			return fmt.Errorf("read entry %d: %w", seq, errHash)
-		}
-		if err := yield(seq, tlog.Hash(leaf)); err != nil {
-			return err
-		}
-	}
-	return rows.Err() //nolint:wrapcheck // of the database
-}
-
-// eachEntry is eachLeaf with the entries themselves.
+// eachEntry calls yield with the entries after a place, in their order, at most limit of them. The bytes are valid until yield
+// returns.
 func eachEntry(ctx context.Context, db *database.DB, after, limit int64, yield func(seq int64, leaf tlog.Hash, entry []byte) error) (err error) {
 	const text = `SELECT seq, leaf_hash, entry FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
 	rows, err := db.Read().QueryContext(ctx, text, after, limit)
@@ -132,14 +109,6 @@ func countEntries(ctx context.Context, db *database.DB) (rows, last int64, err e
 		return 0, 0, fmt.Errorf("count entries: %w", err)
 	}
 	return rows, last, nil
-}
-
-// lastEntry returns the place of the last entry; 0 if there is none.
-func lastEntry(ctx context.Context, db *database.DB) (last int64, err error) {
-	if err := db.Read().QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM receipts`).Scan(&last); err != nil {
-		return 0, fmt.Errorf("find last entry: %w", err)
-	}
-	return last, nil
 }
 
 // saveTree writes the changed tiles and the state with which they belong.

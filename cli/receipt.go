@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"basegate/config"
+	"basegate/database"
+	"basegate/gateway"
+	"basegate/receipt"
+)
+
+func newReceipt() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "receipt",
+		Short: "Verify receipts of answers, and check the log that they are in",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
+	log := &cobra.Command{
+		Use:   "log",
+		Short: "Check the receipt log, or begin a new one",
+		Args:  cobra.NoArgs,
+		RunE:  requireSubcommand,
+	}
+	log.AddCommand(newReceiptLogCheck(), newReceiptLogNew())
+	cmd.AddCommand(newReceiptVerify(), newReceiptKey(), log)
+	return cmd
+}
+
+// receiptFiles are the files that receipt verify reads.
+type receiptFiles struct{ request, answer, receipt string }
+
+func newReceiptVerify() *cobra.Command {
+	var files receiptFiles
+	var key string
+	cmd := &cobra.Command{
+		Use:   "verify --request FILE --answer FILE --receipt FILE [--key VKEY]",
+		Short: "Check, offline, that a receipt proves that a request got an answer",
+		Long: "Check that a receipt proves that a request got an answer. It needs these files alone: no network, no\n" +
+			"configuration and no gateway. The exit code is 1 if the receipt does not prove the answer.\n" +
+			"The request is the body that was sent. The answer is the body that was received; of a stream, all of it, or the\n" +
+			"payloads of its events joined by line feeds. The receipt is that of GET /receipts/{leaf hash}?nonce=1, or of the\n" +
+			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted.",
+		Args: cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) }),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&files.request, "request", "", "the body of the request")
+	flags.StringVar(&files.answer, "answer", "", "the answer")
+	flags.StringVar(&files.receipt, "receipt", "", "the receipt")
+	flags.StringVar(&key, "key", "", "the verifier key of the log, as its operator tells it")
+	for _, name := range []string{"request", "answer", "receipt"} {
+		_ = cmd.MarkFlagRequired(name) // fails only if there is no such flag
+	}
+	return cmd
+}
+
+func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
+	request, err := os.ReadFile(files.request)
+	if err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	answer, err := os.ReadFile(files.answer)
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	text, err := os.ReadFile(files.receipt)
+	if err != nil {
+		return fmt.Errorf("read receipt: %w", err)
+	}
+	r, err := receipt.Parse(text)
+	if err == nil {
+		err = r.Verify(request, answer, key)
+	}
+	if err != nil {
+		return fmt.Errorf("not verified: %w", err)
+	}
+	e := r.Entry
+	fmt.Fprintf(cmd.OutOrStdout(), "verified: %s answered this request with this answer\n", e.Backend())
+	fmt.Fprintf(cmd.OutOrStdout(), "request %s, ended %s, %d prompt and %d completion tokens, entry %d of the log\n",
+		e.RequestID, e.Time, e.Usage.PromptTokens, e.Usage.CompletionTokens, *r.LeafIndex)
+	if key == "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "basegate: the log's key is taken from the receipt itself; compare it with the one that the operator tells: %s\n", r.Log)
+	}
+	return nil
+}
+
+func newReceiptKey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "key",
+		Short: "Print the verifier key of the receipt log, which everybody may know",
+		Args:  cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg).Folder)
+			if err != nil {
+				return err //nolint:wrapcheck // it says what failed
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), key)
+			return nil
+		}),
+	}
+}
+
+var errRemoteKey = errors.New("--url needs --key, since nothing else says whose log it is, and a tree head OLD")
+
+func newReceiptLogCheck() *cobra.Command {
+	var url, key string
+	cmd := &cobra.Command{
+		Use:   "check [OLD [NEW]]",
+		Short: "Check the whole receipt log, or that one signed tree head extends another",
+		Long: "Without an argument, compute the hashes of the receipt log in the database anew, and compare them with its tiles and\n" +
+			"with the tree heads that were given out. With the file of a tree head OLD, check that the log extends it; with NEW\n" +
+			"too, that NEW extends OLD. With --url, the log is that of a gateway elsewhere, such as\n" +
+			"https://base.example.org/receipts, and no configuration is needed. The exit code is 1 if something is wrong.",
+		Args: cobra.MaximumNArgs(2),
+		RunE: run(func(cmd *cobra.Command, args []string) error {
+			if url != "" {
+				if key == "" || len(args) == 0 {
+					return errRemoteKey
+				}
+				remote := &receipt.Remote{URL: url, Client: http.DefaultClient}
+				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles)
+			}
+			return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
+				if len(args) == 0 {
+					return checkReceiptLog(ctx, cmd, s, db)
+				}
+				latest, vkey, err := receipt.Latest(ctx, db)
+				if err != nil {
+					return err //nolint:wrapcheck // it says what failed
+				}
+				if key == "" {
+					key = vkey
+				}
+				return checkTreeHeads(cmd, args, key, func(context.Context) (string, error) { return latest, nil }, receipt.LocalTiles(db))
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&url, "url", "", "the address of the log, instead of the configured database")
+	cmd.Flags().StringVar(&key, "key", "", "the verifier key of the log; required with --url")
+	return cmd
+}
+
+// withReceiptLog opens the configured database for an operation on the receipt log.
+func withReceiptLog(cmd *cobra.Command, operation func(context.Context, receipt.Settings, *database.DB) error) error {
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+		return operation(ctx, gateway.ReceiptSettings(cfg), db)
+	})
+}
+
+func checkReceiptLog(ctx context.Context, cmd *cobra.Command, s receipt.Settings, db *database.DB) error {
+	found, err := receipt.Check(ctx, s, db, true)
+	if err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "the receipt log is whole: %s under the latest tree head\n", countEntries(found.Size))
+	if found.Waiting > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s that no tree head covers yet; the running gateway adds them\n", countEntries(found.Waiting))
+	}
+	return nil
+}
+
+func countEntries(n int64) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
+}
+
+// checkTreeHeads checks that a tree head extends an older one, whose files are the arguments. Without the newer one it is the
+// latest of the log.
+func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(context.Context) (string, error), tiles receipt.TileSource) error {
+	older, err := readTreeHead(args[0], key)
+	if err != nil {
+		return err
+	}
+	var newer receipt.TreeHead
+	if len(args) == 2 {
+		newer, err = readTreeHead(args[1], key)
+	} else {
+		var checkpoint string
+		if checkpoint, err = latest(cmd.Context()); err == nil {
+			newer, err = receipt.OpenCheckpoint(checkpoint, key)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := receipt.CheckConsistency(cmd.Context(), older, newer, tiles); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "consistent: the tree head of %s extends that of %s\n", countEntries(newer.Size), countEntries(older.Size))
+	return nil
+}
+
+// maxTreeHead limits the file of a tree head, in bytes.
+const maxTreeHead = 1 << 20
+
+func readTreeHead(path, key string) (receipt.TreeHead, error) {
+	file, err := os.Open(path) //nolint:gosec // the caller chooses the path
+	if err != nil {
+		return receipt.TreeHead{}, fmt.Errorf("read tree head: %w", err)
+	}
+	defer file.Close()
+	text := make([]byte, maxTreeHead)
+	n, err := io.ReadFull(file, text)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return receipt.TreeHead{}, fmt.Errorf("read tree head: %w", err)
+	}
+	head, err := receipt.OpenCheckpoint(string(text[:n]), key)
+	if err != nil {
+		return receipt.TreeHead{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return head, nil
+}
+
+func newReceiptLogNew() *cobra.Command {
+	return &cobra.Command{
+		Use:   "new",
+		Short: "Begin a new receipt log, after a restore or the loss of its key; the gateway must be stopped",
+		Long: "Begin a new receipt log with a new key. Its entries are those that the database has. The key and the tree head of the\n" +
+			"old log are set aside, and the receipts that it has given still verify with the old key. The gateway must be\n" +
+			"stopped. It is needed after a backup of the database was restored, because the same key must not sign two different logs.",
+		Args: cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd, cfg) })
+		}),
+	}
+}
+
+func beginReceiptLog(cmd *cobra.Command, cfg *config.Config) error {
+	return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
+		key, suffix, err := receipt.NewLog(ctx, s, db, time.Now())
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), key)
+		fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", s.Folder, suffix)
+		return nil
+	})
+}
+
+// checkReceipts checks the receipt log if it is enabled.
+func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
+	if !cfg.Receipts.Enabled {
+		return nil
+	}
+	const part = "receipts"
+	s := gateway.ReceiptSettings(cfg)
+	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	if err != nil {
+		return nil // as the row of the database says
+	}
+	findings := []finding{}
+	switch found, err := receipt.Check(ctx, s, db, false); {
+	case errors.Is(err, receipt.ErrNoLog):
+		findings = append(findings, finding{part, checkOK, "the log begins at the first start"})
+	case err != nil:
+		findings = append(findings, finding{part, checkFailed, err.Error()})
+	default:
+		findings = append(findings, finding{part, checkOK, countEntries(found.Size) + " in the log " + found.VerifierKey})
+		if key, err := receipt.VerifierKey(s.Folder); err != nil || key != found.VerifierKey {
+			findings = append(findings, finding{part, checkFailed, "the signing key in " + s.Folder + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
+		}
+	}
+	if cfg.Receipts.Publish == "" {
+		findings = append(findings, finding{part, checkWarning, "receipts.publish is empty: nobody notices if the log is rewritten, unless somebody keeps its tree heads"})
+	}
+	if err := db.Close(); err != nil {
+		findings = append(findings, finding{part, checkFailed, err.Error()})
+	}
+	return findings
+}

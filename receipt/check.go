@@ -1,0 +1,304 @@
+package receipt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"basegate/database"
+)
+
+// ErrNoLog is returned if the database has no receipt log.
+var ErrNoLog = errors.New("the database has no receipt log yet; it begins at the first start of the gateway with receipts.enabled")
+
+// VerifierKey returns the key that verifies the tree heads of the log in a folder. The error is ErrNoKey if there is none.
+func VerifierKey(folder string) (string, error) {
+	key, err := readKey(folder)
+	if err != nil {
+		return "", err
+	}
+	return key.vkey, nil
+}
+
+// Checked is what Check has found.
+type Checked struct {
+	VerifierKey string
+	Checkpoint  string
+	Size        int64 // entries of the latest tree head
+	Waiting     int64 // entries that are not in a tree yet
+}
+
+// Check compares the log in the database with its tree head, and with the tree heads that were given out before. With
+// entries, it computes all hashes anew and compares them with the tiles. A gateway may be running.
+func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Checked, err error) {
+	given := map[string]string{} // before the state, which must extend them
+	for _, path := range []string{filepath.Join(s.Folder, headFile), publishedFile(s.Publish)} {
+		if path == "" {
+			continue
+		}
+		if given[path], err = readFile(path); err != nil {
+			return c, fmt.Errorf("read tree head: %w", err)
+		}
+	}
+	stored, found, err := loadState(ctx, db)
+	switch {
+	case err != nil:
+		return c, err
+	case !found:
+		return c, ErrNoLog
+	}
+	head, err := OpenCheckpoint(stored.checkpoint, stored.vkey)
+	if err != nil {
+		return c, fmt.Errorf("the database's own tree head: %w", err)
+	}
+	rows, last, err := countEntries(ctx, db)
+	switch {
+	case err != nil:
+		return c, err
+	case rows != last || rows < head.Size || head.Size != stored.size:
+		return c, &CutError{Have: min(rows, last), Size: max(stored.size, head.Size), Source: "the database's own tree head"}
+	}
+	t, err := checkTree(ctx, db, &head, entries)
+	if err != nil {
+		return c, err
+	}
+	for path, checkpoint := range given {
+		if checkpoint == "" {
+			continue
+		}
+		older, err := OpenCheckpoint(checkpoint, stored.vkey)
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", path, err)
+		}
+		if err := t.extends(&older, path); err != nil {
+			return c, err
+		}
+	}
+	return Checked{stored.vkey, stored.checkpoint, head.Size, rows - head.Size}, nil
+}
+
+// checkTree returns the tree of a head, whose root it checks.
+func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (t *tree, err error) {
+	if entries {
+		t, err = recompute(ctx, db, head)
+	} else {
+		t, err = newTree(head.Size, func(id tileID) (*tile, error) { return loadTile(ctx, db, id) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	root, err := t.root(head.Size)
+	if err != nil {
+		return nil, err
+	}
+	if root != head.Root {
+		return nil, errOtherRoot
+	}
+	return t, nil
+}
+
+// recompute builds the tree of a head from the entries, and compares it with the tiles.
+func recompute(ctx context.Context, db *database.DB, head *TreeHead) (*tree, error) {
+	load := func(id tileID) (*tile, error) { return loadTile(ctx, db, id) }
+	t, err := newTree(0, load)
+	if err != nil {
+		return nil, err
+	}
+	for t.size < head.Size {
+		err := eachEntry(ctx, db, t.size, min(roundLimit, head.Size-t.size), func(seq int64, leaf tlog.Hash, entry []byte) error {
+			if seq != t.size+1 || tlog.RecordHash(entry) != leaf {
+				return fmt.Errorf("%w: entry %d", errChanged, t.size)
+			}
+			t.append(leaf)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		for id, computed := range t.changed {
+			if err := compareTile(ctx, db, id, computed); err != nil {
+				return nil, err
+			}
+		}
+		clear(t.changed)
+	}
+	return t, nil
+}
+
+var (
+	errChanged   = errors.New("the receipt log was changed: the hash of an entry is not what the log recorded")
+	errOtherTile = errors.New("the receipt log was changed: a hash tile is not that of the entries")
+	errOtherRoot = errors.New("the receipt log was changed: the entries have another root hash than the tree head")
+)
+
+// compareTile compares a tile that was computed with the one in the database, which may have more leaves.
+func compareTile(ctx context.Context, db *database.DB, id tileID, computed *tile) error {
+	found, err := loadTile(ctx, db, id)
+	if err != nil {
+		return err
+	}
+	width := len(computed.nodes[0])
+	if len(found.nodes[0]) < width || !bytes.Equal(found.stored(width), computed.stored(width)) {
+		return fmt.Errorf("%w: level %d, number %d", errOtherTile, id.level, id.number)
+	}
+	return nil
+}
+
+// Latest returns the latest checkpoint of the log in a database, and its verifier key.
+func Latest(ctx context.Context, db *database.DB) (checkpoint, vkey string, err error) {
+	stored, found, err := loadState(ctx, db)
+	if err == nil && !found {
+		err = ErrNoLog
+	}
+	return stored.checkpoint, stored.vkey, err
+}
+
+// TileSource returns hash tiles of a log.
+type TileSource func(ctx context.Context, t tlog.Tile) ([]byte, error)
+
+// LocalTiles returns the tiles of the log in a database.
+func LocalTiles(db *database.DB) TileSource {
+	return func(ctx context.Context, t tlog.Tile) ([]byte, error) {
+		found, err := loadTile(ctx, db, tileID{t.L, t.N})
+		if err != nil {
+			return nil, err
+		}
+		if len(found.nodes[0]) < t.W {
+			return nil, errMissingTile
+		}
+		return found.stored(t.W), nil
+	}
+}
+
+// Remote is a log at a URL, such as https://base.example.org/receipts.
+type Remote struct {
+	URL    string
+	Client *http.Client
+}
+
+// Checkpoint returns the log's latest signed tree head.
+func (r *Remote) Checkpoint(ctx context.Context) (string, error) {
+	data, err := r.get(ctx, "checkpoint")
+	return string(data), err
+}
+
+// Tiles is a TileSource.
+func (r *Remote) Tiles(ctx context.Context, t tlog.Tile) ([]byte, error) {
+	return r.get(ctx, strings.Replace(t.Path(), fmt.Sprintf("tile/%d/", tileHeight), "tile/", 1))
+}
+
+// remoteTimeout limits one request to a remote log.
+const remoteTimeout = 30 * time.Second
+
+func (r *Remote) get(ctx context.Context, path string) (data []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.URL, "/")+"/"+path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of the log: %w", path, err)
+	}
+	response, err := r.Client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of the log: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("read %s of the log: %w %d", path, errHTTP, response.StatusCode)
+	}
+	var body bytes.Buffer
+	if _, err := io.CopyN(&body, response.Body, maxReceipt); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read %s of the log: %w", path, err)
+	}
+	return body.Bytes(), nil
+}
+
+var errHTTP = errors.New("it responds with status")
+
+// CheckConsistency checks that the tree of one head begins with that of an older one. The tiles of the log are the proof;
+// they are checked against the newer head.
+func CheckConsistency(ctx context.Context, older, newer TreeHead, tiles TileSource) error {
+	if older.Origin != newer.Origin {
+		return fmt.Errorf("%w: %s and %s", errTwoLogs, older.Origin, newer.Origin)
+	}
+	if older.Size > newer.Size {
+		return &CutError{Have: newer.Size, Size: older.Size, Source: "the older one"}
+	}
+	if older.Size == newer.Size || older.Size == 0 {
+		empty, err := tlog.TreeHash(0, nil)
+		if err != nil {
+			return fmt.Errorf("compare tree heads: %w", err)
+		}
+		if older.Size == newer.Size && older.Root != newer.Root || older.Size == 0 && older.Root != empty {
+			return &ForkError{older.Size, "the older one"}
+		}
+		return nil
+	}
+	reader := tlog.TileHashReader(tlog.Tree{N: newer.Size, Hash: newer.Root}, &tileReader{ctx, tiles})
+	proof, err := tlog.ProveTree(newer.Size, older.Size, reader)
+	if err != nil {
+		return fmt.Errorf("the log does not prove the newer tree head: %w", err)
+	}
+	if tlog.CheckTree(proof, newer.Size, newer.Root, older.Size, older.Root) != nil {
+		return &ForkError{older.Size, "the older one"}
+	}
+	return nil
+}
+
+var errTwoLogs = errors.New("the tree heads are of two logs")
+
+// tileReader implements tlog.TileReader.
+type tileReader struct {
+	ctx   context.Context //nolint:containedctx // of the one call that it serves
+	tiles TileSource
+}
+
+// Height implements tlog.TileReader.
+func (r *tileReader) Height() int { return tileHeight }
+
+// SaveTiles implements tlog.TileReader.
+func (r *tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
+
+// ReadTiles implements tlog.TileReader.
+func (r *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
+	all := make([][]byte, len(tiles))
+	for i, t := range tiles {
+		var err error
+		if all[i], err = r.tiles(r.ctx, t); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// NewLog begins a new log, with a key and a name of its own, that has the entries of the old one. Tree heads of the old one
+// stay valid, but nothing extends them. It returns the new verifier key, and the suffix of the old files. The caller must
+// hold the lock of the database.
+func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vkey, suffix string, err error) {
+	rows, last, err := countEntries(ctx, db)
+	switch {
+	case err != nil:
+		return "", "", err
+	case rows != last:
+		return "", "", fmt.Errorf("%w: entries in the middle are missing; restore an older backup", errChanged)
+	}
+	stamp := now.UTC().Format("20060102T150405Z")
+	if suffix, err = setAside(s, stamp); err != nil {
+		return "", "", err
+	}
+	key, err := makeKey(s.Folder, s.Origin+"/"+stamp)
+	if err != nil {
+		return "", "", err
+	}
+	if _, err := begin(ctx, db, key); err != nil {
+		return "", "", err
+	}
+	return key.vkey, suffix, nil
+}

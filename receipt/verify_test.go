@@ -1,0 +1,239 @@
+package receipt_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"basegate/receipt"
+)
+
+func verify(requestBody, answerBody, text []byte, key string) error {
+	r, err := receipt.Parse(text)
+	if err != nil {
+		return err
+	}
+	return r.Verify(requestBody, answerBody, key)
+}
+
+func TestReceiptVerifiesWithTheFilesAlone(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.add(300) // the proof spans two levels of tiles
+	text, key := f.whole(f.sealPlain()), f.log.VerifierKey()
+	for _, k := range []string{key, ""} {
+		if err := verify([]byte(request), []byte(answer), text, k); err != nil {
+			t.Errorf("with the key %q: %v", k, err)
+		}
+	}
+	comment := append([]byte(": receipt "), text...)
+	if err := verify([]byte(request), []byte(answer), comment, key); err != nil {
+		t.Errorf("as the comment of a stream: %v", err)
+	}
+	var anything any
+	if err := json.Unmarshal(text, &anything); err != nil {
+		t.Fatal(err)
+	}
+	rewritten, err := json.MarshalIndent(anything, "", "  ") // another order too
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verify([]byte(request), []byte(answer), rewritten, key); err != nil {
+		t.Errorf("rewritten by another program: %v", err)
+	}
+}
+
+func TestEveryChangedBitIsFound(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.add(2)
+	text, key := f.whole(f.sealPlain()), f.log.VerifierKey()
+	for name, changed := range map[string]func(flip func([]byte) []byte) error{
+		"receipt": func(flip func([]byte) []byte) error { return verify([]byte(request), []byte(answer), flip(text), key) },
+		"receipt without a key": func(flip func([]byte) []byte) error {
+			return verify([]byte(request), []byte(answer), flip(text), "")
+		},
+		"request": func(flip func([]byte) []byte) error { return verify(flip([]byte(request)), []byte(answer), text, key) },
+		"answer":  func(flip func([]byte) []byte) error { return verify([]byte(request), flip([]byte(answer)), text, key) },
+		"key": func(flip func([]byte) []byte) error {
+			return verify([]byte(request), []byte(answer), text, string(flip([]byte(key))))
+		},
+	} {
+		bits := 0
+		for i := 0; ; i++ {
+			last := false
+			err := changed(func(whole []byte) []byte {
+				last = i == 8*len(whole)-1
+				out := bytes.Clone(whole)
+				out[i/8] ^= 1 << (i % 8)
+				return out
+			})
+			if bits++; err == nil {
+				t.Errorf("%s: bit %d of byte %d is not checked", name, i%8, i/8)
+			}
+			if last {
+				break
+			}
+		}
+		if bits < 8*len(answer) {
+			t.Errorf("%s: tried %d bits only", name, bits)
+		}
+	}
+}
+
+func TestStreamVerifiesAsReceivedAndAsJoinedPayloads(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	e := entry()
+	e.Stream = true
+	sealed := f.seal(e, func(d *receipt.Draft) {
+		d.WriteEvent([]byte(`{"choices":[{"text":"a"}]}`))
+		d.WriteEvent([]byte(`{"choices":[{"text":"b"}]}`))
+	})
+	text, key := f.whole(sealed), f.log.VerifierKey()
+	onchain, err := json.Marshal(sealed.OnchainData())
+	if err != nil {
+		t.Fatal(err)
+	}
+	received := ": booting\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"
+	end := ": receipt " + string(text) + "\ndata: [DONE]\n\n"
+	event := "data: {\"choices\":[],\"onchain_data\":" + string(onchain) + "}\n\n"
+	for name, kept := range map[string]string{
+		"as received":            received + end,
+		"with onchain_data":      received + event + end,
+		"without comments":       received + "data: [DONE]\n\n",
+		"with CRLF":              strings.ReplaceAll(received+end, "\n", "\r\n"),
+		"joined":                 "{\"choices\":[{\"text\":\"a\"}]}\n{\"choices\":[{\"text\":\"b\"}]}",
+		"joined, with a last LF": "{\"choices\":[{\"text\":\"a\"}]}\n{\"choices\":[{\"text\":\"b\"}]}\n",
+	} {
+		if err := verify([]byte(request), []byte(kept), text, key); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, kept := range map[string]string{
+		"an event less":         "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: [DONE]\n\n",
+		"an event more":         received + "data: {\"choices\":[]}\n\n" + end,
+		"another order":         "data: {\"choices\":[{\"text\":\"b\"}]}\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\n",
+		"an event after [DONE]": received + end + "data: {}\n\n",
+	} {
+		if err := verify([]byte(request), []byte(kept), text, key); !errors.Is(err, receipt.ErrAnswer) {
+			t.Errorf("%s: got %v, want ErrAnswer", name, err)
+		}
+	}
+	forged := received + strings.Replace(event, "\"infer_tx\":\"", "\"infer_tx\":\"00", 1) + end
+	if err := verify([]byte(request), []byte(forged), text, key); !errors.Is(err, receipt.ErrOnchain) {
+		t.Errorf("with another onchain_data: got %v, want ErrOnchain", err)
+	}
+}
+
+func TestPlainAnswerVerifiesWithItsOnchainData(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	sealed := f.sealPlain()
+	text := f.whole(sealed)
+	onchain, err := json.Marshal(sealed.OnchainData())
+	if err != nil {
+		t.Fatal(err)
+	}
+	embedded := strings.TrimSuffix(answer, "}") + `,"onchain_data":` + string(onchain) + "}"
+	if err := verify([]byte(request), []byte(embedded), text, ""); err != nil {
+		t.Error(err)
+	}
+	forged := strings.Replace(embedded, `"proposer":"log`, `"proposer":"lag`, 1)
+	if err := verify([]byte(request), []byte(forged), text, ""); !errors.Is(err, receipt.ErrOnchain) {
+		t.Errorf("with another proposer: got %v, want ErrOnchain", err)
+	}
+}
+
+func TestReasonIsNamedForEachUnverifiableReceipt(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	text := f.whole(f.sealPlain())
+	other := newFixture(t)
+	other.start()
+	edited := func(edit func(*receipt.Receipt)) []byte {
+		r, err := receipt.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		edit(r)
+		out, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name            string
+		request, answer string
+		text            []byte
+		key             string
+		want            error
+	}{
+		{"another request", request + " ", answer, text, "", receipt.ErrRequest},
+		{"another answer", request, answer + "\n", text, "", receipt.ErrAnswer},
+		{"another log's key", request, answer, text, other.log.VerifierKey(), receipt.ErrOtherLog},
+		{"without entry", request, answer, edited(func(r *receipt.Receipt) { r.Entry = nil }), "", receipt.ErrNoEntry},
+		{"without nonce", request, answer, edited(func(r *receipt.Receipt) { r.Nonce = nil }), "", receipt.ErrNoEntry},
+		{"without proof", request, answer, edited(func(r *receipt.Receipt) { r.LeafIndex, r.Proof, r.Checkpoint = nil, nil, "" }), "", receipt.ErrNoProof},
+		{"another model", request, answer, edited(func(r *receipt.Receipt) { r.Entry.Model = "n" }), "", receipt.ErrEntry},
+		{"another index", request, answer, edited(func(r *receipt.Receipt) { *r.LeafIndex = 7 }), "", receipt.ErrNotInLog},
+	} {
+		if err := verify([]byte(c.request), []byte(c.answer), c.text, c.key); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		}
+	}
+	wrongKey := &receipt.WrongKeyError{}
+	foreign := edited(func(r *receipt.Receipt) { r.Log = other.log.VerifierKey() })
+	if err := verify([]byte(request), []byte(answer), foreign, other.log.VerifierKey()); !errors.As(err, &wrongKey) {
+		t.Errorf("signed by another key: got %v, want a WrongKeyError", err)
+	}
+}
+
+func TestMalformedReceiptsAreRefused(t *testing.T) {
+	for _, text := range []string{
+		"", "{}", "null", "[]", `"receipt"`, `{"object":"receipt"`, `{"object":"receipt","x":1}`, `{"object":"receipt","object":"receipt"}`,
+		`{"object":"receipt","leaf_hash":"AB"}`, `{"object":"receipt","leaf_index":0}`, `{"object":"receipt","checkpoint":"x"}`,
+		strings.Repeat(" ", 1<<20) + `{"object":"receipt"}`,
+	} {
+		if _, err := receipt.Parse([]byte(text)); err == nil {
+			t.Errorf("%.60q is accepted", text)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"object":"receipt","leaf_hash":"` + strings.Repeat("0a", 32) + `","log":"a+00000000+AAAA","entry":{"version":1},"nonce":"` + strings.Repeat("00", 32) + `","leaf_index":0,"inclusion_proof":[],"checkpoint":"a\n1\nAAAA\n\n— a AAAA\n"}`))
+	f.Add([]byte(`{"object":"receipt"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := receipt.Parse(text)
+		if err != nil {
+			return
+		}
+		if r.Verify([]byte(request), []byte(answer), "") == nil {
+			t.Error("a receipt without a log verifies")
+		}
+		encoded, err := r.Encode()
+		if err != nil {
+			return // such as an entry with invalid UTF-8
+		}
+		again, err := receipt.Parse(encoded)
+		if err != nil {
+			t.Fatalf("what was encoded cannot be parsed: %v", err)
+		}
+		if second, err := again.Encode(); err != nil || !bytes.Equal(encoded, second) {
+			t.Errorf("encoded twice: %s and %s, error %v", encoded, second, err)
+		}
+	})
+}
+
+func FuzzOpenCheckpoint(f *testing.F) {
+	f.Add("log\n1\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n— log AAAAAAAA\n", "log+00000000+AQAA")
+	f.Fuzz(func(t *testing.T, checkpoint, key string) {
+		if head, err := receipt.OpenCheckpoint(checkpoint, key); err == nil {
+			t.Errorf("a tree head without a key verifies: %+v", head)
+		}
+	})
+}
