@@ -311,3 +311,77 @@ func TestLaminiIsOffUnlessConfigured(t *testing.T) {
 		}
 	}
 }
+
+// The OpenAPI document accepts the bodies that the gateway accepts, and describes its responses.
+func TestOpenAPIDocumentDescribesDialects(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{Models: []string{eternalCheckpoint}})
+	g := newEnvironment(t, settings{
+		extra:  "receipts: {enabled: true}\ndialects: {lamini: true, eternalai: true}",
+		models: fmt.Sprintf(`{id: m, checkpoint: %s, backends: [{url: %q}]}`, eternalCheckpoint, mock.URL()),
+	}).serve()
+	doc := openAPIDocument(t, g)
+	schemas := doc.Components.Schemas
+	for _, c := range []struct {
+		path, request, response, failure string
+		samples                          map[string][]string
+	}{
+		{"/lamini/v1/completions", "LaminiRequest", "LaminiV1Outputs", "LaminiError", laminiSamples},
+		{"/lamini/v2/completions", "LaminiRequest", "LaminiV2Outputs", "LaminiError", laminiSamples},
+		{"/eternalai/v1/completions", "EternalAIRequest", "EternalAICompletion", "Error", eternalSamples},
+	} {
+		for name := range schemas[c.request].Value.Properties {
+			if c.samples[name] == nil {
+				t.Errorf("%s: the field %s of the document has no samples", c.request, name)
+			}
+		}
+		operation := doc.Paths.Find(c.path).Post
+		for name, values := range c.samples {
+			for _, value := range values {
+				members := map[string]string{"model": `"m"`, "prompt": `"a"`, "max_tokens": "9"}
+				if c.request == "LaminiRequest" {
+					members = map[string]string{"model_name": `"m"`, "prompt": `"a"`, "max_new_tokens": "9"}
+				}
+				members[name] = value
+				body := jsonObject(members)
+				got := g.do(g.request(t.Context(), http.MethodPost, g.url+c.path, body))
+				invalid := validateSchema(t, schemas[c.request], body)
+				if (got.status == http.StatusOK) != (invalid == nil) {
+					t.Errorf("%s: %s: the gateway responds %d %.300s, the document says %v", c.path, body, got.status, got.body, invalid)
+				}
+				schema := schemas[c.response]
+				if got.status != http.StatusOK {
+					schema = schemas[c.failure]
+				} else if strings.HasPrefix(got.header.Get("Content-Type"), "text/event-stream") {
+					continue
+				}
+				if err := validateSchema(t, schema, got.body); err != nil || operation.Responses.Status(got.status) == nil {
+					t.Errorf("%s: %s: %d %s does not conform to the document: %v", c.path, body, got.status, got.body, err)
+				}
+			}
+		}
+	}
+}
+
+var laminiSamples = map[string][]string{
+	"model_name":     {`"m"`, `1`, `null`, `["m"]`},
+	"prompt":         {`"a"`, `["a","b"]`, `[]`, `[1]`, `null`, `{}`},
+	"output_type":    {`{"a":"str","b":"int"}`, `{}`, `{"a":"x"}`, `{"a":1}`, `[]`, `"str"`, `null`},
+	"max_new_tokens": {`1`, `0`, `1.5`, `"1"`, `null`},
+	"max_tokens":     {`100`, `0`, `1.5`, `"1"`, `null`},
+	"no_such_field":  {`1`, `null`},
+}
+
+var eternalSamples = func() map[string][]string {
+	all := map[string][]string{
+		"chain_id": {`"45762"`, `45762`, `""`, `"a"`, `-1`, `1.5`, `null`, `[]`},
+		"logprobs": {`0`, `5`, `6`, `-1`, `null`},
+		"suffix":   {`"a"`},
+	}
+	for _, name := range []string{
+		"model", "prompt", "echo", "frequency_penalty", "logit_bias", "max_tokens", "n", "best_of", "presence_penalty", "seed", "stop", "stream",
+		"stream_options", "temperature", "top_p", "user", "no_such_field", "top_k", "min_tokens", "response_format",
+	} {
+		all[name] = fieldSamples[name]
+	}
+	return all
+}()
