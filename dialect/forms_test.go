@@ -47,7 +47,8 @@ var forms = map[string]form{
 		table: []row{
 			{"model_name", []string{`"m"`, `"org/Model-8B"`, `""`}, []string{`null`, `1`, `true`, `["m"]`, `{}`}},
 			{
-				"prompt", []string{`""`, `"a"`, `["a"]`, `["a", "b\u0000\ud83d\ude00"]`, `[""]`},
+				"prompt",
+				[]string{`""`, `"a"`, `["a"]`, `["a", "b\u0000\ud83d\ude00"]`, `[""]`},
 				[]string{`null`, `1`, `true`, `{}`, `[]`, `[null]`, `[1]`, `[1, 2]`, `[[1]]`, `["a", 1]`, `["a", ["b"]]`, `[{}]`, `{"a": 1, "a": 2}`, `[{"a": 1, "a": 2}]`},
 			},
 			{
@@ -62,11 +63,13 @@ var forms = map[string]form{
 				},
 			},
 			{
-				"max_new_tokens", []string{`null`, `1`, `500`, `9223372036854775807`},
+				"max_new_tokens",
+				[]string{`null`, `1`, `500`, `9223372036854775807`},
 				[]string{`0`, `-1`, `1.0`, `1e2`, `"1"`, `true`, `[]`, `{}`, `9223372036854775808`},
 			},
 			{
-				"max_tokens", []string{`null`, `1`, `500`, `9223372036854775807`},
+				"max_tokens",
+				[]string{`null`, `1`, `500`, `9223372036854775807`},
 				[]string{`0`, `-1`, `1.0`, `1e2`, `"1"`, `true`, `[]`, `{}`, `9223372036854775808`},
 			},
 		},
@@ -286,6 +289,7 @@ func (f *form) randomBody(random *rand.Rand) (body, invalid string) {
 }
 
 func fuzz(f *testing.F, form form) {
+	f.Helper()
 	for _, row := range form.table {
 		for _, value := range slices.Concat(row.accepted, row.refused) {
 			if len(value) < 1000 {
