@@ -55,6 +55,7 @@ var pageFiles = [][2]string{
 	{"batches", "tutorial/batches.md"},
 	{"files", "tutorial/files.md"},
 	{"account", "tutorial/account.md"},
+	{"dialects", "tutorial/dialects.md"},
 	{"errors", "tutorial/errors.md"},
 	{"workbench", "tutorial/workbench.md"},
 	{"api", "api.md"},
