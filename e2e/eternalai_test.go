@@ -80,8 +80,7 @@ func TestEternalAIDocumentationsCurlLine(t *testing.T) {
 		t.Fatalf("%s", out)
 	}
 	checkOnchainData(t, body.Get("onchain_data"))
-	requests := mock.Requests()
-	if sent := requests[len(requests)-1].Body; gjson.GetBytes(sent, "chain_id").Exists() || gjson.GetBytes(sent, "model").Str != eternalCheckpoint {
+	if sent := lastCompletion(t, mock); gjson.GetBytes(sent, "chain_id").Exists() || gjson.GetBytes(sent, "model").Str != eternalCheckpoint {
 		t.Errorf("the backend received %s", sent)
 	}
 }

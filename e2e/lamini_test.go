@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,18 @@ func startLaminiGateway(t *testing.T, options mockvllm.Options) (*gateway, *mock
 func (g *gateway) lamini(version, body string) response {
 	g.t.Helper()
 	return g.do(g.request(g.t.Context(), http.MethodPost, g.url+"/lamini/"+version+"/completions", body))
+}
+
+// lastCompletion returns the body of the last completion that a mock has received.
+func lastCompletion(t *testing.T, mock *mockvllm.Process) []byte {
+	t.Helper()
+	for _, r := range slices.Backward(mock.Requests()) {
+		if r.Path == "/v1/completions" {
+			return r.Body
+		}
+	}
+	t.Fatal("the mock has received no completion")
+	return nil
 }
 
 // laminiDetail checks the form of an error, and returns its code, parameter and message.
@@ -106,8 +119,7 @@ func TestLaminiRequestsGoTheWayOfACompletion(t *testing.T) {
 			t.Errorf("%s: the log has %v", name, line)
 		}
 	}
-	requests := mock.Requests()
-	if sent := string(requests[len(requests)-1].Body); sent != `{"model":"`+laminiCheckpoint+`", "prompt": "Once upon a time", "max_tokens":3}` {
+	if sent := string(lastCompletion(t, mock)); sent != `{"model":"`+laminiCheckpoint+`", "prompt": "Once upon a time", "max_tokens":3}` {
 		t.Errorf("the backend received %s", sent)
 	}
 	if got := g.complete(`{"model": "` + laminiCheckpoint + `", "prompt": "a", "max_tokens": 1}`); got.status != http.StatusBadRequest {
@@ -138,8 +150,7 @@ func TestLaminiTokenLimits(t *testing.T) {
 			if got := g.lamini("v2", body); got.status != http.StatusOK {
 				t.Fatalf("%s: %d %s", body, got.status, got.body)
 			}
-			requests := mock.Requests()
-			if sent := gjson.GetBytes(requests[len(requests)-1].Body, "max_tokens").Int(); sent != want {
+			if sent := gjson.GetBytes(lastCompletion(t, mock), "max_tokens").Int(); sent != want {
 				t.Errorf("%s: max_tokens %d was sent, want %d", body, sent, want)
 			}
 		}
@@ -223,6 +234,21 @@ func TestLaminiOutputThatDoesNotParse(t *testing.T) {
 	}
 	if row := g.usageRows()[0]; row.Prompt+row.Completion != 0 || row.Code != code || row.Status != http.StatusBadGateway {
 		t.Errorf("the ledger has %+v", row)
+	}
+}
+
+// A total is judged by the bytes of the prompt if the server has no tokenizer.
+func TestLaminiLimitsWithoutATokenizer(t *testing.T) {
+	g := newEnvironment(t, settings{extra: "dialects: {lamini: true}"}, startTextServer(t)).serve()
+	for limits, status := range map[string]int{``: http.StatusOK, `, "max_tokens": 40`: http.StatusOK, `, "max_tokens": 3`: http.StatusBadRequest} {
+		got := g.lamini("v1", `{"model_name": "m", "prompt": "Once upon a time"`+limits+`}`)
+		if status == http.StatusOK && got.body == `{"output":"ten"}` {
+			continue
+		}
+		code, param, message := laminiDetail(t, got)
+		if got.status != status || code != "invalid_request" || param != "max_tokens" || !strings.Contains(message, "may have") {
+			t.Errorf("%s: %d %s", limits, got.status, got.body)
+		}
 	}
 }
 

@@ -126,8 +126,8 @@ func newRequestID(now time.Time) string {
 	return "req_" + idEncoding.EncodeToString(id[:])
 }
 
-// exchange is the middleware of every path under /v1, and below the prefixes of dialects. It creates the exchange, renders the error that the handler
-// returns, and writes one log line.
+// exchange is the middleware of every path under /v1, and below the prefixes of dialects. It creates the exchange, renders
+// the error that the handler returns, and writes one log line.
 func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !s.IsAPI(c.Request().URL.Path) {

@@ -108,9 +108,8 @@ func (x *exchange) checkLength() error {
 		}
 		defer x.memory.Shrink(bytes)
 	}
-	_, hasTotal := r.Total()
-	perPrompt := hasTotal || r.Truncate != 0
-	if perPrompt {
+	_, perPrompt := r.Total()
+	if perPrompt = perPrompt || r.Truncate != 0; perPrompt {
 		if err := x.growEach(); err != nil {
 			return bufferFull(err)
 		}
@@ -143,9 +142,6 @@ func (x *exchange) checkLength() error {
 		x.setPrompt(each, false)
 	default:
 		x.prompt.tokens = sum
-	}
-	if hasTotal && refused == nil {
-		return x.setRest()
 	}
 	return refused
 }

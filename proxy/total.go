@@ -29,10 +29,14 @@ func (x *exchange) checkTotal() error {
 	return nil
 }
 
-// setRest sets max_tokens to what the longest prompt leaves of the total, or of the context if the client sent none. The
-// prompts are counted exactly, unless no backend has a tokenizer.
+// setRest sets the max_tokens of a request that limits prompt and output together: to what the longest prompt leaves of the
+// total, or of the context if the client sent none. The prompts are counted exactly, unless no backend has a tokenizer.
 func (x *exchange) setRest() error {
 	r := x.request
+	total, hasTotal := r.Total()
+	if !hasTotal {
+		return nil
+	}
 	if err := x.checkTotal(); err != nil {
 		return err
 	}
@@ -47,7 +51,6 @@ func (x *exchange) setRest() error {
 		return x.uncountable(err)
 	}
 	longest := slices.Max(x.prompt.each)
-	total, _ := r.Total()
 	switch {
 	case total > 0 && longest >= total:
 		return apierr.TotalTooSmall(totalName, longest, total, x.prompt.exact)

@@ -28,7 +28,7 @@ type FormField struct {
 func NewForm(example string, fieldRows []FormField, conflicts []Conflict, advice map[string]string) *Form {
 	table := fields
 	f := &Form{schema{
-		table: &table, byName: map[string]fieldID{}, advice: maps.Clone(advice), refused: refusedFields, example: example,
+		table: &table, byName: map[string]fieldID{}, advice: maps.Clone(advice), example: example,
 		conflicts: slices.Concat(conflicts, completionConflicts), prompt: fieldPrompt,
 	}}
 	s, own := &f.schema, fieldOwn
