@@ -37,6 +37,7 @@ import (
 	"basegate/http1/server"
 	"basegate/identity"
 	"basegate/proxy"
+	"basegate/receipt"
 	"basegate/usage"
 )
 
@@ -61,6 +62,7 @@ type harness struct {
 	usage    *usage.Store
 	db       *database.DB
 	database string
+	receipts *receipt.Log // nil unless the options have receipts
 }
 
 // harnessOptions are the options that a test can change.
@@ -72,6 +74,8 @@ type harnessOptions struct {
 	model       config.Model
 	models      []config.Model // further ones
 	refusals    proxy.RefusalRecorder
+	receipts    bool
+	wrap        func(http.Handler) http.Handler // in front of the API; may be nil
 }
 
 // newHarness starts a gateway whose only model, m, has the given backends. change may be nil.
@@ -145,12 +149,24 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h.registry.MustRegister(budget.NewCollector(h.ledger))
 	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
+	if o.receipts {
+		h.receipts, err = receipt.Open(t.Context(), receipt.Settings{Folder: h.database + ".receipts", Origin: "log.example.org"}, db, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.receipts.Start(t.Context())
+		t.Cleanup(h.receipts.Close)
+	}
 	h.server = proxy.New(o.settings, proxy.Deps{
 		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
+		Receipts: h.receipts,
 	})
 	e := echo.New()
 	h.server.Mount(e)
-	h.url = serve(t, e)
+	if o.wrap == nil {
+		o.wrap = func(h http.Handler) http.Handler { return h }
+	}
+	h.url = serve(t, o.wrap(e))
 	return h
 }
 
