@@ -16,13 +16,13 @@ const origin = "log.example.org/receipts"
 
 // fixture is a log in a folder of its own.
 type fixture struct {
-	t        *testing.T
+	t        testing.TB
 	settings receipt.Settings
 	db       *database.DB
 	log      *receipt.Log
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	folder := t.TempDir()
 	f := &fixture{t: t, settings: receipt.Settings{Folder: filepath.Join(folder, "receipts"), Origin: origin, Transport: http.DefaultTransport}}
