@@ -21,10 +21,10 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage"},
+	{"errors", "config", "docs", "quota", "database", "database/postgres", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/poll", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage", "internal/postgrestest"},
 	{"identity", "prompts", "admission", "budget", "fleet", "receipt"},
-	{"report"},
+	{"report", "budget/cluster"},
 	{"proxy", "console", "batch"},
 	{"dialect/eternalai", "dialect/lamini"},
 	{"gateway"},
