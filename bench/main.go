@@ -32,6 +32,7 @@ type options struct {
 	queued    bool // measure queued requests
 	batches   bool // measure a batch
 	prefix    bool // measure routing by prefix
+	receipts  bool // measure receipts
 	chat      bool // measure chat completions beside completions
 	short     bool
 
@@ -129,6 +130,7 @@ func readOptions(ctx context.Context) (options, error) {
 	o.short = *short
 	o.batches = wanted.MatchString("batches")
 	o.prefix = wanted.MatchString("prefix")
+	o.receipts = wanted.MatchString("receipts")
 	o.chat = wanted.MatchString("chat")
 	return o, nil
 }
@@ -159,6 +161,12 @@ func bench(ctx context.Context, o options) error {
 			prefixErr = fmt.Errorf("measure routing by prefix: %w", prefixErr)
 		}
 	}
+	var receiptErr error
+	if o.receipts {
+		if r.receipts, receiptErr = measureReceipts(ctx, o); receiptErr != nil {
+			receiptErr = fmt.Errorf("measure receipts: %w", receiptErr)
+		}
+	}
 	var chatErr error
 	if o.chat {
 		if r.chat, chatErr = measureChat(ctx, o); chatErr != nil {
@@ -173,7 +181,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, chatErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, receiptErr, chatErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -25,6 +25,8 @@ type report struct {
 	batch   *batchFigures   // nil if not measured
 	prefix  *prefixFigures  // nil if not measured
 	chat    *chatFigures    // nil if not measured
+
+	receipts *receiptFigures // nil if not measured
 }
 
 func newReport(o options) *report {

@@ -151,6 +151,9 @@ func (r *report) notes() []string {
 	if r.batch != nil {
 		all = append(all, r.batch.String()+".")
 	}
+	if r.receipts != nil {
+		all = append(all, r.receipts.String()+".")
+	}
 	if r.prefix != nil {
 		all = append(all, r.prefix.String()+".")
 	}

@@ -33,12 +33,13 @@ type target struct {
 	address string // host:port
 	key     string
 	process *process
+	header  string // further lines of the header of a request
 }
 
 // request encodes a request of a path for the target.
 func (t *target) request(path string, body []byte) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
-		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, t.address, t.key, len(body), body)
+		"Content-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", path, t.address, t.key, t.header, len(body), body)
 }
 
 // dummyKey is sent to the targets that check no key. It is as long as a key of the gateway.
@@ -147,6 +148,7 @@ func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, st
 type gatewayOptions struct {
 	name, program string
 	database      string // further members of the section, with a comma before them
+	sections      string // further sections of the configuration
 	concurrency   int
 	chat          bool     // the model chats, besides completions
 	balance       string   // of the model; empty: the default
@@ -186,9 +188,9 @@ func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target,
 	path := filepath.Join(b.dir, o.name+".yaml")
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {path: %q%s}
-models:
+%smodels:
   - {id: %s, checkpoint: %s, %s}
-`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, model, model, o.model(b.upstream))
+`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, o.sections, model, model, o.model(b.upstream))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}
@@ -233,7 +235,7 @@ func (b *testbed) start(ctx context.Context, name, address, ready, program strin
 		text, _ := os.ReadFile(output.Name()) // on failure the first error suffices
 		return target{}, fmt.Errorf("%w: %.1000s", err, text)
 	}
-	t := target{name, address, dummyKey, p}
+	t := target{name: name, address: address, key: dummyKey, process: p}
 	b.targets = append(b.targets, t)
 	return t, nil
 }

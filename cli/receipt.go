@@ -114,6 +114,9 @@ func newReceiptKey() *cobra.Command {
 	}
 }
 
+// remoteLogTimeout limits one request to a log elsewhere.
+const remoteLogTimeout = 30 * time.Second
+
 var errRemoteKey = errors.New("--url needs --key, since nothing else says whose log it is, and a tree head OLD")
 
 func newReceiptLogCheck() *cobra.Command {
@@ -131,7 +134,7 @@ func newReceiptLogCheck() *cobra.Command {
 				if key == "" || len(args) == 0 {
 					return errRemoteKey
 				}
-				remote := &receipt.Remote{URL: url, Client: http.DefaultClient}
+				remote := &receipt.Remote{URL: url, Client: &http.Client{Timeout: remoteLogTimeout}}
 				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles)
 			}
 			return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
@@ -244,12 +247,12 @@ func newReceiptLogNew() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd, cfg) })
+			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd) })
 		}),
 	}
 }
 
-func beginReceiptLog(cmd *cobra.Command, cfg *config.Config) error {
+func beginReceiptLog(cmd *cobra.Command) error {
 	return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
 		key, suffix, err := receipt.NewLog(ctx, s, db, time.Now())
 		if err != nil {

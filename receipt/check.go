@@ -195,12 +195,7 @@ func (r *Remote) Tiles(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	return r.get(ctx, strings.Replace(t.Path(), fmt.Sprintf("tile/%d/", tileHeight), "tile/", 1))
 }
 
-// remoteTimeout limits one request to a remote log.
-const remoteTimeout = 30 * time.Second
-
 func (r *Remote) get(ctx context.Context, path string) (data []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.URL, "/")+"/"+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("read %s of the log: %w", path, err)
@@ -261,10 +256,10 @@ type tileReader struct {
 }
 
 // Height implements tlog.TileReader.
-func (r *tileReader) Height() int { return tileHeight }
+func (*tileReader) Height() int { return tileHeight }
 
 // SaveTiles implements tlog.TileReader.
-func (r *tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
+func (*tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
 
 // ReadTiles implements tlog.TileReader.
 func (r *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {

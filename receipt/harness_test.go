@@ -22,10 +22,10 @@ type fixture struct {
 	log      *receipt.Log
 }
 
-func newFixture(t testing.TB) *fixture {
-	t.Helper()
-	folder := t.TempDir()
-	f := &fixture{t: t, settings: receipt.Settings{Folder: filepath.Join(folder, "receipts"), Origin: origin, Transport: http.DefaultTransport}}
+func newFixture(tb testing.TB) *fixture {
+	tb.Helper()
+	folder := tb.TempDir()
+	f := &fixture{t: tb, settings: receipt.Settings{Folder: filepath.Join(folder, "receipts"), Origin: origin, Transport: http.DefaultTransport}}
 	f.openDatabase(filepath.Join(folder, "base.db"))
 	return f
 }

@@ -52,6 +52,7 @@ type Log struct {
 	advanced  atomic.Pointer[chan struct{}] // closed when published advances
 
 	wake       chan struct{} // capacity 1; holds a token if the sequencer should look for entries
+	demand     chan struct{} // capacity 1; holds a token if somebody waits for the next tree head
 	sequencer  task
 	publishing task
 }
@@ -85,6 +86,8 @@ type signedHead struct {
 const (
 	// pace is the least time between two runs of the sequencer: under load, many entries share one tree head.
 	pace = 20 * time.Millisecond
+	// lazyPace is how long entries wait for a tree head while nobody waits for it: a run writes and flushes two files.
+	lazyPace = 200 * time.Millisecond
 	// retryAfter is the time between two runs after one has failed.
 	retryAfter = time.Second
 	// roundLimit is the largest number of entries that one run adds.
@@ -94,7 +97,7 @@ const (
 // Open opens the log of a database, which begins with it if there is none, and checks that it extends each tree head that
 // was given out before: the one in the folder, and the published one. The caller must hold the lock of the database.
 func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*Log, error) {
-	l := &Log{settings: s, db: db, log: log, wake: make(chan struct{}, 1)}
+	l := &Log{settings: s, db: db, log: log, wake: make(chan struct{}, 1), demand: make(chan struct{}, 1)}
 	advanced := make(chan struct{})
 	l.advanced.Store(&advanced)
 	stored, found, err := loadState(ctx, db)
@@ -283,9 +286,12 @@ func (l *Log) Close() {
 	l.publishing.end()
 }
 
-func (l *Log) wakeSequencer() {
+func (l *Log) wakeSequencer() { signal(l.wake) }
+
+// signal puts a token into a channel of capacity 1.
+func signal(to chan struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -297,9 +303,10 @@ func (l *Log) sequence(ctx context.Context) {
 		select {
 		case <-l.wake:
 		case <-ctx.Done():
-			l.addAll(context.WithoutCancel(ctx)) //nolint:errcheck // the next start tries again
+			_ = l.addAll(context.WithoutCancel(ctx)) // the next start tries again
 			return
 		}
+		l.gather(ctx)
 		pause := pace
 		err := l.addAll(ctx)
 		if err != nil {
@@ -313,6 +320,17 @@ func (l *Log) sequence(ctx context.Context) {
 		}
 		failing = err != nil
 		wait.For(ctx, pause)
+	}
+}
+
+// gather waits for further entries until somebody needs a tree head.
+func (l *Log) gather(ctx context.Context) {
+	lazy := time.NewTimer(lazyPace)
+	defer lazy.Stop()
+	select {
+	case <-l.demand:
+	case <-lazy.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -382,6 +400,7 @@ func (l *Log) awaitInclusion(ctx context.Context, seq int64) (*signedHead, error
 		if head := l.published.Load(); head.Size >= seq {
 			return head, nil
 		}
+		signal(l.demand)
 		select {
 		case <-advanced:
 		case <-ctx.Done():

@@ -20,6 +20,16 @@ var migrations embed.FS
 // never blocks the gateways that serve; the caller tries again.
 const migrationStatementTimeout = 10 * time.Minute
 
+// NewerError is returned by Migrate if the schema has migrations that this program does not know.
+type NewerError struct {
+	Schema, Known int64 // versions
+}
+
+// Error tells the versions.
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("the schema has version %d, this program knows up to %d", e.Schema, e.Known)
+}
+
 // Migrate applies the migrations that the database lacks, and returns the schema's version. Of several processes that call
 // it at the same time, one migrates and the others wait. The role must own the schema, or be allowed to create it.
 func (db *DB) Migrate(ctx context.Context) (version int64, err error) {
@@ -42,6 +52,13 @@ func (db *DB) Migrate(ctx context.Context) (version int64, err error) {
 		goose.WithDisableGlobalRegistry(true), goose.WithSessionLocker(locker))
 	if err != nil {
 		return 0, fmt.Errorf("read migrations: %w", err)
+	}
+	current, newest, err := provider.GetVersions(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the database's version: %w", err)
+	}
+	if current > newest {
+		return 0, &NewerError{current, newest}
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return 0, fmt.Errorf("migrate database: %w", err)

@@ -10,8 +10,10 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // Settings configure a DB. The zero value of each duration means its default.
@@ -127,6 +130,17 @@ func (db *DB) Close() { db.pool.Close() }
 
 // Pool returns connections for short statements that are not on the path of a request.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
+
+// OpenPool returns a pool of connections for database/sql, whose sessions have parameters besides those of the DB. The caller
+// closes it.
+func (db *DB) OpenPool(most int, parameters map[string]string) *sql.DB {
+	config := db.config.Copy()
+	maps.Copy(config.RuntimeParams, parameters)
+	pool := stdlib.OpenDB(*config)
+	pool.SetMaxOpenConns(most)
+	pool.SetMaxIdleConns(most)
+	return pool
+}
 
 // Connect opens a connection of its own, which the caller closes.
 func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
