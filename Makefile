@@ -78,7 +78,7 @@ fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 			echo "== $$target"; go test -timeout 10m -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
 		done; done
 
-sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, and every snippet of the tutorial, against the demo
+sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, Lamini, and every snippet of the tutorial, against the demo
 	e2e/sdk/run
 
 api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)

@@ -35,6 +35,27 @@ func TestAttemptsAndBootAreReadBack(t *testing.T) {
 	}
 }
 
+// A chain id is kept with the request, whether it has attempts to tell of or not.
+func TestChainIDIsRecorded(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	l := startLedger(t, db)
+	store := usage.New(db, zap.NewNop())
+	for name, attempts := range map[string][]usage.Attempt{
+		"one attempt": nil, "two attempts": {{Backend: "gpu1", Class: "reset"}, {Backend: "gpu2", Class: "success"}},
+	} {
+		request := newRequest()
+		request.ChainID = "45762"
+		r, err := l.Reserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
+		must(t, err)
+		must(t, r.Settle(t.Context(), budget.Outcome{Prompt: 1, Status: 200, Attempts: attempts}))
+		got, found, err := store.Request(t.Context(), "a", request.ID)
+		must(t, err)
+		if !found || got.ChainID != "45762" || len(got.Attempts) != len(attempts) {
+			t.Errorf("%s: found %v, chain id %q, attempts %v", name, found, got.ChainID, got.Attempts)
+		}
+	}
+}
+
 func TestPlainRequestsHaveNoDetails(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := startLedger(t, db)
@@ -48,7 +69,7 @@ func TestPlainRequestsHaveNoDetails(t *testing.T) {
 
 func TestFewAttemptsAreStored(t *testing.T) {
 	many := make([]usage.Attempt, 100*usage.MaxAttempts)
-	if text := usage.EncodeAttempts(many); len(text) > 1500 {
+	if text := usage.EncodeDetails(many, ""); len(text) > 1500 {
 		t.Errorf("%d attempts take %d bytes", len(many), len(text))
 	}
 }

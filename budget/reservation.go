@@ -29,6 +29,7 @@ type Request struct {
 	User      string
 	Stream    bool
 	Batch     string // the id of the batch of which the request is a line; empty for a live request
+	ChainID   string // of EternalAI's form; empty if the client sent none
 
 	// Time is when the request arrived; zero means now. If the request is admitted on another date, the row gets the
 	// time of admission, so that it lies in the windows that are charged.

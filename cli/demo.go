@@ -126,6 +126,7 @@ var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by b
 server: {listen: "{{.Listen}}", {{with .Public}}public_url: "http://{{.}}", {{end}}admin_listen: "127.0.0.1:0", drain_timeout: 5s}
 database: {path: {{printf "%q" .Database}}}
 log: {level: info, format: console}
+dialects: {lamini: true}
 models:
 {{- range .Models}}
   - id: {{.ID}}

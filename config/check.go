@@ -22,6 +22,9 @@ func (c *Config) check(v value) {
 	if c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "" {
 		v.child("console").child("oidc").errorf("issuer needs client_id, as registered at the provider")
 	}
+	if c.Dialects.Eternalai && !c.Receipts.Enabled {
+		v.child("dialects").child("eternalai").errorf("its responses carry receipts: set receipts.enabled to true")
+	}
 	c.checkModelNames(v)
 }
 

@@ -28,6 +28,7 @@ type Config struct {
 	Probe         Probe
 	Log           Log
 	Console       Console
+	Dialects      Dialects
 	Mail          Mail
 	Notifications Notifications
 	Models        []Model // at least one, in the order of the file
@@ -129,6 +130,12 @@ type Console struct {
 	AccessRequests  bool     // users without an account can request one
 	SavedPrompts    SavedPrompts
 	OIDC            OIDC
+}
+
+// Dialects says which other APIs' forms of completions are served.
+type Dialects struct {
+	Lamini    bool // below /lamini
+	Eternalai bool // EternalAI, below /eternalai; needs receipts
 }
 
 // SavedPrompts holds the limits of prompts that are saved in the workbench.

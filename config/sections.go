@@ -46,6 +46,9 @@ func (c *Config) fields() []field {
 		key("probe", func(v value) { v.section(c.Probe.fields()...) }),
 		key("log", func(v value) { v.section(c.Log.fields()...) }),
 		key("console", func(v value) { v.section(c.Console.fields()...) }),
+		key("dialects", func(v value) {
+			v.section(key("lamini", boolean(&c.Dialects.Lamini)), key("eternalai", boolean(&c.Dialects.Eternalai)))
+		}),
 		key("notifications", func(v value) { v.section(key("webhook", webhook(&c.Notifications.Webhook))) }),
 		key("mail", func(v value) { v.section(c.Mail.fields()...) }),
 		required("models", nonEmptyList(&c.Models, model)),

@@ -16,6 +16,7 @@ type requestPage struct {
 	Attempts  []attemptRow
 	Speed     float64 // completion tokens a second after the first one; 0 if not known
 	Boot      time.Duration
+	ChainID   string
 }
 
 // phase is a part of a request's time. Positions and sizes are percentages of the whole.
@@ -56,7 +57,7 @@ func (c *Console) requestPage(r *request) error {
 	if !found {
 		return errNotFound
 	}
-	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot}
+	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot, ChainID: d.ChainID}
 	k, err := c.keyOf(r, d.AccountID, d.KeyID)
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ var errUnknownToken = invalid("One of these ids is no token of the model.")
 func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	m, ok := c.fleet.Model(id)
 	if !ok {
-		return nil, apierr.UnknownModel(id, nil, "")
+		return nil, apierr.UnknownModel("model", id, nil, "")
 	}
 	if err := m.EnsureServable(nil); err != nil {
 		return nil, m.APIError(err)

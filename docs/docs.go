@@ -55,6 +55,7 @@ var pageFiles = [][2]string{
 	{"batches", "tutorial/batches.md"},
 	{"files", "tutorial/files.md"},
 	{"account", "tutorial/account.md"},
+	{"dialects", "tutorial/dialects.md"},
 	{"errors", "tutorial/errors.md"},
 	{"workbench", "tutorial/workbench.md"},
 	{"api", "api.md"},
@@ -66,7 +67,7 @@ var (
 	// pageLink is a link to another page.
 	pageLink = regexp.MustCompile(`\]\(([a-z-]+)\.md(#[a-z0-9-]*)?\)`)
 	// fileLink is a link to a file of the project that is not a page; only its text is kept.
-	fileLink = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations/)[^)]*\)`)
+	fileLink = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations/|receipts\.md)[^)]*\)`)
 )
 
 // Pages returns all pages in reading order.

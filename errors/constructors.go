@@ -71,10 +71,11 @@ func MalformedJSON(offset int64, message string) error {
 	return &Error{Code: BadJSON, Message: valid(message), Extras: []Extra{{"offset", offset}}}
 }
 
-// UnknownModel returns the error for a model id that is not configured. suggestion is the short id to use, or empty.
-func UnknownModel(got string, available []string, suggestion string) error {
+// UnknownModel returns the error for a model id that is not configured. field is the client's name of model, and suggestion
+// the short id to use, or empty.
+func UnknownModel(field, got string, available []string, suggestion string) error {
 	e := &Error{
-		Code: ModelNotFound, Param: "model",
+		Code: ModelNotFound, Param: field,
 		Message: fmt.Sprintf("no model %q here; available: %s", Clip(got), strings.Join(available, ", ")),
 		Extras:  []Extra{{"available", available}},
 	}
@@ -86,23 +87,32 @@ func UnknownModel(got string, available []string, suggestion string) error {
 }
 
 // ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. All
-// arguments are in tokens.
-func ContextTooLong(promptTokens, maxTokens, maxModelLen int64) error {
+// arguments but field, which is the client's name of max_tokens, are in tokens. field is empty for a request whose
+// max_tokens is what the prompt leaves.
+func ContextTooLong(field string, promptTokens, maxTokens, maxModelLen int64) error {
+	message := fmt.Sprintf("the prompt has %d tokens and %s asks for %d more, but the model's context is %d tokens; shorten the prompt or lower %s",
+		promptTokens, field, maxTokens, maxModelLen, field)
+	if field == "" {
+		message = fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of %d tokens; shorten the prompt",
+			promptTokens, maxModelLen)
+	}
 	return &Error{
-		Code: ContextLengthExceeded, Param: "prompt",
-		Message: fmt.Sprintf("the prompt has %d tokens and max_tokens asks for %d more, but the model's context is %d tokens; shorten the prompt or lower max_tokens",
-			promptTokens, maxTokens, maxModelLen),
+		Code: ContextLengthExceeded, Param: "prompt", Message: message,
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }
 
 // ContextMayBeTooLong returns the error of ContextTooLong for a prompt that nothing can count, so that promptTokens is the
 // upper bound that its bytes give.
-func ContextMayBeTooLong(promptTokens, maxTokens, maxModelLen int64) error {
+func ContextMayBeTooLong(field string, promptTokens, maxTokens, maxModelLen int64) error {
+	message := fmt.Sprintf("the prompt may have %d tokens (%s) and %s asks for %d more, but the model's context is %d tokens; send token ids, shorten the prompt or lower %s",
+		promptTokens, ByBytes, field, maxTokens, maxModelLen, field)
+	if field == "" {
+		message = fmt.Sprintf("the prompt may have %d tokens (%s), which leaves no room for output in the model's context of %d tokens; shorten the prompt",
+			promptTokens, ByBytes, maxModelLen)
+	}
 	return &Error{
-		Code: ContextLengthExceeded, Param: "prompt",
-		Message: fmt.Sprintf("the prompt may have %d tokens (%s) and max_tokens asks for %d more, but the model's context is %d tokens; %s",
-			promptTokens, ByBytes, maxTokens, maxModelLen, "send token ids, shorten the prompt or lower max_tokens"),
+		Code: ContextLengthExceeded, Param: "prompt", Message: message,
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }
@@ -111,13 +121,37 @@ func ContextMayBeTooLong(promptTokens, maxTokens, maxModelLen int64) error {
 const ByBytes = "judged by its bytes, since this model's server cannot count tokens"
 
 // MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
-// so far, at least 1.
-func MaxTokensTooLarge(promptTokens, maxTokens, maxModelLen int64) error {
+// so far, at least 1. field is the client's name of max_tokens.
+func MaxTokensTooLarge(field string, promptTokens, maxTokens, maxModelLen int64) error {
 	return &Error{
-		Code: ContextLengthExceeded, Param: "max_tokens",
-		Message: fmt.Sprintf("max_tokens asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower max_tokens",
-			maxTokens, maxModelLen, promptTokens),
+		Code: ContextLengthExceeded, Param: field,
+		Message: fmt.Sprintf("%s asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower %s",
+			field, maxTokens, maxModelLen, promptTokens, field),
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
+	}
+}
+
+// TotalTooLarge returns the error for a limit of prompt and output together that is larger than the model's context, in
+// tokens. field is its name.
+func TotalTooLarge(field string, total, maxModelLen int64) error {
+	return &Error{
+		Code: ContextLengthExceeded, Param: field,
+		Message: fmt.Sprintf("%s: got %d for prompt and output together, but the model's context is %d tokens; lower it or leave it out",
+			field, total, maxModelLen),
+		Extras: []Extra{{"max_tokens", total}, {"max_model_len", maxModelLen}},
+	}
+}
+
+// TotalTooSmall returns the error for a limit of prompt and output together that leaves no room for output. promptTokens is
+// the number of the longest prompt, or if it is not exact the upper bound that its bytes give.
+func TotalTooSmall(field string, promptTokens, total int64, exact bool) error {
+	prompt := fmt.Sprintf("the prompt has %d", promptTokens)
+	if !exact {
+		prompt = fmt.Sprintf("the prompt may have %d (%s)", promptTokens, ByBytes)
+	}
+	return &Error{
+		Code: InvalidRequest, Param: field,
+		Message: fmt.Sprintf("%s: got %d tokens for prompt and output together, but %s; raise it or leave it out", field, total, prompt),
 	}
 }
 
@@ -133,11 +167,12 @@ func NoChat(chat []string) error {
 	return &Error{Code: ChatCompletionsUnsupported, Message: message}
 }
 
-// NoCompletions returns the error of the completions endpoint for a model that only chats.
-func NoCompletions(model string) error {
+// NoCompletions returns the error of the completions endpoint for a model that only chats. field is the client's name of
+// model.
+func NoCompletions(field, model string) error {
 	return &Error{
-		Code: InvalidRequest, Param: "model",
-		Message: fmt.Sprintf("model: got %q, which only chats; send messages to POST /v1/chat/completions "+
+		Code: InvalidRequest, Param: field,
+		Message: fmt.Sprintf(field+": got %q, which only chats; send messages to POST /v1/chat/completions "+
 			"(in the OpenAI SDKs client.chat.completions.create)", Clip(model)),
 	}
 }
@@ -327,6 +362,11 @@ func Overload(shortage Shortage, reason string, retry time.Duration, cause error
 		retryAfter: retry,
 		cause:      cause,
 	}
+}
+
+// UntranslatableOutput returns the error for a response of a backend that cannot be put into the form of the request.
+func UntranslatableOutput(message string) error {
+	return &Error{Code: UpstreamServerError, Message: message}
 }
 
 // Unexpected returns the error for a fault of the gateway. The cause is logged with the request's id and never sent.

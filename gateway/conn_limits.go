@@ -3,8 +3,6 @@ package gateway
 import (
 	"net/http"
 	"time"
-
-	"basegate/proxy"
 )
 
 // The deadlines of requests outside the API, which has its own.
@@ -13,10 +11,11 @@ const (
 	pageTimeout = 10 * time.Minute // to read a page
 )
 
-// limitConnections is middleware that limits how long a client can hold a connection by sending or reading slowly.
-func limitConnections(next http.Handler) http.Handler {
+// limitConnections is middleware that limits how long a client can hold a connection by sending or reading slowly, but for
+// paths of the API.
+func limitConnections(isAPI func(path string) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !proxy.IsAPI(r.URL.Path) {
+		if !isAPI(r.URL.Path) {
 			control := http.NewResponseController(w)
 			control.SetWriteDeadline(time.Now().Add(pageTimeout)) //nolint:errcheck // net/http's connections support deadlines
 			if r.Body != http.NoBody {

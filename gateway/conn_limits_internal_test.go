@@ -52,7 +52,7 @@ func TestSlowClientsOfPagesTimeOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				listener := newPipeListener()
-				server := &http.Server{Handler: limitConnections(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				server := &http.Server{Handler: limitConnections(func(string) bool { return false }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if strings.HasPrefix(r.URL.Path, "/sign-in") {
 						io.Copy(io.Discard, r.Body)
 					}

@@ -143,7 +143,7 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
-	g.proxy = proxy.New(proxySettings(cfg), proxy.Deps{
+	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
@@ -237,7 +237,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 func (g *Gateway) warm(_ context.Context, id string) error {
 	m, ok := g.fleet.Model(id)
 	if !ok {
-		return apierr.UnknownModel(id, nil, "")
+		return apierr.UnknownModel("model", id, nil, "")
 	}
 	err := m.Warm("requested at the console")
 	if err == nil {
@@ -283,7 +283,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	}
 	g.queue.Reload(queueSettings(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
-	g.proxy.Reload(proxySettings(cfg))
+	g.proxy.Reload(proxySettings(cfg, g.receipts != nil))
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(promptSettings(cfg))
 	g.batches.Reload(batchSettings(cfg))

@@ -27,7 +27,7 @@ func (g *Gateway) publicHandler() http.Handler {
 	g.mountReceipts(e)
 	g.console.Mount(e)
 	g.mountHealth(e)
-	return limitConnections(e)
+	return limitConnections(g.proxy.IsAPI, e)
 }
 
 // wantsPage reports whether a browser navigates to a path outside the API. API clients do not name text/html alone.

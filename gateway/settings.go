@@ -15,6 +15,8 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/console"
+	"basegate/dialect/eternalai"
+	"basegate/dialect/lamini"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/prompts"
@@ -34,7 +36,9 @@ func fleetSettings(c *config.Config) fleet.Settings {
 	}
 }
 
-func proxySettings(c *config.Config) proxy.Settings {
+// proxySettings returns the settings of the API. receipts reports whether the receipt log is open, which a reload does not
+// change.
+func proxySettings(c *config.Config, receipts bool) proxy.Settings {
 	return proxy.Settings{
 		MaxBodyBytes:      c.Server.MaxBodyBytes,
 		MaxAnswerBytes:    c.Upstream.MaxAnswerBytes,
@@ -42,12 +46,25 @@ func proxySettings(c *config.Config) proxy.Settings {
 		IdleTimeout:       c.Upstream.IdleTimeout,
 		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey,
 		CORSOrigins:       c.Server.CORSOrigins,
+		Dialects:          dialects(c, receipts),
 		Attempts:          c.Upstream.Attempts,
 
 		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
 
 		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}
+}
+
+// dialects returns the dialects that are served.
+func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
+	var served []*proxy.Dialect
+	if c.Dialects.Lamini {
+		served = append(served, lamini.Dialect)
+	}
+	if c.Dialects.Eternalai && receipts {
+		served = append(served, eternalai.Dialect)
+	}
+	return served
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {

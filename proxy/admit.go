@@ -102,7 +102,7 @@ func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request
 	})
 	if err == nil {
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Completions() {
-			return r, apierr.NoCompletions(r.Model)
+			return r, apierr.NoCompletions("model", r.Model)
 		}
 		err = s.askForReceipt(x, r)
 	}

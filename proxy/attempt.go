@@ -78,9 +78,7 @@ func (x *exchange) prefix() fleet.Prefix {
 
 // outcomeErr returns the API error for an outcome. A param of vLLM's is kept if it names a field that the client sent.
 func (x *exchange) outcomeErr(o breaker.Outcome) error {
-	if !x.request.Has(o.Param) {
-		o.Param = ""
-	}
+	o.Param = x.request.SentAs(o.Param)
 	return o.Err(x.model.ID(), x.attempts.count)
 }
 

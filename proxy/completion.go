@@ -31,6 +31,9 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 	if err := x.checkLength(); err != nil {
 		return err
 	}
+	if err := x.setRest(); err != nil {
+		return err
+	}
 	if err := s.reserve(x); err != nil {
 		return err
 	}

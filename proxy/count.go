@@ -46,7 +46,7 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 		return err
 	}
 	var each []int64
-	if x.request.Echo || x.request.Truncate != 0 {
+	if _, rest := x.request.Total(); rest || x.request.Echo || x.request.Truncate != 0 {
 		if x.prompt.each == nil {
 			if err := x.growEach(); err != nil {
 				return err

@@ -50,8 +50,9 @@ type exchange struct {
 // caller is the client, as its key identifies it, and the payer.
 type caller struct {
 	address    string
-	onBehalfOf *principal // the account and key that the console or a batch serves; nil for the bearer of a key
-	line       *line      // of a batch; nil for a live request
+	onBehalfOf *principal   // the account and key that the console or a batch serves; nil for the bearer of a key
+	line       *line        // of a batch; nil for a live request
+	dialect    *dialectCall // nil for a request in the API's own form
 	identity   identity.Principal
 	payer      budget.Payer // with the caps in force
 }
@@ -125,16 +126,22 @@ func newRequestID(now time.Time) string {
 	return "req_" + idEncoding.EncodeToString(id[:])
 }
 
-// exchange is the middleware of every path under /v1. It creates the exchange, renders the error that the handler
-// returns, and writes one log line.
+// exchange is the middleware of every path under /v1, and below the prefixes of dialects. It creates the exchange, renders
+// the error that the handler returns, and writes one log line.
 func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if !IsAPI(c.Request().URL.Path) {
+		if !s.IsAPI(c.Request().URL.Path) {
 			return next(c)
 		}
 		x := s.newExchange(c.Response().Writer, c.Request())
+		if d := x.settings.dialectOf(c.Request().URL.Path); d != nil {
+			x.caller.dialect = &dialectCall{Dialect: d}
+		}
 		if x.allowOrigin() {
 			return s.run(x, func() error { return x.answerPreflight() })
+		}
+		if x.caller.dialect != nil {
+			return s.run(x, func() error { return s.dialect(x) })
 		}
 		return s.run(x, func() error { return RoutingError(c, next(&exchangeContext{c, x})) })
 	}

@@ -42,9 +42,25 @@ func (s *Server) models(x *exchange) []*fleet.Model {
 	return allowed
 }
 
-// findModel returns the model with an id or alias, if the key may use it.
-func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
+// lookup returns the model with an id or alias, if the key may use it. Requests of a dialect may name the checkpoint.
+func (s *Server) lookup(x *exchange, id string) (*fleet.Model, bool) {
 	if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
+		return m, true
+	}
+	if x.caller.dialect == nil {
+		return nil, false
+	}
+	models := s.models(x)
+	i := slices.IndexFunc(models, func(m *fleet.Model) bool { return m.Checkpoint() == id })
+	if i < 0 {
+		return nil, false
+	}
+	return models[i], true
+}
+
+// findModel is lookup that returns an error for the client.
+func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
+	if m, ok := s.lookup(x, id); ok {
 		return m, nil
 	}
 	available := []string{}
@@ -55,7 +71,7 @@ func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
 	if m, ok := s.fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
 		suggestion = m.ID()
 	}
-	return nil, apierr.UnknownModel(id, available, suggestion)
+	return nil, apierr.UnknownModel(x.request.NameOf("model"), id, available, suggestion)
 }
 
 // keyObject is the response to GET /v1/key.

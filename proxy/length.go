@@ -67,13 +67,16 @@ func (x *exchange) checkKnownLength() error {
 	r := x.request
 	x.prompt.context = x.model.MaxModelLen()
 	x.lowerDefault(1)
+	if err := x.checkTotal(); err != nil {
+		return err
+	}
 	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
 	case x.prompt.context == 0:
 		return nil
 	case r.MaxTokens >= x.prompt.context:
-		return apierr.MaxTokensTooLarge(max(r.LongestPrompt(), 1), r.MaxTokens, x.prompt.context)
+		return apierr.MaxTokensTooLarge(maxTokensName(r), max(r.LongestPrompt(), 1), r.MaxTokens, x.prompt.context)
 	case longest+r.MaxTokens > x.prompt.context:
-		return apierr.ContextTooLong(longest, r.MaxTokens, x.prompt.context)
+		return apierr.ContextTooLong(maxTokensName(r), longest, r.MaxTokens, x.prompt.context)
 	default:
 		return nil
 	}
@@ -105,7 +108,8 @@ func (x *exchange) checkLength() error {
 		}
 		defer x.memory.Shrink(bytes)
 	}
-	if r.Truncate != 0 {
+	_, perPrompt := r.Total()
+	if perPrompt = perPrompt || r.Truncate != 0; perPrompt {
 		if err := x.growEach(); err != nil {
 			return bufferFull(err)
 		}
@@ -123,7 +127,7 @@ func (x *exchange) checkLength() error {
 			}
 		}
 		sum += tokens
-		if r.Truncate != 0 {
+		if perPrompt {
 			each = append(each, tokens)
 		}
 		return refused == nil && ctx.Err() == nil
@@ -134,7 +138,7 @@ func (x *exchange) checkLength() error {
 	switch {
 	case len(counted) == r.Prompts:
 		x.setPrompt(counted, true)
-	case r.Truncate != 0:
+	case perPrompt:
 		x.setPrompt(each, false)
 	default:
 		x.prompt.tokens = sum
@@ -174,13 +178,14 @@ type lengthLimits struct {
 	context   int64 // 0: not known
 	scored    int64 // 0: no limit
 	maxTokens int64
+	field     string // the client's name of max_tokens; empty if that is what the prompt leaves
 }
 
 // unlimited is larger than any number of tokens.
 const unlimited = 1 << 62
 
 func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
-	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), maxTokens: r.MaxTokens}
+	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), maxTokens: r.MaxTokens, field: maxTokensName(r)}
 	if limits.context > 0 {
 		limits.prompt = limits.context - min(r.MaxTokens, limits.context)
 	}
@@ -195,9 +200,9 @@ func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
 func (l lengthLimits) check(tokens int64, exact bool) error {
 	switch {
 	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context && exact:
-		return apierr.ContextTooLong(tokens, l.maxTokens, l.context)
+		return apierr.ContextTooLong(l.field, tokens, l.maxTokens, l.context)
 	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
-		return apierr.ContextMayBeTooLong(tokens, l.maxTokens, l.context)
+		return apierr.ContextMayBeTooLong(l.field, tokens, l.maxTokens, l.context)
 	case l.scored > 0 && tokens > l.scored:
 		number := fmt.Sprint(tokens, " tokens")
 		if !exact {

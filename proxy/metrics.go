@@ -28,7 +28,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "basegate_requests_total",
-			Help: "Requests under /v1 that have ended, by model and error code (empty: success).",
+			Help: "Requests of the API that have ended, by model and error code (empty: success).",
 		}, []string{"model", "code"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "basegate_request_seconds", Buckets: secondsBuckets,

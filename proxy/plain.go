@@ -138,13 +138,20 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 		body = chooseBest(body, x.request)
 	}
 	pieces := withUserTag(body, x.request.RawUser())
+	translated, err := x.caller.dialect.translate(x, body)
+	switch {
+	case err != nil:
+		return err
+	case translated != nil:
+		pieces = [][]byte{translated}
+	}
 	if err := x.sealPlain(p, pieces); err != nil {
 		return err
 	}
 	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
 		return err
 	}
-	pieces, err := x.withReceipt(pieces)
+	pieces, err = x.withReceipt(pieces)
 	if err != nil {
 		return err
 	}

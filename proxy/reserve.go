@@ -79,6 +79,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 	x.delivery.keepalive.waitingFor(waitingForBudget)
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
+		ChainID: x.chainID(),
 	}, x.demand(), requester{x})
 	x.timings.queued += time.Since(began)
 	if err == nil {

@@ -33,6 +33,9 @@ func (s *Server) fail(x *exchange, err error) error {
 	if e.Code == apierr.Internal {
 		s.log.Error("internal error", zap.String("request_id", x.id), zap.Error(e))
 	}
+	if body := x.timedOut(e); body != nil {
+		return s.sendTimeout(x, body, e.Code)
+	}
 	switch {
 	case d.streaming:
 		s.sendErrorEvent(x, e)
@@ -48,17 +51,26 @@ func (s *Server) fail(x *exchange, err error) error {
 func (s *Server) sendError(x *exchange, e *apierr.Error) {
 	x.discardBody()
 	e.SetHeaders(x.w.Header())
-	body := append(e.AppendJSON(nil, x.id), '\n')
+	body := append(x.appendError(nil, e), '\n')
 	s.writeHeader(x, e.Code.Status(), "application/json", len(body), e.Code)
 	if _, err := x.w.Write(body); err != nil {
 		x.delivery.code = codeClientGone
 	}
 }
 
+// sendTimeout sends the response of a dialect to a request that has timed out, which is no error there.
+func (s *Server) sendTimeout(x *exchange, body []byte, code apierr.Code) error {
+	s.writeHeader(x, http.StatusOK, "application/json", len(body), code)
+	if _, err := x.w.Write(body); err != nil {
+		x.delivery.code = codeClientGone
+	}
+	return nil
+}
+
 // sendErrorEvent ends a stream with one error event and no [DONE].
 func (s *Server) sendErrorEvent(x *exchange, e *apierr.Error) {
 	event := append(s.lateHeaders(x, e), "data: "...)
-	event = e.AppendJSON(event, x.id)
+	event = x.appendError(event, e)
 	event = append(event, "\n\n"...)
 	if err := x.send(event); err != nil {
 		x.delivery.code = codeClientGone

@@ -59,8 +59,10 @@ func (s *Server) handle(r route) echo.HandlerFunc {
 	}
 }
 
-// IsAPI reports whether a path is under /v1.
-func IsAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
+// IsAPI reports whether a path is under /v1, or below the prefix of a dialect.
+func (s *Server) IsAPI(path string) bool {
+	return path == "/v1" || strings.HasPrefix(path, "/v1/") || s.settings.Load().dialectOf(path) != nil
+}
 
 // RoutingError converts echo's errors for unknown paths and methods to those of the contract.
 func RoutingError(c echo.Context, err error) error {

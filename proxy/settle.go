@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"go.uber.org/zap"
@@ -77,10 +78,14 @@ func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
 		return statusClientGone, codeClientGone
 	}
 	code = apierr.From(err).Code
-	if x.delivery.streaming {
+	switch {
+	case x.delivery.streaming:
 		return x.delivery.status, code
+	case x.timedOut(err) != nil:
+		return http.StatusOK, code
+	default:
+		return code.Status(), code
 	}
-	return code.Status(), code
 }
 
 // countTimeout limits the requests to /tokenize for a usage that vLLM did not report. It is shorter than what the gateway

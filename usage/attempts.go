@@ -27,9 +27,16 @@ type storedAttempt struct {
 	TookUS  int64  `json:"took_us"`
 }
 
-// EncodeAttempts returns the form in which attempts are stored, at most MaxAttempts of them; empty if there are none.
-func EncodeAttempts(all []Attempt) string {
-	if len(all) == 0 {
+// storedDetails is the encoding of attempts with a chain id. Without one, the attempts alone are stored.
+type storedDetails struct {
+	ChainID  string          `json:"chain_id"`
+	Attempts []storedAttempt `json:"attempts"`
+}
+
+// EncodeDetails returns the form in which attempts, at most MaxAttempts of them, and a chain id are stored; empty if there
+// is neither.
+func EncodeDetails(all []Attempt, chainID string) string {
+	if len(all) == 0 && chainID == "" {
 		return ""
 	}
 	stored := make([]storedAttempt, min(len(all), MaxAttempts))
@@ -37,27 +44,36 @@ func EncodeAttempts(all []Attempt) string {
 		a := all[i]
 		stored[i] = storedAttempt{a.Backend, a.Class, a.Status, a.Start.Microseconds(), a.Took.Microseconds()}
 	}
-	text, err := json.Marshal(stored)
+	var details any = stored
+	if chainID != "" {
+		details = storedDetails{chainID, stored}
+	}
+	text, err := json.Marshal(details)
 	if err != nil { // impossible: strings and integers
 		panic("encode attempts: " + err.Error())
 	}
 	return string(text)
 }
 
-func decodeAttempts(text string) ([]Attempt, error) {
+func decodeDetails(text string) (all []Attempt, chainID string, err error) {
 	if text == "" {
-		return nil, nil
+		return nil, "", nil
 	}
-	var stored []storedAttempt
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
-		return nil, fmt.Errorf("decode attempts: %w", err)
+	var stored storedDetails
+	if text[0] == '{' {
+		err = json.Unmarshal([]byte(text), &stored)
+	} else {
+		err = json.Unmarshal([]byte(text), &stored.Attempts)
 	}
-	all := make([]Attempt, len(stored))
-	for i, s := range stored {
+	if err != nil {
+		return nil, "", fmt.Errorf("decode attempts: %w", err)
+	}
+	all = make([]Attempt, len(stored.Attempts))
+	for i, s := range stored.Attempts {
 		all[i] = Attempt{
 			s.Backend, s.Class, s.Status,
 			time.Duration(s.StartUS) * time.Microsecond, time.Duration(s.TookUS) * time.Microsecond,
 		}
 	}
-	return all, nil
+	return all, stored.ChainID, nil
 }

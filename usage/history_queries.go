@@ -99,7 +99,7 @@ func (d *Detail) readDetails(ctx context.Context, from database.Reader) error {
 	}
 	if err == nil {
 		d.Boot = time.Duration(boot) * time.Microsecond
-		d.Attempts, err = decodeAttempts(attempts)
+		d.Attempts, d.ChainID, err = decodeDetails(attempts)
 	}
 	return err
 }

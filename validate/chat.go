@@ -74,7 +74,7 @@ var refusedOfChat = func() map[string]string {
 }()
 
 // chatConflicts are those of a chat completion, in the order in which they are reported.
-var chatConflicts = []conflict{
+var chatConflicts = []Conflict{
 	{
 		"max_tokens",
 		func(r *Request) bool { return r.has(fieldMaxTokens) && r.has(fieldMaxCompletionTokens) },
@@ -140,7 +140,7 @@ func (r *Request) setDefaultMaxTokens(byModel func(model string) int64) {
 
 // HasDefaultMaxTokens reports whether MaxTokens is a default that must be lowered to what the context leaves, and sent to
 // the backend, whose own default is another one.
-func (r *Request) HasDefaultMaxTokens() bool { return r.chat.defaultMaxTokens }
+func (r *Request) HasDefaultMaxTokens() bool { return r.chat.defaultMaxTokens || r.hasTotal }
 
 // maxTokensField returns the field that holds MaxTokens, or to which it is written.
 func (r *Request) maxTokensField() fieldID {

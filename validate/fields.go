@@ -72,17 +72,27 @@ const (
 	fieldAddGenerationPrompt
 	fieldContinueFinalMessage
 	fieldChatTemplateKwargs
-	allFields
 )
+
+// The fields that only a Form has.
+const (
+	fieldOwn  fieldID = fieldChatTemplateKwargs + 1
+	allFields         = fieldOwn + maxOwnFields
+)
+
+// maxOwnFields limits the fields that a Form has and a completion has not.
+const maxOwnFields = 4
 
 // field is a row of the contract's field tables.
 type field struct {
 	name     string
 	expected string // the values that are valid, for error messages
-	// read reads exactly one value that is not null. It returns errInvalid after it has recorded an invalid value, with
-	// the value read or not, and errors of syntax.
-	read func(*parser, *field) error
+	read     Reader
 }
+
+// Reader reads exactly one value that is not null. It returns errInvalid after it has recorded an invalid value, with the
+// value read or not, and errors of syntax.
+type Reader func(*parser, *field) error
 
 // fields are the contract's field tables: they define what each field accepts.
 var fields [allFields]field
@@ -148,7 +158,7 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {
-			s.byName[fields[id].name] = id
+			s.byName[s.table[id].name] = id
 		}
 	}
 }
@@ -172,7 +182,7 @@ func minusOneOrAtLeastOne(v int64) bool { return v == -1 || v >= 1 }
 func clampInt(v int64) int { return int(min(v, math.MaxInt32)) }
 
 // number returns a reader of a field that is any JSON number within a range.
-func number(inRange func(float64) bool) func(*parser, *field) error {
+func number(inRange func(float64) bool) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
 		if err != nil {
@@ -191,7 +201,7 @@ func number(inRange func(float64) bool) func(*parser, *field) error {
 
 // integer returns a reader of a field that is an integer literal within a range: no fraction, no exponent. store may be
 // nil.
-func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser, *field) error {
+func integer(inRange func(int64) bool, store func(*Request, int64)) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
 		if err != nil {
@@ -213,7 +223,7 @@ func integer(inRange func(int64) bool, store func(*Request, int64)) func(*parser
 }
 
 // boolean returns a reader of a field that is true or false. store may be nil.
-func boolean(store func(*Request, bool)) func(*parser, *field) error {
+func boolean(store func(*Request, bool)) Reader {
 	return func(p *parser, f *field) error {
 		kind := p.decoder.PeekKind()
 		if kind != 't' && kind != 'f' {

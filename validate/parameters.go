@@ -7,12 +7,12 @@ import (
 
 // Parameters returns the request's parameters for a record of it: the numbers and booleans as decimal text without an
 // exponent, by their names, and the names of the others, whose values may hold texts. The model, the prompt and what
-// concerns only the answer's transport or its payer are none. Fields that are null are absent.
+// concerns only the answer's transport or its payer are none. Those of a Form have the names that a backend receives. Fields that are null are absent.
 func (r *Request) Parameters() (scalars map[string]string, others []string) {
 	scalars = make(map[string]string, len(r.members))
 	for i := range r.members {
 		m := &r.members[i]
-		if m.null || m.field == fieldModel || m.field == r.schema.prompt {
+		if m.null || m.field == fieldModel || m.field == r.schema.prompt || m.field >= fieldOwn {
 			continue
 		}
 		switch m.field { //nolint:exhaustive // every other field is a parameter
@@ -26,6 +26,9 @@ func (r *Request) Parameters() (scalars map[string]string, others []string) {
 		default:
 			scalars[name] = decimal(value)
 		}
+	}
+	if r.outputSchema != nil {
+		others = append(others, fields[fieldStructuredOutputs].name)
 	}
 	return scalars, others
 }

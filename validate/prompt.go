@@ -48,6 +48,24 @@ func (r *Request) addTokens(n int64) {
 	r.longestPrompt = max(r.longestPrompt, n)
 }
 
+// TextPrompts reads a prompt that is a string or an array of strings.
+func TextPrompts(p *parser, f *field) error {
+	if p.decoder.PeekKind() != '[' {
+		return readPrompt(p, f)
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return err
+	}
+	if p.decoder.PeekKind() == ']' {
+		return p.invalid(f, "an empty array")
+	}
+	if err := p.readTextPrompts(f); err != nil {
+		return err
+	}
+	_, err := p.decoder.ReadToken() // the closing bracket
+	return err
+}
+
 // invalidElement skips an element of the wrong kind and records it.
 func (p *parser) invalidElement(f *field, index int, want string) error {
 	value, err := p.skipInvalid()
@@ -59,14 +77,16 @@ func (p *parser) invalidElement(f *field, index int, want string) error {
 
 func (p *parser) readTextPrompts(f *field) error {
 	p.request.Kind = Text
+	want := "a string"
 	for p.decoder.PeekKind() != ']' {
 		if p.decoder.PeekKind() != '"' {
-			return p.invalidElement(f, p.request.Prompts, "a string, like the ones before it,")
+			return p.invalidElement(f, p.request.Prompts, want)
 		}
 		if _, err := p.decoder.ReadValue(); err != nil {
 			return err
 		}
 		p.request.Prompts++
+		want = "a string, like the ones before it,"
 	}
 	return nil
 }
@@ -134,7 +154,7 @@ func isTokenID(text []byte) bool {
 }
 
 // tokenIDArray returns a reader of a field that is an array of 1 to most token ids.
-func tokenIDArray(most int) func(*parser, *field) error {
+func tokenIDArray(most int) Reader {
 	return func(p *parser, f *field) error {
 		if p.decoder.PeekKind() != '[' {
 			return p.invalidKind(f, "")

@@ -67,6 +67,10 @@ type Request struct {
 	returnTokenStrs  bool
 	structured       structuredOutput
 	chat             conversation
+
+	outputSchema []byte // of Constrain; nil if there is none
+	total        int64  // of LimitTotal
+	hasTotal     bool
 }
 
 // member is a top-level member of the body.
@@ -258,7 +262,8 @@ func (r *Request) logprobsOf(id fieldID) int {
 func (r *Request) checkRequired() error {
 	for _, id := range r.schema.required {
 		if r.find(id) == nil {
-			return apierr.InvalidField(fields[id].name, fmt.Sprintf("%s is missing; expected %s", fields[id].name, fields[id].expected))
+			f := &r.schema.table[id]
+			return apierr.InvalidField(f.name, fmt.Sprintf("%s is missing; expected %s", f.name, f.expected))
 		}
 	}
 	return nil
@@ -270,22 +275,22 @@ func (r *Request) checkFieldSet() error {
 		return err
 	}
 	for _, c := range r.schema.conflicts {
-		if c.found(r) {
-			return apierr.InvalidField(c.param, c.message(r))
+		if c.Found(r) {
+			return apierr.InvalidField(c.Param, c.Message(r))
 		}
 	}
 	return nil
 }
 
-// conflict is a pair of fields whose values conflict.
-type conflict struct {
-	param   string
-	found   func(*Request) bool
-	message func(*Request) string
+// Conflict is a pair of fields whose values conflict.
+type Conflict struct {
+	Param   string
+	Found   func(*Request) bool
+	Message func(*Request) string
 }
 
 // completionConflicts are those of a completion, in the order in which they are reported.
-var completionConflicts = []conflict{
+var completionConflicts = []Conflict{
 	{
 		"best_of",
 		func(r *Request) bool { return r.BestOf != 0 && r.BestOf < r.N },
@@ -326,12 +331,12 @@ var completionConflicts = []conflict{
 }
 
 var (
-	streamOptionsConflict = conflict{
+	streamOptionsConflict = Conflict{
 		"stream_options",
 		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
 		func(*Request) string { return "stream_options has a meaning only with stream: true" },
 	}
-	structuredConflict = conflict{
+	structuredConflict = Conflict{
 		"structured_outputs",
 		func(r *Request) bool { return r.has(fieldResponseFormat) && r.has(fieldStructuredOutputs) },
 		func(*Request) string {
@@ -348,6 +353,9 @@ func (r *Request) checkSequences(most int64) error {
 	}
 	if r.Kind == Messages {
 		return apierr.InvalidField("n", fmt.Sprintf("n: got %d; expected at most %d completions in one request", r.N, most))
+	}
+	if _, hasN := r.schema.byName["n"]; !hasN {
+		return apierr.InvalidField("prompt", fmt.Sprintf("prompt: got %d prompts; expected at most %d in one request", r.Prompts, most))
 	}
 	if int64(r.Prompts) > most || r.N == 1 {
 		return apierr.InvalidField("prompt", fmt.Sprintf(

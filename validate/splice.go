@@ -19,7 +19,8 @@ const (
 )
 
 // Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
-// is null, and the members of messages that only clients use, and requests the usage event of a stream.
+// is null, the members of messages that only clients use and the fields that only a Form has, renames the other fields of
+// a Form, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
@@ -57,8 +58,11 @@ func (r *Request) Upstream(e Edits) Body {
 	if e.Guided {
 		s.respell()
 	}
+	if r.outputSchema != nil {
+		s.added = append(s.added, r.outputConstraint(e.Guided)...)
+	}
 	if e.Priority != 0 { // no field of the client's: the validation refuses it
-		s.added = strconv.AppendInt([]byte(`,"priority":`), e.Priority, 10)
+		s.added = strconv.AppendInt(append(s.added, `,"priority":`...), e.Priority, 10)
 	}
 	return s.splice()
 }
@@ -130,15 +134,17 @@ func (s *splicer) splice() Body {
 		switch {
 		case e != nil:
 			e.done = true
+			s.rename(m)
 			at := e.part
 			if at.end == 0 {
 				at = span{m.value, m.end}
 			}
 			s.replace(at, e.value)
 			lastKept = m.end
-		case m.null || (m.field == s.omitted && s.omitted != fieldModel):
+		case m.null || m.field >= fieldOwn || (m.field == s.omitted && s.omitted != fieldModel):
 			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
+			s.rename(m)
 			if m.field == fieldMessages {
 				s.dropMembers()
 			}
@@ -148,6 +154,13 @@ func (s *splicer) splice() Body {
 	s.addMissing(lastKept)
 	s.copyUntil(len(r.body))
 	return s.out
+}
+
+// rename replaces a form's name of a field by the backend's.
+func (s *splicer) rename(m *member) {
+	if name := fields[m.field].name; s.request.schema.table[m.field].name != name {
+		s.replace(span{m.name, m.value}, []byte(`"`+name+`":`))
+	}
 }
 
 // dropMembers removes the members of messages that are not sent to a backend.

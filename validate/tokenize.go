@@ -5,31 +5,32 @@ import "slices"
 // schema is what the body of one endpoint may contain.
 type schema struct {
 	fields   []fieldID
+	table    *[allFields]field // the rows of the fields
 	byName   map[string]fieldID
 	required []fieldID
 	refused  map[string]string // see refusedFields
 	advice   map[string]string // fields that are refused with a sentence that says what is served in their place
 	example  string            // of a body, for the message about one that is no object
 
-	conflicts []conflict // in the order in which they are reported
+	conflicts []Conflict // in the order in which they are reported
 	prompt    fieldID
 }
 
 var (
 	completion = &schema{
-		required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
+		table: &fields, required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
 		conflicts: completionConflicts, prompt: fieldPrompt,
 	}
 	chat = &schema{
-		fields: chatFields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedOfChat, advice: adviceOfChat,
+		fields: chatFields, table: &fields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedOfChat, advice: adviceOfChat,
 		example: `{"model": …, "messages": […]}`, conflicts: chatConflicts, prompt: fieldMessages,
 	}
 	tokenize = &schema{
-		fields:   []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
+		table: &fields, fields: []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
 		required: []fieldID{fieldModel, fieldText}, refused: refusedOfTokenize, example: `{"model": …, "prompt": …}`,
 	}
 	detokenize = &schema{
-		fields:   []fieldID{fieldModel, fieldTokens},
+		table: &fields, fields: []fieldID{fieldModel, fieldTokens},
 		required: []fieldID{fieldModel, fieldTokens}, example: `{"model": …, "tokens": …}`,
 	}
 )

@@ -65,7 +65,7 @@ func (s *schema) suggestField(name []byte) string {
 // fieldNames iterates over the names of the schema's fields.
 func (s *schema) fieldNames(yield func(string) bool) {
 	for _, id := range s.fields {
-		if !yield(fields[id].name) {
+		if !yield(s.table[id].name) {
 			return
 		}
 	}

@@ -202,7 +202,7 @@ func (p *parser) readMember() error {
 		return p.fail(p.schema.unknownField(name))
 	}
 	if p.request.find(id) != nil {
-		return p.duplicate(fields[id].name)
+		return p.duplicate(p.schema.table[id].name)
 	}
 	m.field = id
 	m.null = p.decoder.PeekKind() == 'n'
@@ -210,7 +210,7 @@ func (p *parser) readMember() error {
 	if m.null {
 		err = p.readNull(id)
 	} else {
-		err = fields[id].read(p, &fields[id])
+		err = p.schema.table[id].read(p, &p.schema.table[id])
 	}
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (p *parser) readTag(id fieldID) error {
 	isString := p.decoder.PeekKind() == '"'
 	switch {
 	case id == fieldModel && p.request.Model == "" && isString, id == fieldUser && !p.request.HasUser && isString:
-		if err := fields[id].read(p, &fields[id]); err != nil && !errors.Is(err, errInvalid) {
+		if err := p.schema.table[id].read(p, &p.schema.table[id]); err != nil && !errors.Is(err, errInvalid) {
 			return err
 		}
 		return nil
@@ -266,7 +266,7 @@ func (p *parser) readNull(id fieldID) error {
 		return err
 	}
 	if slices.Contains(p.schema.required, id) {
-		return p.invalid(&fields[id], "null")
+		return p.invalid(&p.schema.table[id], "null")
 	}
 	return nil
 }
@@ -399,7 +399,7 @@ func (p *parser) checkModelLimits(maxLogprobs func(string) int) {
 	for i := range r.members {
 		m := &r.members[i]
 		if r.logprobsOf(m.field) > limit {
-			name := fields[m.field].name
+			name := p.schema.table[m.field].name
 			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], limit))
 			return
 		}

@@ -83,7 +83,7 @@ func newSettlement(id string, state usage.State, o *budget.Outcome) *settlement 
 	return &settlement{
 		ID: id, State: state, Prompt: max(o.Prompt, 0), Completion: max(o.Completion, 0), Status: o.Status, Code: escape(o.Code),
 		Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
-		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeAttempts(o.Attempts)),
+		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, "")),
 	}
 }
 

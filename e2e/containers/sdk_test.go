@@ -27,7 +27,7 @@ func TestOfficialSDKsWorkWithContainers(t *testing.T) {
 	}
 	g := env.gateway("", models)
 	breaks := env.mock("breaks")
-	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\n", map[string][]*service{"faulty": {breaks}}), "faulty")
+	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\nreceipts: {enabled: true}\ndialects: {lamini: true, eternalai: true}\n", map[string][]*service{"faulty": {breaks}}), "faulty")
 	faulty.createKey()
 
 	run := exec.CommandContext(t.Context(), "../sdk/run")

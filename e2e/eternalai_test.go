@@ -1,0 +1,222 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/mockvllm"
+)
+
+// eternalCheckpoint is the model of the example in EternalAI's documentation.
+const eternalCheckpoint = "unsloth/Llama-3.3-70B-Instruct-bnb-4bit"
+
+func startEternalGateway(t *testing.T) (*gateway, *mockvllm.Process) {
+	t.Helper()
+	mock := startMock(t, mockvllm.Options{Models: []string{eternalCheckpoint}})
+	return newEnvironment(t, settings{
+		extra: "receipts: {enabled: true}\ndialects: {eternalai: true}",
+		models: fmt.Sprintf(`{id: m, aliases: [labs/m], checkpoint: %s, backends: [{name: b0, url: %q, gpu: H100}]}`,
+			eternalCheckpoint, mock.URL()),
+	}).serve(), mock
+}
+
+func (g *gateway) eternal(body string) response {
+	g.t.Helper()
+	return g.do(g.request(g.t.Context(), http.MethodPost, g.url+"/eternalai/v1/completions", body))
+}
+
+var (
+	leafHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	cid      = regexp.MustCompile(`^ipfs://b[a-z2-7]{58}$`)
+)
+
+// checkOnchainData checks the form of a receipt's part of a response, and returns its leaf hash.
+func checkOnchainData(t *testing.T, data gjson.Result) string {
+	t.Helper()
+	hash := data.Get("infer_tx").Str
+	switch {
+	case !leafHash.MatchString(hash), data.Get("submit_tx").Str != hash, data.Get("propose_tx").Str != hash,
+		!cid.MatchString(data.Get("input_cid").Str), !cid.MatchString(data.Get("output_cid").Str), data.Get("pbft_committee").Raw != "[]",
+		data.Get("proposer").Str == "", !strings.Contains(data.Get("assignment_addresses.0").Str, "checkpoint="+eternalCheckpoint):
+		t.Fatalf("onchain_data is %s", data.Raw)
+	}
+	return hash
+}
+
+// The documentation's request, but for the host and the path.
+func TestEternalAIDocumentationsCurlLine(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	g, mock := startEternalGateway(t)
+	command := exec.CommandContext(t.Context(), "sh", "-c", `curl `+g.url+`/eternalai/v1/completions \
+  -H "Content-Type: application/json" \
+  -H "Authorization: Bearer $ETERNALAI_API_KEY" \
+  -d '{
+    "chain_id":"45762",
+    "model": "unsloth/Llama-3.3-70B-Instruct-bnb-4bit",
+    "prompt": "Say this is a test",
+    "max_tokens": 7,
+    "temperature": 0
+  }'`)
+	command.Env = append(command.Environ(), "ETERNALAI_API_KEY="+g.secret)
+	out, err := command.Output()
+	must(t, err)
+	body := gjson.ParseBytes(out)
+	if body.Get("object").Str != "text_completion" || body.Get("choices.0.text").Str == "" || body.Get("usage.completion_tokens").Int() != 7 {
+		t.Fatalf("%s", out)
+	}
+	checkOnchainData(t, body.Get("onchain_data"))
+	if sent := lastCompletion(t, mock); gjson.GetBytes(sent, "chain_id").Exists() || gjson.GetBytes(sent, "model").Str != eternalCheckpoint {
+		t.Errorf("the backend received %s", sent)
+	}
+}
+
+// The receipt of a response can be fetched by the key that made it, and names the request and the response.
+func TestEternalAIReceipts(t *testing.T) {
+	g, _ := startEternalGateway(t)
+	got := g.eternal(`{"model": "labs/m", "prompt": "Say this is a test", "max_tokens": 3, "user": "ada"}`)
+	if got.status != http.StatusOK {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	hash := checkOnchainData(t, gjson.Get(got.body, "onchain_data"))
+	receipt := g.get(g.url, "/receipts/"+hash+"?nonce=1")
+	entry := gjson.Get(receipt.body, "entry")
+	for member, want := range map[string]string{
+		"request_id": got.header.Get("X-Request-Id"), "checkpoint": eternalCheckpoint, "model": "m",
+		"input_cid": gjson.Get(got.body, "onchain_data.input_cid").Str, "output_cid": gjson.Get(got.body, "onchain_data.output_cid").Str,
+		"parameters.max_tokens": "3",
+	} {
+		if found := entry.Get(member).Str; found != want {
+			t.Errorf("the entry's %s is %q, want %q: %d %s", member, found, want, receipt.status, receipt.body)
+		}
+	}
+}
+
+func TestEternalAIStream(t *testing.T) {
+	g, _ := startEternalGateway(t)
+	for options, wanted := range map[string]bool{``: false, `, "stream_options": {"include_receipt": true}`: true, `, "stream_options": {"include_usage": true}`: false} {
+		got := g.eternal(`{"model": "m", "prompt": "Say this is a test", "max_tokens": 3, "stream": true` + options + `}`)
+		if got.status != http.StatusOK || !strings.HasSuffix(got.body, "data: [DONE]\n\n") || !strings.Contains(got.body, "\n: receipt {") {
+			t.Fatalf("%s: %d %s", options, got.status, got.body)
+		}
+		found := false
+		for line := range strings.Lines(got.body) {
+			event := gjson.Parse(strings.TrimPrefix(line, "data: "))
+			if data := event.Get("onchain_data"); data.Exists() {
+				found = true
+				checkOnchainData(t, data)
+				if event.Get("choices").Raw != "[]" {
+					t.Errorf("%s: %s", options, line)
+				}
+			}
+		}
+		if found != wanted {
+			t.Errorf("%s: an event with onchain_data: %v, want %v: %s", options, found, wanted, got.body)
+		}
+	}
+}
+
+// The id of a chain is on the ledger, and the console's page of the request shows it.
+func TestEternalAIChainIDIsRecorded(t *testing.T) {
+	g, _ := startEternalGateway(t)
+	got := g.eternal(`{"model": "m", "prompt": "a", "max_tokens": 1, "chain_id": 45762}`)
+	id := got.header.Get("X-Request-Id")
+	if page := g.page(g.signIn(), "/usage/requests/"+id); !regexp.MustCompile(`Chain id</dt><dd[^>]*>45762<`).MatchString(page) {
+		t.Errorf("the page of the request lacks the chain id: %s", page)
+	}
+	row := g.usageRows()[0]
+	if line := g.logLineOf(id); row.ID != id || row.Status != 200 || line["endpoint"] != "POST /eternalai/v1/completions" {
+		t.Errorf("the ledger has %+v, the log %v", row, line)
+	}
+}
+
+func TestEternalAIErrors(t *testing.T) {
+	g, _ := startEternalGateway(t)
+	for body, want := range map[string]string{
+		`{"model": "m", "max_tokens": 1}`:                              "prompt",
+		`{"model": "x/y", "prompt": "a"}`:                              "model",
+		`{"model": "m", "prompt": "a", "logprobs": 6}`:                 "logprobs",
+		`{"model": "m", "prompt": "a", "best_of": 2, "n": 2}`:          "best_of",
+		`{"model": "m", "prompt": "a", "suffix": "b"}`:                 "suffix",
+		`{"model": "m", "prompt": "a", "chain_id": "x"}`:               "chain_id",
+		`{"model": "m", "prompt": "a", "chain_id": 1.5}`:               "chain_id",
+		`{"model": "m", "prompt": "a", "top_k": 5}`:                    "top_k",
+		`{"model": "m", "prompt": "a", "max_tokens": 1000000}`:         "max_tokens",
+		`{"model": "m", "prompt": "a", "stop": ["a","b","c","d","e"]}`: "stop",
+	} {
+		got := g.eternal(body)
+		if e := got.apiError(t); got.status != http.StatusBadRequest || e.Param != want || e.Message == "" || gjson.Get(got.body, "detail").Exists() {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+	if got := g.eternal(`{"model": "m", "prompt": "a", "max_tokens": 1, "best_of": 3, "n": 2, "logprobs": 5}`); got.status != http.StatusOK {
+		t.Errorf("best_of over n: %d %s", got.status, got.body)
+	}
+	if got := g.get(g.url, "/eternalai/v1/models"); got.status != http.StatusNotFound || !strings.Contains(got.apiError(t).Message, "/eternalai/v1/completions") {
+		t.Errorf("another path: %d %s", got.status, got.body)
+	}
+}
+
+func TestEternalAINeedsReceipts(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	writeFile(t, config, "dialects: {eternalai: true}\nmodels: [{id: m, checkpoint: x, backends: [{url: \"http://127.0.0.1:1\"}]}]\n")
+	_, stderr, code := runCommand(t, "serve", "--config", config)
+	if code == 0 || !strings.Contains(stderr, "receipts.enabled") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// A request in Lamini's form can have a receipt by the header; its output is the translated response.
+func TestLaminiReceipt(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{Models: []string{eternalCheckpoint}})
+	g := newEnvironment(t, settings{
+		extra:  "receipts: {enabled: true}\ndialects: {lamini: true}",
+		models: fmt.Sprintf(`{id: m, checkpoint: %s, backends: [{url: %q}]}`, eternalCheckpoint, mock.URL()),
+	}).serve()
+	const body = `{"model_name": "m", "prompt": "a", "max_tokens": 200, "output_type": {"x": "int"}}`
+	r := g.request(t.Context(), http.MethodPost, g.url+"/lamini/v2/completions", body)
+	r.Header.Set("X-Acs-Receipt", "true")
+	got := g.do(r)
+	hash := got.header.Get("X-Acs-Receipt")
+	if got.status != http.StatusOK || !leafHash.MatchString(hash) {
+		t.Fatalf("%d %v %s", got.status, got.header, got.body)
+	}
+	receipt := g.get(g.url, "/receipts/"+hash+"?nonce=1").body
+	if also := gjson.Get(receipt, "entry.also").Raw; also != `["structured_outputs"]` {
+		t.Errorf("the entry has the parameters %s: %s", also, receipt)
+	}
+	var names []string
+	gjson.Get(receipt, "entry.parameters").ForEach(func(name, _ gjson.Result) bool { names = append(names, name.Str); return true })
+	if !slices.Equal(names, []string{"max_tokens"}) {
+		t.Errorf("the entry has the parameters %q", names)
+	}
+	nonce := gjson.Get(receipt, "nonce").Str
+	for text, member := range map[string]string{body: "entry.input_cid", got.body: "entry.output_cid"} {
+		if want := rawCID(t, nonce, text); gjson.Get(receipt, member).Str != want {
+			t.Errorf("%s is %s, want %s", member, gjson.Get(receipt, member).Str, want)
+		}
+	}
+}
+
+// rawCID returns the CIDv1 (raw, SHA-256) of a hexadecimal nonce and a text behind it.
+func rawCID(t *testing.T, nonce, text string) string {
+	t.Helper()
+	raw, err := hex.DecodeString(nonce)
+	must(t, err)
+	sum := sha256.Sum256(append(raw, text...))
+	return "ipfs://b" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(append([]byte{1, 0x55, 0x12, 0x20}, sum[:]...)))
+}
