@@ -63,7 +63,7 @@ func (p *parser) readTextPrompts(f *field) error {
 		if p.decoder.PeekKind() != '"' {
 			return p.invalidElement(f, p.request.Prompts, "a string, like the ones before it,")
 		}
-		if _, err := p.decoder.ReadValue(); err != nil {
+		if _, err := p.readString(); err != nil {
 			return err
 		}
 		p.request.Prompts++
