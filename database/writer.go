@@ -202,7 +202,7 @@ func (db *DB) applyBatch(ctx context.Context, conn *sql.Conn, batch []*Pending) 
 		if statements < 0 {
 			statements = len(batch)
 		}
-		if err := db.applyStatements(conn, batch[:statements]); err != nil {
+		if err := db.applyStatements(ctx, conn, batch[:statements]); err != nil {
 			return err
 		}
 		batch = batch[statements:]
@@ -218,17 +218,16 @@ func (db *DB) applyBatch(ctx context.Context, conn *sql.Conn, batch []*Pending) 
 
 // applyStatements applies writes of one statement each. It calls the driver directly: database/sql takes as long for a
 // statement as SQLite takes to update one index.
-func (db *DB) applyStatements(conn *sql.Conn, batch []*Pending) (err error) {
+func (db *DB) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
 	if len(batch) == 0 {
 		return nil
 	}
 	broken := conn.Raw(func(driverConn any) error {
-		execer := Execer(&directExecer{connection: driverConn.(*connection)}) //nolint:errcheck // its only type
-		for _, p := range batch {
-			if apply(db, p, p.statement, execer) {
-				err = p.err
-				break
-			}
+		direct := &directExecer{connection: driverConn.(*connection)} //nolint:errcheck // its only type
+		for len(batch) > 0 && err == nil {
+			n := combinable(batch)
+			err = db.applyTogether(ctx, direct, batch[:n])
+			batch = batch[n:]
 		}
 		return nil
 	})
@@ -236,6 +235,21 @@ func (db *DB) applyStatements(conn *sql.Conn, batch []*Pending) (err error) {
 		return unavailable("apply", broken)
 	}
 	return err
+}
+
+// applyTogether applies writes of one statement each by a statement for all of them, or else one by one.
+func (db *DB) applyTogether(ctx context.Context, direct *directExecer, batch []*Pending) error {
+	if len(batch) > 1 {
+		if inserted, err := direct.insertRows(ctx, batch); inserted || err != nil {
+			return err
+		}
+	}
+	for _, p := range batch {
+		if apply(db, p, p.statement, Execer(direct)) {
+			return p.err
+		}
+	}
+	return nil
 }
 
 // applyInSavepoint applies a write of several statements, so that it can be rolled back alone if it fails half way. The
