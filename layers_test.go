@@ -43,7 +43,7 @@ var configured = []string{"gateway", "cli", "fleet"}
 
 // The files are read here and not by `go list`, since the test cache sees only what the test itself opens.
 func TestImportsRunDownward(t *testing.T) {
-	found, err := complaints(os.DirFS("."))
+	found, err := violations(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func TestImportsRunDownward(t *testing.T) {
 	}
 }
 
-// complaints lists the imports under root that go up, sideways or where only some may go.
-func complaints(root fs.FS) ([]string, error) {
+// violations lists the imports under root that go up, sideways or where only some may go.
+func violations(root fs.FS) ([]string, error) {
 	var found []string
 	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -69,25 +69,25 @@ func complaints(root fs.FS) ([]string, error) {
 		if !strings.HasSuffix(file, ".go") || (strings.HasSuffix(file, "_test.go") && !slices.Contains(outside, pkg)) {
 			return nil
 		}
-		imports, err := ours(root, file)
+		imports, err := internalImports(root, file)
 		if err != nil {
 			return err
 		}
 		for _, to := range imports {
-			if c := complaint(pkg, to); c != "" {
+			if c := violation(pkg, to); c != "" {
 				found = append(found, file+" "+c)
 			}
 		}
 		if floor(pkg) < 0 && !slices.Contains(outside, pkg) && !slices.Contains(leaves, pkg) {
-			found = append(found, file+" stands on no floor")
+			found = append(found, file+" is on no floor")
 		}
 		return nil
 	})
 	return found, err
 }
 
-// ours lists the packages of this module that a file imports.
-func ours(root fs.FS, file string) ([]string, error) {
+// internalImports lists the packages of this module that a file imports.
+func internalImports(root fs.FS, file string) ([]string, error) {
 	source, err := fs.ReadFile(root, file)
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func ours(root fs.FS, file string) ([]string, error) {
 	return all, nil
 }
 
-func complaint(from, to string) string {
+func violation(from, to string) string {
 	switch {
 	case slices.Contains(outside, from):
 		if to != "mockvllm" && to != "internal/poll" && to != "internal/wait" {
@@ -122,14 +122,14 @@ func complaint(from, to string) string {
 	case slices.Contains(outside, to) || floor(to) >= floor(from):
 		return fmt.Sprintf("(floor %d) imports %s (floor %d)", floor(from), to, floor(to))
 	case floor(to) < 0:
-		return fmt.Sprintf("(floor %d) imports %s, which stands on no floor", floor(from), to)
+		return fmt.Sprintf("(floor %d) imports %s, which is on no floor", floor(from), to)
 	case to == "config" && !slices.Contains(configured, from):
 		return fmt.Sprintf("imports config, as only %s may", strings.Join(configured, ", "))
 	}
 	return ""
 }
 
-// floor is where a package stands; -1 for none.
+// floor returns the floor of a package; -1 if it has none.
 func floor(pkg string) int {
 	return slices.IndexFunc(floors, func(f []string) bool { return slices.Contains(f, pkg) })
 }
@@ -138,7 +138,7 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 	file := func(imports ...string) *fstest.MapFile {
 		return &fstest.MapFile{Data: []byte("package p\nimport (\n\"" + strings.Join(imports, "\"\n_ \"") + "\"\n)\n")}
 	}
-	got, err := complaints(fstest.MapFS{
+	got, err := violations(fstest.MapFS{
 		"main.go":                   file("os", "basegate/cli"),
 		"gateway/gateway.go":        file("basegate/config", "basegate/identity", "basegate/proxy", "basegate/errors"),
 		"proxy/fine_test.go":        file("basegate/gateway", "basegate/config"),
@@ -169,13 +169,13 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 		"bench/main.go (outside) imports validate",
 		"breaker/breaker.go (floor 1) imports validate (floor 1)",
 		"budget/budget.go imports config, as only gateway, cli, fleet may",
-		"database/database.go (floor 0) imports nowhere, which stands on no floor",
+		"database/database.go (floor 0) imports nowhere, which is on no floor",
 		"e2e/inside_test.go (outside) imports errors",
 		"identity/keys.go (floor 2) imports proxy (floor 4)",
 		"internal/suggest/y.go (floor -1) imports errors (floor 0)",
 		"mockvllm/server.go (floor 0) imports errors (floor 0)",
 		"proxy/server.go (floor 4) imports e2e (floor -1)",
-		"proxy/sse/reader.go stands on no floor",
+		"proxy/sse/reader.go is on no floor",
 		"validate/validate.go (floor 1) imports . (floor 7)",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

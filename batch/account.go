@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -23,12 +21,6 @@ import (
 
 // The operations of the console. Each sees the files and batches of one account, and its errors are those of the API. They
 // need Start, as the API does.
-
-// callOf returns a call in the name of an account, for what the API does too.
-func callOf(ctx context.Context, account, key string) *Call {
-	r := &http.Request{URL: &url.URL{}, Header: http.Header{}}
-	return &Call{Request: r.WithContext(ctx), Account: account, Key: key}
-}
 
 // Endpoints returns the endpoints that a batch may name.
 func Endpoints() []string { return append([]string(nil), endpoints...) }
@@ -49,7 +41,7 @@ type AccountFile struct {
 func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []AccountFile, more bool, err error) {
 	p := page{account: account, limit: limit + 1}
 	if after != "" {
-		f, err := s.file(callOf(ctx, account, ""), after)
+		f, err := s.file(ctx, account, after)
 		if err != nil {
 			return nil, false, err
 		}
@@ -68,7 +60,7 @@ func (s *Service) FilesOf(ctx context.Context, account, after string, limit int)
 
 // FileOf returns a file of an account.
 func (s *Service) FileOf(ctx context.Context, account, id string) (*AccountFile, error) {
-	f, err := s.file(callOf(ctx, account, ""), id)
+	f, err := s.file(ctx, account, id)
 	if err != nil {
 		return nil, err
 	}
@@ -217,11 +209,6 @@ func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
 // ServeContent serves the content of a file as the API does. c needs no key.
 func (s *Service) ServeContent(c *Call) error { return s.sendContent(c) }
 
-// DeleteOf deletes a file of an account.
-func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
-	return s.deleteFileOf(callOf(ctx, account, ""), id)
-}
-
 // BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after
 // unless that is empty; and whether there are more. The errors of their validation are left out.
 func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Details, more bool, err error) {
@@ -279,7 +266,7 @@ func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Details, 
 // batchOf returns a batch of an account, or of any if that is empty.
 func (s *Service) batchOf(ctx context.Context, account, id string) (Batch, error) {
 	if account != "" {
-		return s.batch(callOf(ctx, account, ""), id)
+		return s.batch(ctx, account, id)
 	}
 	b, err := batchByID(ctx, s.db.Read(), id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -319,8 +306,8 @@ func (s *Service) FailedLines(ctx context.Context, account, id string, most int)
 	if err != nil || b.ErrorFile == "" {
 		return nil, err
 	}
-	f, err := s.file(callOf(ctx, account, ""), b.ErrorFile)
-	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound { // deleted since
+	f, err := s.file(ctx, account, b.ErrorFile)
+	if isNotFound(err) { // deleted since
 		return nil, nil
 	}
 	if err != nil {
@@ -365,15 +352,12 @@ type Order struct {
 
 // CreateOf creates a batch, and returns its id.
 func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) {
-	c := callOf(ctx, o.Account, o.Key)
-	c.Request.URL.Path = "console"
-	c.Request.Header.Set("Idempotency-Key", o.Once)
 	b := Batch{InputFile: o.InputFile, Endpoint: o.Endpoint, Window: o.Window}
 	if err := b.checkChoices(); err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{o.InputFile, o.Endpoint, o.Window}, "\x00")))
-	created, err := s.create(c, b, sum[:])
+	created, err := s.create(ctx, o.Account, b, namedOrigin(o.Key, "console", o.Once, sum[:]))
 	return created.ID, err
 }
 

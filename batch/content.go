@@ -22,7 +22,7 @@ func (s *Service) sendContent(c *Call) error {
 	if _, err := c.query(); err != nil {
 		return err
 	}
-	f, err := s.file(c, c.Param("id"))
+	f, err := s.file(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}

@@ -54,36 +54,40 @@ func (s *Service) createBatch(c *Call) error {
 		return err
 	}
 	sum := sha256.Sum256(body)
-	if b, err = s.create(c, b, sum[:]); err != nil {
+	if b, err = s.create(c.Request.Context(), c.Account, b, c.origin(sum[:])); err != nil {
 		return err
 	}
 	return s.sendBatch(c, &b)
 }
 
-// create creates a batch, and returns it. If the client has sent the same request before, it returns the batch of that one.
-func (s *Service) create(c *Call, b Batch, sum []byte) (Batch, error) {
-	again, err := s.repeated(c, sum)
+// create creates a batch of an account, and returns it. If the client has sent the same request before, it returns the
+// batch of that one.
+func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (Batch, error) {
+	again, err := s.repeated(ctx, &from)
 	if err != nil {
 		return Batch{}, err
 	}
 	if again != "" {
-		if before, err := s.batch(c, again); err == nil {
+		if before, err := s.batch(ctx, account, again); err == nil {
 			return before, nil
 		}
 	}
-	input, err := s.file(c, b.InputFile)
-	if err != nil {
+	input, err := s.file(ctx, account, b.InputFile)
+	if isNotFound(err) {
 		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
+	}
+	if err != nil {
+		return Batch{}, err
 	}
 	if input.Purpose != Input {
 		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
 	}
-	s.complete(&b, c.Account, c.Key)
-	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+	s.complete(&b, account, from.key)
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		if err := insertBatch(ctx, tx, &b); err != nil {
 			return err
 		}
-		return s.rememberCall(ctx, tx, c, sum, b.ID)
+		return s.rememberOrigin(ctx, tx, &from, b.ID)
 	})
 	if err != nil {
 		return Batch{}, unwritable(err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"basegate/database"
+	apierr "basegate/errors"
 	"basegate/storage"
 )
 
@@ -63,4 +64,10 @@ func (s *Service) deleteOldErrors(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// isNotFound reports whether an error is that there is no such file or batch.
+func isNotFound(err error) bool {
+	e, ok := errors.AsType[*apierr.Error](err)
+	return ok && e.Code == apierr.NotFound
 }

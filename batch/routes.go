@@ -112,7 +112,7 @@ func (s *Service) listFiles(c *Call) error {
 	}
 	ctx := c.Request.Context()
 	if after, ok := q["after"]; ok {
-		f, err := s.file(c, after)
+		f, err := s.file(ctx, c.Account, after)
 		if err != nil {
 			return err
 		}
@@ -131,9 +131,9 @@ func (s *Service) listFiles(c *Call) error {
 	return c.sendJSON(newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
 }
 
-// file returns a file of the account, or the error that there is none.
-func (s *Service) file(c *Call, id string) (File, error) {
-	f, err := findFile(c.Request.Context(), s.db.Read(), c.Account, id, s.now())
+// file returns a file of an account, or the error that there is none.
+func (s *Service) file(ctx context.Context, account, id string) (File, error) {
+	f, err := findFile(ctx, s.db.Read(), account, id, s.now())
 	if errors.Is(err, sql.ErrNoRows) {
 		return File{}, apierr.NoSuchObject("file", id)
 	}
@@ -141,7 +141,7 @@ func (s *Service) file(c *Call, id string) (File, error) {
 }
 
 func (s *Service) showFile(c *Call) error {
-	f, err := s.file(c, c.Param("id"))
+	f, err := s.file(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -156,17 +156,17 @@ type deletedObject struct {
 
 func (s *Service) deleteFile(c *Call) error {
 	id := c.Param("id")
-	if err := s.deleteFileOf(c, id); err != nil {
+	if err := s.DeleteOf(c.Request.Context(), c.Account, id); err != nil {
 		return err
 	}
 	return c.sendJSON(deletedObject{id, "file", true})
 }
 
-// deleteFileOf deletes a file of the account, unless a batch needs it.
-func (s *Service) deleteFileOf(c *Call, id string) error {
+// DeleteOf deletes a file of an account, unless a batch needs it.
+func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	var using string
-	err := s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
-		f, err := findFile(ctx, tx, c.Account, id, s.now())
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		f, err := findFile(ctx, tx, account, id, s.now())
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (s *Service) listBatches(c *Call) error {
 		return err
 	}
 	if after, ok := q["after"]; ok {
-		b, err := s.batch(c, after)
+		b, err := s.batch(c.Request.Context(), c.Account, after)
 		if err != nil {
 			return err
 		}
@@ -250,9 +250,9 @@ func (s *Service) sendBatch(c *Call, b *Batch) error {
 	return c.sendJSON(o)
 }
 
-// batch returns a batch of the account, or the error that there is none.
-func (s *Service) batch(c *Call, id string) (Batch, error) {
-	b, err := findBatch(c.Request.Context(), s.db.Read(), c.Account, id)
+// batch returns a batch of an account, or the error that there is none.
+func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
+	b, err := findBatch(ctx, s.db.Read(), account, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Batch{}, apierr.NoSuchObject("batch", id)
 	}
@@ -260,7 +260,7 @@ func (s *Service) batch(c *Call, id string) (Batch, error) {
 }
 
 func (s *Service) showBatch(c *Call) error {
-	b, err := s.batch(c, c.Param("id"))
+	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (s *Service) showBatch(c *Call) error {
 }
 
 func (s *Service) cancelBatch(c *Call) error {
-	b, err := s.batch(c, c.Param("id"))
+	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -273,7 +272,7 @@ func (u *upload) check() error {
 		return apierr.InvalidField("expires_after", fmt.Sprintf(`expires_after[anchor]: got %q; expected "created_at"`, apierr.Clip(u.anchor)))
 	}
 	keep := int64(u.service.settings.Load().Keep.Seconds())
-	if u.seconds != "" {
+	if u.seen["expires_after.seconds"] {
 		n, err := strconv.ParseInt(u.seconds, 10, 64)
 		if err != nil || n < minKeep || n > maxKeep {
 			return apierr.InvalidField("expires_after", fmt.Sprintf("expires_after[seconds]: got %q; expected an integer from %d to %d",
@@ -292,20 +291,22 @@ func (u *upload) check() error {
 
 // keepFile inserts the file's row. If the client has sent the same request before, it returns the file of that one.
 func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error) {
-	again, err := s.repeated(c, u.digest)
+	ctx := c.Request.Context()
+	origin := c.origin(u.digest)
+	again, err := s.repeated(ctx, &origin)
 	if err != nil {
 		return File{}, false, err
 	}
 	if again != "" {
-		if f, err := s.file(c, again); err == nil {
+		if f, err := s.file(ctx, c.Account, again); err == nil {
 			return f, false, nil
 		}
 	}
-	err = s.write(c.Request.Context(), func(ctx context.Context, tx database.Tx) error {
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		if err := keepFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
-		return s.rememberCall(ctx, tx, c, u.digest, u.file.ID)
+		return s.rememberOrigin(ctx, tx, &origin, u.file.ID)
 	})
 	if err != nil {
 		return File{}, false, unwritable(err)
@@ -318,51 +319,6 @@ func (s *Service) discard(ctx context.Context, object string) {
 	ctx = context.WithoutCancel(ctx)
 	s.db.Submit(func(tx database.Tx) error { return setObjectState(ctx, tx, object, objectDeleted) })
 	wake(s.deleted)
-}
-
-const (
-	idempotencyHours = 24 * 3600 // of an Idempotency-Key, in seconds
-	repeatTime       = 600       // of a request that the SDK says is a retry, in seconds
-)
-
-// token returns what identifies a request among those of its key. An SDK repeats a request after a failure without an
-// Idempotency-Key, and only counts the retry.
-func (c *Call) token(digest []byte) (token string, explicit bool) {
-	if key := c.Request.Header.Get("Idempotency-Key"); key != "" {
-		sum := sha256.Sum256([]byte(key))
-		return c.Request.URL.Path + " key " + hex.EncodeToString(sum[:]), true
-	}
-	return c.Request.URL.Path + " body " + hex.EncodeToString(digest), false
-}
-
-// repeated returns the id of what an earlier request of the key has created, if this one repeats it.
-func (s *Service) repeated(c *Call, digest []byte) (id string, err error) {
-	token, explicit := c.token(digest)
-	if !explicit {
-		if retries, _ := strconv.Atoi(c.Request.Header.Get("X-Stainless-Retry-Count")); retries < 1 { // also if it is no number
-			return "", nil
-		}
-	}
-	before, err := recall(c.Request.Context(), s.db.Read(), c.Key, token, s.now())
-	switch {
-	case err != nil:
-		return "", unreadable(err)
-	case before == nil:
-		return "", nil
-	case string(before.digest) != string(digest):
-		return "", apierr.OtherBody()
-	}
-	return before.object, nil
-}
-
-// rememberCall records what a request has created.
-func (s *Service) rememberCall(ctx context.Context, tx database.Tx, c *Call, digest []byte, id string) error {
-	token, explicit := c.token(digest)
-	until := s.now() + repeatTime
-	if explicit {
-		until = s.now() + idempotencyHours
-	}
-	return remember(ctx, tx, c.Key, token, remembered{digest, id}, until)
 }
 
 var errManyUploads = errors.New("too many uploads at a time")
