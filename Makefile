@@ -23,7 +23,7 @@ export CGO_ENABLED := 1
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
-.PHONY: help build demo test test-all test-packages check lint fuzz sdk api browser pictures bench bench-check soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults hostile memory real pages litestream alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -46,11 +46,16 @@ test: test-packages ## all packages with the race detector and a short end-to-en
 
 test-all: test-packages ## every test that needs no container, and proxy's over net/http too
 	go test -race -timeout 30m ./proxy -fastpath=false
+	go test -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
 	go test -count=1 -race -timeout 60m -tags e2e ./e2e
 
 test-packages: tools
 	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
+
+# The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
+test-postgres: tools ## the tests of the database, keys, prompts, models and history on PostgreSQL, which must be installed
+	tools/with-postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
 
 check: lint test ## what a commit must pass
 
@@ -69,7 +74,7 @@ fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 			echo "== $$target"; go test -timeout 10m -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
 		done; done
 
-sdk: build ## the official OpenAI SDKs (Python, Node), and every snippet of the tutorial, against the demo
+sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, and every snippet of the tutorial, against the demo
 	e2e/sdk/run
 
 api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)
@@ -87,6 +92,9 @@ bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of 
 
 bench-check: build ## the same figures; fails for each ratio over its limit, a guard against regressions
 	go run ./bench -check $(BENCH_FLAGS)
+
+model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
+	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 -tags e2e -run TestSoak -v -timeout 2h ./e2e

@@ -21,10 +21,10 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/poll", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage"},
+	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/poll", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage", "internal/databasetest", "internal/postgrestest"},
 	{"identity", "prompts", "admission", "budget", "fleet"},
-	{"report"},
+	{"report", "budget/cluster"},
 	{"proxy", "console", "batch"},
 	{"gateway"},
 	{"cli"},
@@ -36,7 +36,7 @@ var floors = [][]string{
 var outside = []string{"e2e", "e2e/real", "bench"}
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"internal/suggest", "internal/wait"}
+var leaves = []string{"database/postgres", "internal/suggest", "internal/wait"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}

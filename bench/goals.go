@@ -33,6 +33,8 @@ func (r *report) goals() []goal {
 			func(f *prefixFigures) float64 { return f.oneReplica.hits / f.byPrefix.hits }),
 		r.prefixGoal("the busiest backend over the mean with balance: prefix", 1.3, 1.3,
 			func(f *prefixFigures) float64 { return f.byPrefix.load }),
+		r.chatGoal("a chat completion over a completion, 1 KB plain: CPU per request", func(f *chatFigures) pair { return f.plain }),
+		r.chatGoal("a chat completion over a completion, streams: CPU per request", func(f *chatFigures) pair { return f.stream }),
 		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
 }
@@ -42,6 +44,15 @@ func (r *report) prefixGoal(name string, limit, ambition float64, of func(*prefi
 	g := goal{name: name, limit: limit * r.options.limitFactor, ambition: ambition, digits: 2}
 	if r.prefix != nil {
 		g.measured = summarize([]float64{of(r.prefix)})
+	}
+	return g
+}
+
+// chatGoal bounds what a chat completion costs over a completion of the same size.
+func (r *report) chatGoal(name string, of func(*chatFigures) pair) goal {
+	g := goal{name: name, limit: 1.15 * r.options.limitFactor, ambition: 1, digits: 2}
+	if r.chat != nil {
+		g.measured = of(r.chat).ratio()
 	}
 	return g
 }

@@ -71,12 +71,14 @@ func TestGoalsOverTheLimitAreListedWithFigureLimitAndGap(t *testing.T) {
 	}
 }
 
-// uniformReport returns a report of one round in which every proxy cost the same, but the gateway times as much.
+// uniformReport returns a report of one round in which every proxy cost the same, but the gateway times as much, and so did
+// its chat completions.
 func uniformReport(times float64) *report {
 	o := options{workloads: workloads(false), holds: holds(false, wantedDescriptors), check: true, limitFactor: 1}
 	r := newReport(o)
 	r.flushes = []time.Duration{100 * time.Microsecond}
 	r.prefix = &prefixFigures{byPrefix: prefixResult{hits: 0.8 / times, load: times}, oneReplica: prefixResult{hits: 0.8}}
+	r.chat = &chatFigures{plain: pair{[]float64{200}, []float64{200 * times}}, stream: pair{[]float64{400}, []float64{400 * times}}}
 	for _, w := range o.workloads {
 		r.loads.add(w.id, direct, &loadResult{median: 300 * time.Microsecond})
 		for name, factor := range map[string]float64{reverseProxy: 1, gateway: times, flushing: times} {
@@ -106,7 +108,8 @@ func TestRunWithinAllLimitsPasses(t *testing.T) {
 func TestRunOverTheAmbitionsButWithinTheLimitsPasses(t *testing.T) {
 	r := uniformReport(1.2)
 	r.prefix.byPrefix.hits, r.prefix.byPrefix.load = 0.8, 1
-	for _, id := range []string{heldSome, heldMany} { // their limits are under 1.2
+	r.chat.plain.chat, r.chat.stream.chat = []float64{220}, []float64{440} // their limit is under 1.2
+	for _, id := range []string{heldSome, heldMany} {                      // their limits are under 1.2
 		r.holds[id][gateway][0].memory = 25_000
 	}
 	if err := r.check(); err != nil {
@@ -116,7 +119,7 @@ func TestRunOverTheAmbitionsButWithinTheLimitsPasses(t *testing.T) {
 	for _, g := range r.goals() {
 		gaps[g.gap()]++
 	}
-	if diff := cmp.Diff(map[string]int{"+0.35": 2, "+0.30": 1, "+0.20": 1, "+0.10": 1, "reached": 7}, gaps); diff != "" {
+	if diff := cmp.Diff(map[string]int{"+0.35": 2, "+0.30": 1, "+0.20": 1, "+0.10": 3, "reached": 7}, gaps); diff != "" {
 		t.Errorf("gaps (-want +got):\n%s", diff)
 	}
 }
@@ -127,18 +130,20 @@ func TestRunOverTheLimitsFailsWithEachOfThem(t *testing.T) {
 	if !errors.Is(err, errOverLimit) {
 		t.Fatalf("got %v, want errOverLimit", err)
 	}
-	want := `11 of 12 goals over the limit or not measured:
+	want := `13 of 14 goals over the limit or not measured:
   1 KB plain, 1 connection: CPU per request: 3.50, the limit is 2.50 (ambition 0.85, gap +2.65)
   1 KB plain, 32 connections: CPU per request: 3.50, the limit is 1.40 (ambition 0.90, gap +2.60)
   1 KB plain, 32 connections, basegate, flush: 1s: CPU per request: 3.50, the limit is 1.30 (ambition 0.85, gap +2.65)
   1 KB plain, 1 connection: added latency less a disk flush, median: 3.50, the limit is 3 (ambition 1.10, gap +2.40)
-  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 2.50 (ambition 1.20, gap +2.30)
+  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 2 (ambition 1.20, gap +2.30)
   streams of 200 events, 16 connections: CPU per event: 3.50, the limit is 2 (ambition 1.30, gap +2.20)
   streams of 100 events at 20ms, 200 connections: CPU per event: 3.50, the limit is 1.30 (ambition 1, gap +2.50)
   3000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.60 (ambition 0.70, gap +2.80)
   10000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.55 (ambition 0.70, gap +2.80)
   cached tokens of one replica with all the cache over those of replicas with balance: prefix: 3.50, the limit is 1.11 (ambition 1.11, gap +2.39)
-  the busiest backend over the mean with balance: prefix: 3.50, the limit is 1.30 (ambition 1.30, gap +2.20)`
+  the busiest backend over the mean with balance: prefix: 3.50, the limit is 1.30 (ambition 1.30, gap +2.20)
+  a chat completion over a completion, 1 KB plain: CPU per request: 3.50, the limit is 1.15 (ambition 1, gap +2.50)
+  a chat completion over a completion, streams: CPU per request: 3.50, the limit is 1.15 (ambition 1, gap +2.50)`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -203,7 +208,7 @@ func TestShortRunHasHigherLimits(t *testing.T) {
 		got[number(g.limit)] += g.verdict() + " "
 	}
 	want := map[string]string{
-		"5": "within within ", "2.80": "within ", "6": "within ", "4": "within ", "2.60": "within within within ", "2.22": "over ", "1.20": "over ", "1.10": "over ",
+		"5": "within ", "2.80": "within ", "6": "within ", "4": "within within ", "2.60": "within within within ", "2.22": "over ", "2.30": "over over ", "1.20": "over ", "1.10": "over ",
 		"0": "within ",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -240,7 +240,7 @@ func openStream(ctx context.Context, t target) (*streamClient, error) {
 // begin sends the request and reads until the first event.
 func (s *streamClient) begin(t target) error {
 	body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": 4096, "stream": true}`, model)
-	if _, err := s.conn.Write(t.request(body)); err != nil {
+	if _, err := s.conn.Write(t.request(completionsPath, body)); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(s.conn, 1<<10), nil) //nolint:bodyclose // closed by close

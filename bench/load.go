@@ -21,6 +21,7 @@ type workload struct {
 	connections int
 	events      int           // of the stream; 0 means a plain response
 	pace        time.Duration // between two events; 0 means all at once
+	path        string
 	body        []byte
 }
 
@@ -39,7 +40,7 @@ const (
 func workloads(short bool) []workload {
 	plain := func(name string, connections, size int) workload {
 		body := fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
-		return workload{id: name, name: name, connections: connections, body: body}
+		return workload{id: name, name: name, connections: connections, path: completionsPath, body: body}
 	}
 	stream := func(id string, connections, events int, pace time.Duration) workload {
 		name := fmt.Sprintf("streams of %d events, %d connections", events, connections)
@@ -47,7 +48,7 @@ func workloads(short bool) []workload {
 			name = fmt.Sprintf("streams of %d events at %v, %d connections", events, pace, connections)
 		}
 		body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
-		return workload{id: id, name: name, connections: connections, events: events, pace: pace, body: body}
+		return workload{id: id, name: name, connections: connections, events: events, pace: pace, path: completionsPath, body: body}
 	}
 	readers, pacedEvents := 200, 100
 	if short {
@@ -92,7 +93,7 @@ func measure(ctx context.Context, t target, w workload, span time.Duration) (*lo
 	clients := make([]*client, w.connections)
 	for i := range clients {
 		clients[i] = &client{
-			address: t.address, request: t.request(w.body), events: w.events,
+			address: t.address, request: t.request(w.path, w.body), events: w.events,
 			timeout: requestTimeout + 2*time.Duration(w.events)*w.pace,
 		}
 		defer clients[i].close()

@@ -32,6 +32,7 @@ type options struct {
 	queued    bool // measure queued requests
 	batches   bool // measure a batch
 	prefix    bool // measure routing by prefix
+	chat      bool // measure chat completions beside completions
 	short     bool
 
 	limitFactor float64 // multiplies the limits of the goals
@@ -128,6 +129,7 @@ func readOptions(ctx context.Context) (options, error) {
 	o.short = *short
 	o.batches = wanted.MatchString("batches")
 	o.prefix = wanted.MatchString("prefix")
+	o.chat = wanted.MatchString("chat")
 	return o, nil
 }
 
@@ -157,6 +159,12 @@ func bench(ctx context.Context, o options) error {
 			prefixErr = fmt.Errorf("measure routing by prefix: %w", prefixErr)
 		}
 	}
+	var chatErr error
+	if o.chat {
+		if r.chat, chatErr = measureChat(ctx, o); chatErr != nil {
+			chatErr = fmt.Errorf("measure chat completions: %w", chatErr)
+		}
+	}
 	if err := r.print(os.Stdout); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
@@ -165,7 +173,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr, prefixErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, chatErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -67,7 +67,7 @@ func measureQueued(ctx context.Context, p programs) (m *queuedMemory, err error)
 	if err != nil {
 		return nil, err
 	}
-	request := g.request(fmt.Appendf(nil, `{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200)))
+	request := g.request(completionsPath, fmt.Appendf(nil, `{"model": %q, "prompt": %q}`, model, strings.Repeat("word ", 200)))
 	for _, conn := range connections {
 		if _, err := conn.Write(request); err != nil {
 			return nil, fmt.Errorf("send: %w", err)

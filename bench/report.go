@@ -24,6 +24,7 @@ type report struct {
 	queued  *queuedMemory   // nil if not measured
 	batch   *batchFigures   // nil if not measured
 	prefix  *prefixFigures  // nil if not measured
+	chat    *chatFigures    // nil if not measured
 }
 
 func newReport(o options) *report {

@@ -154,6 +154,9 @@ func (r *report) notes() []string {
 	if r.prefix != nil {
 		all = append(all, r.prefix.String()+".")
 	}
+	if r.chat != nil {
+		all = append(all, r.chat.String()+".")
+	}
 	if r.queued != nil {
 		all = append(all, r.queued.String()+".")
 	}

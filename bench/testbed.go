@@ -35,10 +35,10 @@ type target struct {
 	process *process
 }
 
-// request encodes a completion request for the target.
-func (t *target) request(body []byte) []byte {
-	return fmt.Appendf(nil, "POST "+completionsPath+" HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
-		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.address, t.key, len(body), body)
+// request encodes a request of a path for the target.
+func (t *target) request(path string, body []byte) []byte {
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, t.address, t.key, len(body), body)
 }
 
 // dummyKey is sent to the targets that check no key. It is as long as a key of the gateway.
@@ -148,6 +148,7 @@ type gatewayOptions struct {
 	name, program string
 	database      string // further members of the section, with a comma before them
 	concurrency   int
+	chat          bool     // the model chats, besides completions
 	balance       string   // of the model; empty: the default
 	backends      []string // host:port; nil: the testbed's upstream
 }
@@ -163,6 +164,9 @@ func (o *gatewayOptions) model(upstream string) string {
 		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
 	}
 	text := fmt.Sprintf("max_model_len: 1000000, backends: [%s]", strings.Join(list, ", "))
+	if o.chat {
+		text += ", chat: true"
+	}
 	if o.balance != "" {
 		text += ", balance: " + o.balance
 	}

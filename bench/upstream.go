@@ -24,8 +24,11 @@ import (
 // upstreamCommand is the argument that makes this program the upstream of the load.
 const upstreamCommand = "upstream"
 
-// completionsPath is the path of all requests of the load.
-const completionsPath = "/v1/completions"
+// Paths of the requests of the load.
+const (
+	completionsPath = "/v1/completions"
+	chatPath        = "/v1/chat/completions"
+)
 
 // uvicornIdleTimeout is the time after which vLLM's server closes an idle connection.
 const uvicornIdleTimeout = 5 * time.Second
@@ -33,7 +36,7 @@ const uvicornIdleTimeout = 5 * time.Second
 // serveUpstream serves a mock vLLM with constant responses until ctx ends. pace is the time between two events of a
 // stream.
 func serveUpstream(ctx context.Context, f childFlags) error {
-	mock := mockvllm.New(mockvllm.Options{Models: []string{model}, Instant: true, TokenDelay: f.pace, MaxNumSeqs: f.places, FirstDelay: f.delay})
+	mock := mockvllm.New(mockvllm.Options{Models: []string{model}, ChatTemplate: mockvllm.TemplateChatML, Instant: true, TokenDelay: f.pace, MaxNumSeqs: f.places, FirstDelay: f.delay})
 	defer mock.Close()
 	server := &http.Server{
 		Handler: mock, ReadHeaderTimeout: time.Minute, IdleTimeout: uvicornIdleTimeout,
@@ -56,8 +59,9 @@ type replayer struct {
 	recorded map[responseKey][][]byte
 }
 
-// responseKey holds the fields of a request that the mock's constant response depends on.
+// responseKey holds what the mock's constant response to a request depends on.
 type responseKey struct {
+	path          string
 	stream, usage bool
 	tokens        int64
 }
@@ -67,7 +71,7 @@ func newReplayer(mock http.Handler) *replayer {
 }
 
 func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost || r.URL.Path != completionsPath || !r.ProtoAtLeast(1, 1) || r.Close || r.ContentLength < 0 {
+	if r.Method != http.MethodPost || !isReplayed(r.URL.Path) || !r.ProtoAtLeast(1, 1) || r.Close || r.ContentLength < 0 {
 		p.mock.ServeHTTP(w, r)
 		return
 	}
@@ -82,14 +86,14 @@ func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(r.Context(), func() { _ = conn.Close() })() // closed either way
-	p.serveConn(r.Context(), conn, buffered.Reader, body)
+	p.serveConn(r.Context(), conn, buffered.Reader, r.URL.Path, body)
 }
 
-// serveConn responds to the request with this body and to those that follow on the connection. It returns at the
+// serveConn responds to the request of this path and body and to those that follow on the connection. It returns at the
 // first completion that is not of known length.
-func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Reader, body []byte) {
+func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Reader, path string, body []byte) {
 	for {
-		for _, part := range p.response(ctx, body) {
+		for _, part := range p.response(ctx, path, body) {
 			if _, err := conn.Write(part); err != nil {
 				return
 			}
@@ -100,19 +104,31 @@ func (p *replayer) serveConn(ctx context.Context, conn net.Conn, from *bufio.Rea
 			}
 		}
 		var err error
-		if body, err = readCompletion(from, body[:0]); err != nil {
+		if path, body, err = readCompletion(from, body[:0]); err != nil {
 			return
 		}
 	}
 }
 
-// completionLine begins the first line of a completion request.
-const completionLine = "POST " + completionsPath + " "
+// isReplayed reports whether requests of the path get recorded responses.
+func isReplayed(path string) bool { return path == completionsPath || path == chatPath }
 
-// isOther reports whether the next request on a connection is no completion.
+// pathOf returns the path of a POST whose first line begins with start, if it gets recorded responses.
+func pathOf(start []byte) (path string, ok bool) {
+	for _, path := range []string{completionsPath, chatPath} {
+		if bytes.HasPrefix(start, []byte("POST "+path+" ")) {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// isOther reports whether the next request on a connection gets no recorded response. Every head is longer than what it
+// reads of it.
 func isOther(from *bufio.Reader) bool {
-	start, err := from.Peek(len(completionLine))
-	return err == nil && string(start) != completionLine
+	start, err := from.Peek(len("POST " + chatPath + " "))
+	_, ok := pathOf(start)
+	return err == nil && !ok
 }
 
 // serveOther lets the mock respond to the next request on a connection.
@@ -130,13 +146,13 @@ func (p *replayer) serveOther(ctx context.Context, conn net.Conn, from *bufio.Re
 }
 
 // response returns the response to a request as the byte slices to write one by one. It asks the mock for it once.
-func (p *replayer) response(ctx context.Context, body []byte) [][]byte {
+func (p *replayer) response(ctx context.Context, path string, body []byte) [][]byte {
 	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
-	key := responseKey{stream: fields[0].Bool(), tokens: fields[1].Int(), usage: fields[2].Bool()}
+	key := responseKey{path: path, stream: fields[0].Bool(), tokens: fields[1].Int(), usage: fields[2].Bool()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.recorded[key] == nil {
-		p.recorded[key] = record(ctx, p.mock, body)
+		p.recorded[key] = record(ctx, p.mock, path, body)
 	}
 	return p.recorded[key]
 }
@@ -145,9 +161,10 @@ func (p *replayer) response(ctx context.Context, body []byte) [][]byte {
 const chunkSize = 4 << 10
 
 // record sends one request to the mock and encodes the response for HTTP/1.1, as net/http would write it.
-func record(ctx context.Context, mock http.Handler, body []byte) [][]byte {
+func record(ctx context.Context, mock http.Handler, path string, body []byte) [][]byte {
 	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, completionsPath, bytes.NewReader(body))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
 	mock.ServeHTTP(w, r)
 	contentType := w.Header().Get("Content-Type")
 	head := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", w.Code, http.StatusText(w.Code), contentType)
@@ -168,17 +185,18 @@ var errNotCompletion = errors.New("not a completion of known length")
 // maxBody limits a request body, in bytes.
 const maxBody = 16 << 20
 
-// readCompletion reads a completion request into body. Of the header fields it reads only Content-Length.
-func readCompletion(from *bufio.Reader, body []byte) ([]byte, error) {
+// readCompletion reads a request for a recorded response, and its body into body. Of the header fields it reads only Content-Length.
+func readCompletion(from *bufio.Reader, body []byte) (path string, _ []byte, err error) {
 	line, err := from.ReadSlice('\n')
-	if err != nil || !bytes.HasPrefix(line, []byte(completionLine)) {
-		return nil, errors.Join(err, errNotCompletion)
+	path, ok := pathOf(line)
+	if err != nil || !ok {
+		return "", nil, errors.Join(err, errNotCompletion)
 	}
 	length := -1
 	for {
 		line, err := from.ReadSlice('\n')
 		if err != nil {
-			return nil, fmt.Errorf("read header: %w", err)
+			return "", nil, fmt.Errorf("read header: %w", err)
 		}
 		name, value, found := bytes.Cut(bytes.TrimSpace(line), []byte(":"))
 		if !found {
@@ -186,16 +204,16 @@ func readCompletion(from *bufio.Reader, body []byte) ([]byte, error) {
 		}
 		if strings.EqualFold(string(name), "Content-Length") {
 			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil {
-				return nil, fmt.Errorf("read header: %w", err)
+				return "", nil, fmt.Errorf("read header: %w", err)
 			}
 		}
 	}
 	if length < 0 || length > maxBody {
-		return nil, errNotCompletion
+		return "", nil, errNotCompletion
 	}
 	body = slices.Grow(body, length)[:length]
 	if _, err := io.ReadFull(from, body); err != nil {
-		return nil, fmt.Errorf("read body: %w", err)
+		return "", nil, fmt.Errorf("read body: %w", err)
 	}
-	return body, nil
+	return path, body, nil
 }

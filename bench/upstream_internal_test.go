@@ -15,10 +15,10 @@ import (
 	"basegate/mockvllm"
 )
 
-// post sends a completion and returns its body and Content-Type.
+// post sends a request and returns the response's body and Content-Type.
 func post(t *testing.T, c *http.Client, url, body string) (text, contentType string) {
 	t.Helper()
-	resp, err := c.Post(url+completionsPath, "application/json", strings.NewReader(body))
+	resp, err := c.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +44,34 @@ func TestReplayedResponsesEqualTheMocks(t *testing.T) {
 		`{"prompt":"x","max_tokens":100,"stream":true}`,
 		`{"prompt":"x"}`,
 		`{"prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
-		`{"prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
 	} {
-		want, wantType := post(t, closing, server.URL, body)
-		got, gotType := post(t, keeping, server.URL, body)
+		want, wantType := post(t, closing, server.URL+completionsPath, body)
+		got, gotType := post(t, keeping, server.URL+completionsPath, body)
 		if diff := cmp.Diff(want, got); diff != "" || gotType != wantType {
 			t.Errorf("%s: got Content-Type %q, want %q, body (-want +got):\n%s", body, gotType, wantType, diff)
+		}
+	}
+}
+
+// The mock's own responses to a chat completion differ by their ids and texts.
+func TestChatCompletionsAreReplayedBesideCompletions(t *testing.T) {
+	mock := mockvllm.New(mockvllm.Options{Instant: true, ChatTemplate: mockvllm.TemplateChatML})
+	defer mock.Close()
+	server := httptest.NewServer(newReplayer(mock))
+	defer server.Close()
+	keeping := &http.Client{Transport: &http.Transport{}}
+	defer keeping.CloseIdleConnections()
+	for body, object := range map[string]string{
+		`{"messages":[{"role":"user","content":"x"}],"max_tokens":2}`:               `"object":"chat.completion"`,
+		`{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"stream":true}`: `"object":"chat.completion.chunk"`,
+	} {
+		first, _ := post(t, keeping, server.URL+chatPath, body)
+		if completion, _ := post(t, keeping, server.URL+completionsPath, `{"prompt":"x","max_tokens":2}`); !strings.Contains(completion, `"object":"text_completion"`) {
+			t.Errorf("a completion got %s", completion)
+		}
+		second, _ := post(t, keeping, server.URL+chatPath, body)
+		if diff := cmp.Diff(first, second); diff != "" || !strings.Contains(first, object) {
+			t.Errorf("%s: got %s, want a recorded response with %s (-first +second):\n%s", body, first, object, diff)
 		}
 	}
 }
@@ -67,7 +89,7 @@ func TestReplayerServesProbesOnTheConnectionsOfCompletions(t *testing.T) {
 	}}}
 	defer c.CloseIdleConnections()
 	for range 3 {
-		if text, _ := post(t, c, server.URL, `{"prompt":"x"}`); !strings.Contains(text, "choices") {
+		if text, _ := post(t, c, server.URL+completionsPath, `{"prompt":"x"}`); !strings.Contains(text, "choices") {
 			t.Errorf("got %s, want a completion", text)
 		}
 		for _, path := range []string{"/health", "/metrics"} {

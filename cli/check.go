@@ -144,6 +144,7 @@ func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 		}
 		findings = append(findings, checkServed(part, m, b)...)
 		findings = append(findings, checkVersion(part, b)...)
+		findings = append(findings, toFindings(part, b.ChatFindings())...)
 		findings = append(findings, checkTokenize(ctx, part, b)...)
 		if probe {
 			findings = append(findings, probeCapabilities(ctx, part, m.Checkpoint(), b)...)

@@ -106,7 +106,7 @@ func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	switch state {
 	case fleet.Ready:
 		row.Level = "good"
-		row.Findings = slices.Concat(row.Findings, m.ServedFindings(b), b.VersionFindings())
+		row.Findings = slices.Concat(row.Findings, m.ServedFindings(b), b.VersionFindings(), b.ChatFindings())
 		if !b.TokenizerKnown() {
 			const text = "/tokenize has not answered, so the bytes of a prompt decide whether it fits"
 			row.Findings = append(row.Findings, fleet.Finding{Failure: true, Text: text})

@@ -246,6 +246,10 @@ func (unauthorizedCompleter) EstimateOnBehalfOf(_, _ string, w http.ResponseWrit
 	w.WriteHeader(http.StatusUnauthorized)
 }
 
+func (c unauthorizedCompleter) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	c.ServeOnBehalfOf(account, key, w, r)
+}
+
 func (unauthorizedCompleter) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }

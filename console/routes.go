@@ -56,6 +56,7 @@ var routes = []route{
 	{http.MethodGet, "/workbench", signedIn, maxForm, (*Console).workbench},
 	{http.MethodGet, "/console/api/workbench", signedIn, maxForm, (*Console).workbenchOptions},
 	{http.MethodPost, "/console/api/completions", signedIn, noLimit, (*Console).complete},
+	{http.MethodPost, "/console/api/chat/completions", signedIn, noLimit, (*Console).completeChat},
 	{http.MethodPost, "/console/api/estimate", signedIn, noLimit, (*Console).estimate},
 	{http.MethodPost, "/console/api/tokenize", signedIn, maxTokenizerBody, (*Console).tokenize},
 	{http.MethodPost, "/console/api/detokenize", signedIn, maxTokenizerBody, (*Console).detokenize},

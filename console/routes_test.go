@@ -45,6 +45,7 @@ func TestUnknownPathsAndMethodsGetTheNotFoundPage(t *testing.T) {
 	for _, c := range []struct{ method, path string }{
 		{http.MethodGet, "/console/api/nowhere"},
 		{http.MethodGet, "/console/api/completions"},
+		{http.MethodGet, "/console/api/chat/completions"},
 		{http.MethodOptions, "/console/api/prompts"},
 	} {
 		got := b.send(c.method, c.path, nil)
@@ -78,6 +79,10 @@ func TestPathParametersAreDecoded(t *testing.T) {
 type panicker struct{ value any }
 
 func (p panicker) ServeOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
+	panic(p.value)
+}
+
+func (p panicker) ChatOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
 	panic(p.value)
 }
 

@@ -9,10 +9,11 @@ import (
 	"basegate/identity"
 )
 
-// Completer serves completions and estimates on behalf of an account with one of its keys. It checks, queues, charges
+// Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks, queues, charges
 // and logs a request as the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
+	ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 	EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 }
 
@@ -73,6 +74,8 @@ type modelOption struct {
 	MaxModelLen int64   `json:"max_model_len"`
 	MaxLogprobs int     `json:"max_logprobs"`
 	BootSeconds float64 `json:"boot_seconds"` // 0 if the gateway does not start the model
+	Completions bool    `json:"completions"`  // the model serves completions
+	Chat        bool    `json:"chat"`         // the model serves chat completions
 }
 
 // workbenchOptions lists the user's keys and all models.
@@ -91,7 +94,7 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	for _, m := range c.fleet.Models() {
 		options.Models = append(options.Models, modelOption{
-			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(),
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), m.Completions(), m.Chat(),
 		})
 	}
 	return r.sendJSON(http.StatusOK, options)
@@ -103,7 +106,13 @@ func (c *Console) complete(r *request) error {
 	return nil
 }
 
-// estimate says what a completion with one of the user's keys would cost.
+// completeChat serves a chat completion with one of the user's keys, as complete serves a completion.
+func (c *Console) completeChat(r *request) error {
+	c.completer.ChatOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
+	return nil
+}
+
+// estimate says what a completion or chat completion with one of the user's keys would cost.
 func (c *Console) estimate(r *request) error {
 	c.completer.EstimateOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
 	return nil

@@ -29,6 +29,12 @@ func (c *recordingCompleter) ServeOnBehalfOf(account, key string, w http.Respons
 	io.WriteString(w, "answered")
 }
 
+func (c *recordingCompleter) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	c.calls = append(c.calls, "chat "+account+" "+key+" "+string(body))
+	io.WriteString(w, "chatted")
+}
+
 func (c *recordingCompleter) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	c.calls = append(c.calls, "estimate "+account+" "+key+" "+string(body))
@@ -46,6 +52,21 @@ func TestEstimateIsServedOnBehalfOfTheAccount(t *testing.T) {
 	}
 	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
 	if want := "estimate " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
+		t.Errorf("got calls %q, want %q", c.calls, want)
+	}
+}
+
+func TestChatCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
+	c := &recordingCompleter{}
+	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
+	ada := s.account("ada@example.org", false)
+	const path, body = "/console/api/chat/completions?key=key_X", `{"model":"llama-8b","messages":[{"role":"user","content":"hello"}]}`
+	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
+	if got.status != http.StatusOK || got.body != "chatted" {
+		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
+	}
+	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
+	if want := "chat " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
 		t.Errorf("got calls %q, want %q", c.calls, want)
 	}
 }
@@ -80,7 +101,7 @@ func TestWorkbenchListsOwnKeysAndAllModels(t *testing.T) {
 	s.key("eve@example.org", "hers")
 	got := s.signIn("ada@example.org").get("/console/api/workbench")
 	has(t, got.body, own.ID, own.Prefix, `"state":"active"`, `"id":"llama-8b"`, `"max_logprobs":20`,
-		`"status":"unavailable"`)
+		`"status":"unavailable"`, `"completions":true,"chat":false`)
 	lacks(t, got.body, "hers", secret)
 	page := s.signIn("ada@example.org").get("/workbench?prompt=%22%3E%3Cscript%3E")
 	has(t, page.body, `data-prompt="&#34;&gt;&lt;script&gt;"`)

@@ -17,7 +17,6 @@ const walLimit = 16 << 20
 // is still open. The short reads leave gaps between them, but reports that overlap may not, however short they are: the
 // log then grows until they pause.
 func (db *DB) limitWAL(ctx context.Context) {
-	defer close(db.walDone)
 	check := time.NewTicker(checkInterval)
 	defer check.Stop()
 	for {

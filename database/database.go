@@ -1,4 +1,4 @@
-// Package database opens and migrates the SQLite database and makes all writes to it, with group commit.
+// Package database opens and migrates the database and makes all writes to it, with group commit.
 //
 // Writes are queued. One goroutine at a time is the leader: it takes the queued writes, up to 512, and commits them as
 // one transaction, so that all of them share the cost of one fsync (leader/follower group commit). One caller makes
@@ -12,9 +12,13 @@
 // Opening a database does not make it one's own: commands read and write it while a gateway serves from it. The gateway
 // holds its Lock.
 //
+// The engine is SQLite, or PostgreSQL for the parts that several gateways will share; no gateway serves from PostgreSQL
+// yet. There the writes of all processes still follow each other, by an advisory lock, so what a write reads stays true
+// until its commit. The ledger of PostgreSQL is not here: package budget/cluster calls its functions.
+//
 // Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
-// BIGINT microseconds for a time and BLOB for bytes. The migrations are here; the queries, and what the tables mean,
-// belong to the packages whose data they hold.
+// BIGINT microseconds for a time and BLOB, there BYTEA, for bytes. The migrations are here and in database/postgres; the
+// queries, and what the tables mean, belong to the packages whose data they hold.
 package database
 
 import (
@@ -32,7 +36,8 @@ import (
 
 // Settings configure a DB.
 type Settings struct {
-	Path string // of the database file, which is created if it does not exist
+	Path string // of the file of a SQLite database, which is created if it does not exist; unused if URL is set
+	URL  string // of a PostgreSQL database, which must exist; empty: the database is SQLite's
 
 	// LockWait is how long a transaction waits for another process to release the database lock; 0 means
 	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,
@@ -78,49 +83,56 @@ type DB struct {
 	wake    chan struct{} // capacity 1; holds a token if the writer should look at the queue
 	stopped chan struct{} // closed when the writer has exited
 
-	stopWAL context.CancelFunc // stops limitWAL
-	walDone chan struct{}      // closed when limitWAL has returned
-
-	flusher flusher
+	engine     engine
+	stopEngine func() // ends the background work of the engine, and waits for it
+	flusher    flusher
 }
 
-// Open opens the database, creates it if it does not exist, migrates it, and starts the writer, which runs until Close.
-// The error is ErrNewer if the schema is newer than this program.
+// Open opens the database, creates the file if it does not exist, migrates it, and starts the writer, which runs until
+// Close. The error is ErrNewer if the schema is newer than this program.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
-	if s.Path == "" {
-		return nil, errors.New("the path of the database is empty")
-	}
 	if s.LockWait == 0 {
 		s.LockWait = DefaultLockWait
 	}
 	if s.ReportTimeout == 0 {
 		s.ReportTimeout = DefaultReportTimeout
 	}
-	path, err := filepath.Abs(s.Path)
+	db := &DB{
+		settings: s, log: log, reports: newReportQueue(),
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	open := db.openFile
+	if s.URL != "" {
+		open = db.openPostgres
+	}
+	if err := open(ctx); err != nil {
+		return nil, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	db.stopEngine = db.engine.start(ctx)
+	go db.run(ctx)
+	return db, nil
+}
+
+// openFile opens the SQLite database at Settings.Path.
+func (db *DB) openFile(ctx context.Context) error {
+	if db.settings.Path == "" {
+		return errors.New("the path of the database is empty")
+	}
+	path, err := filepath.Abs(db.settings.Path)
 	if err != nil {
-		return nil, fmt.Errorf("find database: %w", err)
+		return fmt.Errorf("find database: %w", err)
 	}
 	if err := createFile(path); err != nil {
-		return nil, fmt.Errorf("create database: %w", err)
+		return fmt.Errorf("create database: %w", err)
 	}
-	h, err := openHandles(ctx, path, s, log)
+	h, err := openHandles(ctx, path, db.settings, db.log)
 	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, explainAccess(path, err))
+		return fmt.Errorf("open database %s: %w", path, explainAccess(path, err))
 	}
-	db := &DB{
-		path: path, settings: s, log: log, reports: newReportQueue(),
-		wake: make(chan struct{}, 1), stopped: make(chan struct{}), walDone: make(chan struct{}),
-		flusher: flusher{done: make(chan struct{})},
-	}
+	db.path, db.engine = path, sqlite{db}
 	db.current.Store(h)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	db.stopWAL = stop
-	flushing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	db.flusher.stop = stop
-	go db.limitWAL(running)
-	go db.flushPeriodically(flushing)
-	go db.run(context.WithoutCancel(ctx))
-	return db, nil
+	return nil
 }
 
 // Read returns the pool for queries that take milliseconds; others go through Report. Its connections cannot write.
@@ -132,8 +144,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	if err := db.WriteError(); err != nil {
 		return err
 	}
-	var tables int
-	if err := db.Read().QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
+	var revision int64
+	if err := db.Read().QueryRowContext(ctx, "SELECT revision FROM keys_revision").Scan(&revision); err != nil {
 		return fmt.Errorf("read database: %w", err)
 	}
 	return nil
@@ -147,13 +159,10 @@ func (db *DB) Close() error {
 	db.mu.Unlock()
 	db.wakeWriter()
 	<-db.stopped
-	db.stopWAL()
-	<-db.walDone
-	db.flusher.stop()
-	<-db.flusher.done
 	if already {
 		return nil
 	}
+	db.stopEngine()
 	if err := db.current.Load().close(); err != nil {
 		return fmt.Errorf("close database: %w", err)
 	}

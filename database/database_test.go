@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
+	"basegate/internal/databasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -43,11 +44,12 @@ func openWith(tb testing.TB, s database.Settings, log *zap.Logger) *database.DB 
 	return db
 }
 
-// openNotes opens a new database with a table "notes".
+// openNotes opens a new database with a table "notes". Without a path it is on the engine that the tests run on.
 func openNotes(tb testing.TB, s database.Settings) *database.DB {
 	tb.Helper()
-	if s.Path == "" {
-		s.Path = filepath.Join(tb.TempDir(), "base.db")
+	if s.Path == "" && s.URL == "" {
+		engine := databasetest.Settings(tb, filepath.Join(tb.TempDir(), "base.db"))
+		s.Path, s.URL = engine.Path, engine.URL
 	}
 	db := openWith(tb, s, zap.NewNop())
 	createNotes(tb, db)
@@ -107,7 +109,7 @@ func TestOpenCreatesFilesThatOnlyTheOwnerMayRead(t *testing.T) {
 }
 
 func TestOpenSetsThePragmasForDurability(t *testing.T) {
-	db := openNotes(t, database.Settings{})
+	db := openNotes(t, database.Settings{Path: filepath.Join(t.TempDir(), "base.db")})
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1"} {
 			var got string
@@ -153,7 +155,7 @@ func TestReadCannotWrite(t *testing.T) {
 
 func TestNumberedParametersMayStandInAnyOrder(t *testing.T) {
 	db := openNotes(t, database.Settings{})
-	const text = `SELECT $2, '$1', $1, "text" /* $3 */ FROM (SELECT 'it''s $1' AS "text") -- $4`
+	const text = `SELECT $2, '$1', $1, "text" /* $3 */ FROM (SELECT 'it''s $1' AS "text") AS one -- $4`
 	var second, literal, first, column string
 	must(t, db.Read().QueryRowContext(t.Context(), text, "one", "two").Scan(&second, &literal, &first, &column))
 	if first != "one" || second != "two" || literal != "$1" || column != "it's $1" {

@@ -1,10 +1,19 @@
 package database
 
 import (
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-sqlite3"
+
+	"basegate/database/postgres"
 )
 
 // ErrClosed is returned for writes after Close.
@@ -23,6 +32,9 @@ func IsUnique(err error) bool {
 	if err == nil {
 		return false // before failure is allocated
 	}
+	if postgres.Code(err) == "23505" {
+		return true
+	}
 	var failure sqlite3.Error
 	return errors.As(err, &failure) &&
 		(failure.ExtendedCode == sqlite3.ErrConstraintUnique || failure.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
@@ -37,6 +49,12 @@ func IsBusy(err error) bool {
 // isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite
 // rolls back the whole transaction on most of these.
 func isFault(err error) bool {
+	if code := postgres.Code(err); code != "" {
+		return slices.ContainsFunc(postgresFaults, func(class string) bool { return strings.HasPrefix(code, class) })
+	}
+	if isConnectionFault(err) {
+		return true
+	}
 	var failure sqlite3.Error
 	if !errors.As(err, &failure) {
 		return false
@@ -49,6 +67,30 @@ func isFault(err error) bool {
 	default:
 		return false
 	}
+}
+
+// postgresFaults are the classes of PostgreSQL's SQLSTATE, and states, that are failures of the database.
+var postgresFaults = []string{
+	"08",    // connection
+	"40",    // a transaction that was rolled back because of others
+	"53",    // insufficient resources, such as a full disk
+	"57",    // an intervention of the operator, such as a shutdown, and statement_timeout
+	"58",    // system error
+	"XX",    // internal error, such as a damaged table
+	"25006", // read-only: the server has become a standby
+	"25P03", // idle_in_transaction_session_timeout
+	"55P03", // lock_timeout
+}
+
+// isConnectionFault reports whether err is that of a connection to PostgreSQL, and not of a statement.
+func isConnectionFault(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*net.OpError](err); ok {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
 // unavailable wraps err, a storage failure during operation, as ErrUnavailable.

@@ -18,13 +18,10 @@ type flusher struct {
 	failure atomic.Pointer[outage] // of the latest flush; nil if it succeeded
 	mu      sync.Mutex             // held during a flush; guards flushed
 	flushed int64                  // the value of commits that the latest flush covers
-	stop    context.CancelFunc
-	done    chan struct{} // closed when flushPeriodically has returned
 }
 
 // flushPeriodically flushes the write-ahead log every Settings.Flush until ctx ends, and once more then.
 func (db *DB) flushPeriodically(ctx context.Context) {
-	defer close(db.flusher.done)
 	if db.settings.Flush == 0 {
 		return
 	}

@@ -41,7 +41,7 @@ func NewInsert(text, values string, columns int) *Insert {
 }
 
 // EnqueueInsert is EnqueueStatement for a write that only inserts a row. The leader runs statement, which must insert the
-// same row, if too few rows are queued, or if the statement that inserts several has failed.
+// same row, if too few rows are queued, if the statement that inserts several has failed, and with PostgreSQL.
 func (db *DB) EnqueueInsert(i *Insert, r Row, statement func(Execer) error) *Pending {
 	return db.enqueue(&Pending{db: db, insert: i, row: r, statement: statement, done: make(chan struct{})})
 }

@@ -43,7 +43,7 @@ func TestWritesFailWhileAnotherProcessHoldsTheLock(t *testing.T) {
 }
 
 func TestWritesFailWhileTheDiskIsFull(t *testing.T) {
-	db := openNotes(t, database.Settings{})
+	db := openNotes(t, database.Settings{Path: filepath.Join(t.TempDir(), "base.db")})
 	limitPages := func(pages int) {
 		// SQLite fails in the same way on a full disk and on a file that may not grow.
 		must(t, db.WriteExclusive(t.Context(), execute(fmt.Sprintf("PRAGMA max_page_count = %d", pages))))

@@ -54,7 +54,7 @@ func (db *DB) Report(ctx context.Context, subject string, wait time.Duration, re
 
 // readSnapshot runs read in a read transaction.
 func (db *DB) readSnapshot(ctx context.Context, read func(context.Context, Reader) error) error {
-	tx, err := db.current.Load().reports.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := db.current.Load().reports.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: db.engine.snapshot()})
 	if err != nil {
 		return fmt.Errorf("begin report: %w", err)
 	}

@@ -3,7 +3,6 @@ package database
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime"
@@ -101,11 +100,11 @@ func (db *DB) checkHealth(ctx context.Context) {
 	}
 	defer db.stopLeading()
 	if db.outage.Load() == nil {
-		db.recordResult(db.ensureCurrentFile(ctx))
+		db.recordResult(db.engine.ensureCurrent(ctx))
 		return
 	}
 	probe := &Pending{done: make(chan struct{}), apply: func(tx Tx) error {
-		_, err := tx.ExecContext(ctx, "PRAGMA user_version = 0")
+		_, err := tx.ExecContext(ctx, db.engine.probe())
 		return err
 	}}
 	db.commit(ctx, []*Pending{probe})
@@ -130,12 +129,12 @@ func (db *DB) takeBatch() {
 
 // commit commits the batch as one transaction and completes its writes.
 func (db *DB) commit(ctx context.Context, batch []*Pending) {
-	err := db.ensureCurrentFile(ctx)
+	err := db.engine.ensureCurrent(ctx)
 	if err == nil {
 		err = db.transact(ctx, batch)
 	}
 	if err == nil {
-		err = db.verifyCurrentFile()
+		err = db.engine.verifyCurrent()
 	}
 	db.recordResult(err)
 	for _, p := range batch {
@@ -152,23 +151,24 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 		return unavailable("begin", err)
 	}
 	defer conn.Close() // returns it to the pool
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if _, err := conn.ExecContext(ctx, db.engine.begin()); err != nil {
 		return unavailable("begin", err)
 	}
 	committed := false
 	defer func() {
 		if !committed {
-			rollback(ctx, conn)
+			db.engine.rollback(ctx, conn)
 		}
 	}()
+	tx := db.engine.transaction(conn)
 	if len(batch) == 1 && batch[0].statement == nil { // it is rolled back with the transaction, without a savepoint
-		if apply(db, batch[0], batch[0].apply, Tx(conn)) {
+		if apply(db, batch[0], batch[0].apply, tx) {
 			return batch[0].err
 		}
 		if batch[0].err != nil {
 			return nil
 		}
-	} else if err := db.applyBatch(ctx, conn, batch); err != nil {
+	} else if err := db.applyBatch(ctx, conn, tx, batch); err != nil {
 		return err
 	}
 	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
@@ -179,74 +179,24 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	return nil
 }
 
-// rollback rolls the transaction back, unless SQLite has done so already. A connection that is still in the transaction
-// afterwards is discarded.
-func rollback(ctx context.Context, conn *sql.Conn) {
-	//nolint:errcheck // ErrBadConn only tells the pool to close the connection
-	conn.Raw(func(driverConn any) error {
-		c := driverConn.(*connection) //nolint:errcheck // the type that connector opens
-		if c.AutoCommit() {
-			return nil
-		}
-		if _, err := c.ExecContext(ctx, "ROLLBACK", nil); err != nil && !c.AutoCommit() {
-			return driver.ErrBadConn
-		}
-		return nil
-	})
-}
-
 // applyBatch applies the writes in order: runs of single statements together, the others one by one.
-func (db *DB) applyBatch(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
+func (db *DB) applyBatch(ctx context.Context, conn *sql.Conn, tx Tx, batch []*Pending) error {
 	for len(batch) > 0 {
 		statements := slices.IndexFunc(batch, func(p *Pending) bool { return p.statement == nil })
 		if statements < 0 {
 			statements = len(batch)
 		}
-		if err := db.applyStatements(ctx, conn, batch[:statements]); err != nil {
-			return err
+		if statements > 0 {
+			if err := db.engine.applyStatements(ctx, conn, batch[:statements]); err != nil {
+				return err
+			}
 		}
 		batch = batch[statements:]
 		if len(batch) > 0 {
-			if err := db.applyInSavepoint(ctx, conn, batch[0]); err != nil {
+			if err := applyInSavepoint(ctx, tx, batch[0], func() bool { return apply(db, batch[0], batch[0].apply, tx) }); err != nil {
 				return err
 			}
 			batch = batch[1:]
-		}
-	}
-	return nil
-}
-
-// applyStatements applies writes of one statement each. It calls the driver directly: database/sql takes as long for a
-// statement as SQLite takes to update one index.
-func (db *DB) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
-	if len(batch) == 0 {
-		return nil
-	}
-	broken := conn.Raw(func(driverConn any) error {
-		direct := &directExecer{connection: driverConn.(*connection)} //nolint:errcheck // its only type
-		for len(batch) > 0 && err == nil {
-			n := combinable(batch)
-			err = db.applyTogether(ctx, direct, batch[:n])
-			batch = batch[n:]
-		}
-		return nil
-	})
-	if broken != nil {
-		return unavailable("apply", broken)
-	}
-	return err
-}
-
-// applyTogether applies writes of one statement each by a statement for all of them, or else one by one.
-func (db *DB) applyTogether(ctx context.Context, direct *directExecer, batch []*Pending) error {
-	if len(batch) > 1 {
-		if inserted, err := direct.insertRows(ctx, batch); inserted || err != nil {
-			return err
-		}
-	}
-	for _, p := range batch {
-		if apply(db, p, p.statement, Execer(direct)) {
-			return p.err
 		}
 	}
 	return nil
@@ -257,11 +207,11 @@ func (db *DB) applyTogether(ctx context.Context, direct *directExecer, batch []*
 // the whole batch and apply it again without the failed write, would call the functions twice.
 //
 // On some storage failures SQLite rolls back the whole transaction, including the savepoint.
-func (db *DB) applyInSavepoint(ctx context.Context, tx Tx, p *Pending) error {
+func applyInSavepoint(ctx context.Context, tx Tx, p *Pending, apply func() (fault bool)) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 		return unavailable("begin", err)
 	}
-	if apply(db, p, p.apply, tx) {
+	if apply() {
 		return p.err
 	}
 	end := "RELEASE one"

@@ -182,7 +182,7 @@ func TestAnEndedContextDoesNotInterruptTheTransaction(t *testing.T) {
 		close(inserting)
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO notes (id, text)
-			WITH RECURSIVE n (i) AS (SELECT 1000 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)
+			WITH RECURSIVE n (i) AS (SELECT 1000 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
 			SELECT i, 'x' FROM n`)
 		return err
 	})

@@ -2,16 +2,20 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
 
 	"basegate/validate"
 )
 
 // template is what a model's chat template adds to the content of messages.
 type template struct {
-	known bool // it has been measured
+	known   bool // it has been measured
+	missing bool // the backend has none
 	// tokens of an empty message of each role, with everything around a conversation; 0 if the template refuses a
 	// conversation of that message alone.
 	tokens [validate.Roles]int64
@@ -31,11 +35,37 @@ func (b *Backend) measureTemplate(ctx context.Context) template {
 	t := template{}
 	for _, role := range measuredRoles {
 		body := fmt.Appendf(nil, `{"model":%q,"messages":[{"role":%q,"content":""}]}`, b.checkpoint, role)
-		if tokens, err := b.CountMessages(ctx, body); err == nil {
+		switch tokens, err := b.CountMessages(ctx, body); {
+		case err == nil:
 			t.known, t.tokens[role] = true, tokens
+		case errors.Is(err, ErrNoTemplate):
+			return template{missing: true}
 		}
 	}
 	return t
+}
+
+// logTemplate logs that a backend of a model that chats has no template, or has one again.
+func (b *Backend) logTemplate(before, now template) {
+	switch {
+	case now.missing && !before.missing:
+		b.log.Error("the backend has no chat template, but the model has chat: true: "+
+			"start vLLM with --chat-template, or with a checkpoint that has one", zap.String("checkpoint", b.checkpoint))
+	case before.missing && now.known:
+		b.log.Info("the backend has a chat template again")
+	}
+}
+
+// LacksTemplate reports whether the backend of a model that chats had no chat template when it was last probed.
+func (b *Backend) LacksTemplate() bool { return b.info.Load().template.missing }
+
+// ChatFindings returns what is wrong with the chat template of a ready backend.
+func (b *Backend) ChatFindings() []Finding {
+	if !b.LacksTemplate() {
+		return nil
+	}
+	return []Finding{{true, "has no chat template, but the model has chat: true, so its chat completions are refused: " +
+		"start vLLM with --chat-template, or with a checkpoint that has one"}}
 }
 
 // CountMessages returns the number of tokens of a conversation, as the body of a request to /tokenize holds it. The error is
@@ -52,8 +82,10 @@ func (b *Backend) CountMessages(ctx context.Context, body []byte) (int64, error)
 	return count.Int(), nil
 }
 
-// Chat reports whether the model serves chat completions.
-func (m *Model) Chat() bool { return m.config.Chat }
+// Chat reports whether the model serves chat completions: it is configured to, and not all its backends lack a template.
+func (m *Model) Chat() bool {
+	return m.config.Chat && slices.ContainsFunc(m.backends, func(b *Backend) bool { return !b.LacksTemplate() })
+}
 
 // Completions reports whether the model serves completions.
 func (m *Model) Completions() bool { return m.config.Completions || !m.config.Chat }

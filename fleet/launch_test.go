@@ -23,6 +23,7 @@ import (
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
@@ -112,7 +113,7 @@ func (b *managedServer) model(change func(*config.Model)) config.Model {
 
 func openDatabase(t *testing.T) *database.DB {
 	t.Helper()
-	db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(t.TempDir(), "base.db")}, zap.NewNop())
+	db, err := database.Open(t.Context(), databasetest.Settings(t, filepath.Join(t.TempDir(), "base.db")), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,9 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 		}
 	}
 	if b.chat && (restarted || !info.template.known) {
-		info.template = b.measureTemplate(ctx)
+		measured := b.measureTemplate(ctx)
+		b.logTemplate(info.template, measured)
+		info.template = measured
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

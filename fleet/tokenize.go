@@ -19,6 +19,9 @@ var (
 	// ErrNoTokenizer is returned for a text to count if no ready backend of the model has /tokenize.
 	ErrNoTokenizer = errors.New("the backend has no /tokenize")
 
+	// ErrNoTemplate is returned for messages to count if the backend's model has no chat template.
+	ErrNoTemplate = errors.New("the backend has no chat template")
+
 	// ErrUnknownToken is returned for a token id that the model does not have.
 	ErrUnknownToken = errors.New("the model has no such token")
 )
@@ -89,6 +92,9 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 	return b.postBody(ctx, path, body)
 }
 
+// noTemplate is in the error of every version of vLLM about messages to a model without a chat template.
+var noTemplate = []byte("must provide a chat template")
+
 // postBody is postJSON for a body that is JSON already.
 func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson.Result, error) {
 	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
@@ -102,6 +108,8 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 		return gjson.Result{}, ErrUnknownToken
 	case path == "/tokenize" && (status == http.StatusNotFound || status == http.StatusMethodNotAllowed):
 		return gjson.Result{}, fmt.Errorf("%w: it answered %d", ErrNoTokenizer, status)
+	case status == http.StatusBadRequest && bytes.Contains(response.Body, noTemplate):
+		return gjson.Result{}, ErrNoTemplate
 	default:
 		return gjson.Result{}, fmt.Errorf("%s answered %d", path, status)
 	}

@@ -33,22 +33,29 @@ const (
 	done  = "data: [DONE]\n\n"
 )
 
+// asChat returns the events of a completion as those of a chat completion.
+var asChat = strings.NewReplacer(`"text":"a"`, `"delta":{"content":"a"}`, `"text":"b"`, `"delta":{"content":"b"}`)
+
 // startBackend starts a backend whose streams consist of first and, once finish is closed, last and done.
 func startBackend(t *testing.T, finish <-chan struct{}) *url.URL {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(http.ResponseWriter, *http.Request) {}) // for probes
-	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "text/event-stream")
-		io.WriteString(w, first)
-		http.NewResponseController(w).Flush()
-		select {
-		case <-finish:
-			io.WriteString(w, last+done)
-		case <-r.Context().Done():
+	serve := func(first, last string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			io.WriteString(w, first)
+			http.NewResponseController(w).Flush()
+			select {
+			case <-finish:
+				io.WriteString(w, last+done)
+			case <-r.Context().Done():
+			}
 		}
-	})
+	}
+	mux.HandleFunc("POST /v1/completions", serve(first, last))
+	mux.HandleFunc("POST /v1/chat/completions", serve(asChat.Replace(first), asChat.Replace(last)))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)
@@ -171,10 +178,16 @@ func readBody(t *testing.T, resp *http.Response) string {
 // startStream starts a streaming completion and reads its first event.
 func startStream(t *testing.T, g *gateway.Gateway, secret, id string) *http.Response {
 	t.Helper()
-	resp := send(t, g.Addr(), secret, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, id))
-	got := make([]byte, len(first))
-	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != first {
-		t.Fatalf("the first event is %q, error %v, want %q", got, err, first)
+	return startStreamOf(t, g, secret, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, id), first)
+}
+
+// startStreamOf sends a request to a path and reads the first event, which it expects.
+func startStreamOf(t *testing.T, g *gateway.Gateway, secret, path, body, want string) *http.Response {
+	t.Helper()
+	resp := send(t, g.Addr(), secret, path, body)
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
+		t.Fatalf("%s: the first event is %q, error %v, want %q", path, got, err, want)
 	}
 	return resp
 }
@@ -186,19 +199,32 @@ func TestFastPathServesCompletionsUnlessSwitchedOff(t *testing.T) {
 func testFastPathServesCompletions(t *testing.T, fastPath bool) {
 	t.Helper()
 	finish := make(chan struct{})
-	c := newConfig(t, model("m", startBackend(t, finish)))
+	m := model("m", startBackend(t, finish))
+	m.Chat, m.Completions = true, true
+	c := newConfig(t, m)
 	c.Server.FastPath = fastPath
 	secret := newKey(t, c)
 	g := start(t, c)
-	running := startStream(t, g, secret, "m")
-	goroutines := readBody(t, send(t, g.AdminAddr(), "", "/debug/pprof/goroutine?debug=2", ""))
-	want := fastPath && runtime.GOOS == "linux" // other systems have no fast path
-	if got := strings.Contains(goroutines, "basegate/http1/server.(*conn).serve("); got != want {
-		t.Errorf("a goroutine of the fast path serves the stream: got %t, want %t", got, want)
+	serving := func(want int) {
+		t.Helper()
+		if !fastPath || runtime.GOOS != "linux" { // other systems have no fast path
+			want = 0
+		}
+		goroutines := readBody(t, send(t, g.AdminAddr(), "", "/debug/pprof/goroutine?debug=2", ""))
+		if got := strings.Count(goroutines, "basegate/http1/server.(*conn).serve("); got != want {
+			t.Errorf("goroutines of the fast path that serve a stream: got %d, want %d", got, want)
+		}
 	}
+	completion := startStream(t, g, secret, "m")
+	serving(1)
+	chat := startStreamOf(t, g, secret, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`, asChat.Replace(first))
+	serving(2)
 	close(finish)
-	if rest := readBody(t, running); rest != last+done {
-		t.Errorf("the stream ended with %q, want %q", rest, last+done)
+	if rest := readBody(t, completion); rest != last+done {
+		t.Errorf("the completion ended with %q, want %q", rest, last+done)
+	}
+	if rest, want := readBody(t, chat), asChat.Replace(last)+done; rest != want {
+		t.Errorf("the chat completion ended with %q, want %q", rest, want)
 	}
 }
 

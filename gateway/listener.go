@@ -74,13 +74,13 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 }
 
 // newPublicServer returns the server of the public listener: with TLS if there is a certificate, and otherwise with the
-// fast path for completions in front of the standard server, unless it is switched off.
+// fast path for completions and chat completions in front of the standard server, unless it is switched off.
 func newPublicServer(baseContext context.Context, fastPath bool, c *certificate, standard *http.Server) httpServer {
 	switch {
 	case c != nil:
 		return tlsServer{standard, c, baseContext}
 	case fastPath:
-		return server.New(baseContext, proxy.CompletionsPath, standard)
+		return server.New(baseContext, []string{proxy.CompletionsPath, proxy.ChatPath}, standard)
 	default:
 		return strictServer{standard}
 	}

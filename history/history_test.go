@@ -17,13 +17,14 @@ import (
 
 	"basegate/database"
 	"basegate/history"
+	"basegate/internal/databasetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func openDB(t *testing.T) *database.DB {
 	t.Helper()
-	db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(t.TempDir(), "history.db")}, zap.NewNop())
+	db, err := database.Open(t.Context(), databasetest.Settings(t, filepath.Join(t.TempDir(), "history.db")), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

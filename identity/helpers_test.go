@@ -11,6 +11,7 @@ import (
 
 	"basegate/database"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 )
 
 const (
@@ -50,7 +51,7 @@ func newPath(tb testing.TB) string {
 
 func openDatabase(tb testing.TB, path string) *database.DB {
 	tb.Helper()
-	db, err := database.Open(tb.Context(), database.Settings{Path: path}, zap.NewNop())
+	db, err := database.Open(tb.Context(), databasetest.Settings(tb, path), zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {

@@ -275,7 +275,7 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 
 // selectRevision returns the number that triggers increment with every change to accounts and keys.
 func selectRevision(ctx context.Context, q querier) (revision int64, err error) {
-	const text = `SELECT revision FROM keys_revision WHERE only = 1`
+	const text = `SELECT revision FROM keys_revision`
 	if err := q.QueryRowContext(ctx, text).Scan(&revision); err != nil {
 		return 0, fmt.Errorf("read the revision of keys: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/identity"
+	"basegate/internal/databasetest"
 )
 
 func TestSecretsAndIDsAreUniqueAndWellFormed(t *testing.T) {
@@ -27,6 +28,7 @@ func TestSecretsAndIDsAreUniqueAndWellFormed(t *testing.T) {
 }
 
 func TestSecretIsNotWrittenToDisk(t *testing.T) {
+	databasetest.SkipPostgres(t, "the files of its server belong to all databases")
 	path := newPath(t)
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
 	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})

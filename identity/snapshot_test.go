@@ -12,6 +12,7 @@ import (
 
 	"basegate/database"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/quota"
 )
@@ -102,9 +103,10 @@ func TestChangedIsCalledWhenAChangeIsInForce(t *testing.T) {
 }
 
 func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
+	databasetest.SkipPostgres(t, "a database is not replaced by moving a file")
 	path := newPath(t)
 	createDatabase := func(path string) (secret string) {
-		db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+		db, err := database.Open(t.Context(), databasetest.Settings(t, path), zap.NewNop())
 		must(t, err)
 		s := newStore(db)
 		_, err = s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})

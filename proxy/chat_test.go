@@ -282,3 +282,27 @@ func TestChatThatTheTemplateRefuses(t *testing.T) {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
 }
+
+// The configuration says that the model chats, but its backend has no chat template.
+func TestChatWithoutATemplateIsUnsupported(t *testing.T) {
+	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mock.Close() })
+	h := newHarness(t, func(h *harnessOptions) { h.model.Chat, h.model.Completions = true, true }, mock.URL())
+	got := h.chat(`{"model":"m","messages":` + userMessage + `}`)
+	if got.status != http.StatusBadRequest || gjson.Get(got.body, "error.code").Str != "chat_completions_unsupported" {
+		t.Errorf("got %d %s, want 400 chat_completions_unsupported", got.status, got.body)
+	}
+	if sent := requestsTo(mock, proxy.ChatPath); len(sent) != 0 {
+		t.Errorf("the backend got %q, want nothing", sent)
+	}
+	if got := h.post(proxy.CompletionsPath, `{"model":"m","prompt":"a","max_tokens":2}`); got.status != http.StatusOK {
+		t.Errorf("a completion: got %d %s, want 200", got.status, got.body)
+	}
+	list := h.do(h.newRequest(t.Context(), http.MethodGet, "/v1/models/m", "")).body
+	if endpoints := gjson.Get(list, "endpoints").Raw; endpoints != `["/v1/completions"]` {
+		t.Errorf("the model has the endpoints %s", endpoints)
+	}
+}

@@ -167,7 +167,7 @@ func serve(t *testing.T, h http.Handler) (address string) {
 		Shutdown(ctx context.Context) error
 	} = standard
 	if *fastPath {
-		public = server.New(context.Background(), proxy.CompletionsPath, standard)
+		public = server.New(context.Background(), []string{proxy.CompletionsPath, proxy.ChatPath}, standard)
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -19,7 +19,13 @@ func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *
 	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).completion)
 }
 
-// EstimateOnBehalfOf responds to the body of a completion of the console as POST /v1/estimate does. The caller must have
+// ChatOnBehalfOf is ServeOnBehalfOf for a chat completion, which it serves as POST /v1/chat/completions does.
+func (s *Server) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // as in ServeOnBehalfOf
+	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).chat)
+}
+
+// EstimateOnBehalfOf responds to the body of a completion or chat completion of the console as POST /v1/estimate does. The caller must have
 // authenticated the account.
 func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	s.serveOnBehalfOf(principal{account: account, key: key, preview: true}, w, r, (*Server).estimate)

@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"basegate/identity"
 	"basegate/internal/poll"
+	"basegate/mockvllm"
+	"basegate/proxy"
 )
 
 // completeOnBehalfOf serves a completion request of the console in the name of an account's key.
@@ -90,6 +94,33 @@ func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 // withoutID returns the body of an error without the request id.
 func withoutID(got response) string {
 	return strings.ReplaceAll(got.body, got.header.Get("X-Request-Id"), "")
+}
+
+func TestChatOnBehalfOfAnAccountNamesTokensByTheirIDs(t *testing.T) {
+	h, mock := startChat(t, mockvllm.Options{}, nil)
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/console/api/chat/completions",
+		strings.NewReader(`{"model":"m","messages":`+userMessage+`,"max_completion_tokens":3,"seed":1,"logprobs":true,"top_logprobs":2}`))
+	h.server.ChatOnBehalfOf(principal.AccountID, principal.KeyID, w, r)
+	content := gjson.Get(w.Body.String(), "choices.0.logprobs.content")
+	if w.Code != http.StatusOK || content.Get("#").Int() != 3 {
+		t.Fatalf("got %d %s, want 200 and the log-probabilities of 3 tokens", w.Code, w.Body)
+	}
+	for _, token := range append(content.Get("#.token").Array(), content.Get("0.top_logprobs.#.token").Array()...) {
+		if !strings.HasPrefix(token.Str, "token_id:") {
+			t.Errorf("got the token %q, want its id", token.Str)
+		}
+	}
+	if sent := requestsTo(mock, proxy.ChatPath); len(sent) != 1 || !strings.Contains(sent[0], `"return_tokens_as_token_ids":true`) {
+		t.Errorf("the backend received %q, want one request for token ids", sent)
+	}
+	if h.ledger.KeyTotals(principal.KeyID).Month() == 0 {
+		t.Error("the key has not been charged")
+	}
 }
 
 func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {

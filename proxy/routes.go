@@ -11,7 +11,7 @@ import (
 	apierr "basegate/errors"
 )
 
-// CompletionsPath is the path of nearly all requests.
+// CompletionsPath is the path of completions.
 const CompletionsPath = "/v1/completions"
 
 // route is one path of the API. Echo would answer OPTIONS itself, so the handler gets every method and checks it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,6 +40,8 @@ func chatBody(field, value string) string {
 		rest = `, "tools": [` + aTool + `]`
 	case "continue_final_message":
 		rest = `, "add_generation_prompt": false`
+	case "min_tokens":
+		rest = `, "max_tokens": 16`
 	case "stream_options":
 		rest = `, "stream": true`
 	}
@@ -141,17 +144,94 @@ var sharedFields = []string{
 	"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "n",
 	"stop", "stream", "stream_options", "logit_bias", "user", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
 	"spaces_between_special_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "return_tokens_as_token_ids", "return_token_ids",
-	"cache_salt", "response_format", "structured_outputs",
+	"cache_salt", "response_format", "structured_outputs", "min_tokens",
+}
+
+// chatRow is the valid and invalid values of a field of a chat completion.
+type chatRow struct {
+	field             string
+	accepted, refused []string
+}
+
+// chatRows returns the rows of all fields of a chat completion.
+func chatRows() []chatRow {
+	var rows []chatRow
+	for _, row := range chatTable {
+		rows = append(rows, chatRow(row))
+	}
+	for _, row := range fieldTable {
+		if slices.Contains(sharedFields, row.field) {
+			rows = append(rows, chatRow{row.field, row.accepted, row.refused})
+		}
+	}
+	return rows
+}
+
+func TestChatTablesAreComplete(t *testing.T) {
+	var tested []string
+	for _, row := range chatRows() {
+		tested = append(tested, row.field)
+	}
+	slices.Sort(tested)
+	if diff := cmp.Diff(slices.Sorted(slices.Values(validate.ChatFieldNames())), tested); diff != "" {
+		t.Errorf("fields (-validated +tested):\n%s", diff)
+	}
+}
+
+// A field is judged alike in front of the others and behind them, and its name is known if it is escaped.
+func TestChatFieldIsJudgedAlikeAtEveryPosition(t *testing.T) {
+	for _, row := range chatRows() {
+		for accepted, values := range map[bool][]string{true: row.accepted, false: row.refused} {
+			for _, value := range values {
+				for name, body := range map[string]string{"in front": movedToFront(t, chatBody(row.field, value), row.field), "escaped": escapedName(chatBody(row.field, value), row.field)} {
+					_, err := validate.Chat([]byte(body), defaultLimits)
+					if (err == nil) != accepted {
+						t.Errorf("%s, %s: %s: got %v, want accepted %t", row.field, name, value, err, accepted)
+					}
+				}
+			}
+		}
+	}
+}
+
+// movedToFront moves the last member of that name to the front of an object.
+func movedToFront(t *testing.T, body, field string) string {
+	t.Helper()
+	members, err := parseMembers([]byte(body))
+	if err != nil {
+		return body // a value that is no JSON, or has a name twice
+	}
+	var first string
+	var rest []string
+	for _, m := range members {
+		text := m.name + ":" + m.value
+		if m.decodedName() == field {
+			first = text
+		} else {
+			rest = append(rest, text)
+		}
+	}
+	return "{" + strings.Join(append([]string{first}, rest...), ",") + "}"
+}
+
+// escapedName writes the first letter of a field's name as an escape.
+func escapedName(body, field string) string {
+	return strings.Replace(body, strconv.Quote(field), fmt.Sprintf(`"\u%04x%s"`, field[0], field[1:]), 1)
+}
+
+func TestChatFieldSentTwiceIsRefusedByItsName(t *testing.T) {
+	for _, row := range chatRows() {
+		body := chatBody(row.field, row.accepted[0])
+		body = body[:len(body)-1] + fmt.Sprintf(", %q: %s}", row.field, row.accepted[0])
+		_, err := validate.Chat([]byte(body), defaultLimits)
+		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != row.field || !strings.Contains(e.Message, row.field) {
+			t.Errorf("%s twice: got %v, want invalid_request of it", row.field, err)
+		}
+	}
 }
 
 func TestEveryChatFieldIsJudged(t *testing.T) {
-	rows := slices.Clone(chatTable)
-	for _, row := range fieldTable {
-		if slices.Contains(sharedFields, row.field) {
-			rows = append(rows, row)
-		}
-	}
-	for _, row := range rows {
+	for _, row := range chatRows() {
 		for _, value := range row.accepted {
 			if r, err := validate.Chat([]byte(chatBody(row.field, value)), defaultLimits); err != nil {
 				t.Errorf("%s: %s is refused: %v", row.field, value, err)
@@ -162,11 +242,16 @@ func TestEveryChatFieldIsJudged(t *testing.T) {
 		for _, value := range row.refused {
 			_, err := validate.Chat([]byte(chatBody(row.field, value)), defaultLimits)
 			e, ok := errors.AsType[*apierr.Error](err)
-			if !ok || e.Code != apierr.InvalidRequest {
-				t.Errorf("%s: %s: got %v, want invalid_request", row.field, value, err)
+			if !ok || e.Code != apierr.InvalidRequest || !strings.Contains(e.Message, e.Param) || e.Param != row.field && !repeatsName(value, e.Param) {
+				t.Errorf("%s: %s: got %v, want invalid_request with the field in its message", row.field, value, err)
 			}
 		}
 	}
+}
+
+// repeatsName reports whether a value repeats a name within it, which is then the parameter of the error.
+func repeatsName(value, name string) bool {
+	return strings.Count(strings.ReplaceAll(value, `\u0074`, "t"), strconv.Quote(name)) > 1
 }
 
 func TestChatRefusesFieldsByName(t *testing.T) {

@@ -8,3 +8,12 @@ func FieldNames() []string {
 	}
 	return all
 }
+
+// ChatFieldNames returns the names of the fields of a chat completion.
+func ChatFieldNames() []string {
+	names := make([]string, len(chatFields))
+	for i, id := range chatFields {
+		names[i] = fields[id].name
+	}
+	return names
+}

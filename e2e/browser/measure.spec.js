@@ -5,12 +5,17 @@ import { expect, signIn, test } from "./console.js";
 test.skip(!process.env.MEASURE, "MEASURE is not set");
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
-// streamOf returns the events of a stream of tokens with alternatives.
-function streamOf(count, alternatives) {
+// streamOf returns the events of a stream of tokens with alternatives, of a completion or a chat completion.
+function streamOf(count, alternatives, isChat) {
   const events = [];
   for (let i = 0; i < count; i++) {
-    const top = Object.fromEntries(Array.from({ length: alternatives }, (_, k) => [`token_id:${300 + ((i + k) % 400)}`, -0.5 - k]));
-    events.push(`data: ${JSON.stringify({ choices: [{ index: 0, text: i % 12 ? ` word${i % 97}` : ".\n", finish_reason: null, logprobs: { tokens: [`token_id:${300 + (i % 400)}`], token_logprobs: [-0.5], top_logprobs: [top] } }] })}\n\n`);
+    const text = i % 12 ? ` word${i % 97}` : ".\n";
+    const token = `token_id:${300 + (i % 400)}`;
+    const top = Array.from({ length: alternatives }, (_, k) => [`token_id:${300 + ((i + k) % 400)}`, -0.5 - k]);
+    const choice = isChat
+      ? { delta: { content: text }, logprobs: { content: [{ token, logprob: -0.5, top_logprobs: top.map(([name, logprob]) => ({ token: name, logprob })) }] } }
+      : { text, logprobs: { tokens: [token], token_logprobs: [-0.5], top_logprobs: [Object.fromEntries(top)] } };
+    events.push(`data: ${JSON.stringify({ choices: [{ index: 0, finish_reason: null, ...choice }] })}\n\n`);
   }
   return [...events, `data: ${JSON.stringify({ choices: [], usage: { prompt_tokens: 4, completion_tokens: count } })}\n\n`, "data: [DONE]\n\n"];
 }
@@ -26,7 +31,7 @@ function tasksByCPU(trace, from) {
   return tasks.filter((e) => e.ts - begin > from * 1e6).map((e) => Math.round(e.tdur / 1000)).sort((a, b) => b - a);
 }
 
-test("3,000 tokens with five alternatives stream without a task over 50 ms after the first second", async ({ page, browser }) => {
+for (const isChat of [false, true]) test(`3,000 tokens of a ${isChat ? "conversation" : "completion"} with five alternatives stream without a task over 50 ms after the first second`, async ({ page, browser }) => {
   test.setTimeout(180_000);
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
@@ -34,7 +39,7 @@ test("3,000 tokens with five alternatives stream without a task over 50 ms after
   await page.evaluate((events) => {
     const fetched = window.fetch;
     window.fetch = (input, options) => {
-      if (!String(input).includes("/console/api/completions")) return fetched(input, options);
+      if (!String(input).includes("completions?key=")) return fetched(input, options);
       let at = 0;
       const body = new ReadableStream({
         start(controller) {
@@ -48,12 +53,16 @@ test("3,000 tokens with five alternatives stream without a task over 50 ms after
     };
     window.longTasks = [];
     new PerformanceObserver((list) => { for (const task of list.getEntries()) window.longTasks.push({ start: task.startTime, duration: task.duration }); }).observe({ type: "longtask" });
-  }, streamOf(3000, 5));
-  await page.getByLabel("Prompt", { exact: true }).fill("Once upon a time");
+  }, streamOf(3000, 5, isChat));
+  if (isChat) {
+    await page.locator("#model").selectOption("llama-8b-instruct");
+    await page.getByRole("radio", { name: "Chat" }).check();
+  }
+  await page.getByLabel(isChat ? "Message" : "Prompt", { exact: true }).fill("Once upon a time");
   await page.waitForTimeout(1500); // the page is at rest
   const begin = await page.evaluate(() => performance.now());
   await browser.startTracing(page, { categories: ["toplevel", "disabled-by-default-devtools.timeline", "devtools.timeline"] });
-  await page.getByRole("button", { name: "Generate" }).click();
+  await page.getByRole("button", { name: isChat ? "Send" : "Generate", exact: true }).click();
   await expect(page.locator("#progress")).toHaveText(/3,000 completion tokens/, { timeout: 120_000 });
   const [end, tasks] = await page.evaluate(() => [performance.now(), window.longTasks]);
   const long = tasks.filter((task) => task.start > begin + 1000 && task.start < end).map((task) => Math.round(task.duration));

@@ -74,6 +74,26 @@ test("the workbench with a completion and the alternatives of a token", async ({
   await picture(page, "workbench", { fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
 });
 
+test("the workbench with a conversation and the versions of an answer", async ({ page }) => {
+  await signIn(page);
+  await page.setViewportSize({ width: 1280, height: 900 });
+  await page.goto("/workbench");
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await page.locator("#model").selectOption("llama-8b-instruct");
+  await page.getByRole("radio", { name: "Chat" }).check();
+  await page.getByText("System message", { exact: true }).click();
+  await page.getByRole("textbox", { name: "System message" }).fill("Answer in one paragraph.");
+  for (const [name, value] of Object.entries({ max_completion_tokens: 40, seed: 4, n: 2 })) await page.locator(`#c-${name}`).fill(String(value));
+  for (const text of ["Tell me about the sea.", "And about the wind?"]) {
+    await page.getByRole("textbox", { name: "Message", exact: true }).fill(text);
+    await page.getByRole("button", { name: "Send", exact: true }).click();
+    await expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
+  }
+  await page.evaluate(() => scrollTo(0, 0));
+  const [top, width] = await page.evaluate(() => [document.querySelector("main").offsetTop, document.documentElement.scrollWidth]);
+  await picture(page, "workbench-chat", { fullPage: true, clip: { x: 0, y: top, width, height: 800 } });
+});
+
 test("the pages of those who are not signed in", async ({ page }) => {
   await page.goto("/sign-in");
   await picture(page, "sign-in");

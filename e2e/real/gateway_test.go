@@ -47,6 +47,12 @@ func startGateway(t *testing.T, extra string, backends ...*vllm) *gateway {
 // startGatewayWith starts a gateway whose model has backends in YAML flow style. extra are further top-level lines.
 func startGatewayWith(t *testing.T, extra, backends string) *gateway {
 	t.Helper()
+	return startGatewayOf(t, extra, "", backends)
+}
+
+// startGatewayOf is startGatewayWith for a model with further members, each followed by a comma.
+func startGatewayOf(t *testing.T, extra, members, backends string) *gateway {
+	t.Helper()
 	dir := t.TempDir()
 	g := &gateway{t: t, config: filepath.Join(dir, "config.yaml")}
 	listen := unusedAddress(t)
@@ -55,8 +61,8 @@ func startGatewayWith(t *testing.T, extra, backends string) *gateway {
 database: {path: %q}
 probe: {interval: 500ms, timeout: 2s}
 %s
-models: [{id: %s, checkpoint: %s, backends: [%s]}]
-`, listen, g.url, filepath.Join(dir, "basegate.db"), extra, modelID, checkpoint, backends)), 0o600))
+models: [{id: %s, checkpoint: %s, %sbackends: [%s]}]
+`, listen, g.url, filepath.Join(dir, "basegate.db"), extra, modelID, checkpoint, members, backends)), 0o600))
 	g.run("account", "create", "ada@example.org")
 	g.secret = strings.TrimSpace(g.run("key", "create", "--account", "ada@example.org", "--name", "real"))
 	g.serve()
@@ -134,6 +140,12 @@ type response struct {
 	body   string
 }
 
+// post sends a request to a path and reads the whole response.
+func (g *gateway) post(path, body string) response {
+	g.t.Helper()
+	return readAll(g.t, openPath(g.t.Context(), g.t, g.url+path, g.secret, body))
+}
+
 // open sends a completion request and returns as soon as the headers of the response have arrived.
 func (g *gateway) open(ctx context.Context, body string) *http.Response {
 	g.t.Helper()
@@ -142,7 +154,12 @@ func (g *gateway) open(ctx context.Context, body string) *http.Response {
 
 func open(ctx context.Context, t *testing.T, url, secret, body string) *http.Response {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
+	return openPath(ctx, t, url+"/v1/completions", secret, body)
+}
+
+func openPath(ctx context.Context, t *testing.T, url, secret, body string) *http.Response {
+	t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	must(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Authorization", "Bearer "+secret)

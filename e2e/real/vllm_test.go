@@ -31,6 +31,7 @@ type vllm struct {
 	address string
 	url     string
 	log     string
+	chats   bool // it has a chat template
 	cmd     *exec.Cmd
 	exited  chan struct{}
 }
@@ -41,7 +42,7 @@ var servers struct {
 	all []*vllm
 }
 
-// backends returns the shared servers, running: two, or one with -short.
+// backends returns the shared servers, running: two, or one with -short. The first one has a chat template.
 func backends(t *testing.T) []*vllm {
 	t.Helper()
 	servers.Lock()
@@ -54,6 +55,7 @@ func backends(t *testing.T) []*vllm {
 		for i := range count {
 			servers.all = append(servers.all, newVLLM(t, string(rune('a'+i))))
 		}
+		servers.all[0].chats = true
 		for _, s := range servers.all {
 			s.start(t)
 		}
@@ -84,10 +86,14 @@ func newVLLM(t *testing.T, name string) *vllm {
 // arguments returns the command line of the server.
 func (s *vllm) arguments() []string {
 	_, port, _ := strings.Cut(s.address, ":")
-	return []string{
+	args := []string{
 		filepath.Join(venv, "bin", "vllm"), "serve", model, "--served-model-name", checkpoint, "--host", "127.0.0.1", "--port", port,
 		"--generation-config", "vllm", "--max-model-len", strconv.Itoa(contextLen), "--enforce-eager", "--dtype", "bfloat16",
 	}
+	if s.chats {
+		args = append(args, "--chat-template", "chat_template.jinja", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+	}
+	return args
 }
 
 // vllmEnvironment keeps vLLM from the network, from statistics and from taking all memory and every core.

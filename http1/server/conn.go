@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,8 +46,7 @@ func newConn(s *Server, l *handoffListener, accepted net.Conn, raw syscall.RawCo
 	ctx, cancel := context.WithCancel(s.baseContext)
 	c.cancel = cancel
 	c.template = (&http.Request{
-		Method: http.MethodPost, URL: &url.URL{Path: s.path}, RequestURI: s.path,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: accepted.RemoteAddr().String(),
+		Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: accepted.RemoteAddr().String(),
 	}).WithContext(ctx)
 	return c
 }
@@ -171,18 +169,18 @@ func (c *conn) awaitRequest(timeout time.Duration) bool {
 
 // readRequest reads the head of a request, and returns errFallback if net/http must serve it.
 func (c *conn) readRequest() (*response, error) {
-	requestLine := c.server.requestLine
 	for hasDeadline := c.watchID == 0; ; { // awaitRequest has set that of the first head
 		read := c.buffer[:c.end]
-		if n := min(len(requestLine), len(read)); string(read[:n]) != requestLine[:n] {
-			return nil, errFallback
+		matched, err := findRoute(c.server.routes, read)
+		if err != nil {
+			return nil, err
 		}
-		if i := bytes.Index(read, headEnd); i >= 0 {
-			h, err := parseHead(read[len(requestLine) : i+len(headEnd)])
+		if i := bytes.Index(read, headEnd); i >= 0 { // no request line contains headEnd, so the route is known
+			h, err := parseHead(read[len(matched.requestLine) : i+len(headEnd)])
 			if err != nil {
 				return nil, err
 			}
-			return c.newResponse(h, i+len(headEnd))
+			return c.newResponse(matched.path, h, i+len(headEnd))
 		}
 		if c.end == len(c.buffer) || hasBareLF(read) {
 			return nil, errFallback
@@ -209,8 +207,9 @@ func hasBareLF(head []byte) bool {
 	return false
 }
 
-// newResponse returns the response, with its request, for a head after which the body begins at start in the buffer.
-func (c *conn) newResponse(h head, start int) (*response, error) {
+// newResponse returns the response, with its request of path, for a head after which the body begins at start in the
+// buffer.
+func (c *conn) newResponse(path string, h head, start int) (*response, error) {
 	if int64(c.end-start) > h.length {
 		return nil, errFallback // a pipelined request follows the body
 	}
@@ -226,8 +225,8 @@ func (c *conn) newResponse(h head, start int) (*response, error) {
 	c.start = start
 	w := &response{conn: c, request: *c.template, body: body{conn: c, left: h.length}, close: h.close}
 	r := &w.request
-	w.url = *c.template.URL
-	r.URL = &w.url
+	w.url.Path = path
+	r.URL, r.RequestURI = &w.url, path
 	r.Host, r.Header, r.ContentLength, r.Close, r.Body = h.host, h.header, h.length, h.close, &w.body
 	if h.length == 0 {
 		r.Body = http.NoBody

@@ -38,7 +38,7 @@ func serve(t *testing.T, handler http.HandlerFunc) (s *Server, dial func() net.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = New(t.Context(), testPath, &http.Server{Handler: handler})
+	s = New(t.Context(), []string{testPath}, &http.Server{Handler: handler})
 	go s.Serve(listener)
 	t.Cleanup(func() {
 		s.Close()

@@ -23,8 +23,39 @@ var (
 	lineEnd = []byte("\r\n")
 )
 
+// route is a path that the fast path serves.
+type route struct {
+	path        string
+	requestLine string // of every plain POST of path, with its line break
+}
+
+func newRoutes(paths []string) []route {
+	routes := make([]route, len(paths))
+	for i, path := range paths {
+		routes[i] = route{path, requestLine(path)}
+	}
+	return routes
+}
+
 // requestLine returns the first line of every plain POST of path.
 func requestLine(path string) string { return "POST " + path + " HTTP/1.1\r\n" }
+
+// findRoute returns the route of a request that begins with read, and nil if more bytes are needed. It returns
+// errFallback if the request is no plain POST of any route.
+func findRoute(routes []route, read []byte) (*route, error) {
+	err := errFallback
+	for i := range routes {
+		line := routes[i].requestLine
+		switch n := min(len(line), len(read)); {
+		case string(read[:n]) != line[:n]:
+		case n == len(line):
+			return &routes[i], nil
+		default:
+			err = nil
+		}
+	}
+	return nil, err
+}
 
 // head is a parsed request head.
 type head struct {

@@ -118,3 +118,26 @@ func TestOnlyUnambiguousHeadsAreAccepted(t *testing.T) {
 		}
 	}
 }
+
+func TestRouteIsKnownOnceItsLineIsComplete(t *testing.T) {
+	paths := []string{"/v1/completions", "/v1/chat/completions"}
+	routes := newRoutes(paths)
+	for i, path := range paths {
+		line := requestLine(path)
+		for n := range len(line) {
+			if got, err := findRoute(routes, []byte(line[:n])); got != nil || err != nil {
+				t.Errorf("%q: got %v, error %v, want neither", line[:n], got, err)
+			}
+			if wrong := line[:n] + "\x01"; n > 0 {
+				if got, err := findRoute(routes, []byte(wrong)); got != nil || !errors.Is(err, errFallback) {
+					t.Errorf("%q: got %v, error %v, want %v", wrong, got, err, errFallback)
+				}
+			}
+		}
+		for _, rest := range []string{"", "Host: a\r\n"} {
+			if got, err := findRoute(routes, []byte(line+rest)); got != &routes[i] || err != nil {
+				t.Errorf("%q: got %v, error %v, want the route of %s", line+rest, got, err, path)
+			}
+		}
+	}
+}

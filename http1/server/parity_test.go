@@ -82,12 +82,22 @@ func (s servers) compare(t *testing.T, script ...step) {
 
 func lines(all ...string) string { return strings.Join(all, "\r\n") + "\r\n\r\n" }
 
-const line = "POST " + path + " HTTP/1.1"
+func requestLine(path string) string { return "POST " + path + " HTTP/1.1" }
 
 func TestResponsesEqualThoseOfNetHTTP(t *testing.T) {
 	s := startBoth(t, echo)
-	hidden := "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
-	for name, script := range map[string][]step{
+	for _, paths := range [][2]string{{path, chatPath}, {chatPath, path}} {
+		for name, script := range parityScripts(paths[0], paths[1]) {
+			t.Run(paths[0]+" "+name, func(t *testing.T) { s.compare(t, script...) })
+		}
+	}
+}
+
+// parityScripts returns scripts for one path of the fast path; a few of them use the other one too.
+func parityScripts(path, other string) map[string][]step { //nolint:funlen // one table
+	line, hidden := requestLine(path), "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+	post := func(body string, fields ...string) string { return postTo(path, body, fields...) }
+	return map[string][]step{
 		"one request":                            {{post("hello"), 1}},
 		"sequential requests":                    {{post("hello"), 1}, {post("", "X: 1\r\n", "x: 2\r\n", "X-Y:\t 3 \r\n"), 1}, {post("again"), 1}},
 		"lower-case field names":                 {{line + "\r\nhost: a\r\ncontent-length: 2\r\nx-test: b\r\n\r\nhi", 1}},
@@ -124,8 +134,13 @@ func TestResponsesEqualThoseOfNetHTTP(t *testing.T) {
 		"a head of 4 KB":                         {{post("", "X: "+strings.Repeat("x", 4096-len(post(""))-len("X: \r\n"))+"\r\n"), 1}, {post("y"), 1}},
 		"a head of 4 KB, and a body":             {{post("hello", "X: "+strings.Repeat("x", 4096-len(post(""))-len("X: \r\n"))+"\r\n"), 1}, {post("y"), 1}},
 		"a head over 64 KB":                      {{post("hello", "X: "+strings.Repeat("x", 80<<10)+"\r\n"), 1}},
-		"a different path":                       {{strings.Replace(post("hello"), path, "/v1/chat/completions", 1), 1}, {post("y"), 1}},
+		"a different path":                       {{strings.Replace(post("hello"), path, "/v1/models", 1), 1}, {post("y"), 1}},
 		"a longer path":                          {{strings.Replace(post("hello"), path, path+"/", 1), 1}},
+		"the other path, longer":                 {{postTo(other+"/", "hello"), 1}, {post("y"), 1}},
+		"both paths in turn":                     {{post("one"), 1}, {postTo(other, "two"), 1}, {postTo(other, "three"), 1}, {post("four"), 1}},
+		"both paths, pipelined":                  {{post("one") + postTo(other, "two"), 2}, {post("three"), 1}},
+		"the other path, pipelined in part":      {{post("one") + postTo(other, "two")[:9], 1}, {postTo(other, "two")[9:], 1}},
+		"the other path, closing":                {{post("one"), 1}, {postTo(other, "two", "Connection: close\r\n"), 1}},
 		"a shorter path":                         {{strings.Replace(post("hello"), path, path[:5], 1), 1}},
 		"a query":                                {{strings.Replace(post("hello"), path, path+"?a=b", 1), 1}, {post("y"), 1}},
 		"an absolute address":                    {{strings.Replace(post("hello"), path, "http://b"+path, 1), 1}},
@@ -165,8 +180,6 @@ func TestResponsesEqualThoseOfNetHTTP(t *testing.T) {
 		"an unknown encoding":                    {{lines(line, "Host: a", "Transfer-Encoding: gzip, chunked") + "0\r\n\r\n", 1}},
 		"encoding with a space before the colon": {{lines(line, "Host: a", "Content-Length: 5", "Transfer-Encoding : chunked") + "0\r\n\r\n" + hidden, 1}},
 		"encoding with an underscore":            {{lines(line, "Host: a", "Content-Length: 5", "Transfer_Encoding: chunked") + "hello", 1}, {post("y"), 1}},
-	} {
-		t.Run(name, func(t *testing.T) { s.compare(t, script...) })
 	}
 }
 
@@ -175,20 +188,21 @@ func TestResponsesEqualThoseOfNetHTTP(t *testing.T) {
 func TestHeadsThatOnlyNetHTTPAcceptsAreRefused(t *testing.T) {
 	s := startBoth(t, echo)
 	for name, request := range map[string]string{
-		"a folded field":                 post("hello", "X: a\r\n b\r\n"),
-		"bare line feeds":                strings.ReplaceAll(post("hello"), "\r\n", "\n"),
-		"one bare line feed":             post("hello", "X: a\n"),
-		"a bare line feed at the end":    strings.Replace(post("hello"), "\r\n\r\n", "\r\n\n", 1),
-		"encoding after a bare LF":       lines(line, "Host: a", "Content-Length: 5", "X: y\nTransfer-Encoding: chunked") + "0\r\n\r\n",
-		"a folded field of another path": strings.Replace(post("hello", "X: a\r\n b\r\n"), path, "/", 1),
-		"a folded field over 4 KB":       post("hello", "X: "+strings.Repeat("x", 5<<10)+"\r\n b\r\n"),
-		"a bare line feed in a GET":      lines("GET / HTTP/1.1", "Host: a", "X: y\nY: z"),
+		"a folded field":                   post("hello", "X: a\r\n b\r\n"),
+		"bare line feeds":                  strings.ReplaceAll(post("hello"), "\r\n", "\n"),
+		"one bare line feed":               post("hello", "X: a\n"),
+		"a bare line feed at the end":      strings.Replace(post("hello"), "\r\n\r\n", "\r\n\n", 1),
+		"encoding after a bare LF":         lines(requestLine(path), "Host: a", "Content-Length: 5", "X: y\nTransfer-Encoding: chunked") + "0\r\n\r\n",
+		"a folded field of the other path": postTo(chatPath, "hello", "X: a\r\n b\r\n"),
+		"a folded field of another path":   strings.Replace(post("hello", "X: a\r\n b\r\n"), path, "/", 1),
+		"a folded field over 4 KB":         post("hello", "X: "+strings.Repeat("x", 5<<10)+"\r\n b\r\n"),
+		"a bare line feed in a GET":        lines("GET / HTTP/1.1", "Host: a", "X: y\nY: z"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := play(t, s.standard, []step{{request, 1}}); len(got.Responses) != 1 || got.Responses[0].Line != "HTTP/1.1 200 OK" {
 				t.Fatalf("net/http: got %+v, want status 200", got)
 			}
-			for _, before := range [][]step{nil, {{post("x"), 1}}, {{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1}}, {{post("x"), 1}, {strings.Replace(post("x"), path, "/", 1), 1}}} {
+			for _, before := range [][]step{nil, {{post("x"), 1}}, {{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1}}, {{post("x"), 1}, {strings.Replace(post("x"), path, "/", 1), 1}}, {{postTo(chatPath, "x"), 1}}} {
 				got := play(t, s.fastPath, append(before, step{request, 1}))
 				last := len(got.Responses) - 1
 				if last != len(before) || got.Responses[last].Line != "HTTP/1.1 400 Bad Request" || !got.Responses[last].Close || got.Reusable {
@@ -231,23 +245,25 @@ func TestLineBreakDoesNotShortenTheIdleTimeout(t *testing.T) {
 
 func TestHeadMayBeSplitAnywhere(t *testing.T) {
 	s := start(t, echo)
-	request := post("hello", "X-Test: a\r\n")
-	want := dial(t, s.address).roundTrip(request).Body
-	c := dial(t, s.address)
-	for i := 1; i < len(request); i++ {
-		c.send(request[:i])
-		for range i % 8 { // lets the server read it separately, sometimes
-			runtime.Gosched()
+	for _, path := range []string{path, chatPath} {
+		request := postTo(path, "hello", "X-Test: a\r\n")
+		want := dial(t, s.address).roundTrip(request).Body
+		c := dial(t, s.address)
+		for i := 1; i < len(request); i++ {
+			c.send(request[:i])
+			for range i % 8 { // lets the server read it separately, sometimes
+				runtime.Gosched()
+			}
+			if got := c.roundTrip(request[i:]); got.Body != want {
+				t.Fatalf("split at %d: got %q, want %q", i, got.Body, want)
+			}
 		}
-		if got := c.roundTrip(request[i:]); got.Body != want {
-			t.Fatalf("split at %d: got %q, want %q", i, got.Body, want)
+		for i := range len(request) {
+			c.send(request[i : i+1])
 		}
-	}
-	for i := range len(request) {
-		c.send(request[i : i+1])
-	}
-	if got := c.mustReadResponse(); got.Body != want {
-		t.Errorf("byte by byte: got %q, want %q", got.Body, want)
+		if got := c.mustReadResponse(); got.Body != want {
+			t.Errorf("byte by byte: got %q, want %q", got.Body, want)
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package server is an HTTP/1.1 fast path: it serves plain POSTs of one path without net/http's per-connection
-// goroutine and buffers, and hands every other connection to net/http.
+// Package server is an HTTP/1.1 fast path: it serves plain POSTs of a few paths without net/http's
+// per-connection goroutine and buffers, and hands every other connection to net/http.
 //
 // A plain POST has a head of at most 4 KiB with ordinary fields, and a body of known length. Other paths, HTTP/2,
 // chunked bodies, pipelining, and everything malformed or ambiguous go to net/http with their connection, so that
@@ -25,8 +25,7 @@ import (
 // request is that of its connection: it ends when the client disconnects, and not when the handler returns.
 type Server struct {
 	baseContext context.Context //nolint:containedctx // the parent of every connection's context
-	path        string
-	requestLine string // of every request served here, with its line break
+	routes      []route
 	fallback    *http.Server
 	closing     atomic.Bool
 	done        chan struct{} // closed once closing is set and the last connection is removed
@@ -36,11 +35,11 @@ type Server struct {
 	hangups *hangupWatcher     // nil before Serve, and on systems without it
 }
 
-// New returns a server that serves POST requests of path itself, with the Handler, ReadHeaderTimeout and IdleTimeout of
-// fallback; fallback serves everything else. The contexts of the requests served here are derived from baseContext.
-func New(baseContext context.Context, path string, fallback *http.Server) *Server {
+// New returns a server that serves POST requests of the paths itself, with the Handler, ReadHeaderTimeout and IdleTimeout
+// of fallback; fallback serves everything else. The contexts of the requests served here are derived from baseContext.
+func New(baseContext context.Context, paths []string, fallback *http.Server) *Server {
 	return &Server{
-		baseContext: baseContext, path: path, requestLine: requestLine(path), fallback: fallback,
+		baseContext: baseContext, routes: newRoutes(paths), fallback: fallback,
 		done: make(chan struct{}), conns: map[*conn]struct{}{},
 	}
 }

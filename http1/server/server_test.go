@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	path      = "/v1/completions"
+	chatPath  = "/v1/chat/completions"
 	waitLimit = 20 * time.Second // limits every wait; long, for machines under load
 )
 
@@ -53,7 +54,7 @@ func serveWithContext(baseContext context.Context, tb testing.TB, listener net.L
 	if fallback.ErrorLog == nil {
 		fallback.ErrorLog = zap.NewStdLog(zap.NewNop())
 	}
-	s := &testServer{server.New(baseContext, path, fallback), listener.Addr().String(), make(chan error, 1)}
+	s := &testServer{server.New(baseContext, []string{path, chatPath}, fallback), listener.Addr().String(), make(chan error, 1)}
 	go func() { s.serveErr <- s.Serve(listener) }()
 	tb.Cleanup(func() {
 		s.Close()
@@ -97,7 +98,10 @@ func (c *client) send(text string) {
 }
 
 // post returns a request that the fast path serves; the fields are complete lines.
-func post(body string, fields ...string) string {
+func post(body string, fields ...string) string { return postTo(path, body, fields...) }
+
+// postTo is post for one of the paths.
+func postTo(path, body string, fields ...string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n\r\n%s", path, strings.Join(fields, ""), len(body), body)
 }
 
@@ -203,9 +207,25 @@ func TestHandlerCannotChangeTheNextRequest(t *testing.T) {
 		r.SetPathValue("mark", "marked")
 	})
 	c := dial(t, s.address)
-	for range 2 {
-		if got := c.roundTrip(post("")); got.Body != path+" " {
-			t.Errorf("the handler got %q, want %q", got.Body, path+" ")
+	for _, p := range []string{path, path, chatPath, path} {
+		if got := c.roundTrip(postTo(p, "")); got.Body != p+" " {
+			t.Errorf("the handler got %q, want %q", got.Body, p+" ")
 		}
+	}
+}
+
+func TestOneConnectionServesEveryPathWithoutHandoff(t *testing.T) {
+	s := start(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%T %s %s %s %v", w, r.URL, r.RequestURI, body, err)
+	})
+	c := dial(t, s.address)
+	for _, p := range []string{path, chatPath, chatPath, path, chatPath} {
+		if got, want := c.roundTrip(postTo(p, "hello")), fmt.Sprintf("*server.response %s %s hello <nil>", p, p); got.Body != want {
+			t.Errorf("got %q, want %q", got.Body, want)
+		}
+	}
+	if got := c.roundTrip(postTo("/v1/chat", "hello")); !strings.HasPrefix(got.Body, "*http.response ") {
+		t.Errorf("another path: got %q, want net/http's response", got.Body)
 	}
 }

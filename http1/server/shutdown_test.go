@@ -200,7 +200,7 @@ func TestShutdownAndCloseBeforeServe(t *testing.T) {
 		"Shutdown": func(s *server.Server) error { return s.Shutdown(waitContext(t)) },
 		"Close":    (*server.Server).Close,
 	} {
-		s := server.New(t.Context(), path, &http.Server{Handler: http.HandlerFunc(echo)})
+		s := server.New(t.Context(), []string{path, chatPath}, &http.Server{Handler: http.HandlerFunc(echo)})
 		for range 2 {
 			if err := stop(s); err != nil {
 				t.Errorf("%s returned %v", name, err)

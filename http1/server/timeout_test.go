@@ -35,7 +35,7 @@ func TestSlowlySentHeadTimesOut(t *testing.T) {
 	}()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	io.WriteString(c, line+"\r\nHost: a\r\n")
+	io.WriteString(c, requestLine(path)+"\r\nHost: a\r\n")
 	deadline := time.Now().Add(waitLimit)
 	for {
 		select {

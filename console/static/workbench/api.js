@@ -58,15 +58,20 @@ export const getSharedPrompt = (share) => sendForJSON("GET", `/shared/${encodeUR
 
 export const estimate = (key, body, signal) => sendForJSON("POST", `/estimate?key=${encodeURIComponent(key)}`, body, signal, false);
 
-const completionsPath = (key) => `/completions?key=${encodeURIComponent(key)}`;
+// The paths that stream takes.
+export const completionsPath = "/completions";
+export const chatPath = "/chat/completions";
 
-export const complete = (key, body, signal) => sendForJSON("POST", completionsPath(key), body, signal);
+const withKey = (path, key) => `${path}?key=${encodeURIComponent(key)}`;
+
+export const complete = (key, body, signal) => sendForJSON("POST", withKey(completionsPath, key), body, signal);
 
 // withTexts returns tokens with their texts as detokenize returns them. The last one of several that make a character has
 // the character, and joins says how many before it are parts of it.
 export function withTexts(tokens, { pieces, characters = [] }) {
   const joined = new Map(characters.map((c) => [c.at + c.tokens - 1, c]));
   return tokens.map((token, i) => {
+    if (token.text === "") return token; // it ends a turn, and its name is no part of the text
     const { joins, ...plain } = token;
     const character = joined.get(i);
     return character ? { ...plain, text: character.text, joins: character.tokens - 1 } : { ...plain, text: pieces[i] };
@@ -85,9 +90,10 @@ export function joinParts(tokens, added) {
   return all;
 }
 
-// stream requests a completion and calls onEvent with the data of each event. That of the last event has the usage.
-export async function stream(key, body, signal, onEvent) {
-  const response = await send("POST", completionsPath(key), { ...body, stream: true, stream_options: { include_usage: true } }, signal);
+// stream requests a completion or chat completion and calls onEvent with the data of each event. That of the last event has
+// the usage.
+export async function stream(path, key, body, signal, onEvent) {
+  const response = await send("POST", withKey(path, key), { ...body, stream: true, stream_options: { include_usage: true } }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let incomplete = "";
   let complete = false;
@@ -124,7 +130,7 @@ export function tokensOf(choice, k) {
   });
 }
 
-function idOf(name) {
+export function idOf(name) {
   return Number(name.replace(/^token_id:/, ""));
 }
 

@@ -1,6 +1,6 @@
 // The map of branches: it selects, collapses, bookmarks, names, deletes and compares them.
 import * as tree from "./tree.js";
-import { $, button, element, modelOf, onRender, render, select, setDocument, state } from "./state.js";
+import { $, button, element, isChat, modelOf, onRender, render, select, setDocument, state } from "./state.js";
 import { textOf } from "./tokens.js";
 import { withText } from "./texts.js";
 import { showDifferences } from "./differences.js";
@@ -33,13 +33,13 @@ function draw() {
   const { doc, sideBySide } = state;
   const node = doc.nodes[doc.selected];
   $("bookmark").textContent = node.bookmarked ? "Remove bookmark" : "Bookmark";
-  $("delete-branch").disabled = node.parent === null && tree.roots(doc).length === 1;
+  $("delete-branch").disabled = tree.isLastRoot(doc, node.id);
   $("differences").hidden = sideBySide.length !== 2;
   $("alone").hidden = sideBySide.length < 2;
-  const rows = tree.walk(doc, true).filter(([n]) => !$("bookmarked-only").checked || n.bookmarked || n.id === doc.selected);
-  const several = tree.roots(doc).length > 1;
+  const rows = tree.walk(doc, true).filter(([n]) => Boolean(n.role) === isChat() && (!$("bookmarked-only").checked || n.bookmarked || n.id === doc.selected));
+  const several = tree.rootsOf(doc, isChat()).length > 1;
   const prompt = $("prompt").value;
-  const key = JSON.stringify([rows.map(([n, depth, children]) => [n.id, depth, children, n.collapsed, n.bookmarked, n.name, n.tokens.length < 60 ? n.tokens.length : 60, n.tokens[0]?.text]), doc.selected, sideBySide, several, several || prompt]);
+  const key = JSON.stringify([rows.map(([n, depth, children]) => [n.id, depth, children, n.collapsed, n.bookmarked, n.name, n.tokens.length < 60 ? n.tokens.length : 60, n.tokens[0]?.text, n.role && labelOf(n)]), doc.selected, sideBySide, several, several || prompt]);
   if (key === drawn) return;
   drawn = key;
   const focused = document.activeElement?.closest?.("#tree li")?.dataset.id;
@@ -50,13 +50,22 @@ function draw() {
 }
 
 // labelOf returns the name of a node in the map.
-export function labelOf(node, several = tree.roots(state.doc).length > 1) {
+export function labelOf(node, several = tree.rootsOf(state.doc, false).length > 1) {
   if (node.name) return node.name;
+  if (node.role) return labelOfTurn(node);
   const isPrompt = node.parent === null;
   const resolve = withText(modelOf(node.id));
   const text = isPrompt ? (several ? node.text : $("prompt").value) : textOf(node.tokens.slice(0, 60).map((token) => resolve({ token }).token));
   const label = isPrompt ? `Prompt${several && node.model ? ` at ${node.model}` : ""}: ` : "";
   return label + (text.replaceAll(/\s+/g, " ").slice(0, 60) || "(empty)");
+}
+
+const roleLabels = { system: "Conversation", user: "User", assistant: "Assistant", tool: "Tool" };
+
+function labelOfTurn({ role, text, calls }) {
+  const names = (calls ?? []).map(({ name }) => name).join(", ");
+  const shown = text.slice(0, 200).replaceAll(/\s+/g, " ").slice(0, 60) || (names && `calls ${names}`);
+  return shown || role !== "system" ? `${roleLabels[role]}: ${shown || "(empty)"}` : roleLabels.system;
 }
 
 function createRow(node, depth, children, several) {
@@ -67,14 +76,16 @@ function createRow(node, depth, children, several) {
   if (!children) toggle.style.visibility = "hidden";
   const choose = button(`${node.bookmarked ? "★ " : ""}${label}`, () => { state.sideBySide = []; select(node.id); }, { className: "quiet label", dataset: { control: "select" } });
   if (node.id === state.doc.selected) choose.setAttribute("aria-current", "true");
+  const row = element("li", { dataset: { id: node.id } }, toggle, choose);
+  row.style.paddingInlineStart = `${Math.min(depth, 12) * 0.7}rem`;
+  if (node.role) return row;
   const compare = element("input", { type: "checkbox", checked: state.sideBySide.includes(node.id), title: "Show side by side", "aria-label": `Show side by side: ${label}`, dataset: { control: "compare" } });
   compare.disabled = !compare.checked && state.sideBySide.length >= most;
   compare.addEventListener("change", () => {
     state.sideBySide = compare.checked ? [...state.sideBySide, node.id] : state.sideBySide.filter((id) => id !== node.id);
     render();
   });
-  const row = element("li", { dataset: { id: node.id } }, toggle, choose, compare);
-  row.style.paddingInlineStart = `${Math.min(depth, 12) * 0.7}rem`;
+  row.append(compare);
   return row;
 }
 

@@ -1,6 +1,6 @@
 // The texts side by side: the selected branch with those generated together with it, or the branches that the user compares.
 import * as tree from "./tree.js";
-import { $, button, element, model, modelOf, onRender, render, state } from "./state.js";
+import { $, button, element, isChat, model, modelOf, onRender, render, state } from "./state.js";
 import { TokenView, beginOf } from "./tokens.js";
 import { withText } from "./texts.js";
 import * as popover from "./popover.js";
@@ -17,6 +17,7 @@ export function start(callbacks) {
 // visibleNodes returns the nodes shown side by side.
 export function visibleNodes() {
   const { doc, sideBySide } = state;
+  if (isChat()) return [];
   if (sideBySide.length > 1) return sideBySide;
   const node = doc.nodes[doc.selected];
   if (node.parent === null) return node.tokens.length ? [node.id] : [];
@@ -65,14 +66,14 @@ function createColumn(id) {
   return el;
 }
 
-// follow keeps the end of the first growing column in the window, unless the user has scrolled since the request began.
+// follow keeps the end of the first growing column, or of the last turn, in the window, unless the user has scrolled since the request began.
 let following = false;
 for (const type of ["wheel", "touchmove"]) addEventListener(type, () => { following = false; }, { passive: true });
 addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End", "ArrowUp", "ArrowDown", " "].includes(event.key)) following = false; });
 export function startFollowing() { following = true; }
 export function follow() {
-  if (following) $("columns").firstElementChild?.scrollIntoView({ block: "nearest" });
+  if (following) (isChat() ? $("turns").lastElementChild : $("columns").firstElementChild)?.scrollIntoView({ block: "nearest" });
 }
 
 // shownModel returns the model of what is shown.
-export const shownModel = () => (state.doc.nodes[state.doc.selected].parent === null ? model() : modelOf(state.doc.selected));
+export const shownModel = () => (isChat() || state.doc.nodes[state.doc.selected].parent === null ? model() : modelOf(state.doc.selected));

@@ -1,4 +1,8 @@
-// The request as code for users with a key: a shell command, Python, JSON, a line of a batch, or the arguments of lm-eval.
+// The request as code for users with a key: a shell command, Python, Node.js, JSON, a line of a batch, or the arguments of
+// lm-eval. A request with messages is a chat completion.
+const isChat = (request) => Boolean(request.messages);
+const pathOf = (request) => (isChat(request) ? "/v1/chat/completions" : "/v1/completions");
+
 export function body(model, prompt, settings) {
   return { model, prompt, ...settings };
 }
@@ -9,12 +13,12 @@ export function asJSON(request) {
 
 export function asCurl(base, request) {
   const quoted = asJSON(request).replaceAll("'", "'\\''");
-  return `curl ${base}/v1/completions \\\n  -H "Authorization: Bearer $BASEGATE_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'\n`;
+  return `curl ${base}${pathOf(request)} \\\n  -H "Authorization: Bearer $BASEGATE_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'\n`;
 }
 
 // asBatchLine returns the request as one line of the input file of a batch.
 export function asBatchLine(request) {
-  return `${JSON.stringify({ custom_id: "request-1", method: "POST", url: "/v1/completions", body: request })}\n`;
+  return `${JSON.stringify({ custom_id: "request-1", method: "POST", url: pathOf(request), body: request })}\n`;
 }
 
 // asLmEval returns a command of lm-eval for the model of the request. It sends token ids, so it needs the model's tokenizer.
@@ -28,15 +32,25 @@ export function asLmEval(base, request) {
     + (generation.length ? ` \\\n  --gen_kwargs ${generation.join(",")}\n` : "\n");
 }
 
-// The parameters that the OpenAI library has. It sends any other ones if they are in extra_body.
-const known = new Set(["model", "prompt", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "logprobs", "stop", "echo"]);
+// The parameters that the OpenAI library for Python has. It sends any other ones if they are in extra_body.
+const common = ["model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "logprobs", "stop"];
+const knownOfCompletions = new Set([...common, "prompt", "max_tokens", "echo"]);
+const knownOfChat = new Set([...common, "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "response_format"]);
 
 export function asPython(base, request) {
+  const known = isChat(request) ? knownOfChat : knownOfCompletions;
   const args = Object.entries(request).filter(([name]) => known.has(name));
   const extra = Object.entries(request).filter(([name]) => !known.has(name));
   const lines = args.map(([name, value]) => `    ${name}=${literal(value)},`);
   if (extra.length) lines.push(`    extra_body={${extra.map(([name, value]) => `${literal(name)}: ${literal(value)}`).join(", ")}},`);
-  return `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key=os.environ["BASEGATE_KEY"])\nanswer = client.completions.create(\n${lines.join("\n")}\n)\nprint(answer.choices[0].text)\n`;
+  const [method, result] = isChat(request) ? ["chat.completions", "message"] : ["completions", "text"];
+  return `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key=os.environ["BASEGATE_KEY"])\nanswer = client.${method}.create(\n${lines.join("\n")}\n)\nprint(answer.choices[0].${result})\n`;
+}
+
+// asNode returns the request for the OpenAI library for Node.js, which sends parameters that it does not know as they are.
+export function asNode(base, request) {
+  const [method, result] = isChat(request) ? ["chat.completions", "message"] : ["completions", "text"];
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}/v1", apiKey: process.env.BASEGATE_KEY });\nconst answer = await client.${method}.create(${asJSON(request)});\nconsole.log(answer.choices[0].${result});\n`;
 }
 
 // literal returns a value as a Python literal. Strings and numbers are written as in JSON, which differs only for unpaired

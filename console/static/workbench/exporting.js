@@ -1,9 +1,14 @@
 // The panel that copies what is selected, and saves the tree as files.
+import * as chatbody from "./chatbody.js";
+import * as conversing from "./conversing.js";
 import * as copying from "./copying.js";
 import * as files from "./files.js";
 import * as tree from "./tree.js";
-import { $, bench, modelOf, state } from "./state.js";
+import * as turns from "./turns.js";
+import { $, bench, isChat, modelOf, state } from "./state.js";
+import { firstProblem } from "./parameters.js";
 import { labelOf } from "./branches.js";
+import { nextMessages } from "./composer.js";
 import { shownModel } from "./columns.js";
 import { settings } from "./requests.js";
 import { withText } from "./texts.js";
@@ -13,45 +18,75 @@ export function start(name) {
   for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => save(button.dataset.export, name()));
 }
 
-// request returns the request of the selected branch.
+// request returns the request of the selected branch, or of the conversation that is shown.
 function request() {
   const { doc } = state;
+  if (isChat()) return chatRequest();
   const isPrompt = doc.nodes[doc.selected].parent === null;
   return copying.body(shownModel(), isPrompt ? $("prompt").value : tree.prefix(doc, doc.selected), settings());
 }
 
+// chatRequest returns the request that Send would send, or the one that the last answer is the answer to.
+function chatRequest() {
+  const { doc } = state;
+  const selected = doc.nodes[doc.selected];
+  const messages = nextMessages() ?? turns.messagesOf(doc, selected.parent ?? selected.id);
+  const built = chatbody.body(shownModel(), messages, conversing.settings());
+  return messages.at(-1)?.role === "assistant" ? chatbody.continuing(built) : built;
+}
+
+// conversation returns the turns that are shown.
+const conversation = () => turns.thread(state.doc, state.doc.selected);
+
+function text() {
+  const { doc } = state;
+  if (isChat()) return files.asDialogue(conversation());
+  return doc.nodes[doc.selected].parent === null ? $("prompt").value : tree.textOf(doc, doc.selected, withText(modelOf(doc.selected)));
+}
+
 function copyAs(kind) {
   const { base } = bench.dataset;
-  const { doc } = state;
-  const text = {
-    text: () => (doc.nodes[doc.selected].parent === null ? $("prompt").value : tree.textOf(doc, doc.selected, withText(modelOf(doc.selected)))),
+  const problem = isChat() && kind !== "text" && firstProblem($("chat-settings"));
+  if (problem) {
+    $("copy-status").textContent = `${problem.name}: ${problem.message}`;
+    return;
+  }
+  const copied = {
+    text,
     curl: () => copying.asCurl(base, request()),
     python: () => copying.asPython(base, request()),
+    node: () => copying.asNode(base, request()),
     json: () => copying.asJSON(request()),
     batch: () => copying.asBatchLine(request()),
     "lm-eval": () => copying.asLmEval(base, request()),
   }[kind]();
-  $("copied").textContent = text;
+  $("copied").textContent = copied;
   $("copied").hidden = false;
-  navigator.clipboard?.writeText(text).then(() => { $("copy-status").textContent = "Copied."; }, () => { $("copy-status").textContent = "Select the text and copy it by hand."; });
+  navigator.clipboard?.writeText(copied).then(() => { $("copy-status").textContent = "Copied."; }, () => { $("copy-status").textContent = "Select the text and copy it by hand."; });
 }
 
-// branches returns all nodes of the document as files.js takes them.
+// branches returns the nodes of all prompts, or of all conversations, as files.js takes them.
 function branches() {
-  return tree.walk(state.doc).map(([node, depth]) => {
+  return tree.walk(state.doc).filter(([node]) => Boolean(node.role) === isChat()).map(([node, depth]) => {
     const tokens = node.tokens.map((token) => withText(modelOf(node.id))({ token }).token);
+    if (node.role) {
+      const { role, reasoning, calls, call, finish } = node;
+      return { name: labelOf(node), depth, role, model: node.made?.model, text: node.text, reasoning, calls, call, finish, settings: node.made?.settings ?? null, tokens: probabilities(tokens) };
+    }
     return {
       name: labelOf(node), depth, model: modelOf(node.id), text: node.parent === null ? node.text || $("prompt").value : tree.plainText(tokens),
-      settings: node.made?.settings ?? null, tokens: tokens.map(({ id, text, logprob }) => ({ id, text, logprob })),
+      settings: node.made?.settings ?? null, tokens: probabilities(tokens),
     };
   });
 }
+
+const probabilities = (tokens) => tokens.map(({ id, text: piece, logprob }) => ({ id, text: piece, logprob }));
 
 function save(kind, name) {
   const title = name || "Workbench";
   const [content, type, ending] = {
     json: () => [files.asJSON(title, branches()), "application/json", "json"],
-    markdown: () => [files.asMarkdown(title, branches()), "text/markdown", "md"],
+    markdown: () => [isChat() ? files.asTranscript(title, conversation()) : files.asMarkdown(title, branches()), "text/markdown", "md"],
     notebook: () => [files.asNotebook(title, bench.dataset.base, request(), branches()), "application/x-ipynb+json", "ipynb"],
   }[kind]();
   const link = document.createElement("a");

@@ -1,4 +1,4 @@
-// The tree as files: JSON, Markdown, and a Jupyter notebook. A branch is {name, depth, model, text, tokens, settings}; text is
+// The tree as files: JSON, Markdown, and a Jupyter notebook; and a conversation as Markdown or plain text. A branch is {name, depth, model, text, tokens, settings}; text is
 // what it adds to its parent's, and tokens are [{id, text, logprob}].
 import { literal } from "./copying.js";
 
@@ -15,6 +15,27 @@ export function asMarkdown(title, branches) {
     parts.push(`${fence(text)}\n${text}\n${fence(text)}\n`);
   }
   return parts.join("\n");
+}
+
+const roleNames = { system: "System", user: "User", assistant: "Assistant", tool: "Tool" };
+
+// asTranscript returns a conversation as Markdown. A turn is a node as turns.js describes it.
+export function asTranscript(title, turns) {
+  const parts = [`# ${title}\n`];
+  for (const { role, text, reasoning, calls, made } of turns) {
+    if (role === "system" && !text) continue;
+    parts.push(`## ${roleNames[role]}${made ? ` (${made.model})` : ""}\n`);
+    if (reasoning) parts.push(`${reasoning.trim().split("\n").map((line) => `> ${line}`.trimEnd()).join("\n")}\n`);
+    if (text) parts.push(`${text}\n`);
+    for (const call of calls ?? []) parts.push(`Calls \`${call.name}\`:\n\n${fence(call.arguments)}json\n${call.arguments}\n${fence(call.arguments)}\n`);
+  }
+  return parts.join("\n");
+}
+
+// asDialogue returns a conversation as plain text.
+export function asDialogue(turns) {
+  return turns.filter(({ role, text, calls }) => text || calls?.length || role !== "system").map(({ role, text, calls }) =>
+    [`${roleNames[role]}: ${text}`.trimEnd(), ...(calls ?? []).map((call) => `[calls ${call.name} ${call.arguments}]`)].join("\n")).join("\n\n");
 }
 
 // fence returns a fence that is longer than those in a text.

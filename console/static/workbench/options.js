@@ -1,17 +1,22 @@
 // The models and keys that the user can choose, what is left of the key's budget, and what the next run costs.
 import * as api from "./api.js";
+import * as chatbody from "./chatbody.js";
+import * as conversing from "./conversing.js";
 import * as tree from "./tree.js";
-import { $, bench, element, model, state } from "./state.js";
+import { $, bench, element, isChat, model, onChange, state } from "./state.js";
 import { dateTime } from "./problems.js";
-import { settings } from "./requests.js";
+import { nextMessages } from "./composer.js";
+import { runButtons, settings } from "./requests.js";
 
 // start loads the options, and again every ten seconds while the page is visible.
 export async function start() {
   $("model").addEventListener("change", renderModel);
   $("model").addEventListener("shown", renderModel);
   $("key").addEventListener("change", () => { renderBudget(); estimateSoon(); });
-  for (const id of ["prompt", "settings", "second-settings"]) $(id).addEventListener("input", estimateSoon);
-  for (const id of ["model", "second-model", "compare"]) $(id).addEventListener("change", estimateSoon);
+  for (const id of ["prompt", "settings", "second-settings", "message", "chat-settings"]) $(id).addEventListener("input", estimateSoon);
+  for (const id of ["model", "second-model", "compare", "message-role"]) $(id).addEventListener("change", estimateSoon);
+  onChange(() => { if (isChat() && !state.running) estimateSoon(); });
+  document.addEventListener("mode", estimateSoon);
   await load();
   const reload = () => load(false).catch(() => { /* the next poll may succeed */ });
   setInterval(() => { if (!document.hidden) reload(); }, 10_000);
@@ -21,9 +26,11 @@ export async function start() {
 async function load(mayAsk = true) {
   state.options = await api.getOptions(mayAsk);
   const { models, keys } = state.options;
-  for (const el of document.querySelectorAll("[data-models]")) setOptions(el, models.map((m) => [m.id, `${m.id} (${m.status})`]));
+  for (const el of document.querySelectorAll("[data-models]")) {
+    setOptions(el, models.filter((m) => m.completions || el.dataset.models !== "completions").map((m) => [m.id, `${m.id} (${m.status})`]));
+  }
   setOptions($("key"), keys.filter((k) => k.state === "active").map((k) => [k.id, `${k.name} ${k.prefix}…`]));
-  for (const id of ["generate", "score", "score-texts"]) $(id).disabled = !$("key").value || Boolean(state.running);
+  for (const el of runButtons) el.disabled = !$("key").value || Boolean(state.running);
   if (!$("key").value) {
     $("error").replaceChildren(element("p", { className: "notice warn" }, "The workbench needs an active key: its budget and queue apply. ", element("a", { href: "/keys/new", textContent: "Create key" })));
   }
@@ -41,7 +48,9 @@ function renderModel() {
   if (!m) return;
   const boot = m.boot_seconds ? ` Starts with your request, in about ${m.boot_seconds} s.` : "";
   $("model-state").textContent = `${m.status === "warm" ? "Ready" : m.status}${m.max_model_len ? `, context of ${m.max_model_len.toLocaleString("en")} tokens` : ""}.${m.status === "warm" ? "" : boot}`;
-  for (const form of [$("settings"), $("second-settings")]) if (m.max_logprobs) form.elements.logprobs.max = m.max_logprobs;
+  if (!m.max_logprobs) return;
+  for (const form of [$("settings"), $("second-settings")]) form.elements.logprobs.max = m.max_logprobs;
+  $("chat-settings").elements.top_logprobs.max = Math.min(m.max_logprobs, chatbody.mostAlternatives);
 }
 
 // renderBudget shows what is left of the tightest budget of the key and the account.
@@ -64,24 +73,39 @@ export function estimateSoon() {
 async function estimate() {
   asking?.abort();
   const m = state.options.models.find((option) => option.id === model());
-  if (!$("prompt").value || !$("key").value || m?.status !== "warm") { $("cost").textContent = ""; return; }
+  const requests = isChat() ? nextChat() : nextCompletions();
+  if (!requests.length || !$("key").value || m?.status !== "warm") { $("cost").textContent = ""; return; }
   asking = new AbortController();
   try {
-    const requests = [{ model: model(), prompt: promptOf(model()), ...settings() }];
-    if ($("compare").checked) requests.push({ model: $("second-model").value, prompt: promptOf($("second-model").value), ...settings($("second-settings")) });
     const answers = await Promise.all(requests.map((request) => api.estimate($("key").value, request, asking.signal)));
     const sum = (name) => answers.reduce((total, answer) => total + answer[name], 0);
     const limited = answers.find((answer) => !answer.fits);
-    const most = limited ? ` Your budget leaves ${limited.limited_by.remaining.toLocaleString("en")}, so max_tokens is lowered to ${limited.applied_max_tokens.toLocaleString("en")}.` : "";
+    const most = limited ? ` Your budget leaves ${limited.limited_by.remaining.toLocaleString("en")}, so ${isChat() ? "max_completion_tokens" : "max_tokens"} is lowered to ${limited.applied_max_tokens.toLocaleString("en")}.` : "";
     $("cost").textContent = `Next run: ${sum("prompt_tokens").toLocaleString("en")} prompt + up to ${sum("max_completion_tokens").toLocaleString("en")} completion tokens.${most}`;
   } catch (error) {
     if (error.name !== "AbortError") $("cost").textContent = error.code === "budget_exceeded" ? "Next run: more than your budget leaves." : "";
   }
 }
 
+// nextChat returns the request that Send would send, if there is one.
+function nextChat() {
+  const messages = nextMessages();
+  if (!messages) return [];
+  const request = chatbody.body(model(), messages, conversing.settings());
+  return [messages.at(-1).role === "assistant" ? chatbody.continuing(request) : request];
+}
+
+// nextCompletions returns the requests that Generate would send.
+function nextCompletions() {
+  if (!$("prompt").value) return [];
+  const requests = [{ model: model(), prompt: promptOf(model()), ...settings() }];
+  if ($("compare").checked) requests.push({ model: $("second-model").value, prompt: promptOf($("second-model").value), ...settings($("second-settings")) });
+  return requests;
+}
+
 // promptOf returns the prompt as the next run sends it: as token ids, if they are known.
 function promptOf(requested) {
   const text = $("prompt").value;
-  const root = tree.roots(state.doc).map((id) => state.doc.nodes[id]).find((node) => node.text === text && node.model === requested && node.tokens.length);
+  const root = tree.rootsOf(state.doc, false).map((id) => state.doc.nodes[id]).find((node) => node.text === text && node.model === requested && node.tokens.length);
   return root ? root.tokens.map((token) => token.id) : text;
 }

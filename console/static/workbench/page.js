@@ -1,18 +1,23 @@
 // The workbench's page: it connects the modules, and opens, saves and keeps drafts of documents.
 import * as branches from "./branches.js";
 import * as columns from "./columns.js";
+import * as composer from "./composer.js";
+import * as conversing from "./conversing.js";
 import * as exporting from "./exporting.js";
+import * as modes from "./modes.js";
 import * as options from "./options.js";
 import * as popover from "./popover.js";
 import * as presets from "./presets.js";
 import * as scoring from "./scoring.js";
+import * as thread from "./thread.js";
 import * as tree from "./tree.js";
+import * as turns from "./turns.js";
 import * as api from "./api.js";
-import { $, bench, keepPrompt, model, onChange, setDocument, showPrompt, state } from "./state.js";
+import { $, bench, isChat, keepPrompt, model, onChange, setDocument, showPrompt, state } from "./state.js";
 import { Drafts } from "./drafts.js";
 import { SavedPrompts } from "./saved.js";
 import { Sharing, showNotice } from "./sharing.js";
-import { createFields, fillForm } from "./parameters.js";
+import { chatParameters, createFields, fillForm } from "./parameters.js";
 import { dateTime, showError } from "./problems.js";
 import { edit } from "./editing.js";
 import { branchFrom, branchWithText, continueFrom, generate, settings } from "./requests.js";
@@ -21,9 +26,14 @@ const runningMessage = "A request is running. Wait for it, or stop it first.";
 
 $("settings").append(...createFields("p"));
 $("second-settings").append(...createFields("q"));
+$("chat-settings").append(...createFields("c", chatParameters));
 columns.start({ continueFrom, edit });
+thread.start();
+composer.start();
 branches.start();
-popover.start({ branchFrom, branchWithText });
+const inMode = (chat, completion) => (...args) => (isChat() ? chat : completion)(...args);
+popover.start({ branchFrom: inMode(conversing.branchFrom, branchFrom), branchWithText: inMode(conversing.branchWithText, branchWithText) });
+modes.start();
 scoring.start();
 presets.start();
 
@@ -39,18 +49,27 @@ exporting.start(() => saved.name.value.trim());
 
 // The draft of what is not saved. A reload, a crash or a lost session does not lose it.
 const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.shared, () => state.unsaved && {
-  prompt: $("prompt").value, model: model(), settings: settings(), name: saved.name.value, version: saved.version, tree: tree.packAsJSON(state.doc),
+  prompt: $("prompt").value, message: $("message").value, model: model(), settings: settings(), chat: conversing.settings(),
+  name: saved.name.value, version: saved.version, tree: tree.packAsJSON(state.doc),
 }, (text) => saved.setStatus(text));
 onChange(() => drafts.schedule());
 
 // show shows a document that was saved.
 function show(document_) {
-  const next = tree.unpack(document_.tree);
-  showPrompt(tree.rootOf(next, next.selected));
-  if (document_.settings) fillForm($("settings"), document_.settings);
+  state.doc = tree.unpack(document_.tree);
+  if (isChat()) modes.fitModel(turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
+  else showPrompt(tree.rootOf(state.doc, state.doc.selected));
+  fillForms(document_);
+  $("message").value = "";
   state.sideBySide = [];
-  setDocument(next);
+  setDocument(state.doc);
   state.unsaved = false;
+}
+
+// fillForms shows parameters. A document from before conversations has none of theirs.
+function fillForms({ settings: values, chat }) {
+  if (values) fillForm($("settings"), values);
+  if (chat) fillForm($("chat-settings"), chat);
 }
 
 async function openSaved(id) {
@@ -85,29 +104,32 @@ function leaveShared() {
   $("shared-notice").hidden = true;
 }
 
-// restoreDraft shows the draft of the prompt that is open.
+// restoreDraft shows the draft of the prompt that is open, if there is one, and reports whether there is.
 function restoreDraft() {
   const draft = drafts.read();
-  if (!draft) return;
-  const next = tree.unpack(draft.tree);
-  showPrompt(tree.rootOf(next, next.selected));
+  if (!draft) return false;
+  state.doc = tree.unpack(draft.tree);
+  if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
   $("prompt").value = draft.prompt;
-  if ([...$("model").options].some((o) => o.value === draft.model)) $("model").value = draft.model;
-  fillForm($("settings"), draft.settings);
+  $("message").value = draft.message ?? "";
+  fillForms(draft);
   Object.assign(saved, { version: draft.version });
   saved.name.value = draft.name;
-  setDocument(next);
+  modes.fitModel(draft.model);
+  setDocument(state.doc);
   $("progress").textContent = `Draft of ${dateTime(draft.time)} restored.`;
+  return true;
 }
 
 async function save() {
   keepPrompt();
   try {
     drafts.remove();
-    await saved.save(model(), { tree: tree.pack(state.doc), settings: settings() });
-    state.unsaved = false;
+    await saved.save(model(), { tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
+    state.unsaved = Boolean($("message").value); // it is no part of the conversation
     drafts.remove();
     leaveShared();
+    drafts.schedule();
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
   } catch (error) {
     drafts.schedule();
@@ -121,24 +143,26 @@ function startOver() {
   drafts.remove();
   saved.close();
   $("prompt").value = "";
+  $("message").value = "";
   leaveShared();
-  setDocument(tree.newTree());
+  const next = tree.newTree();
+  setDocument(isChat() ? tree.select(...turns.addConversation(next)) : next);
   state.unsaved = false;
   drafts.remove();
   history.replaceState(null, "", "/workbench");
 }
 
-for (const form of [$("settings"), $("second-settings")]) {
+for (const form of [$("settings"), $("second-settings"), $("chat-settings")]) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => drafts.schedule());
 }
 $("generate").addEventListener("click", () => generate());
 $("stop").addEventListener("click", () => state.running?.abort());
-$("prompt").addEventListener("input", () => { state.unsaved = true; drafts.schedule(); });
+for (const id of ["prompt", "message"]) $(id).addEventListener("input", () => { state.unsaved = true; drafts.schedule(); });
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", startOver);
-addEventListener("beforeunload", (event) => { if (state.unsaved && $("prompt").value && !drafts.flush()) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.flush()) event.preventDefault(); });
 addEventListener("pagehide", () => drafts.flush());
 
 try {
@@ -146,7 +170,7 @@ try {
   await saved.refresh();
   if (bench.dataset.prompt) await openSaved(bench.dataset.prompt);
   else if (bench.dataset.shared) await openShared(bench.dataset.shared);
-  else restoreDraft();
+  else if (!restoreDraft()) modes.fitMode();
   options.estimateSoon();
 } catch (error) {
   showError(error);

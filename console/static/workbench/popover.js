@@ -102,15 +102,17 @@ function renderShown() {
 function heading(token, texts) {
   const text = token.joins ? visibleText(token) : visibleText({ ...token, text: texts(token.id) ?? token.text });
   const line = element("div", { className: "line" }, element("h3", {}, "Token ", element("code", { textContent: text })));
+  if (token.id === null) line.firstChild.firstChild.textContent = "Word ";
   if (pinned) line.append(button("Close", close, { className: "quiet", title: "Esc closes it too" }));
   return line;
 }
 
 function facts(token) {
+  if (token.id === null) return element("p", { className: "soft", textContent: "no probability: you wrote this word, or no probabilities were asked for" });
   return element("p", {
     className: "soft",
     textContent: typeof token.logprob === "number"
-      ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${rank(token) ?? `below ${token.top?.length ?? 0}`} · entropy ${format(entropy(token), 2, " bits or more")}`
+      ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${rank(token) ?? (token.top?.length ? `below ${token.top.length}` : "unknown")} · entropy ${format(entropy(token), 2, " bits or more")}`
       : `id ${token.id} · no probability yet: “Score the prompt” finds those of a prompt`,
   });
 }

@@ -1,5 +1,5 @@
 // Presets of parameters: a few that everyone has, and the user's own, which the browser keeps.
-import { $, bench, element } from "./state.js";
+import { $, bench, element, isChat } from "./state.js";
 import { fillForm, readForm } from "./parameters.js";
 
 const builtIn = {
@@ -9,11 +9,20 @@ const builtIn = {
   "Four different ones": { max_tokens: 64, temperature: 1, n: 4, logprobs: 5 },
 };
 
-const key = `basegate-presets:${bench.dataset.account}`;
+const builtInForChat = {
+  "Most likely text": { max_completion_tokens: 256, temperature: 0, n: 1, top_logprobs: 5 },
+  "Plain sampling": { max_completion_tokens: 256, temperature: 1, n: 1, top_logprobs: 5 },
+  "Focused": { max_completion_tokens: 256, temperature: 0.7, top_p: 0.9, n: 1, top_logprobs: 5 },
+  "Four different ones": { max_completion_tokens: 256, temperature: 1, n: 4, top_logprobs: 5 },
+};
+
+const forEveryone = () => (isChat() ? builtInForChat : builtIn);
+const form = () => $(isChat() ? "chat-settings" : "settings");
+const key = () => `basegate-${isChat() ? "chat-" : ""}presets:${bench.dataset.account}`;
 
 function own() {
   try {
-    return JSON.parse(localStorage.getItem(key)) ?? {};
+    return JSON.parse(localStorage.getItem(key())) ?? {};
   } catch {
     return {};
   }
@@ -22,7 +31,7 @@ function own() {
 // store keeps the user's own presets, and reports whether the browser took them.
 function store(presets) {
   try {
-    localStorage.setItem(key, JSON.stringify(presets));
+    localStorage.setItem(key(), JSON.stringify(presets));
     return true;
   } catch {
     return false;
@@ -33,18 +42,19 @@ export function start() {
   const select = $("preset");
   render();
   select.addEventListener("change", () => {
-    const values = own()[select.value] ?? builtIn[select.value];
+    const values = own()[select.value] ?? forEveryone()[select.value];
     if (values) {
-      fillForm($("settings"), values);
-      $("settings").dispatchEvent(new Event("input", { bubbles: true }));
+      fillForm(form(), values);
+      form().dispatchEvent(new Event("input", { bubbles: true }));
     }
     $("delete-preset").hidden = !(select.value in own());
   });
-  $("settings").addEventListener("input", (event) => { if (event.target !== $("settings")) render(""); });
+  for (const id of ["settings", "chat-settings"]) $(id).addEventListener("input", (event) => { if (event.target !== $(id)) render(""); });
+  document.addEventListener("mode", () => render());
   $("save-preset").addEventListener("submit", (event) => {
     event.preventDefault();
     const name = $("preset-name").value.trim();
-    const kept = store({ ...own(), [name]: readForm($("settings")) });
+    const kept = store({ ...own(), [name]: readForm(form()) });
     $("preset-status").textContent = kept ? `Preset “${name}” saved in this browser.` : "This browser keeps no presets.";
     $("preset-name").value = "";
     render(kept ? name : "");
@@ -59,7 +69,7 @@ export function start() {
 
 function render(selected = "") {
   const group = (label, names) => (names.length ? [element("optgroup", { label }, ...names.map((name) => new Option(name, name)))] : []);
-  $("preset").replaceChildren(new Option("Choose a preset", ""), ...group("Your presets", Object.keys(own())), ...group("For everyone", Object.keys(builtIn)));
+  $("preset").replaceChildren(new Option("Choose a preset", ""), ...group("Your presets", Object.keys(own())), ...group("For everyone", Object.keys(forEveryone())));
   $("preset").value = selected;
   $("delete-preset").hidden = !(selected in own());
 }

@@ -1,5 +1,5 @@
 // Errors as the page shows them: what happened, what to do, and which field it is about.
-import { $ } from "./state.js";
+import { $, isChat } from "./state.js";
 import { markInvalid } from "./parameters.js";
 
 const number = (n) => (n ?? 0).toLocaleString("en");
@@ -9,7 +9,7 @@ export const dateTime = (time) => new Date(time).toLocaleString("en-GB", { day: 
 const advice = {
   budget_exceeded: (e) => `${e.scope === "key" ? "Key" : "Account"}’s ${e.window === "day" ? "daily" : "monthly"} budget: ${e.used?.toLocaleString("en")} of ${e.limit?.toLocaleString("en")} tokens used, ${number(e.reserved)} reserved by running requests.${e.resets_at ? ` Resets ${dateTime(e.resets_at)}.` : ""}`,
   invalid_api_key: () => "The key may be paused or revoked. Choose another key, or create one on the dashboard.",
-  context_length_exceeded: () => "Shorten the prompt, or lower max_tokens.",
+  context_length_exceeded: () => (isChat() ? "Remove turns, or lower max_completion_tokens." : "Shorten the prompt, or lower max_tokens."),
   unauthorized: () => "Sign in again to continue; what you have typed is kept.",
   connection_lost: () => "Check your connection and try again.",
   stream_ended: (e, error) => tryAgain(error),
@@ -26,7 +26,7 @@ const tryAgain = (error) => `Try again in ${error.retryAfter || "a few"} seconds
 // showError shows an error and marks the field that it is about. null removes the last error.
 export function showError(error) {
   const box = $("error");
-  for (const form of [$("settings"), $("second-settings")]) markInvalid(form, null);
+  for (const form of [$("settings"), $("second-settings"), $("chat-settings")]) markInvalid(form, null);
   if (!error) { box.replaceChildren(); return; }
   const p = document.createElement("p");
   p.className = "notice bad";
@@ -41,5 +41,5 @@ export function showError(error) {
     p.append(small);
   }
   box.replaceChildren(p);
-  if (error.param) markInvalid(error.form ?? $("settings"), error.param);
+  if (error.param) markInvalid(error.form ?? $(isChat() ? "chat-settings" : "settings"), error.param);
 }

@@ -9,6 +9,9 @@ import { follow, startFollowing } from "./columns.js";
 import { Pace } from "./pace.js";
 import * as popover from "./popover.js";
 
+// runButtons are the buttons that start a request.
+export const runButtons = document.querySelectorAll("[data-run]");
+
 export const settings = (form = $("settings")) => readForm(form);
 
 // tokenizedRoot returns the id of the prompt's root for a model, with its tokens. Completions are requested with token ids,
@@ -121,7 +124,7 @@ async function runJob(job, from, signal) {
   try {
     await retryDuringBoot(job.model, signal, () => {
       pace.start();
-      return api.stream($("key").value, { model: job.model, prompt, ...params }, signal, (event) => receive(event, ids, params, pace));
+      return api.stream(api.completionsPath, $("key").value, { model: job.model, prompt, ...params }, signal, (event) => receive(event, ids, params, pace));
     });
     pace.end();
   } catch (error) {
@@ -173,7 +176,7 @@ export async function scoreTokens(requested, tokens, signal) {
 export async function runExclusively(task) {
   if (state.running) return false;
   state.running = new AbortController();
-  for (const id of ["generate", "score", "score-texts"]) $(id).disabled = true;
+  for (const el of runButtons) el.disabled = true;
   $("stop").hidden = false;
   showError(null);
   startFollowing();
@@ -188,8 +191,9 @@ export async function runExclusively(task) {
     return false;
   } finally {
     state.running = null;
-    for (const id of ["generate", "score", "score-texts"]) $(id).disabled = false;
+    for (const el of runButtons) el.disabled = false;
     $("stop").hidden = true;
+    render();
     bench.dispatchEvent(new Event("run-ended"));
   }
 }

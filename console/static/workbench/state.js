@@ -1,6 +1,7 @@
 // The state of the page: the document, what is shown of it, and the texts of tokens. Modules change the document with
 // setDocument, and render what they show of it in a function that they pass to onRender.
 import * as tree from "./tree.js";
+import * as turns from "./turns.js";
 
 export const $ = (id) => document.getElementById(id);
 export const bench = $("bench");
@@ -15,7 +16,14 @@ export const state = {
 };
 
 export const model = () => $("model").value;
-export const modelOf = (id) => tree.rootOf(state.doc, id).model;
+// modelOf returns the model whose token ids a node has.
+export function modelOf(id) {
+  const node = state.doc.nodes[id];
+  return node.role ? node.made?.model ?? model() : tree.rootOf(state.doc, id).model;
+}
+
+// isChat reports whether a conversation is shown, and not a prompt with its continuations.
+export const isChat = () => turns.isChat(state.doc);
 
 const renderers = [];
 const changeListeners = [];
@@ -50,20 +58,27 @@ export function scheduleRender(after = () => {}) {
 // keepPrompt adds the text of the prompt field to the document, so that selecting another root does not lose it.
 export function keepPrompt() {
   const text = $("prompt").value;
-  if (!text || tree.roots(state.doc).some((id) => state.doc.nodes[id].text === text)) return;
+  if (!text || tree.rootsOf(state.doc, false).some((id) => state.doc.nodes[id].text === text)) return;
   [state.doc] = tree.ensureRoot(state.doc, text, null);
 }
 
 // select selects a node, and shows its prompt and its model.
 export function select(id) {
   keepPrompt();
+  state.doc = tree.select(state.doc, id);
   showPrompt(tree.rootOf(state.doc, id));
-  setDocument(tree.select(state.doc, id));
+  setDocument(state.doc);
 }
 
+// showPrompt shows the prompt of a root and its model. A conversation has none: its system message is shown with its turns.
 export function showPrompt(root) {
-  $("prompt").value = root.text;
-  if ([...$("model").options].some((o) => o.value === root.model)) $("model").value = root.model;
+  if (!root.role) $("prompt").value = root.text;
+  showModel(root.model);
+}
+
+// showModel chooses a model, if there is one of that name.
+export function showModel(name) {
+  if ([...$("model").options].some((o) => o.value === name)) $("model").value = name;
   $("model").dispatchEvent(new Event("shown"));
 }
 

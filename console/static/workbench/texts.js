@@ -25,7 +25,7 @@ export const withText = (model) => (place) => {
 
 // fetchTexts requests the texts of token ids that are not known, and reports whether there are new ones.
 export async function fetchTexts(model, ids) {
-  const missing = [...new Set(ids)].filter((id) => !known.has(`${model} ${id}`));
+  const missing = [...new Set(ids)].filter((id) => id !== null && !known.has(`${model} ${id}`));
   if (!missing.length) return false;
   try {
     const { pieces } = await api.detokenize(model, missing);
@@ -42,10 +42,11 @@ export async function resolveTexts(model, ids) {
     const tokens = state.doc.nodes[id]?.tokens ?? [];
     if (tokens.every((token) => token.text !== null && !token.joins)) continue;
     try {
-      const texts = await api.detokenize(model, tokens.map((token) => token.id));
+      const named = tokens.filter((token) => token.id !== null);
+      const resolved = api.withTexts(named, await api.detokenize(model, named.map((token) => token.id)));
       const now = state.doc.nodes[id]?.tokens;
       if (now?.length !== tokens.length) continue; // it goes on growing, and is resolved at its end
-      state.doc = tree.change(state.doc, id, { tokens: api.withTexts(now, texts) });
+      state.doc = tree.change(state.doc, id, { tokens: tokens.map((token) => (token.id === null ? token : resolved.shift())) });
     } catch {
       continue; // the ids are shown instead
     }

@@ -28,6 +28,11 @@ export function beginOf(places, promptLength) {
   return i;
 }
 
+// hasMoved reports whether the pointer has moved to a token, and not a token to the pointer, as when a growing text scrolls.
+const at = { x: -1, y: -1 };
+for (const type of ["pointermove", "pointerdown"]) globalThis.addEventListener?.(type, ({ screenX, screenY }) => { Object.assign(at, { x: screenX, y: screenY }); }, { capture: true, passive: true });
+const hasMoved = ({ screenX, screenY }) => screenX !== at.x || screenY !== at.y;
+
 // mostInRun is how many tokens without a line break are laid out together.
 const mostInRun = 500;
 
@@ -50,7 +55,7 @@ export class TokenView {
     const tokenAt = (event) => event.target.closest?.("[data-i]");
     box.addEventListener("pointerover", (event) => {
       const el = tokenAt(event);
-      if (el && followsPointer()) this.move(Number(el.dataset.i), false);
+      if (el && hasMoved(event) && followsPointer()) this.move(Number(el.dataset.i), false);
     });
     box.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse" && document.activeElement !== box) onLeave(); });
     box.addEventListener("blur", onLeave);

@@ -6,9 +6,11 @@
 // parent's tokens that precede it; text and model are set for roots; made is {model, settings, batch} of the request that
 // generated it, and finish its finish_reason. edited says that the user wrote its text; the user also sets name, bookmarked
 // and collapsed. Those four may be missing. Saved documents contain nodes, so the names of these fields cannot change.
+// Conversations are in the same document: their nodes have a role, and turns.js describes them.
 //
 // A token is {id, text, logprob, top}: text is the text of this token alone, or null if it is not known; logprob is natural,
-// or null if it is not known; top is [{id, logprob}], the likeliest first. Prefixes are made of ids, since the text of a
+// or null if it is not known; top is [{id, logprob}], the likeliest first. Words that a user wrote in a conversation have no id.
+// Prefixes are made of ids, since the text of a
 // token can be a part of a character. Ids are those of the root's model.
 
 const emptyNode = { parent: null, at: 0, text: "", model: null, tokens: [], made: null, finish: null };
@@ -32,6 +34,9 @@ export function plainText(tokens) {
 
 export const roots = (tree) => tree.order.filter((id) => tree.nodes[id].parent === null);
 
+// rootsOf returns the roots of conversations, or those of prompts.
+export const rootsOf = (tree, isChat) => roots(tree).filter((id) => Boolean(tree.nodes[id].role) === isChat);
+
 export function rootOf(tree, id) {
   let node = tree.nodes[id];
   while (node.parent !== null) node = tree.nodes[node.parent];
@@ -40,14 +45,15 @@ export function rootOf(tree, id) {
 
 // ensureRoot returns the root of a prompt for a model: the existing one, one that has no model yet, or a new one.
 export function ensureRoot(tree, text, model) {
-  const all = roots(tree).map((id) => tree.nodes[id]);
+  const all = rootsOf(tree, false).map((id) => tree.nodes[id]);
   const existing = all.find((node) => node.text === text && node.model === model);
   if (existing) return [tree, existing.id];
   const unused = all.find((node) => node.model === null && (node.text === "" || node.text === text));
   return unused ? [change(tree, unused.id, { text, model }), unused.id] : insert(tree, { text, model });
 }
 
-function insert(tree, fields) {
+// insert adds a node with some fields set.
+export function insert(tree, fields) {
   const id = `n${tree.next}`;
   return [{ ...tree, nodes: { ...tree.nodes, [id]: { ...emptyNode, ...fields, id } }, order: [...tree.order, id], next: tree.next + 1 }, id];
 }
@@ -66,13 +72,16 @@ export function select(tree, id) {
   return tree.nodes[id] ? { ...tree, selected: id } : tree;
 }
 
-// remove removes a node and its descendants. The last root cannot be removed.
+// isLastRoot reports whether a node is the only root of its kind, which cannot be removed.
+export const isLastRoot = (tree, id) => tree.nodes[id].parent === null && rootsOf(tree, Boolean(tree.nodes[id].role)).length === 1;
+
+// remove removes a node and its descendants.
 export function remove(tree, id) {
-  if (!tree.nodes[id] || (tree.nodes[id].parent === null && roots(tree).length === 1)) return tree;
+  if (!tree.nodes[id] || isLastRoot(tree, id)) return tree;
   const removed = new Set(subtree(tree, id));
   const nodes = Object.fromEntries(Object.entries(tree.nodes).filter(([key]) => !removed.has(key)));
   const remaining = { ...tree, nodes, order: tree.order.filter((key) => !removed.has(key)) };
-  return removed.has(tree.selected) ? { ...remaining, selected: tree.nodes[id].parent ?? roots(remaining)[0] } : remaining;
+  return removed.has(tree.selected) ? { ...remaining, selected: tree.nodes[id].parent ?? rootsOf(remaining, Boolean(tree.nodes[id].role))[0] } : remaining;
 }
 
 // subtree returns the ids of a node and its descendants.
@@ -183,9 +192,9 @@ export function unchangedBy(tokens, text) {
   return kept;
 }
 
-// pack returns a tree as it is saved.
+// pack returns a tree as it is saved. A version of the workbench without conversations refuses a tree that has one.
 export function pack(tree) {
-  return { format: 1, nodes: tree.order.map((id) => tree.nodes[id]), selected: tree.selected, next: tree.next };
+  return { format: tree.order.some((id) => tree.nodes[id].role) ? 2 : 1, nodes: tree.order.map((id) => tree.nodes[id]), selected: tree.selected, next: tree.next };
 }
 
 // packAsJSON returns what pack returns as JSON. It keeps the JSON of tokens, so that it is fast while a text grows.
@@ -204,7 +213,7 @@ function tokenAsJSON(token) {
 
 // unpack returns a tree that pack has saved. It throws if another version has saved it in another format.
 export function unpack(saved) {
-  if (saved?.format !== 1 || !Array.isArray(saved.nodes) || saved.nodes[0]?.parent !== null) {
+  if (![1, 2].includes(saved?.format) || !Array.isArray(saved.nodes) || saved.nodes[0]?.parent !== null) {
     throw new Error("This was saved by another version of the workbench, which this one cannot read.");
   }
   const nodes = Object.fromEntries(saved.nodes.map((n) => [n.id, n]));

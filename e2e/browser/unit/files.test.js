@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { asBatchLine, asLmEval } from "../../../console/static/workbench/copying.js";
-import { asJSON, asMarkdown, asNotebook } from "../../../console/static/workbench/files.js";
+import { asDialogue, asTranscript, asJSON, asMarkdown, asNotebook } from "../../../console/static/workbench/files.js";
 
 const request = { model: "llama-8b", prompt: [1, 2], max_tokens: 8, temperature: 0.5 };
 const branches = [
@@ -37,4 +37,17 @@ test("a notebook has the request and the branches in cells with different ids", 
   const code = notebook.cells.filter((cell) => cell.cell_type === "code").map((cell) => cell.source.join(""));
   assert.match(code.join("\n"), /"prompt": \[1, 2\]/);
   assert.match(code.join("\n"), /Once ```upon```/);
+});
+
+const conversation = [
+  { role: "system", text: "" }, { role: "user", text: "Weather?" },
+  { role: "assistant", text: "", reasoning: "I need\na tool.", calls: [{ id: "c", name: "weather", arguments: "{\"city\":\"Prague\"}" }], made: { model: "talk" } },
+  { role: "tool", call: "c", text: "sunny" }, { role: "assistant", text: "It is `sunny`.", made: { model: "talk" } },
+];
+
+test("a transcript has the turns with their reasoning and calls, without an empty system message", () => {
+  const text = asTranscript("Title", conversation);
+  assert.equal(text.includes("System"), false);
+  assert.match(text, /## User\n\nWeather\?\n\n## Assistant \(talk\)\n\n> I need\n> a tool\.\n\nCalls `weather`:\n\n```json\n\{"city":"Prague"\}\n```\n\n## Tool\n\nsunny\n\n## Assistant \(talk\)\n\nIt is `sunny`\.\n$/);
+  assert.equal(asDialogue(conversation), "User: Weather?\n\nAssistant:\n[calls weather {\"city\":\"Prague\"}]\n\nTool: sunny\n\nAssistant: It is `sunny`.");
 });

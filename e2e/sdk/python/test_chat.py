@@ -1,7 +1,6 @@
-"""Chat completions with the official Python SDK, and with LangChain's and LiteLLM's clients, unmodified."""
+"""Chat completions with the official Python SDK, unmodified."""
 
 import json
-import os
 import time
 
 import openai
@@ -164,45 +163,3 @@ def test_kluster_snippets(client, tmp_path):
     assert batch.status.lower() == "completed" and batch.request_counts.completed == 4
     lines = client.files.content(batch.output_file_id).content.decode().splitlines()
     assert {json.loads(line)["response"]["body"]["object"] for line in lines} == {"chat.completion"}
-
-
-def test_langchain():
-    pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
-    from langchain_core.messages import HumanMessage, ToolMessage
-    from langchain_core.tools import tool
-    from langchain_openai import ChatOpenAI
-
-    @tool
-    def weather(city: str) -> str:
-        """The weather of a city."""
-        return "sunny in " + city
-
-    chat = ChatOpenAI(model=MODEL, max_retries=0, max_tokens=99, seed=7)
-    whole = chat.invoke("Tell me a story.")
-    assert whole.content and whole.usage_metadata["output_tokens"]
-    assert "".join(chunk.content for chunk in chat.stream("Tell me a story.")) == whole.content
-    messages = [HumanMessage("How is the weather in Prague?")]
-    bound = chat.bind_tools([weather])
-    asked = bound.invoke(messages)
-    messages += [asked, *(ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"]) for call in asked.tool_calls)]
-    assert len(messages) == 3 and bound.invoke(messages).content
-    structured = ChatOpenAI(model=MODEL, max_retries=0, max_tokens=200).with_structured_output(City, method="json_schema")
-    assert isinstance(structured.invoke("Invent a city."), City)
-
-
-def test_litellm():
-    litellm = pytest.importorskip("litellm", reason="pip install litellm")
-
-    arguments = {
-        "model": "openai/" + MODEL, "max_retries": 0, "max_tokens": 40, "seed": 7,
-        "api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"],
-    }
-    whole = litellm.completion(messages=ASK, **arguments)
-    assert whole.choices[0].message.content and whole.usage.completion_tokens
-    chunks = list(litellm.completion(messages=ASK, stream=True, **arguments))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
-    asked = litellm.completion(messages=ASK, tools=[WEATHER], **arguments | {"max_tokens": 99}).choices[0].message
-    # The message itself has provider_specific_fields, which is LiteLLM's own and refused.
-    said = {"role": "assistant", "content": asked.content, "tool_calls": [c.model_dump() for c in asked.tool_calls]}
-    messages = [*ASK, said, {"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "sunny"}]
-    assert litellm.completion(messages=messages, tools=[WEATHER], **arguments).choices[0].message.content

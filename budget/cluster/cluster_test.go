@@ -1,0 +1,460 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"basegate/budget"
+	"basegate/budget/cluster"
+	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
+	"basegate/quota"
+	"basegate/usage"
+)
+
+// payer is the key and the account of setOwners.
+var payer = budget.Payer{Key: "key", Account: "acc"}
+
+// setOwners records one key with its account.
+func setOwners(tb testing.TB, l *cluster.Ledger, slots int, caps quota.Caps) {
+	tb.Helper()
+	must(tb, l.SetOwners(tb.Context(), []cluster.Owner{
+		{ID: "acc", Enabled: true}, {ID: "key", Account: "acc", Enabled: true, Slots: slots, Caps: caps},
+	}))
+}
+
+func reserve(tb testing.TB, l *cluster.Ledger, d cluster.Demand) *cluster.Reservation {
+	tb.Helper()
+	r, err := l.Reserve(tb.Context(), payer, newRequest(), d, nil)
+	must(tb, err)
+	return r
+}
+
+func settle(tb testing.TB, r *cluster.Reservation, prompt, completion int64) {
+	tb.Helper()
+	must(tb, r.Settle(tb.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: 200}))
+}
+
+func TestWaitersAreGrantedInTheOrderOfTheirTicketsAcrossGateways(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	setOwners(t, first, 1, quota.Caps{})
+	running := reserve(t, first, demand(1, 1))
+	var waiting []*cluster.Admission
+	for i := range 10 {
+		ledger := []*cluster.Ledger{first, second}[i%2]
+		a, kind, _, err := ledger.Submit(t, payer, newRequest(), demand(1, 1))
+		if kind != "wait" {
+			t.Fatalf("got %s, %v, want wait", kind, err)
+		}
+		if i > 0 && a.Ticket() <= waiting[i-1].Ticket() {
+			t.Fatalf("got ticket %d after %d, want a later one", a.Ticket(), waiting[i-1].Ticket())
+		}
+		waiting = append(waiting, a)
+	}
+	waiting[3].Cancel()
+	for i, a := range waiting {
+		if i == 3 {
+			continue
+		}
+		settle(t, running, 1, 1)
+		var granted *cluster.Reservation
+		poll.Until(t, fmt.Sprintf("waiter %d is granted", i), func() bool {
+			_, r, err, ok := a.Decided()
+			must(t, err)
+			granted = r
+			return ok
+		})
+		for j, later := range waiting[i+1:] {
+			if kind, _, _, ok := later.Decided(); ok {
+				t.Fatalf("waiter %d is decided (%s) while waiter %d runs", i+1+j, kind, i)
+			}
+		}
+		running = granted
+	}
+	settle(t, running, 1, 1)
+}
+
+func TestOnlyGrantsToAnotherGatewayNotify(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	setOwners(t, first, 1, quota.Caps{})
+	listener := connect(t, db.url).conn
+	for _, l := range []*cluster.Ledger{first, second} {
+		gateway, _ := l.Identity()
+		_, err := listener.Exec(t.Context(), fmt.Sprintf("LISTEN basegate_gateway_%d", gateway))
+		must(t, err)
+	}
+	running := reserve(t, first, demand(1, 1))
+	own, _, _, _ := first.Submit(t, payer, newRequest(), demand(1, 1))
+	other, _, _, _ := second.Submit(t, payer, newRequest(), demand(1, 1))
+	settle(t, running, 1, 1)
+	_, ownReservation, _, ok := own.Decided()
+	if !ok {
+		t.Fatal("the waiter of the gateway that settled is not decided by the settlement's reply")
+	}
+	settle(t, ownReservation, 1, 1)
+	notification, err := listener.WaitForNotification(t.Context())
+	must(t, err)
+	gateway, _ := second.Identity()
+	if want := fmt.Sprintf("basegate_gateway_%d", gateway); notification.Channel != want {
+		t.Errorf("got a notification of %s, want %s", notification.Channel, want)
+	}
+	poll.Until(t, "the other gateway's waiter is granted", func() bool { _, _, _, ok := other.Decided(); return ok })
+}
+
+func TestDecisionsWithoutAWait(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 1, quota.Caps{MonthTotal: quota.Limit(100)})
+	r := newRequest()
+	running, err := l.Reserve(t.Context(), payer, r, demand(10, 40), nil)
+	must(t, err)
+	if _, err := l.TryReserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrReserved) {
+		t.Errorf("TryReserve beside a taken slot: got %v, want ErrReserved", err)
+	}
+	if _, err := l.Reserve(t.Context(), budget.Payer{Key: "other", Account: "acc"}, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrUnknownOwner) {
+		t.Errorf("an unknown key: got %v, want ErrUnknownOwner", err)
+	}
+	settle(t, running, 10, 20)
+	again, err := l.Reserve(t.Context(), payer, newRequest(), demand(10, 500), nil)
+	must(t, err)
+	if again.MaxTokens() != 60 || !again.Clamped() {
+		t.Errorf("got %d tokens, clamped %v, want 60 and true", again.MaxTokens(), again.Clamped())
+	}
+	if c, ok := l.Counters("key"); !ok || c.MonthInput != 10 || c.MonthOutput != 20 || c.ReservedOutput != 60 || c.Running != 1 {
+		t.Errorf("got counters %+v, %v", c, ok)
+	}
+	settle(t, again, 10, 60)
+	var exceeded *budget.Exceeded
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.As(err, &exceeded) || exceeded.Used != 100 {
+		t.Errorf("got %v, want Exceeded with 100 used tokens", err)
+	}
+}
+
+func TestDuplicateIDIsRefused(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{})
+	r := newRequest()
+	first, err := l.Reserve(t.Context(), payer, r, demand(1, 1), nil)
+	must(t, err)
+	if _, err := l.Reserve(t.Context(), payer, r, demand(1, 1), nil); !errors.Is(err, budget.ErrDuplicate) {
+		t.Errorf("got %v, want ErrDuplicate", err)
+	}
+	settle(t, first, 1, 1)
+	var running int
+	db.query(t, `SELECT sum(running) FROM owner`, nil, &running)
+	if running != 0 {
+		t.Errorf("got %d running, want 0", running)
+	}
+}
+
+func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 1, quota.Caps{})
+	running := reserve(t, l, demand(1, 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := l.Reserve(ctx, payer, newRequest(), demand(1, 1), nil)
+		failed <- err
+	}()
+	waiters := func() (n int) {
+		db.query(t, `SELECT count(*) FROM waiter`, nil, &n)
+		return n
+	}
+	poll.Until(t, "the request waits", func() bool { return waiters() == 1 })
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	poll.Until(t, "the request has left the queue", func() bool { return waiters() == 0 })
+	settle(t, running, 1, 1)
+}
+
+func TestTextsWithU0000AreRecorded(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{})
+	q := newRequest()
+	q.User = "a\x00b"
+	r, err := l.Reserve(t.Context(), payer, q, demand(1, 1), nil)
+	must(t, err)
+	must(t, r.Settle(t.Context(), budget.Outcome{Backend: "gpu\x00", Attempts: []usage.Attempt{{Backend: "x\x00"}}}))
+	var tag, backend string
+	db.query(t, `SELECT user_tag, backend FROM requests WHERE request_id = $1`, []any{q.ID}, &tag, &backend)
+	if tag != "a␀b" || backend != "gpu␀" {
+		t.Errorf("got %q and %q, want U+2400 for U+0000", tag, backend)
+	}
+}
+
+// A value that the database refuses fails one operation, not those that share its call.
+func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
+	setOwners(t, l, 0, quota.Caps{})
+	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+	reservations := make([]*cluster.Reservation, 20)
+	for i := range reservations {
+		reservations[i] = reserve(t, l, demand(1, 1))
+	}
+	tx, err := db.conn.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM owner WHERE id = 'acc' FOR UPDATE`) // so that the settlements gather
+	must(t, err)
+	results := make([]chan error, len(reservations))
+	for i, r := range reservations {
+		results[i] = make(chan error, 1)
+		o := budget.Outcome{Prompt: 1, Completion: 1}
+		if i == 7 {
+			o.Completion = math.MaxInt64
+		}
+		go func() { results[i] <- r.Settle(t.Context(), o) }()
+	}
+	must(t, tx.Rollback(t.Context()))
+	for i, result := range results {
+		if err := <-result; (err != nil) != (i == 7) {
+			t.Errorf("settlement %d: got %v", i, err)
+		}
+	}
+	var rows int
+	db.query(t, `SELECT count(*) FROM requests`, nil, &rows)
+	if rows != len(reservations) { // one before, and all but one
+		t.Errorf("got %d rows, want %d", rows, len(reservations))
+	}
+}
+
+func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
+	db := newDatabase(t)
+	proxy := newCutter(t, postgrestest.Shared(t))
+	through := &testDatabase{url: proxy.url(t, db.url)}
+	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond}
+	s.Name = "stopped"
+	stopped := start(t, through, s)
+	setOwners(t, stopped, 1, quota.Caps{MonthTotal: quota.Limit(1000)})
+	q := newRequest()
+	running, err := stopped.Reserve(t.Context(), payer, q, demand(100, 400), nil)
+	must(t, err)
+	running.SetPromptTokens(90)
+	running.SetProgress(30)
+	running.SetBackend("gpu1")
+	poll.Until(t, "a checkpoint is written", func() bool {
+		var completion int64
+		db.query(t, `SELECT completion_tokens FROM inflight WHERE request_id = $1`, []any{q.ID}, &completion)
+		return completion == 30
+	})
+	waiter, kind, _, _ := stopped.Submit(t, payer, newRequest(), demand(1, 1))
+	if kind != "wait" {
+		t.Fatalf("got %s, want wait", kind)
+	}
+	proxy.block()
+	running.SetProgress(35) // sent to the client after the last checkpoint
+
+	s.Name = "other"
+	other := start(t, db, s)
+	granted, err := other.Reserve(t.Context(), payer, newRequest(), demand(10, 10), nil) // waits until the slot is free
+	must(t, err)
+	var state, backend string
+	var prompt, completion, waiting int64
+	db.query(t, `SELECT state, backend, prompt_tokens, completion_tokens FROM requests WHERE request_id = $1`, []any{q.ID},
+		&state, &backend, &prompt, &completion)
+	if state != "interrupted" || backend != "gpu1" || prompt != 90 || completion != 30 {
+		t.Errorf("got %s at %s with %d and %d tokens, want the last checkpoint", state, backend, prompt, completion)
+	}
+	db.query(t, `SELECT count(*) FROM waiter`, nil, &waiting)
+	if waiting != 0 || other.Stats().Reaped != 1 {
+		t.Errorf("got %d waiters and %d reaped gateways, want 0 and 1", waiting, other.Stats().Reaped)
+	}
+
+	proxy.unblock()
+	if err := running.Settle(t.Context(), budget.Outcome{Prompt: 90, Completion: 40}); !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("settle after the epoch has ended: got %v, want ErrFenced", err)
+	}
+	<-stopped.Fenced()
+	poll.Until(t, "the waiter's wait ends", func() bool {
+		_, _, err, ok := waiter.Decided()
+		return ok && errors.Is(err, cluster.ErrFenced)
+	})
+	if _, err := stopped.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("reserve after the epoch has ended: got %v, want ErrFenced", err)
+	}
+	if got := stopped.Stats().Uncharged; got != 5 {
+		t.Errorf("got %d uncharged tokens, want 5", got)
+	}
+	settle(t, granted, 10, 10)
+	var used int64
+	db.query(t, `SELECT month_in + month_out FROM owner WHERE id = 'key'`, nil, &used)
+	if used != 140 {
+		t.Errorf("got %d tokens used, want 140", used)
+	}
+}
+
+// An outage stops the heartbeats of all gateways, and ends the epoch of none.
+func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
+	server := postgrestest.Start(t)
+	empty := open(t, server.URL("postgres"))
+	_, err := empty.Migrate(t.Context())
+	must(t, err)
+	empty.Close()
+	db := &testDatabase{url: server.URL("postgres")}
+	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 300 * time.Millisecond, AdmitTimeout: 200 * time.Millisecond}
+	s.Name = "first"
+	first := start(t, db, s)
+	s.Name = "second"
+	second := start(t, db, s)
+	setOwners(t, first, 1, quota.Caps{})
+	running := reserve(t, first, demand(1, 1))
+	waiter, kind, _, _ := second.Submit(t, payer, newRequest(), demand(1, 1))
+	if kind != "wait" {
+		t.Fatalf("got %s, want wait", kind)
+	}
+	server.Pause(t)
+	began := time.Now()
+	poll.Until(t, "three times the limit of heartbeats has passed", func() bool { return time.Since(began) > 3*s.Dead })
+	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("reserve in an outage: got %v, want ErrUnavailable", err)
+	}
+	server.Resume(t)
+	settle(t, running, 1, 1)
+	poll.Until(t, "the waiter that kept its place is granted", func() bool {
+		_, r, err, ok := waiter.Decided()
+		must(t, err)
+		if ok {
+			settle(t, r, 1, 1)
+		}
+		return ok
+	})
+	first.Sync(t, "acc") // cancels the request that was refused above
+	first.Sync(t, "acc")
+	var left int
+	connect(t, db.url).query(t, `SELECT sum(running + waiting) FROM owner`, nil, &left)
+	if left != 0 || first.Stats().Reaped+second.Stats().Reaped != 0 {
+		t.Errorf("got %d requests left and %d reaped gateways, want none", left, first.Stats().Reaped+second.Stats().Reaped)
+	}
+}
+
+func TestSettlementThatCouldNotBeSentChargesTheFallback(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
+	setOwners(t, l, 0, quota.Caps{})
+	blocker, r := reserve(t, l, demand(1, 1)), reserve(t, l, demand(10, 10))
+	tx, err := db.conn.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM owner WHERE id = 'acc' FOR UPDATE`)
+	must(t, err)
+	blocker.Release() // its call waits for the lock
+	poll.Until(t, "the lane is blocked", func() bool {
+		var blocked int
+		err := tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
+		must(t, err)
+		return blocked > 0
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = r.Settle(ctx, budget.Outcome{Prompt: 10, Completion: 10, Fallback: &budget.Outcome{Prompt: 10, Code: "overloaded"}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	must(t, tx.Rollback(t.Context()))
+	l.Sync(t, "acc")
+	var input, output int64
+	db.query(t, `SELECT month_in, month_out FROM owner WHERE id = 'acc'`, nil, &input, &output)
+	if input != 10 || output != 0 {
+		t.Errorf("got %d and %d tokens, want the fallback's 10 and 0", input, output)
+	}
+}
+
+func TestLostCommitsFenceTheGateway(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
+	setOwners(t, l, 0, quota.Caps{})
+	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+	db.exec(t, `UPDATE lane SET seq = seq - 1`) // as a standby that was behind
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
+	}
+	<-l.Fenced()
+}
+
+func TestRestartedGatewayEndsItsPreviousEpoch(t *testing.T) {
+	db := newDatabase(t)
+	first := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, first, 1, quota.Caps{})
+	running := reserve(t, first, demand(10, 10))
+	second := start(t, db, cluster.Settings{Name: "gateway"})
+	settle(t, reserve(t, second, demand(1, 1)), 1, 1) // the slot is free
+	if err := running.Settle(t.Context(), budget.Outcome{Prompt: 10, Completion: 10}); !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
+	}
+}
+
+// What was used on days that have ended is in spend; requests are charged to the day on which they were admitted.
+func TestDaysAndMonthsRollOverIntoSpend(t *testing.T) {
+	db := newDatabase(t)
+	at := func(text string) time.Time {
+		parsed, err := time.Parse(time.RFC3339, text)
+		must(t, err)
+		return parsed
+	}
+	db.setClock(t, at("2027-11-29T23:00:00Z"))
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{})
+	settle(t, reserve(t, l, demand(10, 10)), 1, 2)
+	sameMonth, nextMonth := reserve(t, l, demand(10, 10)), reserve(t, l, demand(10, 10))
+	db.setClock(t, at("2027-11-30T01:00:00Z"))
+	settle(t, reserve(t, l, demand(10, 10)), 10, 20)
+	settle(t, sameMonth, 3, 4)
+	db.setClock(t, at("2027-11-29T12:00:00Z")) // set back: the day stays
+	settle(t, reserve(t, l, demand(10, 10)), 100, 200)
+	db.setClock(t, at("2027-12-01T00:00:00Z"))
+	settle(t, nextMonth, 5, 6)
+	settle(t, reserve(t, l, demand(10, 10)), 1000, 2000)
+	for _, owner := range []string{"key", "acc"} {
+		var spend, counters string
+		db.query(t, `SELECT string_agg(format('%s %s %s', day, input, output), ', ' ORDER BY day) FROM spend WHERE owner = $1`,
+			[]any{owner}, &spend)
+		db.query(t, `SELECT format('%s %s %s %s %s %s', day, day_in, day_out, month_in, month_out, reserved_in + reserved_out + reserved_day)
+			FROM owner WHERE id = $1`, []any{owner}, &counters)
+		if want := "2027-11-29 9 12, 2027-11-30 110 220"; spend != want {
+			t.Errorf("%s: got spend %s, want %s", owner, spend, want)
+		}
+		if want := "2027-12-01 1000 2000 1000 2000 0"; counters != want {
+			t.Errorf("%s: got counters %s, want %s", owner, counters, want)
+		}
+	}
+	var outside int
+	db.query(t, `SELECT count(*) FROM requests WHERE ledger_day(time) NOT IN ('2027-11-29', '2027-11-30', '2027-12-01')`, nil, &outside)
+	if outside > 0 {
+		t.Errorf("got %d rows outside the days that were charged", outside)
+	}
+}
+
+func TestMissingPartitionIsCreatedByTheSettlementThatNeedsIt(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{})
+	db.exec(t, `DO $$ DECLARE t text; BEGIN FOR t IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'requests'::regclass
+		LOOP EXECUTE 'DROP TABLE ' || t; END LOOP; END $$`)
+	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+}
+
+func TestWaitersOfANewDayAreGrantedWithoutASettlement(t *testing.T) {
+	db := newDatabase(t)
+	now := time.Date(2027, 11, 20, 23, 0, 0, 0, time.UTC)
+	db.setClock(t, now)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{DayTotal: quota.Limit(100)})
+	reserve(t, l, demand(10, 80))
+	waiter, kind, _, _ := l.Submit(t, payer, newRequest(), demand(10, 80))
+	if kind != "wait" {
+		t.Fatalf("got %s, want wait", kind)
+	}
+	db.setClock(t, now.Add(time.Hour))
+	poll.Until(t, "the waiter is granted", func() bool { _, _, _, ok := waiter.Decided(); return ok })
+}

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"testing"
+
+	"basegate/budget"
+)
+
+// Admission is a request that has been submitted to the ledger. It is for tests that look at each decision.
+type Admission struct {
+	ledger *Ledger
+	lane   *lane
+	o      *operation
+	d      Demand
+	ended  <-chan decision // nil unless the request waits
+}
+
+// Submit submits a request and returns its first decision, and its reservation if that is a grant.
+func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d Demand) (*Admission, string, *Reservation, error) {
+	tb.Helper()
+	a := &Admission{ledger: l, lane: l.lane(p.Account), d: d.normalized()}
+	o, got, err := l.admit(tb.Context(), a.lane, p, r, a.d, false)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a.o = o
+	switch got.Kind {
+	case kindGranted:
+		return a, got.Kind, a.lane.addOpen(o, &a.d, got), nil
+	case kindWait:
+		a.ended = got.ended
+		return a, got.Kind, nil, nil
+	case kindCount:
+		return a, got.Kind, nil, nil
+	}
+	return a, got.Kind, nil, got.failure()
+}
+
+// Decided returns the decision on a request that waits, and false if there is none yet.
+func (a *Admission) Decided() (kind string, r *Reservation, err error, decided bool) {
+	select {
+	case got := <-a.ended:
+		if got.Kind == kindGranted {
+			return got.Kind, a.lane.addOpen(a.o, &a.d, got), nil, true
+		}
+		if got.err != nil {
+			return "", nil, got.err, true
+		}
+		return got.Kind, nil, got.failure(), true
+	default:
+		return "", nil, nil, false
+	}
+}
+
+// Ticket returns the ticket of a request that waits.
+func (a *Admission) Ticket() int64 { return a.o.admit.ticket }
+
+// Cancel ends the wait.
+func (a *Admission) Cancel() { a.lane.abandon(a.o) }
+
+// Sync waits until every operation of an account that was submitted before has been executed, and fetches the decisions
+// on waiters.
+func (l *Ledger) Sync(tb testing.TB, account string) {
+	tb.Helper()
+	lane := l.lane(account)
+	o := &operation{account: account, key: account, checkpoint: &checkpoint{ID: "none"}, done: make(chan decision, 1)}
+	lane.mu.Lock()
+	lane.collect = true
+	if err := lane.enqueueLocked(o); err != nil {
+		tb.Error(err)
+	}
+	lane.mu.Unlock()
+	if got := <-o.done; got.err != nil {
+		tb.Error(got.err)
+	}
+}
+
+// Identity returns the gateway's number and epoch.
+func (l *Ledger) Identity() (gateway int32, epoch int64) { return l.gateway, l.epoch }

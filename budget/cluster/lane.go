@@ -1,0 +1,357 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"go.uber.org/zap"
+
+	"basegate/database/postgres"
+	"basegate/internal/wait"
+)
+
+// batchSize is the largest number of operations of one call.
+const batchSize = 64
+
+// callTimeout limits one call, including the time to notice that the connection is lost. It is longer than the server's
+// statement_timeout.
+const callTimeout = 5 * time.Second
+
+// lane sends the operations of some of the accounts, one call after the other.
+type lane struct {
+	ledger *Ledger
+	n      int
+	wake   chan struct{} // capacity 1; holds a token if run should look at the queue
+
+	mu      sync.Mutex // guards the fields below, and what operations and Reservations say
+	queue   []*operation
+	waiting map[string]*operation // admissions that wait, by request
+	open    map[*Reservation]struct{}
+	collect bool          // decisions on waiters may be in the database
+	calling bool          // a call is in flight
+	failed  error         // of the ledger: fenced or closed
+	outage  time.Time     // when the calls began to fail; zero while they succeed
+	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
+
+	// Used by run alone.
+	conn *pgx.Conn
+	seq  int64
+}
+
+func newLane(l *Ledger, n int) *lane {
+	return &lane{
+		ledger: l, n: n, wake: make(chan struct{}, 1), waiting: map[string]*operation{}, open: map[*Reservation]struct{}{},
+	}
+}
+
+// enqueue adds an operation to the next call. The error is that of the ledger's end.
+func (l *lane) enqueue(o *operation) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.enqueueLocked(o)
+}
+
+func (l *lane) enqueueLocked(o *operation) error {
+	if l.failed != nil {
+		return l.failed
+	}
+	l.queue = append(l.queue, o)
+	l.signal()
+	return nil
+}
+
+func (l *lane) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// requestCollect makes the next call fetch decisions on waiters.
+func (l *lane) requestCollect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.collect = true
+	l.signal()
+}
+
+// poll calls requestCollect if a request waits.
+func (l *lane) poll() {
+	l.mu.Lock()
+	waits := len(l.waiting) > 0
+	l.mu.Unlock()
+	if waits {
+		l.requestCollect()
+	}
+}
+
+// unavailable returns ErrUnavailable if calls have failed for longer than a second.
+func (l *lane) unavailable() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.outage.IsZero() && time.Since(l.outage) > time.Second {
+		return ErrUnavailable
+	}
+	return nil
+}
+
+// drained returns a channel that is closed when nothing is left to send.
+func (l *lane) drained() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	done := make(chan struct{})
+	if len(l.queue) == 0 && !l.calling || l.failed != nil {
+		close(done)
+	} else {
+		l.idle = done
+	}
+	return done
+}
+
+// fail ends all operations with the ledger's error.
+func (l *lane) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil {
+		l.failed = err
+	}
+	for _, o := range l.queue {
+		o.complete(decision{err: err})
+	}
+	for _, o := range l.waiting {
+		o.complete(decision{err: err})
+	}
+	l.queue, l.waiting = nil, map[string]*operation{}
+	l.signal()
+}
+
+// run sends calls until ctx ends or the ledger is fenced.
+func (l *lane) run(ctx context.Context) {
+	defer func() {
+		if l.conn != nil {
+			_ = l.conn.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	for {
+		batch, wakeAccounts, collect := l.take()
+		if len(batch) == 0 && !collect {
+			select {
+			case <-l.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		l.execute(ctx, batch, wakeAccounts, collect)
+		if l.finish() != nil || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// take removes the next operations from the queue.
+func (l *lane) take() (batch []*operation, wakeAccounts []string, collect bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(l.queue), batchSize)
+	batch = slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	for _, o := range batch {
+		o.sent = true
+	}
+	if collect = l.collect; collect {
+		accounts := map[string]bool{}
+		for _, o := range l.waiting {
+			accounts[o.account] = true
+		}
+		wakeAccounts = slices.Sorted(maps.Keys(accounts))
+	}
+	l.collect = false
+	l.calling = n > 0 || collect
+	return batch, wakeAccounts, collect
+}
+
+// finish ends a call, and returns the ledger's error.
+func (l *lane) finish() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calling = false
+	if l.idle != nil && len(l.queue) == 0 {
+		close(l.idle)
+		l.idle = nil
+	}
+	return l.failed
+}
+
+// execute sends one call and delivers its results. If the database refuses a value, each half is sent by itself, so that
+// only the operation with that value fails.
+func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []string, collect bool) {
+	c, err := newCall(batch, wakeAccounts, collect)
+	var r *reply
+	if err == nil {
+		r, err = l.send(ctx, c)
+	}
+	switch {
+	case err == nil:
+		l.deliver(batch, r)
+	case errors.Is(err, ErrFenced) || errors.Is(err, ErrLostCommits):
+		for _, o := range batch {
+			o.complete(decision{err: ErrFenced})
+		}
+		l.ledger.fence(err)
+	case ctx.Err() != nil:
+		for _, o := range batch {
+			o.complete(decision{err: ErrClosed})
+		}
+	case len(batch) > 1:
+		l.ledger.stats.bisected.Add(1)
+		half := len(batch) / 2
+		l.execute(ctx, batch[:half], nil, false)
+		l.execute(ctx, batch[half:], wakeAccounts, collect)
+	case len(batch) == 1:
+		l.ledger.log.Error("the database refuses an operation of the ledger", zap.Error(err))
+		batch[0].complete(decision{err: fmt.Errorf("the database refuses the request: %w", err)})
+	}
+}
+
+// send sends one call until it has been executed, and returns its reply. The error is ErrFenced, ErrLostCommits, that of a
+// value that the database refuses, or that of ctx.
+func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
+	l.seq++
+	backoff := resendBackoff
+	for attempt := 0; ; attempt++ {
+		if attempt > 0 {
+			l.ledger.stats.resent.Add(1)
+			if !wait.For(ctx, backoff) {
+				return nil, context.Cause(ctx)
+			}
+			backoff = min(2*backoff, maxResendBackoff)
+		}
+		r, err := l.try(ctx, c)
+		switch {
+		case err == nil, errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
+			l.recordOutage(nil)
+			return r, err
+		case postgres.IsData(err) && attempt == 0 && postgres.Code(err) == checkViolation:
+			// Perhaps the month has no partition yet.
+			err = errors.Join(err, l.ledger.createPartitions(ctx))
+		case postgres.IsData(err):
+			return l.useUp(ctx, c, err)
+		case postgres.IsConnection(err):
+			l.disconnect()
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		l.recordOutage(err)
+	}
+}
+
+// useUp executes an empty call in place of one whose value the database refuses. Until then, an earlier copy of the refused
+// call may be on its way, and might succeed when it arrives. If one has, its reply is returned, or else refused.
+func (l *lane) useUp(ctx context.Context, c *call, refused error) (*reply, error) {
+	if c.empty() {
+		return nil, refused
+	}
+	l.seq-- // send counts again
+	r, err := l.send(ctx, &call{})
+	if err == nil && r.Empty {
+		return nil, refused
+	}
+	return r, err
+}
+
+const (
+	resendBackoff    = 10 * time.Millisecond
+	maxResendBackoff = time.Second
+
+	checkViolation = "23514"
+)
+
+// recordOutage logs the beginning and the end of an outage.
+func (l *lane) recordOutage(err error) {
+	l.mu.Lock()
+	began := l.outage
+	switch {
+	case err == nil:
+		l.outage = time.Time{}
+	case began.IsZero():
+		l.outage = time.Now()
+	}
+	l.mu.Unlock()
+	switch {
+	case err != nil && began.IsZero():
+		l.ledger.log.Warn("a call to the ledger has failed and is sent again", zap.Int("lane", l.n), zap.Error(err))
+	case err == nil && !began.IsZero():
+		l.ledger.log.Info("calls to the ledger succeed again", zap.Int("lane", l.n), zap.Duration("outage", time.Since(began)))
+	}
+}
+
+func (l *lane) disconnect() {
+	if l.conn != nil {
+		_ = l.conn.PgConn().Conn().Close() // without a farewell, which could block
+		l.conn = nil
+	}
+}
+
+// try sends a call once.
+func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if l.conn == nil {
+		conn, err := l.ledger.db.Connect(ctx)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // has its context
+		}
+		l.conn = conn
+	}
+	const text = `SELECT status, reply, owners, counters FROM ledger_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	var (
+		status   string
+		body     []byte
+		owners   []string
+		counters pgtype.FlatArray[int64]
+	)
+	err := l.conn.QueryRow(ctx, text, l.ledger.gateway, l.ledger.epoch, l.n, l.seq, c.accounts, c.keys,
+		c.settle, c.checkpoint, c.cancel, c.admit, c.collect, c.wake).Scan(&status, &body, &owners, &counters)
+	if err != nil {
+		return nil, fmt.Errorf("call the ledger: %w", err)
+	}
+	l.ledger.stats.calls.Add(1)
+	switch status {
+	case "fenced":
+		return nil, ErrFenced
+	case "lost":
+		return nil, ErrLostCommits
+	}
+	l.ledger.storeCounters(owners, counters)
+	r := &reply{}
+	if err := json.Unmarshal(body, r); err != nil {
+		return nil, fmt.Errorf("%w: read the ledger's reply: %w", ErrLostCommits, err)
+	}
+	if !c.empty() && r.Settled+len(r.Absent) != c.settlements {
+		return nil, fmt.Errorf("%w: the reply is that of another call", ErrLostCommits)
+	}
+	return r, nil
+}
+
+// countersPerOwner is the number of counters that ledger_v1 returns of each owner.
+const countersPerOwner = 8
+
+func (l *Ledger) storeCounters(owners []string, all []int64) {
+	if len(all) != len(owners)*countersPerOwner {
+		return
+	}
+	for i, owner := range owners {
+		c := all[i*countersPerOwner:]
+		l.counters.Store(owner, Counters{c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]})
+	}
+}

@@ -1,0 +1,128 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"basegate/database/postgres"
+)
+
+// statementTimeout limits a short statement, and the wait of a transaction of writes for those of other gateways. A gateway
+// that is stopped in the middle of one keeps the others waiting until the server ends its session.
+const statementTimeout = postgres.DefaultIdleInTx + time.Second
+
+// writesLock is the advisory lock that transactions of writes hold: the pair of "base" and "gate" in ASCII.
+const writesLock = "1650553701, 1734440037"
+
+// openPostgres opens and migrates the PostgreSQL database at Settings.URL.
+func (db *DB) openPostgres(ctx context.Context) error {
+	server, err := postgres.Open(ctx, postgres.Settings{URL: db.settings.URL, StatementTimeout: statementTimeout, LockTimeout: statementTimeout})
+	if err != nil {
+		return err
+	}
+	h := &handles{
+		writer:  server.OpenPool(1, nil),
+		reader:  server.OpenPool(max(4, runtime.GOMAXPROCS(0)), readOnly(statementTimeout)),
+		reports: server.OpenPool(reportConns, readOnly(db.settings.ReportTimeout)),
+	}
+	db.engine = postgresEngine{db, server}
+	if err := migratePostgres(ctx, server, h); err != nil {
+		server.Close()
+		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
+	}
+	db.current.Store(h)
+	return nil
+}
+
+// readOnly returns the parameters of sessions that cannot write.
+func readOnly(timeout time.Duration) map[string]string {
+	return map[string]string{"default_transaction_read_only": "on", "statement_timeout": milliseconds(timeout)}
+}
+
+func migratePostgres(ctx context.Context, server *postgres.DB, h *handles) error {
+	var standby bool
+	if err := h.writer.QueryRowContext(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+		return err
+	}
+	if standby {
+		return errors.New("the server is a standby, which cannot be written; name the primary")
+	}
+	_, err := server.Migrate(ctx)
+	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
+		return newerError(newer.Schema, newer.Known)
+	}
+	return err
+}
+
+// postgresEngine is the engine of a DB with Settings.URL.
+type postgresEngine struct {
+	*DB
+
+	server *postgres.DB
+}
+
+// ensureCurrent returns nil: the pools replace connections that have failed.
+func (postgresEngine) ensureCurrent(context.Context) error { return nil }
+
+func (postgresEngine) verifyCurrent() error { return nil }
+
+// begin takes a lock, so that transactions of all gateways see each other's writes in full, as those of SQLite do.
+func (postgresEngine) begin() string {
+	return "BEGIN; SELECT pg_advisory_xact_lock(" + writesLock + ")"
+}
+
+// snapshot keeps PostgreSQL from removing rows that were updated meanwhile, and makes each update of them slower, so
+// Settings.ReportTimeout limits it.
+func (postgresEngine) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRead }
+
+func (postgresEngine) probe() string {
+	return "UPDATE keys_revision SET revision = revision WHERE false"
+}
+
+func (postgresEngine) transaction(conn *sql.Conn) Tx { return uninterrupted{conn} }
+
+// applyStatements applies each in a savepoint: PostgreSQL refuses every statement after one that failed.
+func (e postgresEngine) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
+	tx := e.transaction(conn)
+	for _, p := range batch {
+		run := func() bool { return apply(e.DB, p, p.statement, Execer(tx)) }
+		if err := applyInSavepoint(ctx, tx, p, run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rollback discards the connection if the transaction cannot be rolled back.
+func (postgresEngine) rollback(ctx context.Context, conn *sql.Conn) {
+	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+		conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // it only tells the pool to close the connection
+	}
+}
+
+// start starts nothing, and returns what closes the connections that are not in a pool of the DB.
+func (e postgresEngine) start(context.Context) (stop func()) { return e.server.Close }
+
+// uninterrupted runs statements to their end even if their context ends: to cancel one would end the connection, and with
+// it the writes of other callers.
+type uninterrupted struct{ conn *sql.Conn }
+
+// ExecContext implements Execer.
+func (u uninterrupted) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return u.conn.ExecContext(context.WithoutCancel(ctx), query, args...)
+}
+
+// QueryContext implements Tx.
+func (u uninterrupted) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return u.conn.QueryContext(context.WithoutCancel(ctx), query, args...)
+}
+
+// QueryRowContext implements Tx.
+func (u uninterrupted) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	return u.conn.QueryRowContext(context.WithoutCancel(ctx), query, args...)
+}

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrationStatementTimeout limits one statement of a migration. Waits for locks keep the short limit, so that a migration
+// never blocks the gateways that serve; the caller tries again.
+const migrationStatementTimeout = 10 * time.Minute
+
+// NewerError is returned by Migrate if the schema has migrations that this program does not know.
+type NewerError struct {
+	Schema, Known int64 // versions
+}
+
+// Error tells the versions.
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("the schema has version %d, this program knows up to %d", e.Schema, e.Known)
+}
+
+// Migrate applies the migrations that the database lacks, and returns the schema's version. Of several processes that call
+// it at the same time, one migrates and the others wait. The role must own the schema, or be allowed to create it.
+func (db *DB) Migrate(ctx context.Context) (version int64, err error) {
+	config := db.config.Copy()
+	config.RuntimeParams["statement_timeout"] = fmt.Sprint(migrationStatementTimeout.Milliseconds())
+	handle := stdlib.OpenDB(*config)
+	defer func() { _ = handle.Close() }()
+	if _, err := handle.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize()); err != nil {
+		return 0, fmt.Errorf("create schema: %w", err)
+	}
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return 0, fmt.Errorf("find migrations: %w", err)
+	}
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return 0, fmt.Errorf("lock migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, handle, files, goose.WithLogger(goose.NopLogger()),
+		goose.WithDisableGlobalRegistry(true), goose.WithSessionLocker(locker))
+	if err != nil {
+		return 0, fmt.Errorf("read migrations: %w", err)
+	}
+	current, newest, err := provider.GetVersions(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the database's version: %w", err)
+	}
+	if current > newest {
+		return 0, &NewerError{current, newest}
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return 0, fmt.Errorf("migrate database: %w", err)
+	}
+	if version, err = provider.GetDBVersion(ctx); err != nil {
+		return 0, fmt.Errorf("read the database's version: %w", err)
+	}
+	return version, nil
+}

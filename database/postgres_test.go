@@ -1,0 +1,174 @@
+package database_test
+
+import (
+	"database/sql"
+	"errors"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/zap"
+
+	"basegate/database"
+	"basegate/internal/databasetest"
+	"basegate/internal/poll"
+)
+
+// postgresSettings returns those of a new database on PostgreSQL, without which it skips the test.
+func postgresSettings(t *testing.T) database.Settings {
+	t.Helper()
+	if !databasetest.Postgres() {
+		t.Skip("of PostgreSQL only: make test-postgres runs it")
+	}
+	return databasetest.Settings(t, filepath.Join(t.TempDir(), "base.db"))
+}
+
+// connect returns a connection that is not the DB's.
+func connect(t *testing.T, s database.Settings) *sql.DB {
+	t.Helper()
+	pool, err := sql.Open("pgx", s.URL)
+	must(t, err)
+	t.Cleanup(func() { pool.Close() })
+	return pool
+}
+
+// terminate ends all connections to the database but the one it uses, as a restart of the server does.
+func terminate(t *testing.T, s database.Settings) {
+	t.Helper()
+	_, err := connect(t, s).ExecContext(t.Context(), `
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	must(t, err)
+}
+
+func TestWritesOfTwoGatewaysSeeEachOther(t *testing.T) {
+	s := postgresSettings(t)
+	one := openNotes(t, s)
+	two := openWith(t, s, zap.NewNop())
+	must(t, one.WriteGrouped(t.Context(), execute("INSERT INTO notes (id, text) VALUES (0, '')")))
+	const writes = 100
+	addOne := func(tx database.Tx) error {
+		var length int
+		if err := tx.QueryRowContext(t.Context(), "SELECT length(text) FROM notes WHERE id = 0").Scan(&length); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(t.Context(), "UPDATE notes SET text = $1 WHERE id = 0", strings.Repeat("x", length+1))
+		return err
+	}
+	var all sync.WaitGroup
+	for _, db := range []*database.DB{one, two} {
+		for range 4 {
+			all.Go(func() {
+				for range writes / 4 {
+					if err := db.WriteGrouped(t.Context(), addOne); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if n := count(t, one, "length(text) = 200"); n != 1 {
+		t.Error("writes that read before were lost")
+	}
+}
+
+func TestWriteWhoseConnectionIsLostFailsAsUnavailable(t *testing.T) {
+	s := postgresSettings(t)
+	db := openNotes(t, s)
+	before := db.Submit(func(tx database.Tx) error {
+		if err := note(1)(tx); err != nil {
+			return err
+		}
+		terminate(t, s)
+		return note(2)(tx)
+	})
+	if err := before.Wait(t.Context()); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("got error %v, want ErrUnavailable", err)
+	}
+	if err := db.Ping(t.Context()); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("Ping after a failed write: got error %v, want ErrUnavailable", err)
+	}
+	poll.Until(t, "the database can be written again", func() bool { return db.Ping(t.Context()) == nil })
+	must(t, db.WriteGrouped(t.Context(), note(3)))
+	if n := count(t, db, "true"); n != 1 {
+		t.Errorf("%d notes, want the one that was written after the connection was lost", n)
+	}
+}
+
+// A gateway that does not go on must not keep the others from writing.
+func TestStoppedTransactionIsEndedByTheServer(t *testing.T) {
+	s := postgresSettings(t)
+	stopped, db := openNotes(t, s), openWith(t, s, zap.NewNop())
+	resume := make(chan struct{})
+	holding := make(chan struct{})
+	held := stopped.Submit(func(tx database.Tx) error {
+		err := note(1)(tx)
+		close(holding)
+		<-resume
+		return err
+	})
+	<-holding
+	poll.Until(t, "another gateway writes", func() bool { return db.WriteGrouped(t.Context(), note(2)) == nil })
+	close(resume)
+	if err := held.Wait(t.Context()); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("the stopped write: got error %v, want ErrUnavailable", err)
+	}
+	if n := count(t, db, "id = 1"); n != 0 {
+		t.Error("the stopped write was committed")
+	}
+}
+
+func TestConcurrentOpensOfANewPostgresDatabaseMigrateItOnce(t *testing.T) {
+	s := postgresSettings(t)
+	for _, drop := range []string{"DROP SCHEMA basegate CASCADE"} {
+		_, err := connect(t, s).ExecContext(t.Context(), drop)
+		must(t, err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			db, err := database.Open(t.Context(), s, zap.NewNop())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	must(t, openWith(t, s, zap.NewNop()).Ping(t.Context()))
+}
+
+func TestNewerPostgresDatabaseIsRefused(t *testing.T) {
+	s := postgresSettings(t)
+	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)")
+	must(t, err)
+	if _, err := database.Open(t.Context(), s, zap.NewNop()); !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
+		t.Errorf("got error %v, want ErrNewer with version 9999", err)
+	}
+}
+
+func TestErrorsOfOpenDoNotShowThePassword(t *testing.T) {
+	s := postgresSettings(t)
+	address, err := url.Parse(s.URL)
+	must(t, err)
+	for name, wrong := range map[string]func(*url.URL){
+		"no such database": func(u *url.URL) { u.Path = "/missing" },
+		"no such role":     func(u *url.URL) { u.User = url.UserPassword("nobody", "hunter2") },
+		"no server":        func(u *url.URL) { u.RawQuery = "host=/nowhere" },
+		"malformed":        func(u *url.URL) { u.RawQuery = "sslmode=perhaps" },
+	} {
+		u := *address
+		u.User = url.UserPassword("postgres", "hunter2")
+		wrong(&u)
+		_, err := database.Open(t.Context(), database.Settings{URL: u.String()}, zap.NewNop())
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got error %v, want one without the password", name, err)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+)
+
+// sqlite is the engine of a DB with Settings.Path.
+type sqlite struct{ *DB }
+
+func (e sqlite) ensureCurrent(ctx context.Context) error { return e.ensureCurrentFile(ctx) }
+
+func (e sqlite) verifyCurrent() error { return e.verifyCurrentFile() }
+
+func (sqlite) begin() string { return "BEGIN IMMEDIATE" }
+
+// snapshot is the default: every read transaction of SQLite sees one snapshot.
+func (sqlite) snapshot() sql.IsolationLevel { return sql.LevelDefault }
+
+func (sqlite) probe() string { return "PRAGMA user_version = 0" }
+
+// transaction returns the connection, whose statements the driver does not interrupt; see connection.
+func (sqlite) transaction(conn *sql.Conn) Tx { return conn }
+
+// applyStatements calls the driver directly: database/sql takes as long for a statement as SQLite takes to update one
+// index. SQLite rolls back a failed statement by itself.
+func (e sqlite) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
+	broken := conn.Raw(func(driverConn any) error {
+		direct := &directExecer{connection: driverConn.(*connection)} //nolint:errcheck // its only type
+		for len(batch) > 0 && err == nil {
+			n := combinable(batch)
+			err = e.applyTogether(ctx, direct, batch[:n])
+			batch = batch[n:]
+		}
+		return nil
+	})
+	if broken != nil {
+		return unavailable("apply", broken)
+	}
+	return err
+}
+
+// applyTogether applies writes of one statement each by a statement for all of them, or else one by one.
+func (e sqlite) applyTogether(ctx context.Context, direct *directExecer, batch []*Pending) error {
+	if len(batch) > 1 {
+		if inserted, err := direct.insertRows(ctx, batch); inserted || err != nil {
+			return err
+		}
+	}
+	for _, p := range batch {
+		if apply(e.DB, p, p.statement, Execer(direct)) {
+			return p.err
+		}
+	}
+	return nil
+}
+
+// rollback rolls the transaction back, unless SQLite has done so already. A connection that is still in the transaction
+// afterwards is discarded.
+func (sqlite) rollback(ctx context.Context, conn *sql.Conn) {
+	//nolint:errcheck // ErrBadConn only tells the pool to close the connection
+	conn.Raw(func(driverConn any) error {
+		c := driverConn.(*connection) //nolint:errcheck // the type that connector opens
+		if c.AutoCommit() {
+			return nil
+		}
+		if _, err := c.ExecContext(ctx, "ROLLBACK", nil); err != nil && !c.AutoCommit() {
+			return driver.ErrBadConn
+		}
+		return nil
+	})
+}
+
+// start limits the write-ahead log, and flushes it if Settings.Flush says so.
+func (e sqlite) start(ctx context.Context) (stop func()) {
+	limiting, stopLimiting := context.WithCancel(ctx)
+	flushing, stopFlushing := context.WithCancel(ctx)
+	limited, flushed := make(chan struct{}), make(chan struct{})
+	go func() { defer close(limited); e.limitWAL(limiting) }()
+	go func() { defer close(flushed); e.flushPeriodically(flushing) }()
+	return func() {
+		stopLimiting()
+		<-limited
+		stopFlushing()
+		<-flushed
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package clustermodel_test
+
+const raceDetector = true

@@ -1,0 +1,235 @@
+// Package ledgercases holds generated cases for the rules of the token ledger: sequences of operations on keys and accounts
+// with small caps, and the reply to each. The replies are computed by packages admission and budget; every engine of the
+// ledger runs the same cases and must reply the same. A request that waits for a slot is evaluated without one only in order
+// to be refused by used tokens: when it arrives, and when it is the first of its key. Package ledgercases is imported by
+// tests only.
+package ledgercases
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Case is one sequence of operations. It begins with empty counters at the time Start, and no request in flight.
+type Case struct {
+	Name     string
+	Start    time.Time
+	Accounts []Account
+	Keys     []Key
+	Steps    []Step
+	Rows     []Row // the rows of all ended requests after the last step, by request
+}
+
+// Account is an account and its caps at the start.
+type Account struct {
+	ID   string
+	Caps Caps
+}
+
+// Key is a key, its caps and its slots at the start.
+type Key struct {
+	ID      string
+	Account string
+	Slots   int // 0 means so many that no request waits for one
+	Caps    Caps
+}
+
+// Caps are the caps of an owner, in tokens; nil means unbounded.
+type Caps struct {
+	MonthTotal  *int64 `json:",omitempty"`
+	DayTotal    *int64 `json:",omitempty"`
+	MonthInput  *int64 `json:",omitempty"`
+	MonthOutput *int64 `json:",omitempty"`
+}
+
+// Op is an operation.
+type Op string
+
+// The operations. All but Clock and SetCaps are about one request.
+const (
+	// Admit asks for a slot and a reservation: Request, Key, Demand.
+	Admit Op = "admit"
+	// Settle ends a request with the tokens of Prompt and Completion. It may come again for a request that has ended, and
+	// has no effect then.
+	Settle Op = "settle"
+	// Checkpoint records the tokens of Prompt and Completion for a request that runs.
+	Checkpoint Op = "checkpoint"
+	// Interrupt ends a request that runs, with the tokens of its last checkpoint or none, as the recovery of a crash does.
+	Interrupt Op = "interrupt"
+	// Cancel removes a request that waits. It has no row.
+	Cancel Op = "cancel"
+	// Clock sets the clock to Time, which is later than before. Requests that wait are evaluated again.
+	Clock Op = "clock"
+	// SetCaps sets Caps of the account Owner, or Caps, Slots and Disabled of the key Owner. Requests that wait are evaluated
+	// again.
+	SetCaps Op = "caps"
+)
+
+// Step is an operation and its reply.
+type Step struct {
+	Op         Op
+	Request    string     `json:",omitempty"`
+	Key        string     `json:",omitempty"` // of the request; of any key for Clock and SetCaps, whose totals are in the reply
+	Demand     *Demand    `json:",omitempty"`
+	Prompt     int64      `json:",omitempty"`
+	Completion int64      `json:",omitempty"`
+	Time       *time.Time `json:",omitempty"`
+	Owner      string     `json:",omitempty"`
+	Caps       *Caps      `json:",omitempty"`
+	Slots      int        `json:",omitempty"`
+	Disabled   bool       `json:",omitempty"`
+	Reply      Reply
+}
+
+// Demand is the most that a request can cost; see budget.Demand.
+type Demand struct {
+	PromptTokens int64
+	Exact        bool `json:",omitempty"`
+	Candidates   int64
+	MaxTokens    int64
+	MinTokens    int64 `json:",omitempty"`
+	// If Context is not 0, the request truncates its prompts to fit: beside a lower max_tokens m, PromptTokens is the sum
+	// over Prompts of min(tokens, max(Context − m, 0)). It is the sum for MaxTokens as well.
+	Context int64   `json:",omitempty"`
+	Prompts []int64 `json:",omitempty"`
+}
+
+// PromptAt returns the tokens of all prompts beside a max_tokens.
+func (d *Demand) PromptAt(maxTokens int64) int64 {
+	var sum int64
+	for _, n := range d.Prompts {
+		sum += min(n, max(d.Context-maxTokens, 0))
+	}
+	return sum
+}
+
+// Reply is what an operation returns, and what it causes.
+type Reply struct {
+	Decision *Decision           `json:",omitempty"` // of Admit
+	Decided  map[string]Decision `json:",omitempty"` // of requests that have waited and that this operation decided
+	Totals   Totals              // of the step's key and of its account, after the operation
+}
+
+// Kind is the kind of a decision.
+type Kind string
+
+// The kinds of decisions.
+const (
+	Granted  Kind = "granted"  // with MaxTokens of each candidate
+	Refused  Kind = "refused"  // by Refusal
+	Count    Kind = "count"    // the prompt must be counted first; nothing is stored
+	Wait     Kind = "wait"     // the request is in the queue
+	Disabled Kind = "disabled" // the key may not be used
+)
+
+// Decision is the decision on a request.
+type Decision struct {
+	Kind      Kind
+	MaxTokens int64    `json:",omitempty"`
+	Refusal   *Refusal `json:",omitempty"`
+}
+
+// Refusal is the cap that refuses a request; see budget.Exceeded.
+type Refusal struct {
+	Scope, Window, Meter  string
+	Limit, Used, Reserved int64
+	ResetsAt              time.Time
+}
+
+// Totals are the counters of a key and its account in the current windows.
+type Totals struct{ Key, Account Counters }
+
+// Counters are the tokens that an owner has used in the current windows, and those reserved by requests that were admitted
+// this month.
+type Counters struct {
+	MonthInput  int64 `json:",omitempty"`
+	MonthOutput int64 `json:",omitempty"`
+	Day         int64 `json:",omitempty"`
+	Reserved    int64 `json:",omitempty"`
+}
+
+// Row is the row of a request that has ended.
+type Row struct {
+	Request, Key, State string // the state is settled or interrupted
+	Date                string // in UTC, such as 2027-11-30
+	Prompt, Completion  int64
+}
+
+// Engine is a ledger that a case runs on, in the state that the case begins with.
+type Engine interface {
+	// Apply does one operation and returns its reply. It does not read Step.Reply.
+	Apply(s Step) Reply
+	// Rows returns the rows of all ended requests, by request.
+	Rows() []Row
+}
+
+// Check runs the case and compares every reply. It stops at the first that is different.
+func (c *Case) Check(tb testing.TB, e Engine) {
+	tb.Helper()
+	for i, s := range c.Steps {
+		if diff := cmp.Diff(s.Reply, e.Apply(s)); diff != "" {
+			tb.Fatalf("%s, step %d: %s\n(-want +got):\n%s", c.Name, i, s, diff)
+		}
+	}
+	if diff := cmp.Diff(c.Rows, e.Rows()); diff != "" {
+		tb.Errorf("%s: rows (-want +got):\n%s", c.Name, diff)
+	}
+}
+
+// String returns the operation as JSON, without the reply.
+func (s Step) String() string {
+	s.Reply = Reply{}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Sprint(s.Op, " ", s.Request, ": ", err)
+	}
+	return string(text)
+}
+
+//go:embed testdata/cases.json
+var committed []byte
+
+// Encode encodes cases as in testdata/cases.json, one step a line.
+func Encode(all []Case) ([]byte, error) {
+	var b bytes.Buffer
+	for i := range all {
+		c := all[i]
+		steps := c.Steps
+		c.Steps = []Step{}
+		head, err := json.Marshal(c)
+		if err != nil {
+			return nil, fmt.Errorf("encode case %s: %w", c.Name, err)
+		}
+		before, after, _ := bytes.Cut(head, []byte(`"Steps":[`))
+		b.WriteString(map[bool]string{true: "[", false: ",\n"}[i == 0])
+		b.Write(before)
+		b.WriteString(`"Steps":[`)
+		for j, s := range steps {
+			line, err := json.Marshal(s)
+			if err != nil {
+				return nil, fmt.Errorf("encode case %s, step %d: %w", c.Name, j, err)
+			}
+			b.WriteString(map[bool]string{true: "\n", false: ",\n"}[j == 0])
+			b.Write(line)
+		}
+		b.Write(after)
+	}
+	b.WriteString("]\n")
+	return b.Bytes(), nil
+}
+
+// All returns the committed cases.
+func All(tb testing.TB) []Case {
+	tb.Helper()
+	var all []Case
+	if err := json.Unmarshal(committed, &all); err != nil {
+		tb.Fatalf("testdata/cases.json: %v", err)
+	}
+	return all
+}

@@ -1,0 +1,303 @@
+// Package postgrestest starts PostgreSQL servers for tests. It is imported by tests only.
+package postgrestest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"basegate/internal/poll"
+)
+
+// Server is a PostgreSQL server of its own on a socket in a temporary folder.
+type Server struct {
+	folder  string
+	bin     string
+	options []string
+	process *exec.Cmd
+	exited  chan struct{} // closed when the process has exited
+}
+
+// Durable makes commits wait for the disk, as in production. Without it a crash of the machine may lose commits, but the end
+// of the server loses none.
+func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
+
+// binaries returns the folder of the newest installed server, or "".
+func binaries() string {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil {
+		return ""
+	}
+	version := func(folder string) int {
+		n, err := strconv.Atoi(filepath.Base(filepath.Dir(folder)))
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	slices.SortFunc(found, func(a, b string) int { return version(a) - version(b) })
+	if len(found) > 0 {
+		return found[len(found)-1]
+	}
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path)
+	}
+	return ""
+}
+
+// Start creates and starts a server that is stopped at the end of the test. If PostgreSQL is not installed, it skips the
+// test, or fails it if the environment has CI=true.
+func Start(tb testing.TB, options ...func(*Server)) *Server {
+	tb.Helper()
+	s := create(tb, options...)
+	tb.Cleanup(s.remove)
+	return s
+}
+
+// shared is the server of Shared.
+var shared struct {
+	sync.Mutex
+	server *Server
+}
+
+// Shared returns a server for all tests of the package, whose TestMain must run Main.
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		shared.server = create(tb)
+	}
+	return shared.server
+}
+
+// Main runs the tests of a package and then stops the server of Shared.
+type Main struct{ M *testing.M }
+
+// Run implements the interface of testing.M.
+func (m Main) Run() int {
+	code := m.M.Run()
+	if shared.server != nil {
+		shared.server.remove()
+	}
+	return code
+}
+
+// create creates and starts a server.
+func create(tb testing.TB, options ...func(*Server)) *Server {
+	tb.Helper()
+	bin := binaries()
+	if bin == "" {
+		if os.Getenv("CI") == "true" {
+			tb.Fatal("PostgreSQL is not installed: apt-get install postgresql")
+		}
+		tb.Skip("PostgreSQL is not installed: apt-get install postgresql")
+	}
+	folder, err := os.MkdirTemp("", "postgres") //nolint:usetesting // tb.TempDir may be too long for the path of a socket
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &Server{folder: folder, bin: bin, options: []string{"-c", "fsync=off"}}
+	for _, option := range options {
+		option(s)
+	}
+	if credential := unprivileged(tb); credential != nil {
+		if err := os.Chown(folder, int(credential.Uid), int(credential.Gid)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	initdb := s.command(tb, "initdb", "-D", filepath.Join(folder, "data"), "-A", "trust", "-U", "postgres", "-E", "UTF8",
+		"--locale=C", "--no-sync")
+	if output, err := initdb.CombinedOutput(); err != nil {
+		tb.Fatalf("initdb: %v\n%s", err, output)
+	}
+	s.Run(tb)
+	return s
+}
+
+// remove stops the server and deletes its files.
+func (s *Server) remove() {
+	if s.process != nil {
+		_ = s.process.Process.Signal(syscall.SIGQUIT)
+		<-s.exited
+	}
+	_ = os.RemoveAll(s.folder)
+}
+
+// unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
+func unprivileged(tb testing.TB) *syscall.Credential {
+	tb.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(found.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(found.Gid, 10, 32)
+		if uidErr == nil && gidErr == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	tb.Fatal("PostgreSQL does not run as root, and there is no user postgres or nobody")
+	return nil
+}
+
+func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
+	tb.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...) //nolint:gosec // programs of PostgreSQL
+	cmd.Dir = s.folder
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
+	return cmd
+}
+
+// Run starts the server, after a Stop, and waits until it accepts connections.
+func (s *Server) Run(tb testing.TB) {
+	tb.Helper()
+	args := append([]string{
+		"-D", filepath.Join(s.folder, "data"), "-k", s.folder, "-c", "listen_addresses=", "-c", "max_connections=200",
+		"-c", "logging_collector=off", "-c", "log_min_messages=fatal",
+	}, s.options...)
+	s.process = s.command(tb, "postgres", args...)
+	if err := s.process.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	s.exited = make(chan struct{})
+	go func(process *exec.Cmd, exited chan<- struct{}) {
+		defer close(exited)
+		_ = process.Wait() // it was killed, or the test finds that it does not respond
+	}(s.process, s.exited)
+	poll.Until(tb, "PostgreSQL accepts connections", func() bool {
+		conn, err := pgx.Connect(tb.Context(), s.URL("postgres"))
+		if err != nil {
+			return false
+		}
+		return conn.Close(tb.Context()) == nil
+	})
+}
+
+// Stop ends the server at once: it aborts transactions and closes connections.
+func (s *Server) Stop(tb testing.TB) {
+	tb.Helper()
+	if s.process == nil {
+		return
+	}
+	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
+		tb.Error(err)
+	}
+	<-s.exited
+	s.process = nil
+}
+
+// Pause stops all processes of the server until Resume, so that connections stay open and nothing responds.
+func (s *Server) Pause(tb testing.TB) {
+	tb.Helper()
+	s.signal(tb, syscall.SIGSTOP)
+}
+
+// Resume ends a Pause.
+func (s *Server) Resume(tb testing.TB) {
+	tb.Helper()
+	s.signal(tb, syscall.SIGCONT)
+}
+
+func (s *Server) signal(tb testing.TB, signal syscall.Signal) {
+	tb.Helper()
+	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
+		if err := syscall.Kill(pid, signal); err != nil && err != syscall.ESRCH {
+			tb.Error(err)
+		}
+	}
+}
+
+func (s *Server) children(tb testing.TB) (pids []int) {
+	tb.Helper()
+	pid := s.process.Process.Pid
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for field := range strings.FieldsSeq(string(list)) {
+		child, err := strconv.Atoi(field)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		pids = append(pids, child)
+	}
+	return pids
+}
+
+// CPU returns the processor time that the server's processes have used.
+func (s *Server) CPU(tb testing.TB) time.Duration {
+	tb.Helper()
+	const ticks = 100 // a second, on Linux
+	var used int64
+	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it has exited
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		for _, field := range fields[11:13] { // utime and stime
+			n, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			used += n
+		}
+	}
+	return time.Duration(used) * time.Second / ticks
+}
+
+// URL returns the address of a database of this server.
+func (s *Server) URL(database string) string {
+	return "postgres://postgres@/" + database + "?" + url.Values{"host": {s.folder}}.Encode()
+}
+
+// Socket returns the path of the server's socket.
+func (s *Server) Socket() string { return filepath.Join(s.folder, ".s.PGSQL.5432") }
+
+var lastDatabase atomic.Int64
+
+// Create creates a database that is a copy of template, or empty if that is "", and returns its name.
+func (s *Server) Create(tb testing.TB, template string) string {
+	tb.Helper()
+	if template == "" {
+		template = "template1"
+	}
+	name := fmt.Sprintf("test%d", lastDatabase.Add(1))
+	s.Exec(tb, "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template))
+	return name
+}
+
+// Exec executes a statement in a database.
+func (s *Server) Exec(tb testing.TB, database, statement string) {
+	tb.Helper()
+	ctx := context.WithoutCancel(tb.Context()) // it may be called by a clean-up
+	conn, err := pgx.Connect(ctx, s.URL(database))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		tb.Fatalf("%s: %v", statement, err)
+	}
+}
