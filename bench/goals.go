@@ -24,7 +24,7 @@ func (r *report) goals() []goal {
 		r.ratioGoal(plainSome, cpuPerRequest, 1.4, 0.9),
 		r.ratioGoalOf(flushing, plainSome, cpuPerRequest, 1.3, 0.85),
 		r.ratioGoal(plainOne, addedLessFlush, 3, 1.1),
-		r.ratioGoal(plainLong, cpuPerRequest, 2.5, 1.2),
+		r.ratioGoal(plainLong, cpuPerRequest, 2, 1.2),
 		r.ratioGoal(burstStreams, cpuPerEvent, 2, 1.3),
 		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 1),
 		r.memoryGoal(heldSome, 0.6, 0.7),

@@ -74,6 +74,7 @@ type Ledger struct {
 	settings Settings
 	metrics  *metrics
 	submit   submitFunc                                                       // nil before Start
+	insert   func(*pendingSettlement) *database.Pending                       // the caller goes on to wait; nil before Start
 	enqueue  func(func(context.Context, database.Tx) error) *database.Pending // a write of several statements; nil before Start
 	clock    func() time.Time
 
@@ -123,6 +124,9 @@ func (l *Ledger) Start(ctx context.Context) error {
 			return l.db.EnqueueStatement(write)
 		}
 		return l.db.SubmitStatement(write)
+	}
+	l.insert = func(s *pendingSettlement) *database.Pending {
+		return l.db.EnqueueInsert(insertEndedRows, &s.row, func(tx database.Execer) error { return s.insert(endless, tx) })
 	}
 	l.enqueue = func(apply func(context.Context, database.Tx) error) *database.Pending {
 		return l.db.Enqueue(func(tx database.Tx) error { return apply(endless, tx) })

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 
 	"basegate/database"
 	"basegate/usage"
@@ -21,14 +23,14 @@ type row struct {
 func insertEnded(ctx context.Context, tx database.Execer, r *row) (inserted bool, err error) {
 	const text = insertRequests + ` SELECT ` + requestParameters + `
 		WHERE NOT EXISTS (SELECT 1 FROM inflight WHERE request_id = $1)`
-	return affected(tx.ExecContext(ctx, text, r.parameters()...))
+	return affected(tx.ExecContext(ctx, text, r.AppendValues(nil)...))
 }
 
 // moveEnded inserts the row of a request that has ended, and then deletes its row in flight. Only a storage failure,
 // which fails the whole transaction, can fail the second statement.
 func moveEnded(ctx context.Context, tx database.Execer, r *row) error {
 	const text = insertRequests + ` VALUES (` + requestParameters + `)`
-	if _, err := tx.ExecContext(ctx, text, r.parameters()...); err != nil {
+	if _, err := tx.ExecContext(ctx, text, r.AppendValues(nil)...); err != nil {
 		return err
 	}
 	return deleteInFlight(ctx, tx, r)
@@ -39,16 +41,21 @@ const (
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, batch_id)`
 	requestParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, nullif($19, '')`
+	requestColumns    = 19
 )
 
-// parameters returns the values of requestParameters.
-func (r *row) parameters() []any {
+// insertEndedRows does what insertEnded does, for several rows. If one of them has the id of a request in flight, none is
+// inserted, because its id is null.
+var insertEndedRows = database.NewInsert(insertRequests,
+	`CASE WHEN NOT EXISTS (SELECT 1 FROM inflight WHERE request_id = $1) THEN $1 END`+strings.TrimPrefix(requestParameters, "$1"), requestColumns)
+
+// AppendValues appends the values of requestParameters.
+func (r *row) AppendValues(to []any) []any {
 	q, o := &r.request, &r.outcome
-	return []any{
+	return append(slices.Grow(to, requestColumns),
 		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, o.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
 		int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
-		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(), q.Batch,
-	}
+		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(), q.Batch)
 }
 
 // updateEnded changes the outcome of a row that an earlier attempt has inserted.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -434,5 +435,54 @@ func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 	all := usageBy(t, l, usage.Filter{Key: "key_1"}, usage.ByKey)
 	if used := h.Limit - h.Remaining; len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
 		t.Errorf("%d tokens are used, want the sum of %+v", used, all)
+	}
+}
+
+func TestDuplicateIDAmongManySettlementsFailsAlone(t *testing.T) {
+	l := newLedger(t)
+	p := budget.Payer{Key: "key", Account: "acc"}
+	request := func(id string) *budget.Reservation {
+		r, err := l.Reserve(t.Context(), p, budget.Request{ID: id}, demand(1, 1), nil)
+		must(t, err)
+		return r
+	}
+	inFlight := request("in flight")
+	must(t, inFlight.Wait(t.Context()))
+	settle(t, request("settled"), 1, 1)
+	const others = 64
+	var duplicates atomic.Int64
+	var all sync.WaitGroup
+	for i := range others + 2 {
+		id := fmt.Sprint("request ", i)
+		switch i {
+		case 20:
+			id = "in flight"
+		case 40:
+			id = "settled"
+		}
+		r := request(id)
+		all.Go(func() {
+			err := r.Settle(t.Context(), budget.Outcome{Prompt: 2})
+			if errors.Is(err, budget.ErrDuplicate) && (i == 20 || i == 40) {
+				duplicates.Add(1)
+			} else if err != nil {
+				t.Errorf("%s: got error %v", id, err)
+			}
+		})
+	}
+	all.Wait()
+	settle(t, inFlight, 1, 1)
+	if got := duplicates.Load(); got != 2 {
+		t.Errorf("%d settlements failed as duplicates, want 2", got)
+	}
+	ids := map[string]bool{}
+	for _, r := range rows(t, l) {
+		if ids[r.RequestID] {
+			t.Errorf("%s has two rows", r.RequestID)
+		}
+		ids[r.RequestID] = true
+	}
+	if len(ids) != others+2 {
+		t.Errorf("%d rows, want %d", len(ids), others+2)
 	}
 }

@@ -30,6 +30,10 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 		return
 	}
 	s.attempted = true
+	if wait && s.reservation.openWrite == nil && !s.row.outcome.hasDetails() { // then its row is all that is written
+		s.write = l.insert(s)
+		return
+	}
 	s.write = l.submit(wait, s.insert)
 }
 

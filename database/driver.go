@@ -106,6 +106,7 @@ func (s *statement) QueryContext(ctx context.Context, args []driver.NamedValue) 
 type directExecer struct {
 	connection *connection
 	values     []driver.NamedValue
+	rows       []any // of insertRows
 }
 
 // ExecContext implements Execer.

@@ -24,6 +24,8 @@ type Pending struct {
 	db        *DB
 	apply     func(Tx) error
 	statement func(Execer) error // see EnqueueStatement
+	insert    *Insert            // see EnqueueInsert; nil for other writes
+	row       Row                // of insert
 	exclusive bool               // in a transaction of its own
 	done      chan struct{}
 	err       error // set before done is closed
@@ -62,7 +64,7 @@ func (p *Pending) finish(err error) {
 	if p.err == nil {
 		p.err = err
 	}
-	p.apply, p.statement = nil, nil // a Pending that is kept must not keep the written data alive
+	p.apply, p.statement, p.row = nil, nil, nil // a Pending that is kept must not keep the written data alive
 	close(p.done)
 }
 

@@ -25,14 +25,13 @@ func (sqlite) transaction(conn *sql.Conn) Tx { return conn }
 
 // applyStatements calls the driver directly: database/sql takes as long for a statement as SQLite takes to update one
 // index. SQLite rolls back a failed statement by itself.
-func (e sqlite) applyStatements(_ context.Context, conn *sql.Conn, batch []*Pending) (err error) {
+func (e sqlite) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
 	broken := conn.Raw(func(driverConn any) error {
-		execer := Execer(&directExecer{connection: driverConn.(*connection)}) //nolint:errcheck // its only type
-		for _, p := range batch {
-			if apply(e.DB, p, p.statement, execer) {
-				err = p.err
-				break
-			}
+		direct := &directExecer{connection: driverConn.(*connection)} //nolint:errcheck // its only type
+		for len(batch) > 0 && err == nil {
+			n := combinable(batch)
+			err = e.applyTogether(ctx, direct, batch[:n])
+			batch = batch[n:]
 		}
 		return nil
 	})
@@ -40,6 +39,21 @@ func (e sqlite) applyStatements(_ context.Context, conn *sql.Conn, batch []*Pend
 		return unavailable("apply", broken)
 	}
 	return err
+}
+
+// applyTogether applies writes of one statement each by a statement for all of them, or else one by one.
+func (e sqlite) applyTogether(ctx context.Context, direct *directExecer, batch []*Pending) error {
+	if len(batch) > 1 {
+		if inserted, err := direct.insertRows(ctx, batch); inserted || err != nil {
+			return err
+		}
+	}
+	for _, p := range batch {
+		if apply(e.DB, p, p.statement, Execer(direct)) {
+			return p.err
+		}
+	}
+	return nil
 }
 
 // rollback rolls the transaction back, unless SQLite has done so already. A connection that is still in the transaction

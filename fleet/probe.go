@@ -194,13 +194,16 @@ func (b *Backend) Post(ctx context.Context, path string, body []byte) (Response,
 	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
 }
 
-// do sends a request with the backend's API key. A body must be JSON.
+// do sends a request with the backend's API key. A body must be JSON. Requests without a body, which are probes and
+// orders to sleep or wake, have a new connection each: the backend or a firewall may just be closing a pooled one, so a
+// failure there would say nothing about the backend.
 func (b *Backend) do(ctx context.Context, method string, address *url.URL, body io.Reader) (Response, error) {
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
 		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
+	req.Close = body == nil
 	b.Authorize(req.Header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")

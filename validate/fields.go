@@ -252,8 +252,11 @@ func (p *parser) readScalar(f *field, kind byte) ([]byte, error) {
 	if byte(p.decoder.PeekKind()) != kind {
 		return nil, p.invalidKind(f, "")
 	}
+	if kind == '"' {
+		return p.readString()
+	}
 	raw, err := p.decoder.ReadValue()
-	if err == nil && kind == '0' && len(raw) > maxCopied {
+	if err == nil && len(raw) > maxCopied {
 		return nil, p.invalid(f, "a number of "+strconv.Itoa(len(raw))+" characters")
 	}
 	return raw, err
@@ -275,7 +278,7 @@ func (p *parser) skipInvalid() ([]byte, error) {
 	if err := p.skipValue(); err != nil {
 		return nil, err
 	}
-	value := p.body[start:p.decoder.InputOffset()]
+	value := p.body[start:p.offset()]
 	if name, found := duplicateName(value, maxCompared); found {
 		return nil, p.duplicate(name)
 	}

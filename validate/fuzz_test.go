@@ -19,7 +19,7 @@ import (
 func seedBodies(f *testing.F) []string {
 	f.Helper()
 	all := []string{
-		allKinds, minimal, string(bodyOfSize(1 << 10)),
+		allKinds, minimal, string(bodyOfSize(1 << 10)), string(bodyOfSize(4 << 10)),
 		`{"mod\u0065l":"m","prompt":["a","\ud83d\ude00\\\""],"us\u0065r":"x","stream":true,"stream_options":{ "include\u005fusage" : null } }`,
 		` { "n" : null , "best_of":4, "prompt":[[1,2],[3]] ,"model":"m" , "logprobs":null,"user": null } `,
 		`{"user":null,"n":null,"model":"m","max_tokens":null,"prompt":[0,1],"stop":["a","b"],"logit_bias":{"1":1e2,"2":-0.0},"seed":-9223372036854775808}`,

@@ -175,7 +175,7 @@ func (p *parser) readMessageMember(m *message) error {
 	if err != nil {
 		return err
 	}
-	start := int(p.decoder.InputOffset()) - len(raw)
+	start := p.offset() - len(raw)
 	name := string(p.unquote(raw))
 	id, known := memberIDs[name]
 	switch {
@@ -200,7 +200,7 @@ func (p *parser) readMessageMember(m *message) error {
 	if kept {
 		m.present |= id
 	}
-	m.cut.member(p.request, start, int(p.decoder.InputOffset()), !kept)
+	m.cut.member(p.request, start, p.offset(), !kept)
 	return nil
 }
 
@@ -273,7 +273,7 @@ func (p *parser) readContentText(path string) error {
 	if p.decoder.PeekKind() != '"' {
 		return p.wrongKind(path, "a string")
 	}
-	raw, err := p.decoder.ReadValue()
+	raw, err := p.readString()
 	p.request.chat.contentBytes += int64(len(raw))
 	return err
 }
@@ -354,7 +354,7 @@ func (p *parser) readEmpty(path string) error {
 	if err := p.skipValue(); err != nil {
 		return err
 	}
-	value := p.body[start:p.decoder.InputOffset()]
+	value := p.body[start:p.offset()]
 	empty := string(value) == "null" || string(value) == `""`
 	if value[0] == '[' || value[0] == '{' {
 		empty = len(bytes.TrimSpace(value[1:len(value)-1])) == 0

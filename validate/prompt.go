@@ -82,7 +82,7 @@ func (p *parser) readTextPrompts(f *field) error {
 		if p.decoder.PeekKind() != '"' {
 			return p.invalidElement(f, p.request.Prompts, want)
 		}
-		if _, err := p.decoder.ReadValue(); err != nil {
+		if _, err := p.readString(); err != nil {
 			return err
 		}
 		p.request.Prompts++

@@ -93,7 +93,7 @@ func (p *parser) readOption(f *field, name string) (kind byte, at span, err erro
 	if err := p.skipValue(); err != nil {
 		return kind, at, err
 	}
-	return kind, span{start, int(p.decoder.InputOffset())}, nil
+	return kind, span{start, p.offset()}, nil
 }
 
 // checkContinuousUsage refuses continuous_usage_stats without include_usage, because vLLM ignores it then.

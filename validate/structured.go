@@ -50,7 +50,7 @@ func (p *parser) readObject(f *field) (o objectValue, err error) {
 	if err := p.skipValue(); err != nil {
 		return o, err
 	}
-	value := p.body[start:p.decoder.InputOffset()]
+	value := p.body[start:p.offset()]
 	if len(value) > maxStructured {
 		return o, p.invalid(f, fmt.Sprintf("an object of %d bytes, over the limit of %d", len(value), maxStructured))
 	}

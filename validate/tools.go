@@ -52,7 +52,7 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 		if err != nil {
 			return err
 		}
-		start := int(p.decoder.InputOffset()) - len(raw)
+		start := p.offset() - len(raw)
 		name := string(p.unquote(raw))
 		at := slices.Index(names, name)
 		switch {
@@ -66,7 +66,7 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 		if err != nil {
 			return err
 		}
-		cut.member(p.request, start, int(p.decoder.InputOffset()), !kept)
+		cut.member(p.request, start, p.offset(), !kept)
 	}
 	_, err := p.decoder.ReadToken()
 	return err

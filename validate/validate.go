@@ -85,6 +85,8 @@ type parser struct {
 	source   bytes.Buffer
 	schema   *schema
 	body     []byte
+	base     int     // offset in body of the beginning of source
+	rest     []byte  // backs source behind a long string: see skipTo
 	scratch  []byte  // an unescaped name
 	tokenIDs []int64 // of logit_bias
 	request  *Request
@@ -115,6 +117,7 @@ var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.D
 
 func (p *parser) reset(s *schema, body []byte, memory Memory) {
 	p.schema, p.body, p.memory = s, body, memory
+	p.base = 0
 	p.source = *bytes.NewBuffer(body) // the decoder reads a *bytes.Buffer in place, without a copy
 	p.decoder.Reset(&p.source, decoderOptions)
 	p.request = newRequest(s, body)
@@ -171,7 +174,7 @@ func (p *parser) parse() error {
 
 // checkEnd returns an error unless only white space follows the object.
 func (p *parser) checkEnd() error {
-	rest := bytes.TrimLeft(p.body[p.decoder.InputOffset():], " \t\r\n")
+	rest := bytes.TrimLeft(p.body[p.offset():], " \t\r\n")
 	if len(rest) == 0 {
 		return nil
 	}
@@ -195,7 +198,7 @@ func (p *parser) readMember() error {
 	if err != nil {
 		return err
 	}
-	m := member{name: int(p.decoder.InputOffset()) - len(raw)}
+	m := member{name: p.offset() - len(raw)}
 	name := p.unquote(raw)
 	id, known := p.schema.byName[string(name)]
 	if !known {
@@ -215,7 +218,7 @@ func (p *parser) readMember() error {
 	if err != nil {
 		return err
 	}
-	m.end = int(p.decoder.InputOffset())
+	m.end = p.offset()
 	p.request.members = append(p.request.members, m)
 	return nil
 }
@@ -271,9 +274,12 @@ func (p *parser) readNull(id fieldID) error {
 	return nil
 }
 
+// offset returns the offset in the body of the end of what the decoder has read.
+func (p *parser) offset() int { return p.base + int(p.decoder.InputOffset()) }
+
 // valueStart returns the offset of the value that follows; the decoder has read the name before it.
 func (p *parser) valueStart() int {
-	i := int(p.decoder.InputOffset())
+	i := p.offset()
 	for i < len(p.body) && strings.IndexByte(" \t\r\n:,", p.body[i]) >= 0 {
 		i++
 	}
@@ -317,7 +323,7 @@ func (p *parser) skipToken() error {
 		return err
 	}
 	if p.decoder.StackDepth() > maxDepth {
-		return apierr.MalformedJSON(p.decoder.InputOffset()-1, "the body nests deeper than 32 levels")
+		return apierr.MalformedJSON(int64(p.offset()-1), "the body nests deeper than 32 levels")
 	}
 	return nil
 }
@@ -354,9 +360,9 @@ func (p *parser) syntaxError(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return apierr.MalformedJSON(int64(len(p.body)), "the body ends in the middle of the JSON object")
 	case errors.As(err, &bad):
-		return apierr.MalformedJSON(bad.ByteOffset, "the body is not valid JSON: "+strings.TrimPrefix(bad.Err.Error(), "jsontext: "))
+		return apierr.MalformedJSON(int64(p.base)+bad.ByteOffset, "the body is not valid JSON: "+strings.TrimPrefix(bad.Err.Error(), "jsontext: "))
 	default:
-		return apierr.MalformedJSON(p.decoder.InputOffset(), "the body is not valid JSON: "+err.Error())
+		return apierr.MalformedJSON(int64(p.offset()), "the body is not valid JSON: "+err.Error())
 	}
 }
 

@@ -186,6 +186,9 @@ func appendHead(to []byte, req *http.Request) ([]byte, error) {
 			to = append(to, v...)
 		}
 	}
+	if req.Close {
+		to = append(to, "\r\nConnection: close"...)
+	}
 	if req.Body != nil {
 		to = append(to, "\r\nContent-Length: "...)
 		to = strconv.AppendInt(to, req.ContentLength, 10)

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -28,7 +27,7 @@ type Settings struct {
 
 // Transport is an http.RoundTripper that pools connections to backends. It is safe for concurrent use. It never
 // retries a request, ignores the proxies of the environment and decompresses nothing. Request bodies must have a
-// known length.
+// known length. A request with Close set has a new connection to itself.
 type Transport struct {
 	settings Settings
 	dialer   net.Dialer
@@ -66,7 +65,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.ContentLength < 0 || req.ContentLength == 0 && req.Body != nil && req.Body != http.NoBody {
 		return nil, errLength
 	}
-	c, err := t.connect(req.Context(), req.URL)
+	c, err := t.connect(req)
 	if err != nil {
 		return nil, contextCause(req.Context(), err)
 	}
@@ -76,7 +75,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.discard()
 		return nil, contextCause(req.Context(), err)
 	}
-	b := &body{reader: response.Body, transport: t, conn: c, ctx: req.Context(), connClose: response.Close}
+	b := &body{reader: response.Body, transport: t, conn: c, ctx: req.Context(), connClose: response.Close || req.Close}
 	if response.Body != http.NoBody && slices.Equal(response.TransferEncoding, chunkedOnly) {
 		b.reader = &chunkedReader{conn: c}
 	}
@@ -93,10 +92,13 @@ func contextCause(ctx context.Context, err error) error {
 }
 
 // connect returns an idle connection or makes one.
-func (t *Transport) connect(ctx context.Context, address *url.URL) (*conn, error) {
+func (t *Transport) connect(req *http.Request) (*conn, error) {
+	ctx, address := req.Context(), req.URL
 	o := origin{address.Scheme, address.Host}
-	if c := t.getIdle(o); c != nil {
-		return c, nil
+	if !req.Close {
+		if c := t.getIdle(o); c != nil {
+			return c, nil
+		}
 	}
 	port := address.Port()
 	switch {

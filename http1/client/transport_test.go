@@ -164,6 +164,27 @@ func TestConnectionClosedByTheBackendIsNotReused(t *testing.T) {
 	}
 }
 
+func TestRequestWithCloseHasAConnectionOfItsOwn(t *testing.T) {
+	b := newBackend(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Close) })
+	b.Start()
+	transport := newTransport(t, nil)
+	post(t, transport, b.URL, "x")
+	request := newRequest(t.Context(), t, b.URL, "x")
+	request.Close = true
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := readBody(t, response); got != "true" {
+		t.Errorf("the backend got a request with Connection: close: %s, want true", got)
+	}
+	poll.Until(t, "its connection is closed", func() bool { return b.open.Load() == 1 })
+	post(t, transport, b.URL, "x")
+	if n := b.accepted.Load(); n != 2 {
+		t.Errorf("%d connections were made for three requests, want 2: one is in the pool", n)
+	}
+}
+
 func TestIdleConnectionsAreClosedAfterTheirTimeout(t *testing.T) {
 	b := newBackend(t, echo)
 	b.Start()
