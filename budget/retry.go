@@ -30,7 +30,7 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 		return
 	}
 	s.attempted = true
-	if wait && s.reservation.openWrite == nil && !s.row.outcome.hasDetails() { // then its row is all that is written
+	if wait && s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Record == nil { // then its row is all that is written
 		s.write = l.insert(s)
 		return
 	}
