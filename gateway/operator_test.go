@@ -215,7 +215,8 @@ func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	for range 5 {
 		readBody(t, send(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x","stream":true,"max_tokens":4}`))
 	}
-	call, mailed := <-calls, <-mails
+	// The disk of the machine that runs the test may be nearly full, of which operators are notified too.
+	call, mailed := nextWithout(calls, `"event":"disk_low"`), nextWithout(mails, "the disk is nearly full")
 	for _, part := range []string{`"event":"budget_80"`, `"account":"ada@example.org"`, `"percent":80`, "of 43 tokens of the month"} {
 		if !strings.Contains(call, part) {
 			t.Errorf("%q is missing in the webhook's %s", part, call)
@@ -234,9 +235,19 @@ func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	if page := readBody(t, resp); !strings.Contains(page, "was mailed to grace@example.org") {
 		t.Errorf("the page does not say that the invitation was mailed:\n%s", page)
 	}
-	if invitation := <-mails; !strings.HasPrefix(invitation, "grace@example.org\n") || !strings.Contains(invitation, "/invitation/") {
+	if invitation := nextWithout(mails, "the disk is nearly full"); !strings.HasPrefix(invitation, "grace@example.org\n") || !strings.Contains(invitation, "/invitation/") {
 		t.Errorf("got mail %s, want an invitation to grace@example.org", invitation)
 	}
+}
+
+// nextWithout receives the next text that does not contain a part.
+func nextWithout(texts <-chan string, part string) string {
+	for text := range texts {
+		if !strings.Contains(text, part) {
+			return text
+		}
+	}
+	return ""
 }
 
 func must1[T any](value T, err error) T {
