@@ -90,13 +90,13 @@ def test_truncated_object_is_text(client):
 
 
 def test_max_tokens_counts_prompt_and_output(client):
-    assert client.generate("Once upon a time", max_tokens=12)
+    assert isinstance(client.generate("Once upon a time", max_tokens=12), str)  # empty if the first token ends it
     with pytest.raises(UserError, match="max_tokens: got 2 tokens for prompt and output together"):
         client.generate("Once upon a time", max_tokens=2)
 
 
 def test_model_names(client):
-    assert client.generate("a", model_name="faulty", max_new_tokens=1)
+    assert isinstance(client.generate("a", model_name="faulty", max_new_tokens=1), str)
     with pytest.raises(UserError, match='no model "llama-9b" here'):
         client.generate("a", model_name="llama-9b", max_new_tokens=1)
 
