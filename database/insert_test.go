@@ -3,6 +3,7 @@ package database_test
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"basegate/database"
@@ -38,7 +39,7 @@ func TestInsertsShareAStatementAndFailAlone(t *testing.T) {
 		{"two kinds in turn", nil, func(i int) *database.Insert { return []*database.Insert{insert, other}[i%2] }, 2 * several, 2 * several},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db := openNotes(t, database.Settings{})
+			db := openNotes(t, database.Settings{Path: filepath.Join(t.TempDir(), "base.db")})
 			must(t, db.WriteGrouped(t.Context(), note(1000)))
 			release := block(t, db)
 			alone := 0
@@ -75,7 +76,7 @@ func TestInsertsShareAStatementAndFailAlone(t *testing.T) {
 }
 
 func TestInsertsAfterAStorageFailureAreNotWritten(t *testing.T) {
-	db := openNotes(t, database.Settings{})
+	db := openNotes(t, database.Settings{Path: filepath.Join(t.TempDir(), "base.db")})
 	must(t, db.WriteExclusive(t.Context(), execute("PRAGMA max_page_count = 1"))) // SQLite raises it to the size of the file
 	text := fmt.Sprintf("%08000d", 0)
 	insert := database.NewInsert("INSERT INTO notes (id, text)", "$1, '"+text+"' || $2", 2)

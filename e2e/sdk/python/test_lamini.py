@@ -53,16 +53,16 @@ def make_client(model=MODEL, key=None):
 
 def test_text(client):
     text = client.generate("Once upon a time", max_new_tokens=8)
-    assert isinstance(text, str) and text
+    assert isinstance(text, str)
 
 
 def test_text_of_the_rest_of_the_context(client):
-    assert client.generate("Once upon a time")
+    assert isinstance(client.generate("Once upon a time"), str)
 
 
 def test_list(client):
     texts = client.generate(["Once upon a time", "The capital of France is"], max_new_tokens=8)
-    assert len(texts) == 2 and all(isinstance(t, str) and t for t in texts)
+    assert len(texts) == 2 and all(isinstance(t, str) for t in texts)
 
 
 def test_output_type(client):
@@ -90,7 +90,7 @@ def test_truncated_object_is_text(client):
 
 
 def test_max_tokens_counts_prompt_and_output(client):
-    assert isinstance(client.generate("Once upon a time", max_tokens=12), str)  # empty if the first token ends it
+    assert isinstance(client.generate("Once upon a time", max_tokens=12), str)
     with pytest.raises(UserError, match="max_tokens: got 2 tokens for prompt and output together"):
         client.generate("Once upon a time", max_tokens=2)
 
