@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,11 +17,12 @@ type receiptFigures struct {
 
 // String returns a line for each workload.
 func (f *receiptFigures) String() string {
-	text := "receipts, CPU per request"
+	text := strings.Builder{}
+	text.WriteString("receipts, CPU per request")
 	for i, w := range f.workloads {
-		text += fmt.Sprintf("; %s: %v without, %v with, %v on top", w, f.off[i], f.on[i], f.on[i]-f.off[i])
+		fmt.Fprintf(&text, "; %s: %v without, %v with, %v on top", w, f.off[i], f.on[i], f.on[i]-f.off[i])
 	}
-	return text
+	return text.String()
 }
 
 // receiptHeader asks for a receipt.
