@@ -27,7 +27,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults receipt-kills hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -105,6 +105,9 @@ soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then look
 
 faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
 	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
+
+receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
+	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race -tags e2e -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
 
 memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; needs 20,000 files (ulimit -n)
 	BASEGATE_MEMORY=10000 go test -count=1 -tags e2e -run TestMemoryHasACeiling -v -timeout 30m ./e2e

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -235,12 +236,14 @@ func (f *finishedReceipts) send(g *gateway, stream bool) bool {
 	return true
 }
 
-// The gateway is killed a hundred times under load. Each time the log extends the tree head that was published last, and
-// at the end it has the entry of each answer that a client received completely.
+// The gateway is killed under load, 25 times or as often as BASEGATE_RECEIPT_KILLS says. Each time the log extends the tree
+// head that was published last, and at the end it has the entry of each answer that a client received completely.
 func TestKillUnderLoadKeepsTheReceiptLog(t *testing.T) {
-	kills := 100
-	if testing.Short() {
-		kills = 10
+	kills := 25
+	if text := os.Getenv("BASEGATE_RECEIPT_KILLS"); text != "" {
+		var err error
+		kills, err = strconv.Atoi(text)
+		must(t, err)
 	}
 	env, published := newReceipts(t)
 	secret := env.createKey("test")
