@@ -199,7 +199,7 @@ func createDemoAccount(ctx context.Context, path string) (c demoCredentials, err
 // demoPasswordLength is the length of the demo's password, in characters of 5 random bits each.
 const demoPasswordLength = 16
 
-var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models, an account and a key.
+var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models and one that chats, an account and a key.
 
   address   {{.URL}}
   base URL  {{.URL}}/v1
