@@ -29,6 +29,9 @@ func TestLedgerRepliesAsTheCommittedCasesSay(t *testing.T) {
 }
 
 func TestCommittedCasesAreThoseOfTheGenerator(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds; make test-all runs it")
+	}
 	var generated []ledgercases.Case
 	synctest.Test(t, func(t *testing.T) {
 		generated = ledgercases.Generate(func(c *ledgercases.Case) ledgercases.Engine { return newCaseEngine(t, c) })
