@@ -59,7 +59,7 @@ test-packages: tools
 
 # The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
 test-postgres: tools ## the tests of the database, keys, prompts, models and history on PostgreSQL, which must be installed
-	tools/with-postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
 
 check: lint test ## what a commit must pass
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childPath) != "" {
 		os.Exit(child())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(databasetest.Main{M: m})
 }
 
 func open(tb testing.TB, path string) *database.DB {

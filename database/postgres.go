@@ -31,7 +31,7 @@ func (db *DB) openPostgres(ctx context.Context) error {
 		reports: server.OpenPool(reportConns, readOnly(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
-	if err := migratePostgres(ctx, server, h); err != nil {
+	if err := migratePostgres(ctx, server); err != nil {
 		server.Close()
 		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
 	}
@@ -44,14 +44,7 @@ func readOnly(timeout time.Duration) map[string]string {
 	return map[string]string{"default_transaction_read_only": "on", "statement_timeout": milliseconds(timeout)}
 }
 
-func migratePostgres(ctx context.Context, server *postgres.DB, h *handles) error {
-	var standby bool
-	if err := h.writer.QueryRowContext(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
-		return err
-	}
-	if standby {
-		return errors.New("the server is a standby, which cannot be written; name the primary")
-	}
+func migratePostgres(ctx context.Context, server *postgres.DB) error {
 	_, err := server.Migrate(ctx)
 	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
 		return newerError(newer.Schema, newer.Known)

@@ -17,10 +17,11 @@ import (
 	"basegate/breaker"
 	"basegate/config"
 	"basegate/fleet"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 // fakeServer is a vLLM server whose health the test controls.
 type fakeServer struct {

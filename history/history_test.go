@@ -20,7 +20,7 @@ import (
 	"basegate/internal/databasetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 func openDB(t *testing.T) *database.DB {
 	t.Helper()

@@ -20,7 +20,7 @@ const (
 	address  = "192.0.2.1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 func must(tb testing.TB, err error) {
 	tb.Helper()

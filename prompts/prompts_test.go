@@ -21,7 +21,7 @@ import (
 	"basegate/prompts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 const (
 	ada = "acc_ada"

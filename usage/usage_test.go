@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
-	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/usage"
 )
@@ -31,7 +30,7 @@ func must(tb testing.TB, err error) {
 
 func openDatabase(tb testing.TB) *database.DB {
 	tb.Helper()
-	db, err := database.Open(tb.Context(), databasetest.Settings(tb, filepath.Join(tb.TempDir(), "base.db")), zap.NewNop())
+	db, err := database.Open(tb.Context(), database.Settings{Path: filepath.Join(tb.TempDir(), "base.db")}, zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {

@@ -162,6 +162,13 @@ func (db *DB) check(ctx context.Context) error {
 	if major, err := strconv.Atoi(strings.Fields(reported + " ")[0]); err == nil && major < minServerVersion {
 		return fmt.Errorf("the server is PostgreSQL %d; %d or later is required", major, minServerVersion)
 	}
+	var standby bool
+	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+		return fmt.Errorf("find out whether the server is a standby: %w", err)
+	}
+	if standby {
+		return errors.New("the server is a standby, which cannot be written; name the primary")
+	}
 	return db.checkNotifications(ctx, conn)
 }
 
