@@ -28,6 +28,7 @@ type Server struct {
 	folder  string
 	bin     string
 	options []string
+	standby bool
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has exited
 }
@@ -35,6 +36,9 @@ type Server struct {
 // Durable makes commits wait for the disk, as in production. Without it a crash of the machine may lose commits, but the end
 // of the server loses none.
 func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
+
+// Standby makes the server a standby, which cannot be written.
+func Standby(s *Server) { s.standby = true }
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
@@ -124,6 +128,11 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 		"--locale=C", "--no-sync")
 	if output, err := initdb.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, output)
+	}
+	if s.standby {
+		if err := os.WriteFile(filepath.Join(folder, "data", "standby.signal"), nil, 0o644); err != nil { //nolint:gosec // it is empty
+			tb.Fatal(err)
+		}
 	}
 	s.Run(tb)
 	return s
