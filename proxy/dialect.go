@@ -91,9 +91,6 @@ func (s *Server) validateDialect(x *exchange, body []byte) (r *validate.Request,
 	if m, ok := s.lookup(x, d.Request.Model); ok && !m.Completions() {
 		return d.Request, apierr.NoCompletions(d.Request.NameOf("model"), d.Request.Model)
 	}
-	if d.Receipt {
-		x.r = WithReceipt(x.r, ReceiptOptions{Embed: !d.Request.Stream}) // in a stream the client has to ask for the event
-	}
 	return d.Request, s.askForReceipt(x, d.Request)
 }
 

@@ -75,7 +75,6 @@ type harnessOptions struct {
 	models      []config.Model // further ones
 	refusals    proxy.RefusalRecorder
 	receipts    bool
-	wrap        func(http.Handler) http.Handler // in front of the API; may be nil
 }
 
 // newHarness starts a gateway whose only model, m, has the given backends. change may be nil.
@@ -163,10 +162,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	})
 	e := echo.New()
 	h.server.Mount(e)
-	if o.wrap == nil {
-		o.wrap = func(h http.Handler) http.Handler { return h }
-	}
-	h.url = serve(t, o.wrap(e))
+	h.url = serve(t, e)
 	return h
 }
 

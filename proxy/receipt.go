@@ -2,9 +2,7 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -17,31 +15,16 @@ import (
 	"basegate/validate"
 )
 
-// ReceiptOptions change the receipt of a request that another form of request was made of. They are for packages that
-// translate requests in front of this one.
-type ReceiptOptions struct {
-	Input []byte // the body as the client sent it, which input_cid is of; nil: the body of the request itself
-	Embed bool   // onchain_data is the last member of a plain answer, and an event of a stream, as include_receipt asks for it
-}
-
-type receiptOptionsKey struct{}
-
-// WithReceipt returns a request that asks for a receipt, as X-Acs-Receipt does. Without receipts in the configuration it has
-// no effect. Input must not be changed until the request has ended.
-func WithReceipt(r *http.Request, o ReceiptOptions) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), receiptOptionsKey{}, &o))
-}
-
 // receiptState is the receipt of a request that asked for one.
 type receiptState struct {
-	options ReceiptOptions
 	draft   *receipt.Draft
 	sealed  *receipt.Sealed // nil before the answer is whole
+	embed   bool            // onchain_data is the last member of a plain answer, or the last event of a stream
 	reasons []string        // finish reasons of a plain answer
 	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event
 }
 
-// askForReceipt begins a receipt if the request asks for one, by header, by stream_options or as WithReceipt says.
+// askForReceipt begins a receipt if the request asks for one, by header, by stream_options or in a dialect that always does.
 func (s *Server) askForReceipt(x *exchange, r *validate.Request) error {
 	asked := false
 	if values := x.r.Header[apierr.ReceiptHeader]; len(values) > 0 {
@@ -56,15 +39,12 @@ func (s *Server) askForReceipt(x *exchange, r *validate.Request) error {
 		}
 		return nil
 	}
-	options, translated := x.r.Context().Value(receiptOptionsKey{}).(*ReceiptOptions)
-	if !asked && !translated && !r.IncludeReceipt {
+	always := x.caller.dialect != nil && x.caller.dialect.Receipt
+	if !asked && !always && !r.IncludeReceipt {
 		return nil
 	}
-	x.receipt = &receiptState{draft: s.receipts.NewDraft()}
-	if translated {
-		x.receipt.options = *options
-	}
-	x.receipt.options.Embed = x.receipt.options.Embed || r.IncludeReceipt
+	// In a stream of the dialect too, the client has to ask for the event.
+	x.receipt = &receiptState{draft: s.receipts.NewDraft(), embed: always && !r.Stream || r.IncludeReceipt}
 	return nil
 }
 
@@ -100,11 +80,7 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 
 // seal makes the entry of an answer that is whole.
 func (x *exchange) seal(usage stream.Usage, reasons []string) (err error) {
-	input := x.receipt.options.Input
-	if input == nil {
-		input = x.body.bytes
-	}
-	x.receipt.sealed, err = x.receipt.draft.Seal(x.receiptEntry(usage, reasons), x.caller.identity.KeyID, input)
+	x.receipt.sealed, err = x.receipt.draft.Seal(x.receiptEntry(usage, reasons), x.caller.identity.KeyID, x.body.bytes)
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
@@ -134,7 +110,7 @@ func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 		return pieces, nil
 	}
 	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.sealed.LeafHash().String())
-	if !x.receipt.options.Embed {
+	if !x.receipt.embed {
 		return pieces, nil
 	}
 	onchain, err := x.onchainData()
@@ -191,7 +167,7 @@ func (x *exchange) streamReceipt() ([]byte, error) {
 		return nil, nil
 	}
 	var out []byte
-	if x.receipt.options.Embed {
+	if x.receipt.embed {
 		onchain, err := x.onchainData()
 		if err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 	"basegate/mockvllm"
 	"basegate/proxy"
 	"basegate/receipt"
+	"basegate/validate"
 )
 
 // startReceipts starts a mock that chats and a harness that gives receipts.
@@ -217,17 +218,20 @@ func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
 	}
 }
 
-// A package that translates another form of request asks for the receipt itself.
-func TestTranslatedRequestEmbedsItsReceipt(t *testing.T) {
-	const original = `{"chain_id":"1","model":"m","prompt":"a"}`
+func TestDialectCanAskForTheReceiptOfEachRequest(t *testing.T) {
+	const path = "/other/v1/completions"
 	h, _ := startReceipts(t, func(o *harnessOptions) {
-		o.wrap = func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				next.ServeHTTP(w, proxy.WithReceipt(r, proxy.ReceiptOptions{Input: []byte(original), Embed: true}))
-			})
-		}
+		o.settings.Dialects = []*proxy.Dialect{{Prefix: "/other", Endpoints: []proxy.DialectEndpoint{{
+			Path: path,
+			Parse: func(body []byte, limits validate.Limits) (proxy.Translation, error) {
+				r, err := validate.Completion(body, limits)
+				return proxy.Translation{Request: r, Receipt: true}, err
+			},
+		}}}}
 	})
-	got := h.complete(`{"model":"m","prompt":"a","max_tokens":2,"user":"u"}`)
+	complete := func(body string) response { return h.do(h.newRequest(t.Context(), http.MethodPost, path, body)) }
+	original := `{"model":"m","prompt":"a","max_tokens":2,"user":"u"}`
+	got := complete(original)
 	r := h.receiptOf(got)
 	if gjson.Get(got.body, "onchain_data.infer_tx").Str != r.LeafHash.String() || !gjson.Valid(got.body) || gjson.Get(got.body, "user").Str != "u" {
 		t.Errorf("got %s, want onchain_data with %s", got.body, r.LeafHash)
@@ -235,7 +239,8 @@ func TestTranslatedRequestEmbedsItsReceipt(t *testing.T) {
 	if err := r.Verify([]byte(original), []byte(got.body), ""); err != nil {
 		t.Error(err)
 	}
-	got = h.complete(`{"model":"m","prompt":"a","max_tokens":2,"stream":true}`)
+	original = `{"model":"m","prompt":"a","max_tokens":2,"stream":true,"stream_options":{"include_receipt":true}}`
+	got = complete(original)
 	if !strings.Contains(got.body, `"onchain_data":{`) {
 		t.Errorf("got %s, want an event with onchain_data", got.body)
 	}
