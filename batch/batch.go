@@ -80,8 +80,8 @@ type Result struct {
 	Success   bool
 	Retryable bool // the backends failed, not the line
 
-	Settlement *budget.Settlement // of a success; written with the result
-	Release    func()             // returns the memory that the result holds
+	Settlement budget.Settlement // of a success; written with the result
+	Release    func()            // returns the memory that the result holds
 
 	Reason   Reason
 	ResetsAt time.Time // of the exhausted cap; zero if there is none

@@ -19,7 +19,7 @@ type Alarm struct {
 }
 
 // raiseAlarms raises the alarms of the caps that the charge of a request takes over a threshold. l.mu is held.
-func (l *Ledger) raiseAlarms(r *Reservation, input, output int64) {
+func (l *Ledger) raiseAlarms(r *reservation, input, output int64) {
 	if l.settings.Alarm == nil {
 		return
 	}

@@ -55,7 +55,7 @@ func BenchmarkReserveSettle(b *testing.B) {
 					for left.Add(-1) >= 0 {
 						r, err := l.Reserve(b.Context(), p, newRequest(), demand(100, 100), nil)
 						if err == nil && c.wait {
-							err = r.Wait(b.Context())
+							err = budget.OpenRow(b.Context(), r)
 						}
 						if err == nil {
 							err = r.Settle(b.Context(), budget.Outcome{Prompt: 100, Completion: 20, Status: 200})

@@ -82,7 +82,7 @@ type Ledger struct {
 	keys     map[string]*owner
 	accounts map[string]*owner
 	months   []int // whose counters the ledger holds
-	open     []*Reservation
+	open     []*reservation
 	waiting  int   // requests
 	reserved int64 // tokens
 	backlog  []*pendingSettlement

@@ -13,7 +13,7 @@ var ErrReserved = errors.New("other requests have reserved the tokens")
 
 // TryReserve is Reserve without waiting: it returns ErrReserved at once if only reservations of other requests stand in
 // the way. Requests that wait in Reserve come first.
-func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (*Reservation, error) {
+func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (Reservation, error) {
 	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d, impatient: true}, requester)
 }
 
@@ -31,22 +31,35 @@ func (l *Ledger) FitsUnused(p Payer, d Demand) bool {
 }
 
 // Settlement is the end of a request that its caller writes in a transaction of its own, together with what must be on
-// disk with the charge or not at all. Until Commit or Abandon, the tokens stay reserved.
-type Settlement struct{ pending *pendingSettlement }
+// disk with the charge or not at all. Until Commit or Abandon, the tokens stay reserved. The caller must call Write, in a
+// transaction, and then Commit, or else Abandon.
+type Settlement interface {
+	// Write inserts the request's row and its details. It may be called again if the transaction has failed, even if it is
+	// not known whether it reached the disk. The error is ErrDuplicate if another request has the same id.
+	Write(ctx context.Context, tx database.Tx) error
 
-// Prepare ends the request as Settle does, but writes nothing and charges nothing yet. It returns nil if the reservation
-// has been ended. The caller must call Write, in a transaction, and then Commit, or else Abandon.
-func (r *Reservation) Prepare(o Outcome) *Settlement {
-	var s *Settlement
+	// Commit replaces the reservation by the charge. It is called once the transaction is on disk.
+	Commit()
+
+	// Abandon charges nothing, and closes the request's row as interrupted, if it has one. It is called if the transaction
+	// will not be tried again.
+	Abandon()
+}
+
+// deferredSettlement is the Settlement of a Ledger.
+type deferredSettlement struct{ pending *pendingSettlement }
+
+// Prepare implements Reservation.
+func (r *reservation) Prepare(o Outcome) Settlement {
+	var s Settlement
 	r.endOnce.Do(func() {
-		s = &Settlement{&pendingSettlement{reservation: r, row: r.close(usage.Settled, o), deferred: true}}
+		s = &deferredSettlement{&pendingSettlement{reservation: r, row: r.close(usage.Settled, o), deferred: true}}
 	})
 	return s
 }
 
-// Write inserts the request's row and its details. It may be called again if the transaction has failed, even if it is not
-// known whether it reached the disk. The error is ErrDuplicate if another request has the same id.
-func (s *Settlement) Write(ctx context.Context, tx database.Tx) error {
+// Write implements Settlement.
+func (s *deferredSettlement) Write(ctx context.Context, tx database.Tx) error {
 	p := s.pending
 	if p.attempted {
 		return p.rewrite(ctx, tx)
@@ -55,15 +68,14 @@ func (s *Settlement) Write(ctx context.Context, tx database.Tx) error {
 	return p.insert(ctx, tx)
 }
 
-// Commit replaces the reservation by the charge. It is called once the transaction is on disk.
-func (s *Settlement) Commit() {
+// Commit implements Settlement.
+func (s *deferredSettlement) Commit() {
 	r, o := s.pending.reservation, &s.pending.row.outcome
 	r.charge(o.Prompt, o.Completion, usage.Settled)
 }
 
-// Abandon charges nothing, and closes the request's row as interrupted, if it has one. It is called if the transaction
-// will not be tried again.
-func (s *Settlement) Abandon() {
+// Abandon implements Settlement.
+func (s *deferredSettlement) Abandon() {
 	p := s.pending
 	r := p.reservation
 	r.charge(0, 0, usage.Interrupted)

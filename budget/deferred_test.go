@@ -17,13 +17,13 @@ import (
 var errRolledBack = errors.New("rolled back")
 
 // prepare reserves and prepares the settlement of a request of one attempt that failed and one that succeeded.
-func prepare(t *testing.T, l *budget.Ledger, inFlight bool) (budget.Request, *budget.Settlement) {
+func prepare(t *testing.T, l *budget.Ledger, inFlight bool) (budget.Request, budget.Settlement) {
 	t.Helper()
 	request := newRequest()
 	r, err := l.TryReserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(3, 5), nil)
 	must(t, err)
 	if inFlight {
-		must(t, r.Wait(t.Context()))
+		must(t, budget.OpenRow(t.Context(), r))
 	}
 	return request, r.Prepare(budget.Outcome{Prompt: 3, Completion: 4, Status: 200, Boot: 90 * time.Second, Attempts: retried})
 }
@@ -34,7 +34,7 @@ var retried = []usage.Attempt{
 }
 
 // writeSettlement writes a settlement in a transaction that is rolled back if commit is false.
-func writeSettlement(t *testing.T, db *database.DB, s *budget.Settlement, commit bool) {
+func writeSettlement(t *testing.T, db *database.DB, s budget.Settlement, commit bool) {
 	t.Helper()
 	err := db.WriteGrouped(t.Context(), func(tx database.Tx) error {
 		if err := s.Write(context.WithoutCancel(t.Context()), tx); err != nil {
@@ -102,7 +102,7 @@ func TestDeferredSettlementOfATakenIDFails(t *testing.T) {
 	request := newRequest()
 	first, err := l.Reserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
 	must(t, err)
-	must(t, first.Wait(t.Context()))
+	must(t, budget.OpenRow(t.Context(), first))
 	second, err := l.TryReserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
 	must(t, err)
 	s := second.Prepare(budget.Outcome{Prompt: 1, Status: 200})

@@ -24,7 +24,7 @@ func TestAttemptsAndBootAreReadBack(t *testing.T) {
 		r, err := l.Reserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
 		must(t, err)
 		if opened {
-			must(t, r.Wait(t.Context()))
+			must(t, budget.OpenRow(t.Context(), r))
 		}
 		must(t, r.Settle(t.Context(), budget.Outcome{Prompt: 1, Status: 200, Boot: 90 * time.Second, Attempts: attempts}))
 		got, found, err := store.Request(t.Context(), "a", request.ID)

@@ -176,7 +176,7 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 func TestPromptIsCountedOnceIfTheBoundDoesNotFit(t *testing.T) {
 	l := newLedger(t)
 	p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
-	try := func(bound, maxTokens int64, requester *fakeRequester) (*budget.Reservation, error) {
+	try := func(bound, maxTokens int64, requester *fakeRequester) (budget.Reservation, error) {
 		d := budget.Demand{PromptTokens: bound, Candidates: 1, MaxTokens: maxTokens}
 		return l.Reserve(t.Context(), p, newRequest(), d, requester)
 	}

@@ -61,8 +61,9 @@ func (l *Ledger) Months() int {
 	return len(l.months)
 }
 
-// Wait inserts the request's row in flight at once, as checkpoint does later, and waits until it is on disk.
-func (r *Reservation) Wait(ctx context.Context) error {
+// OpenRow inserts the request's row in flight at once, as checkpoint does later, and waits until it is on disk.
+func OpenRow(ctx context.Context, held Reservation) error {
+	r := held.(*reservation)
 	r.open(r.progress())
 	if r.openWrite == nil {
 		return nil // the request has ended

@@ -70,14 +70,14 @@ func demand(prompt, maxTokens int64) budget.Demand {
 	return budget.Demand{PromptTokens: prompt, Exact: true, Candidates: 1, MaxTokens: maxTokens}
 }
 
-func reserve(tb testing.TB, l *budget.Ledger, p budget.Payer, d budget.Demand) *budget.Reservation {
+func reserve(tb testing.TB, l *budget.Ledger, p budget.Payer, d budget.Demand) budget.Reservation {
 	tb.Helper()
 	r, err := l.Reserve(tb.Context(), p, newRequest(), d, nil)
 	must(tb, err)
 	return r
 }
 
-func settle(tb testing.TB, r *budget.Reservation, prompt, completion int64) {
+func settle(tb testing.TB, r budget.Reservation, prompt, completion int64) {
 	tb.Helper()
 	must(tb, r.Settle(tb.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: 200}))
 }

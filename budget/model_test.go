@@ -113,7 +113,7 @@ func (m *model) exceeded(caps []modelCap, input, output int64, taken map[string]
 
 // modelReservation is an open reservation.
 type modelReservation struct {
-	r             *budget.Reservation
+	r             budget.Reservation
 	p             budget.Payer
 	at            time.Time
 	input, output int64

@@ -29,7 +29,7 @@ type waiter struct {
 	key, account *owner
 
 	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
-	reservation *Reservation
+	reservation *reservation
 	err         error
 }
 
@@ -43,11 +43,11 @@ type waiter struct {
 // Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are
 // those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
 // database.ErrUnavailable while the database cannot be written.
-func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (*Reservation, error) {
+func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (Reservation, error) {
 	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d}, requester)
 }
 
-func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester) (*Reservation, error) {
+func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester) (Reservation, error) {
 	if err := l.db.WriteError(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
@@ -209,8 +209,8 @@ func (l *Ledger) decide(w *waiter) (over bool) {
 }
 
 // reserve adds the demand to the counters.
-func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
-	r := &Reservation{
+func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
+	r := &reservation{
 		ledger: l, request: w.request, bucket: d.bucket, account: w.account,
 		input: d.promptTokens, output: product(w.demand.Candidates, d.maxTokens),
 		maxTokens: d.maxTokens, clamped: d.maxTokens < w.demand.MaxTokens,
@@ -231,7 +231,7 @@ func (l *Ledger) reserve(w *waiter, d *decision) *Reservation {
 }
 
 // release replaces a reservation by the tokens used, and admits the requests for which that makes room.
-func (l *Ledger) release(r *Reservation, input, output int64) {
+func (l *Ledger) release(r *reservation, input, output int64) {
 	r.bucket.key.reserve(r.bucket.date.day, -r.input, -r.output)
 	r.bucket.account.reserve(r.bucket.date.day, -r.input, -r.output)
 	r.bucket.key.charge(r.bucket.date.day, input, output)

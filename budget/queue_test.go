@@ -22,7 +22,7 @@ import (
 type call struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	r      *budget.Reservation
+	r      budget.Reservation
 	err    error
 }
 

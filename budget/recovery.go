@@ -41,7 +41,7 @@ const (
 // older than checkpointAge and that have advanced.
 func (l *Ledger) checkpoint(ctx context.Context) {
 	now := time.Now()
-	var opened, changed []*Reservation
+	var opened, changed []*reservation
 	l.mu.Lock()
 	for _, r := range l.open {
 		switch {
@@ -72,7 +72,7 @@ func (l *Ledger) checkpoint(ctx context.Context) {
 	}
 }
 
-func (l *Ledger) writeProgress(ctx context.Context, batch []*Reservation) error {
+func (l *Ledger) writeProgress(ctx context.Context, batch []*reservation) error {
 	written, found := make([]progress, len(batch)), make([]bool, len(batch))
 	for i, r := range batch {
 		written[i] = r.progress()

@@ -59,9 +59,47 @@ type Outcome struct {
 	Fallback *Outcome
 }
 
-// Reservation is a request's share of its caps until it ends. It is ended by Settle, or else by Release; the first call
-// counts and later calls have no effect. It is safe for concurrent use.
-type Reservation struct {
+// Reservation is a request's share of its caps until it ends. It is ended by Settle or Prepare, or else by Release; the
+// first call counts and later calls have no effect. It is safe for concurrent use. Package budget/cluster has another
+// implementation.
+type Reservation interface {
+	// MaxTokens returns how many tokens each candidate may have.
+	MaxTokens() int64
+
+	// Clamped reports whether MaxTokens is lower than demanded.
+	Clamped() bool
+
+	// WriteError returns why the ledger cannot be written, or nil if nothing is known against it. A stream that begins now
+	// might not be charged.
+	WriteError() error
+
+	// SetPromptTokens records the exact number of prompt tokens when it becomes known.
+	SetPromptTokens(tokens int64)
+
+	// SetProgress records how many completion tokens have been sent to the client. It is cheap enough for every event of a
+	// stream. If the process dies, the request is charged the numbers of the last checkpoint, about a second old, and nothing
+	// if it ran for less than a second.
+	SetProgress(completion int64)
+
+	// SetBackend records which backend the request is sent to.
+	SetBackend(backend string)
+
+	// Settle charges the outcome and waits until that is on disk. The last byte of the response may be sent when Settle has
+	// returned nil. If it returns an error, the client must not receive a complete response.
+	Settle(ctx context.Context, o Outcome) error
+
+	// Prepare ends the request as Settle does, but writes nothing and charges nothing yet. It returns nil if the reservation
+	// has been ended.
+	Prepare(o Outcome) Settlement
+
+	// Release ends a reservation that has not been settled, as interrupted. It charges the tokens last recorded by
+	// SetPromptTokens and SetProgress, or nothing if neither was called. It is meant for defer and does not wait for the
+	// disk.
+	Release()
+}
+
+// reservation is the Reservation of a Ledger.
+type reservation struct {
 	ledger    *Ledger
 	request   Request
 	account   *owner
@@ -95,37 +133,34 @@ type progress struct {
 	backend            string
 }
 
-// MaxTokens returns how many tokens each candidate may have.
-func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
+// MaxTokens implements Reservation.
+func (r *reservation) MaxTokens() int64 { return r.maxTokens }
 
-// Clamped reports whether MaxTokens is lower than demanded.
-func (r *Reservation) Clamped() bool { return r.clamped }
+// Clamped implements Reservation.
+func (r *reservation) Clamped() bool { return r.clamped }
 
-// WriteError returns why the ledger cannot be written, as database.ErrUnavailable, or nil if nothing is known against it.
-// A stream that begins now might not be charged.
-func (r *Reservation) WriteError() error {
+// WriteError implements Reservation. The error is database.ErrUnavailable.
+func (r *reservation) WriteError() error {
 	if err := r.ledger.db.WriteError(); err != nil {
 		return fmt.Errorf("write the ledger: %w", err)
 	}
 	return nil
 }
 
-// SetPromptTokens records the exact number of prompt tokens when it becomes known.
-func (r *Reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+// SetPromptTokens implements Reservation.
+func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
 
-// SetProgress records how many completion tokens have been sent to the client. It is cheap enough for every event of a
-// stream. If the process dies, the request is charged the numbers of the last checkpoint, about a second old, and nothing
-// if it ran for less than a second.
-func (r *Reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
+// SetProgress implements Reservation.
+func (r *reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
 
-// SetBackend records which backend the request is sent to.
-func (r *Reservation) SetBackend(backend string) { r.backend.Store(&backend) }
+// SetBackend implements Reservation.
+func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
 
 // promptUnknown is the number of prompt tokens before SetPromptTokens.
 const promptUnknown = -1
 
 // progress returns what a crash should leave on disk. While the prompt's tokens are unknown, they are those reserved.
-func (r *Reservation) progress() progress {
+func (r *reservation) progress() progress {
 	p := progress{prompt: r.prompt.Load(), completion: r.completion.Load()}
 	if p.prompt == promptUnknown {
 		p.prompt = r.input
@@ -137,7 +172,7 @@ func (r *Reservation) progress() progress {
 }
 
 // open inserts the row with the progress, once, unless the request has ended. It reports whether it did.
-func (r *Reservation) open(p progress) (inserted bool) {
+func (r *reservation) open(p progress) (inserted bool) {
 	r.openOnce.Do(func() {
 		inserted = true
 		r.openWrite = r.ledger.submit(false, func(ctx context.Context, tx database.Execer) error {
@@ -148,7 +183,7 @@ func (r *Reservation) open(p progress) (inserted bool) {
 }
 
 // asDuplicate returns the error of an insertion: ErrDuplicate, which it records, if another request has the same id.
-func (r *Reservation) asDuplicate(inserted bool, err error) error {
+func (r *reservation) asDuplicate(inserted bool, err error) error {
 	if database.IsUnique(err) || err == nil && !inserted {
 		r.duplicate = true
 		return ErrDuplicate
@@ -161,7 +196,7 @@ func (r *Reservation) asDuplicate(inserted bool, err error) error {
 //
 // If Settle returns an error, the settlement may not be on disk, and the client must not receive a complete response.
 // The outcome, or its Fallback, is charged in memory, and the ledger retries the write.
-func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
+func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(usage.Settled, o)
 	start := time.Now()
 	if err := r.settleWrite.Wait(ctx); err != nil {
@@ -177,7 +212,7 @@ func (r *Reservation) Settle(ctx context.Context, o Outcome) error {
 
 // applyFallback replaces the outcome by its Fallback and charges the difference. Nothing else accesses the settlement
 // meanwhile: its write has failed, and it is not queued for retry yet.
-func (r *Reservation) applyFallback() {
+func (r *reservation) applyFallback() {
 	row := &r.settlement.row
 	before, after := row.outcome, row.outcome.Fallback
 	if after == nil || r.duplicate {
@@ -194,10 +229,8 @@ func (r *Reservation) applyFallback() {
 	r.bucket.account.charge(r.bucket.date.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
 }
 
-// Release ends a reservation that has not been settled, as interrupted. It charges the tokens last recorded by
-// SetPromptTokens and SetProgress, or nothing if neither was called. It is meant for defer and does not wait for the
-// disk.
-func (r *Reservation) Release() {
+// Release implements Reservation.
+func (r *reservation) Release() {
 	if r.ended.Load() {
 		return
 	}
@@ -211,7 +244,7 @@ func (r *Reservation) Release() {
 }
 
 // end charges the outcome and submits the write of the settlement, once.
-func (r *Reservation) end(state usage.State, o Outcome) {
+func (r *reservation) end(state usage.State, o Outcome) {
 	r.endOnce.Do(func() {
 		r.settlement = &pendingSettlement{reservation: r, row: r.close(state, o)}
 		r.charge(r.settlement.row.outcome.Prompt, r.settlement.row.outcome.Completion, state)
@@ -221,7 +254,7 @@ func (r *Reservation) end(state usage.State, o Outcome) {
 }
 
 // close ends the progress of the request and returns its final row. The caller has the turn of endOnce.
-func (r *Reservation) close(state usage.State, o Outcome) row {
+func (r *reservation) close(state usage.State, o Outcome) row {
 	r.ended.Store(true)
 	r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
 	o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
@@ -237,7 +270,7 @@ func (r *Reservation) close(state usage.State, o Outcome) row {
 }
 
 // charge replaces the reservation by a charge.
-func (r *Reservation) charge(prompt, completion int64, state usage.State) {
+func (r *reservation) charge(prompt, completion int64, state usage.State) {
 	l := r.ledger
 	l.mu.Lock()
 	l.release(r, prompt, completion)

@@ -45,7 +45,7 @@ func TestRowHoldsTheRequestAndItsOutcome(t *testing.T) {
 	}
 	r, err := l.Reserve(t.Context(), budget.Payer{Key: "key", Account: "acc"}, q, demand(10, 20), nil)
 	must(t, err)
-	must(t, r.Wait(t.Context()))
+	must(t, budget.OpenRow(t.Context(), r))
 	if len(rows(t, l)) != 0 {
 		t.Error("a request in flight is included in usage")
 	}
@@ -123,7 +123,7 @@ func TestRowIsInsertedBeforeTheEndOfALongRequest(t *testing.T) {
 		p := budget.Payer{Key: "key", Account: "acc"}
 		short := reserve(t, l, p, demand(1, 1))
 		settle(t, short, 1, 1)
-		must(t, short.Wait(t.Context())) // the request has ended
+		must(t, budget.OpenRow(t.Context(), short)) // the request has ended
 		long := reserve(t, l, p, demand(1, 1))
 		time.Sleep(850 * time.Millisecond)
 		if n := inFlight(); n != 0 {
@@ -191,7 +191,7 @@ func TestADuplicateIDIsNotWritten(t *testing.T) {
 	p := budget.Payer{Key: "key", Account: "acc"}
 	first, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, demand(1, 1), nil)
 	must(t, err)
-	must(t, first.Wait(t.Context()))
+	must(t, budget.OpenRow(t.Context(), first))
 	second, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, demand(1, 1), nil)
 	must(t, err)
 	third, err := l.Reserve(t.Context(), p, budget.Request{ID: "same"}, demand(1, 1), nil)
@@ -199,7 +199,7 @@ func TestADuplicateIDIsNotWritten(t *testing.T) {
 	if err := third.Settle(t.Context(), budget.Outcome{Prompt: 7}); !errors.Is(err, budget.ErrDuplicate) {
 		t.Errorf("Settle without Wait: got error %v, want ErrDuplicate", err)
 	}
-	if err := second.Wait(t.Context()); !errors.Is(err, budget.ErrDuplicate) {
+	if err := budget.OpenRow(t.Context(), second); !errors.Is(err, budget.ErrDuplicate) {
 		t.Errorf("Wait: got error %v, want ErrDuplicate", err)
 	}
 	if err := second.Settle(t.Context(), budget.Outcome{Prompt: 7}); !errors.Is(err, budget.ErrDuplicate) {
@@ -243,7 +243,7 @@ func TestCrashKeepsSettlementsAndCheckpoints(t *testing.T) {
 		stream.SetProgress(7)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		must(t, stream.Wait(t.Context()))
+		must(t, budget.OpenRow(t.Context(), stream))
 		stream.SetPromptTokens(40)
 		stream.SetProgress(8) // after the last checkpoint
 		for range 2 {         // a second recovery has the same result
@@ -307,16 +307,16 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 		db := openDatabase(t, newPath(t))
 		l := startLedger(t, db)
 		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1<<20)
-		var admitted []*budget.Reservation
+		var admitted []budget.Reservation
 		for range 200 {
 			admitted = append(admitted, reserve(t, l, p, demand(1, 9)))
 		}
-		must(t, admitted[199].Wait(t.Context()))
+		must(t, budget.OpenRow(t.Context(), admitted[199]))
 		setDiskFull(t, db, true)
-		var refused *budget.Reservation
+		var refused budget.Reservation
 		for refused == nil { // until the existing pages are full
 			r := reserve(t, l, p, demand(1, 9))
-			if err := r.Wait(t.Context()); err != nil {
+			if err := budget.OpenRow(t.Context(), r); err != nil {
 				if !errors.Is(err, database.ErrUnavailable) {
 					t.Fatal(err)
 				}
@@ -326,7 +326,7 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 			}
 		}
 		// The row may be on disk although its write has failed, so its settlement, of 0 tokens, is written too.
-		outcomes := map[*budget.Reservation]budget.Outcome{refused: {Status: 503, Code: string(make([]byte, 2000))}}
+		outcomes := map[budget.Reservation]budget.Outcome{refused: {Status: 503, Code: string(make([]byte, 2000))}}
 		for _, r := range admitted {
 			outcomes[r] = budget.Outcome{Prompt: 1, Completion: 5, Code: string(make([]byte, 2000))}
 		}
@@ -367,7 +367,7 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
 		plain, stream := reserve(t, l, p, demand(10, 90)), reserve(t, l, p, demand(10, 90))
 		must(t, os.Rename(path, path+".away"))
-		for r, fallback := range map[*budget.Reservation]budget.Outcome{
+		for r, fallback := range map[budget.Reservation]budget.Outcome{
 			plain: {Status: 503, Code: "overloaded"}, stream: {Prompt: 10, Completion: 50, Status: 200, Code: "overloaded"},
 		} {
 			r.SetBackend("gpu1")
@@ -402,7 +402,7 @@ func TestWritesFailIfTheDatabaseIsClosed(t *testing.T) {
 	held := reserve(t, l, budget.Payer{Key: "key"}, demand(1, 1))
 	must(t, db.Close())
 	r := reserve(t, l, budget.Payer{Key: "key"}, demand(1, 1))
-	if err := r.Wait(t.Context()); !errors.Is(err, database.ErrClosed) {
+	if err := budget.OpenRow(t.Context(), r); !errors.Is(err, database.ErrClosed) {
 		t.Errorf("Wait: got error %v, want ErrClosed", err)
 	}
 	r.Release()
@@ -441,13 +441,13 @@ func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 func TestDuplicateIDAmongManySettlementsFailsAlone(t *testing.T) {
 	l := newLedger(t)
 	p := budget.Payer{Key: "key", Account: "acc"}
-	request := func(id string) *budget.Reservation {
+	request := func(id string) budget.Reservation {
 		r, err := l.Reserve(t.Context(), p, budget.Request{ID: id}, demand(1, 1), nil)
 		must(t, err)
 		return r
 	}
 	inFlight := request("in flight")
-	must(t, inFlight.Wait(t.Context()))
+	must(t, budget.OpenRow(t.Context(), inFlight))
 	settle(t, request("settled"), 1, 1)
 	const others = 64
 	var duplicates atomic.Int64

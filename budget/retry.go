@@ -14,7 +14,7 @@ import (
 // pendingSettlement is the final state of a row until it is on disk. If its first write fails, it goes to the backlog,
 // which the maintenance goroutine retries.
 type pendingSettlement struct {
-	reservation *Reservation
+	reservation *reservation
 	row         row
 	write       *database.Pending // the latest attempt; owned by the maintenance goroutine once queued is set
 	queued      bool              // it is or was in the backlog; guarded by the ledger's lock

@@ -20,7 +20,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/budget"
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
@@ -49,7 +48,7 @@ type Deps struct {
 	Accounts  *identity.Accounts
 	Sessions  *identity.Sessions
 	AuditLog  *identity.AuditLog
-	Ledger    *budget.Ledger
+	Ledger    Ledger
 	Usage     *usage.Store
 	Fleet     *fleet.Fleet
 	History   *history.History
@@ -71,7 +70,7 @@ type Console struct {
 	accounts    *identity.Accounts
 	sessions    *identity.Sessions
 	auditLog    *identity.AuditLog
-	ledger      *budget.Ledger
+	ledger      Ledger
 	usages      *usage.Store
 	downloads   downloads
 	patience    time.Duration // with the clients of downloads

@@ -353,13 +353,20 @@ func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
 	file, _ := batchLines(3)
 	id := g.createBatch(g.secret, file)
 	g.waitForBatch(g.secret, id, "completed")
-	select {
-	case n := <-notices:
-		if gjson.Get(n, "event").Str != "batch_ended" || !strings.Contains(gjson.Get(n, "text").Str, id+" is completed") || gjson.Get(n, "account").Str != g.email {
-			t.Errorf("the notice is %s", n)
+	timeout := time.After(waitTimeout)
+	for {
+		select {
+		case n := <-notices:
+			if gjson.Get(n, "event").Str == "disk_low" {
+				continue // of the machine that runs the test
+			}
+			if gjson.Get(n, "event").Str != "batch_ended" || !strings.Contains(gjson.Get(n, "text").Str, id+" is completed") || gjson.Get(n, "account").Str != g.email {
+				t.Errorf("the notice is %s", n)
+			}
+			return
+		case <-timeout:
+			t.Fatal("no notice came")
 		}
-	case <-time.After(waitTimeout):
-		t.Error("no notice came")
 	}
 }
 

@@ -39,7 +39,7 @@ type exchange struct {
 	memory      admission.Allocation // what the request holds, its response included
 	slot        *admission.Slot
 	prompt      prompt
-	reservation *budget.Reservation
+	reservation budget.Reservation
 	attempts    attempts
 	charge      charge
 	delivery    delivery

@@ -64,7 +64,7 @@ type LineResult struct {
 
 	// Settlement is the charge of a successful line, which the caller writes with the result. Release returns the memory
 	// that the result holds; it is never nil.
-	Settlement *budget.Settlement
+	Settlement budget.Settlement
 	Release    func()
 
 	Reason   WaitReason // of LineWaits
@@ -74,7 +74,7 @@ type LineResult struct {
 // line is the state of an exchange that serves a line of a batch.
 type line struct {
 	Line
-	settlement *budget.Settlement
+	settlement budget.Settlement
 }
 
 // lineWaitsError is the error of a line that cannot be sent to a backend yet.

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"basegate/admission"
-	"basegate/budget"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/receipt"
@@ -48,7 +47,7 @@ type Server struct {
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	estimates *admission.Queue // the slots of estimates; their memory is counted in queue
-	ledger    *budget.Ledger
+	ledger    Ledger
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
@@ -79,7 +78,7 @@ type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
 	Queue     *admission.Queue
-	Ledger    *budget.Ledger
+	Ledger    Ledger
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
 	Usage     UsageReader     // of GET /v1/usage
