@@ -28,7 +28,7 @@ func (h *History) ShareAs(gateway string) { h.gateway = gateway }
 
 // readOthers reads the hours that other gateways have saved since it was last called.
 func (h *History) readOthers(ctx context.Context) {
-	if !h.db.Postgres() {
+	if h.db.Postgres() == nil {
 		return
 	}
 	now := h.clock()

@@ -13,7 +13,7 @@ func selectHours(ctx context.Context, db *database.DB, gateway string, since int
 		sqlite   = `SELECT hour, data FROM history_hours WHERE hour >= $1 ORDER BY hour`
 		postgres = `SELECT hour, data FROM history_hours WHERE hour >= $1 AND gateway = $2 ORDER BY hour`
 	)
-	if db.Postgres() {
+	if db.Postgres() != nil {
 		return queryHours(ctx, db, use, postgres, since, gateway)
 	}
 	return queryHours(ctx, db, use, sqlite, since)
@@ -78,7 +78,7 @@ func (h *History) upsertHour(ctx context.Context, tx database.Tx, begin int64, d
 			ON CONFLICT (gateway, hour) DO UPDATE SET data = excluded.data, saved_at = excluded.saved_at`
 	)
 	var err error
-	if h.db.Postgres() {
+	if h.db.Postgres() != nil {
 		_, err = tx.ExecContext(ctx, postgres, begin, data, h.gateway)
 	} else {
 		_, err = tx.ExecContext(ctx, sqlite, begin, data)

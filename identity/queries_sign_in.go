@@ -116,7 +116,7 @@ func selectSessionAccount(ctx context.Context, db *database.DB, token string) (A
 	const text = `SELECT` + accountColumns + `
 		FROM sessions s JOIN accounts a ON a.id = s.account_id JOIN passwords p ON p.account_id = a.id
 		WHERE s.token_hash = $1 AND s.password_generation = p.generation AND s.expires_at > `
-	if db.Postgres() {
+	if db.Postgres() != nil {
 		return scanAccount(db.Read().QueryRowContext(ctx, text+databaseNow, hashToken(token)))
 	}
 	return scanAccount(db.Read().QueryRowContext(ctx, text+`$2`, hashToken(token), now().UnixMicro()))

@@ -53,7 +53,7 @@ type attempts interface {
 
 // newAttempts returns those of a database. The kind tells them from others in it.
 func newAttempts(db *database.DB, kind string, s slowdownSettings) attempts {
-	if db.Postgres() {
+	if db.Postgres() != nil {
 		return &sharedSlowdown{db, kind, s}
 	}
 	return newSlowdown(s)
