@@ -131,6 +131,9 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	if err := g.share(); err != nil {
+		return nil, err
+	}
 	g.mailer = mail.New(mailSettings(cfg))
 	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
@@ -226,6 +229,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	}
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.startRetention(ctx)
 	g.refusals.Start(ctx)
 	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
