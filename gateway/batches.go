@@ -58,6 +58,18 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 	}, nil
 }
 
+// placesOf returns the backends of all models, whose places gateways share.
+func placesOf(f *fleet.Fleet) func() []batch.Backend {
+	return func() (all []batch.Backend) {
+		for _, m := range f.Models() {
+			for _, b := range m.Backends() {
+				all = append(all, b)
+			}
+		}
+		return all
+	}
+}
+
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
 func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() error, error) {
 	files, err := openFiles(cfg)
