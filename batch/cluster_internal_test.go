@@ -31,6 +31,10 @@ func must(tb testing.TB, err error) {
 	}
 }
 
+var testSettings = Settings{
+	MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxLineBytes: 1 << 10, Keep: time.Hour, PerBackend: 8, Attempts: 3, Models: []string{"m"},
+}
+
 // testCluster is a database and a storage that gateways share.
 type testCluster struct {
 	settings database.Settings
@@ -127,9 +131,7 @@ func (c *testCluster) newGateway(t *testing.T, name string) *testGateway {
 	store := c.open()
 	t.Cleanup(func() { must(t, store.Close()) })
 	g := &testGateway{testCompleter: newTestCompleter(name), cluster: c}
-	g.Service = New(c.database(t), store, g.testCompleter, Settings{
-		MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxLineBytes: 1 << 10, Keep: time.Hour, PerBackend: 8, Attempts: 3, Models: []string{"m"},
-	}, zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))
+	g.Service = New(c.database(t), store, g.testCompleter, testSettings, zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))
 	g.join(t, name)
 	g.Join(Cluster{
 		Epoch:    func() (int32, int64, bool) { epoch := g.epoch.Load(); return g.id, epoch, epoch > 0 },
@@ -165,13 +167,18 @@ func (g *testGateway) reap(t *testing.T, dead *testGateway) {
 // create creates a batch of n lines.
 func (g *testGateway) create(t *testing.T, n int) string {
 	t.Helper()
+	b, err := g.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(inputLines(n)))
+	must(t, err)
+	return b.ID
+}
+
+// inputLines returns n lines of an input file.
+func inputLines(n int) string {
 	var file strings.Builder
 	for i := range n {
 		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":"line %d"}}`+"\n", i, i)
 	}
-	b, err := g.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(file.String()))
-	must(t, err)
-	return b.ID
+	return file.String()
 }
 
 // await waits until a batch has a status.
@@ -223,7 +230,7 @@ func (g *testGateway) checkResults(t *testing.T, d *Details, n int) {
 	if d.Counts.Total != int64(n) || d.Counts.Completed != int64(len(output)) || d.Counts.Failed != int64(len(failures)) {
 		t.Errorf("the counts are %+v, want %d results and %d errors of %d", d.Counts, len(output), len(failures), n)
 	}
-	if tokens := g.cluster.number(t, `SELECT coalesce(sum(tokens), 0)::bigint FROM charges`); tokens != d.Usage.TotalTokens {
+	if tokens := g.cluster.number(t, `SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT) FROM charges`); tokens != d.Usage.TotalTokens {
 		t.Errorf("%d tokens were charged, and the batch has used %d", tokens, d.Usage.TotalTokens)
 	}
 }
