@@ -22,7 +22,7 @@ type part struct {
 
 // insertWriting inserts the row of an object that this process is about to write.
 func (s *Service) insertWriting(ctx context.Context, tx database.Tx, object string) error {
-	if err := insertObject(ctx, tx, object, objectWriting); err != nil || !s.db.OnPostgres() {
+	if err := insertObject(ctx, tx, object, objectWriting); err != nil || s.db.Postgres() == nil {
 		return err
 	}
 	h := holder{}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"basegate/budget"
 	"basegate/database"
 	"basegate/internal/wait"
 )
@@ -188,6 +189,10 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			r.cancel(errLeaseLost)
 			break
 		}
+		if errors.Is(err, budget.ErrNotReserved) { // they cannot be charged, so they do not count
+			discardResults(all)
+			break
+		}
 		if ctx.Err() != nil {
 			break
 		}
@@ -196,6 +201,11 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			break
 		}
 	}
+	r.end(all, written)
+}
+
+// end ends what the lines of outcomes hold, which are written or not.
+func (r *recorder) end(all []outcome, written bool) {
 	for i := range all {
 		o := &all[i]
 		if o.result.Settlement != nil {
@@ -212,6 +222,15 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			r.service.metrics.ended(r.sources[o.line.model].model, o.success)
 		}
 		r.done(o)
+	}
+}
+
+// discardResults makes lines with results run again.
+func discardResults(all []outcome) {
+	for i := range all {
+		if o := &all[i]; o.kind == isResult {
+			o.kind, o.delay = isUntried, waitDelay
+		}
 	}
 }
 
@@ -242,28 +261,9 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 		return err
 	}
 	err = r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
-		for i := range all {
-			o := &all[i]
-			switch o.kind {
-			case isUntried:
-			case isRetry:
-				if err := setAttempts(ctx, tx, r.batch.seq, o.line); err != nil {
-					return err
-				}
-			case isResult:
-				there, err := deleteLine(ctx, tx, r.batch.seq, o.line)
-				if err != nil {
-					return err
-				}
-				if !there { // an earlier try of this transaction has reached the disk
-					return nil
-				}
-				if o.result.Settlement != nil {
-					if err := o.result.Settlement.Write(ctx, tx); err != nil {
-						return err
-					}
-				}
-			}
+		fresh, err := r.writeLines(ctx, tx, all)
+		if err != nil || !fresh {
+			return err
 		}
 		return r.writeFiles(ctx, tx, c, len(output), len(failures), made)
 	})
@@ -272,6 +272,30 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 	}
 	r.advance(c, len(output), len(failures))
 	return nil
+}
+
+// writeLines writes what became of lines, with their charges. It reports false if an earlier try of this transaction has
+// reached the disk.
+func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome) (fresh bool, err error) {
+	var charges []budget.Settlement
+	for i := range all {
+		o := &all[i]
+		switch o.kind {
+		case isUntried:
+		case isRetry:
+			if err := setAttempts(ctx, tx, r.batch.seq, o.line); err != nil {
+				return false, err
+			}
+		case isResult:
+			if there, err := deleteLine(ctx, tx, r.batch.seq, o.line); err != nil || !there {
+				return false, err
+			}
+			if o.result.Settlement != nil {
+				charges = append(charges, o.result.Settlement)
+			}
+		}
+	}
+	return true, budget.WriteSettlements(ctx, tx, charges) //nolint:wrapcheck // by the caller
 }
 
 // add counts a success.

@@ -203,10 +203,11 @@ func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
 	g := startService(t)
 	serve := g.hold(10)
 	defer serve()
+	g.validations <- struct{}{} // the batch does not begin before its time is changed
 	id := g.create(t, 30)
-	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT completed FROM batches`) == 10 })
-	_, err := g.cluster.write(t, `UPDATE batches SET expires_at = created_at + 1`)
+	_, err := g.cluster.write(t, `UPDATE batches SET expires_at = created_at + 2`)
 	must(t, err)
+	<-g.validations
 	d := g.await(t, id, Expired)
 	g.checkResults(t, d, 30)
 	_, err = g.cluster.write(t, `UPDATE files SET expires_at = created_at`)

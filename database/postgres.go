@@ -43,9 +43,6 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	return nil
 }
 
-// OnPostgres reports whether the engine is PostgreSQL.
-func (db *DB) OnPostgres() bool { return db.settings.URL != "" }
-
 // readOnly returns the parameters of sessions that cannot write.
 func readOnly(timeout time.Duration) map[string]string {
 	return map[string]string{"default_transaction_read_only": "on", "statement_timeout": milliseconds(timeout)}
