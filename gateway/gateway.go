@@ -156,6 +156,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
