@@ -242,7 +242,7 @@ func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limi
 		if err != nil {
 			return err
 		}
-		if r.fence != fence || !r.mine || r.operation == opNone {
+		if r.fence != fence || !r.mine || r.operation == opNone || r.operation.boots() {
 			v = following
 			return nil
 		}
