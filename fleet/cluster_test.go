@@ -334,7 +334,7 @@ func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
 		<-wait.C
 	}
 	running.Release()
-	for range 20 { // short requests, each sooner than the backend is idle
+	for range 70 { // short requests, each sooner than the backend is idle
 		l, err := two.model().Acquire(nil, nil, fleet.Prefix{})
 		if err != nil {
 			t.Fatalf("a request at gateway two: %v", err)
