@@ -125,12 +125,12 @@ func TestRequestsOfALongOutageEndAndNewOnesAreUnavailable(t *testing.T) {
 	if !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("got %v, want database.ErrUnavailable", err)
 	}
-	<-running.Lost()
+	<-running.Lost().Done()
 	db.exec(t, `ALTER FUNCTION ledger_now_away() RENAME TO ledger_now`)
 	settle(t, running, 1, 1)
 	later := reserve(t, l, demand(1, 1))
 	select {
-	case <-later.Lost():
+	case <-later.Lost().Done():
 		t.Error("a request that was admitted after the outage has to end")
 	default:
 	}

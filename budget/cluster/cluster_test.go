@@ -280,7 +280,7 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 		t.Errorf("settle after the epoch has ended: got %v, want ErrFenced", err)
 	}
 	<-fenced
-	<-running.Lost()
+	<-running.Lost().Done()
 	poll.Until(t, "the waiter's wait ends", func() bool {
 		_, _, err, ok := waiter.Decided()
 		return ok && errors.Is(err, cluster.ErrFenced)
