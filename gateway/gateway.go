@@ -18,6 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
@@ -48,8 +49,7 @@ type Gateway struct {
 	keys      *identity.Keys
 	queue     *admission.Queue
 	ledger    ledger
-	epoch     func() (gateway int32, epoch int64) // of the ledger; nil on SQLite
-	slots     proxy.ClusterSlots                  // those of the ledger; nil on SQLite
+	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
 	usage     *usage.Store
 	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet
@@ -141,7 +141,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
-		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots,
+		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
@@ -212,6 +212,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.notifier.Start(ctx)
 	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
 	g.startDiskWatch(ctx)
+	if err := g.shareConcurrency(ctx, g.booted); err != nil {
+		return err
+	}
 	if err := g.ledger.Start(ctx); err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
@@ -272,11 +275,24 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
 func (g *Gateway) applyKeyChanges() {
-	if g.slots == nil {
+	if g.cluster == nil {
 		g.queue.SetLimits(g.concurrency)
 	}
 	g.ledger.RefreshCaps()
 }
+
+// shareConcurrency makes limits.concurrency_per_key that of all gateways on a PostgreSQL database.
+func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
+	if g.cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	return g.cluster.SetConcurrencyPerKey(ctx, c.Limits.ConcurrencyPerKey) //nolint:wrapcheck // it says what failed
+}
+
+// shareTimeout limits a change of the number of slots, which visits all keys.
+const shareTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
@@ -320,6 +336,9 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
+	if err := g.shareConcurrency(context.Background(), cfg); err != nil { //nolint:forbidigo // a reload has none
+		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
+	}
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)
