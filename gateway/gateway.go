@@ -131,6 +131,9 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.newFleet(transport)
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	if err := g.share(); err != nil {
+		return nil, err
+	}
 	g.mailer = mail.New(mailSettings(cfg))
 	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
@@ -152,6 +155,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
@@ -225,6 +229,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	}
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.startRetention(ctx)
 	g.refusals.Start(ctx)
 	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {

@@ -7,16 +7,6 @@ import (
 	"time"
 )
 
-// Epoch returns the number of this gateway and its latest epoch, for other parts of it that take leases in the database. Both
-// are 0 before Start.
-func (l *Ledger) Epoch() (gateway int32, number int64) {
-	e := l.epoch.Load()
-	if e == nil {
-		return 0, 0
-	}
-	return e.gateway, e.number
-}
-
 // GatewayState says whether a gateway takes part in the cluster.
 type GatewayState string
 
