@@ -530,6 +530,25 @@ func TestDrainedGatewayLeavesItsBatchesToOthers(t *testing.T) {
 	}
 }
 
+// A batch that a gateway on SQLite has begun has one object for each file, also after the database was copied.
+func TestBatchOfACopiedDatabaseGoesOn(t *testing.T) {
+	c := newCluster(t)
+	a := c.start(t, "a")
+	serve := a.hold(20)
+	defer serve()
+	id := a.create(t, 40)
+	poll.Until(t, "the first results are recorded", func() bool { return c.number(t, `SELECT completed FROM batches`) == 20 })
+	a.Close()
+	_, err := c.write(t, `UPDATE files SET object = (SELECT object FROM file_parts WHERE file = files.id) WHERE purpose = 'batch_output'`)
+	must(t, err)
+	for _, table := range []string{"file_parts", "batch_leases"} {
+		_, err = c.write(t, `DELETE FROM `+table)
+		must(t, err)
+	}
+	b := c.start(t, "b")
+	b.checkResults(t, b.await(t, id, Completed), 40)
+}
+
 func TestGatewayThatReturnsRunsItsBatchesAgain(t *testing.T) {
 	c := newCluster(t)
 	a := c.start(t, "a")

@@ -60,6 +60,26 @@ func (r *recorder) appendTo(ctx context.Context, f *resultFile, data []byte) err
 	return s.store.Append(ctx, f.own.object, f.Bytes-f.own.start, data) //nolint:wrapcheck // it says what failed
 }
 
+// adoptObject makes the object of a file its first part: the batch was begun by a gateway that was alone, before the database
+// was copied.
+func (r *recorder) adoptObject(ctx context.Context, f *File) error {
+	err := r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
+		if f.Bytes > 0 {
+			if err := insertPart(ctx, tx, f.ID, part{object: f.object}); err != nil {
+				return err
+			}
+		} else if err := setObjectState(ctx, tx, f.object, objectDeleted); err != nil {
+			return err
+		}
+		return setFileFinal(ctx, tx, f.ID, "", nil)
+	})
+	if err != nil {
+		return fmt.Errorf("divide a file of results into parts: %w", err)
+	}
+	f.object = ""
+	return nil
+}
+
 // recordPart makes the object that this lease has begun a part of the file.
 func (f *resultFile) recordPart(ctx context.Context, tx database.Tx) error {
 	if f.own.object == "" || f.recorded {

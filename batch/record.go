@@ -42,7 +42,7 @@ func (j *job) run() {
 		case err == nil || s.ctx.Err() != nil:
 			return
 		case errors.Is(err, errLeaseLost):
-			s.log.Info("another gateway runs the batch", zap.String("batch", j.batch.ID))
+			s.log.Info("the batch is left to another gateway", zap.String("batch", j.batch.ID))
 			return
 		}
 		s.log.Error("a batch cannot be recorded, and is tried again", zap.String("batch", j.batch.ID), zap.Error(err))
@@ -101,6 +101,11 @@ func (r *recorder) open(ctx context.Context) error {
 		file, err := findFile(ctx, r.service.db.Read(), b.Account, f.id, 0)
 		if err != nil {
 			return fmt.Errorf("find a file of a batch: %w", err)
+		}
+		if file.object != "" && r.service.cluster != nil {
+			if err := r.adoptObject(ctx, &file); err != nil {
+				return err
+			}
 		}
 		if *f.to == nil {
 			*f.to = &resultFile{}
