@@ -234,14 +234,15 @@ CREATE FUNCTION ledger_settle(p_gateway integer, p_epoch bigint, p_settle json, 
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_charged json;
+    v_keys text[];
 BEGIN
     WITH s AS (
         SELECT * FROM json_to_recordset(p_settle) AS s(id text, state text, prompt bigint, completion bigint, status bigint,
-            code text, backend text, queue bigint, first bigint, total bigint, boot bigint, attempts text, receipt text)
+            code text, backend text, queue bigint, first bigint, total bigint, boot bigint, attempts text)
     ), d AS (
         DELETE FROM inflight i USING s WHERE i.request_id = s.id AND i.gateway = p_gateway AND i.epoch = p_epoch
         RETURNING i.*, s.state, s.prompt, s.completion, s.status, s.code, s.backend AS final_backend, s.queue, s.first,
-            s.total, s.boot, s.attempts, s.receipt
+            s.total, s.boot, s.attempts
     ), r AS (
         INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
             status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id)
@@ -249,9 +250,6 @@ BEGIN
             coalesce(status, 0), coalesce(code, ''), state, prompt, completion, coalesce(queue, 0), coalesce(first, 0),
             coalesce(total, 0), coalesce(boot, 0), coalesce(attempts, details), batch_id
         FROM d WHERE state <> 'dropped'
-    ), p AS (
-        INSERT INTO pending_receipts (request_id, key_id, receipt)
-        SELECT request_id, key, decode(receipt, 'base64') FROM d WHERE receipt IS NOT NULL
     ), e AS ( -- each ended request twice: for its key, and for its account
         SELECT v.owner, d.*, d.day = a.day AS today, d.day >= a.month AS this_month
         FROM d JOIN owner a ON a.id = d.account CROSS JOIN LATERAL (VALUES (d.key), (d.account)) v(owner)
@@ -280,8 +278,14 @@ BEGIN
                 OR ledger_crosses(o.day_in + o.day_out, (n.day_in + n.day_out)::bigint, o.day_total)
                 OR ledger_crosses(o.month_in, n.month_in::bigint, o.month_input)
                 OR ledger_crosses(o.month_out, n.month_out::bigint, o.month_output)) IS TRUE AS crosses)
-    SELECT array_agg(d.request_id), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE crosses)
-        INTO settled, accounts, v_charged FROM d;
+    SELECT array_agg(d.request_id), array_agg(d.key), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE crosses)
+        INTO settled, v_keys, accounts, v_charged FROM d;
+    IF strpos(p_settle::text, '"receipt":') > 0 THEN
+        INSERT INTO pending_receipts (request_id, key_id, receipt)
+            SELECT d.id, d.key, decode(s.receipt, 'base64') FROM unnest(settled, v_keys) WITH ORDINALITY d(id, key, i)
+            JOIN json_to_recordset(p_settle) AS s(id text, receipt text) ON s.id = d.id
+            WHERE s.receipt IS NOT NULL ORDER BY d.i;
+    END IF;
     IF v_charged IS NOT NULL THEN
         PERFORM ledger_raise(v_charged);
     END IF;
