@@ -19,7 +19,7 @@ func newDatabase() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
-	cmd.AddCommand(newDatabaseCheck())
+	cmd.AddCommand(newDatabaseCheck(), newDatabaseCopy())
 	return cmd
 }
 

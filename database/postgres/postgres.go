@@ -32,6 +32,8 @@ type Settings struct {
 	LockTimeout      time.Duration // of one wait for a lock; default 1 s
 	IdleInTx         time.Duration // of a transaction without a statement; default 5 s
 	Unacknowledged   time.Duration // of data that the client does not acknowledge; default 5 s
+
+	Unfinished bool // accept a database to which an unfinished copy is being made
 }
 
 // The defaults of Settings.
@@ -59,9 +61,13 @@ const schema = "basegate"
 
 // DB is a database. It is safe for concurrent use.
 type DB struct {
-	config *pgx.ConnConfig
-	pool   *pgxpool.Pool
+	config     *pgx.ConnConfig
+	pool       *pgxpool.Pool
+	unfinished bool // Settings.Unfinished
 }
+
+// ErrUnfinished is returned by Open if a copy to the database was begun and is not complete.
+var ErrUnfinished = errors.New("a copy to this database is not complete: run the same basegate database copy again")
 
 // ErrPooler is returned by Open if notifications do not arrive, as behind a pooler in transaction mode.
 var ErrPooler = errors.New("a notification to itself did not arrive: connect to PostgreSQL directly, or through a pooler in session mode")
@@ -81,7 +87,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	db := &DB{config: connConfig, pool: pool}
+	db := &DB{config: connConfig, pool: pool, unfinished: s.Unfinished}
 	if err := db.check(ctx); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -124,6 +130,9 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 	}}
 	c.DialFunc = dialer.DialContext
 }
+
+// Config returns a copy of the configuration of connections.
+func (db *DB) Config() *pgx.ConnConfig { return db.config.Copy() }
 
 // Close closes the pool. Connections of Connect stay open.
 func (db *DB) Close() { db.pool.Close() }
@@ -168,6 +177,15 @@ func (db *DB) check(ctx context.Context) error {
 	}
 	if standby {
 		return errors.New("the server is a standby, which cannot be written; name the primary")
+	}
+	if !db.unfinished {
+		var copying bool
+		if err := conn.QueryRow(ctx, "SELECT to_regclass('database_copy') IS NOT NULL").Scan(&copying); err != nil {
+			return fmt.Errorf("look for an unfinished copy: %w", err)
+		}
+		if copying {
+			return ErrUnfinished
+		}
 	}
 	return db.checkNotifications(ctx, conn)
 }
