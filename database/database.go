@@ -168,3 +168,6 @@ func (db *DB) Close() error {
 	}
 	return nil
 }
+
+// Postgres reports whether the database is PostgreSQL.
+func (db *DB) Postgres() bool { return db.settings.URL != "" }
