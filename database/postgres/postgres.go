@@ -78,6 +78,9 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
 	}
+	if err := checkTLS(&poolConfig.ConnConfig.Config); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	s.apply(poolConfig.ConnConfig)
 	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
 	connConfig := poolConfig.ConnConfig.Copy()
@@ -164,19 +167,26 @@ func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
 func (db *DB) check(ctx context.Context) error {
 	conn, err := db.Connect(ctx)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	reported, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
 	if major, err := strconv.Atoi(strings.Fields(reported + " ")[0]); err == nil && major < minServerVersion {
 		return fmt.Errorf("the server is PostgreSQL %d; %d or later is required", major, minServerVersion)
 	}
-	var standby bool
-	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+	var standby, readOnly bool
+	var encoding string
+	const text = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, current_setting('server_encoding')"
+	if err := conn.QueryRow(ctx, text).Scan(&standby, &readOnly, &encoding); err != nil {
 		return fmt.Errorf("find out whether the server is a standby: %w", err)
 	}
-	if standby {
+	switch {
+	case standby:
 		return errors.New("the server is a standby, which cannot be written; name the primary")
+	case readOnly:
+		return errors.New("transactions are read-only by default: reset default_transaction_read_only of the role, the database or the server")
+	case encoding != "UTF8":
+		return fmt.Errorf("the database's encoding is %s: make it with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)
 	}
 	if !db.unfinished {
 		var copying bool

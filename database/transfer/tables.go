@@ -227,6 +227,8 @@ var (
 		"history_hours.saved_at":      "see history_hours.gateway",
 		"model_orders":                "orders to the gateways that run",
 		"sign_in_failures":            "a crash may forget them",
+		"backend_leases":              "of gateways that have ended",
+		"backend_uses":                "see backend_leases",
 	}
 )
 
