@@ -44,7 +44,9 @@ func check(t *testing.T, url string, migrate bool) postgres.Checked {
 }
 
 // as returns a URL with another user.
-func as(user, server string) string { return strings.Replace(server, "postgres://postgres@", "postgres://"+user+"@", 1) }
+func as(user, server string) string {
+	return strings.Replace(server, "postgres://postgres@", "postgres://"+user+"@", 1)
+}
 
 func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
 	server, name := newDatabase(t)
@@ -147,14 +149,14 @@ func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
 	closed := listener.Addr().String()
 	must(t, listener.Close())
 	for what, c := range map[string]struct{ url, want string }{
-		"no such database":        {server.URL("nothing"), "CREATE DATABASE"},
-		"no such role":            {as("nobody", server.URL(name)), "check the user and the password"},
-		"another encoding":        {server.URL(latin), "ENCODING 'UTF8'"},
-		"read-only":               {server.URL(readOnly), "reset default_transaction_read_only"},
-		"nothing listens":         {"postgres://x@" + closed + "/x", "check the address"},
+		"no such database":         {server.URL("nothing"), "CREATE DATABASE"},
+		"no such role":             {as("nobody", server.URL(name)), "check the user and the password"},
+		"another encoding":         {server.URL(latin), "ENCODING 'UTF8'"},
+		"read-only":                {server.URL(readOnly), "reset default_transaction_read_only"},
+		"nothing listens":          {"postgres://x@" + closed + "/x", "check the address"},
 		"a connection without TLS": {"postgres://x@192.0.2.1/x?sslmode=disable", "add sslmode=verify-full"},
-		"an unverified server":    {"postgres://x@db.example.com/x?sslmode=require", "add sslmode=verify-full"},
-		"one of two unverified":   {"postgres://x@localhost,db.example.com/x", "add sslmode=verify-full"},
+		"an unverified server":     {"postgres://x@db.example.com/x?sslmode=require", "add sslmode=verify-full"},
+		"one of two unverified":    {"postgres://x@localhost,db.example.com/x", "add sslmode=verify-full"},
 	} {
 		if got := openError(t, c.url); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", what, got, c.want)

@@ -189,7 +189,7 @@ func (f *file) write(ctx context.Context, t *table, rows [][]any, p progress) er
 	columns := t.columns
 	details := t.into == summed
 	if details {
-		columns = columns[:len(columns)-3:len(columns)-3]
+		columns = columns[: len(columns)-3 : len(columns)-3]
 		columns = append(columns, t.columns[len(t.columns)-1])
 	}
 	insert := insertText(t.into, columns)

@@ -187,7 +187,7 @@ func (g *generator) value(t *table, c column, n int) any {
 			return int64(n) + 1
 		}
 		if isKey {
-			return int64(n / (1 + len(t.sqlite.key)))*7 + int64(n)
+			return int64(n/(1+len(t.sqlite.key)))*7 + int64(n)
 		}
 		return 1 + g.random.Int64N(1<<40)
 	case bytes:
