@@ -247,7 +247,7 @@ func newReceiptLogNew() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd) })
+			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) })
 		}),
 	}
 }
@@ -271,7 +271,7 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 	}
 	const part = "receipts"
 	s := gateway.ReceiptSettings(cfg)
-	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
 		return nil // as the row of the database says
 	}

@@ -75,7 +75,7 @@ var postgres = &dialect{
 }
 
 func dialectOf(db *database.DB) *dialect {
-	if db.Postgres() {
+	if db.Postgres() != nil {
 		return postgres
 	}
 	return sqlite

@@ -255,7 +255,7 @@ func requireConsistent(t *testing.T, s *usage.Store) {
 func watermark(t *testing.T, db *database.DB) (left int) {
 	t.Helper()
 	text := `SELECT count(*) FROM requests WHERE seq > (SELECT seq FROM usage_watermark)`
-	if db.Postgres() {
+	if db.Postgres() != nil {
 		text = `SELECT count(*) FROM requests WHERE xid > (SELECT seq::text::xid8 FROM usage_watermark)`
 	}
 	must(t, db.Read().QueryRowContext(t.Context(), text).Scan(&left))
@@ -356,7 +356,7 @@ func TestCheckFindsDamagedRollupsAndRebuildRepairsThem(t *testing.T) {
 			one = `(key, period, tag) = (SELECT key, period, tag FROM ` + table + ` LIMIT 1)`
 		}
 		nothing := `x'00'`
-		if db.Postgres() {
+		if db.Postgres() != nil {
 			nothing = `'\x00'`
 		}
 		execute(t, db, strings.NewReplacer("ONE", one, "NOTHING", nothing).Replace(damage))

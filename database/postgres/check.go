@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Finding is something that an operator should know about the server.
@@ -92,7 +91,7 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool)
 	if err != nil {
 		return err
 	}
-	newest, err := newestVersion()
+	newest, err := newestMigration()
 	switch {
 	case err != nil:
 		return err
@@ -245,22 +244,6 @@ func (db *DB) Place() string {
 	c := db.config
 	return fmt.Sprintf("%s/%s", net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), c.Database)
 }
-
-// checkTLS refuses connections that leave this machine if the server's certificate is not verified.
-func checkTLS(c *pgconn.Config) error {
-	ways := append([]*pgconn.FallbackConfig{{Host: c.Host, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
-	for _, way := range ways {
-		ip := net.ParseIP(way.Host)
-		local := way.Host == "localhost" || strings.HasPrefix(way.Host, "/") || ip != nil && ip.IsLoopback()
-		if !local && (way.TLSConfig == nil || way.TLSConfig.InsecureSkipVerify) { // true also for sslmode=verify-ca
-			return errTLS
-		}
-	}
-	return nil
-}
-
-var errTLS = errors.New("the connection leaves this machine, and the server's certificate is not verified: add sslmode=verify-full to the URL, and " +
-	"sslrootcert with the certificate of its authority if the machine does not know it")
 
 // explain adds what to do to an error of a connection.
 func explain(err error) error {

@@ -154,9 +154,9 @@ func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
 		"another encoding":         {server.URL(latin), "ENCODING 'UTF8'"},
 		"read-only":                {server.URL(readOnly), "reset default_transaction_read_only"},
 		"nothing listens":          {"postgres://x@" + closed + "/x", "check the address"},
-		"a connection without TLS": {"postgres://x@192.0.2.1/x?sslmode=disable", "add sslmode=verify-full"},
-		"an unverified server":     {"postgres://x@db.example.com/x?sslmode=require", "add sslmode=verify-full"},
-		"one of two unverified":    {"postgres://x@localhost,db.example.com/x", "add sslmode=verify-full"},
+		"a connection without TLS": {"postgres://x@192.0.2.1/x?sslmode=disable", "want sslmode=verify-full"},
+		"an unverified server":     {"postgres://x@db.example.com/x?sslmode=require", "want sslmode=verify-full"},
+		"one of two unverified":    {"postgres://x@localhost,db.example.com/x", "want sslmode=verify-full"},
 	} {
 		if got := openError(t, c.url); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", what, got, c.want)

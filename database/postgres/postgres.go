@@ -78,7 +78,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
 	}
-	if err := checkTLS(&poolConfig.ConnConfig.Config); err != nil {
+	if err := checkTLS(poolConfig.ConnConfig); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
