@@ -89,3 +89,6 @@ func (g *Gateway) gatewayName() (string, error) {
 	}
 	return host + "/" + g.Addr().String(), nil
 }
+
+// DatabaseConnections returns how many connections a gateway opens to PostgreSQL at most.
+func DatabaseConnections() int { return database.PostgresConnections() + cluster.Connections }

@@ -47,8 +47,8 @@ const (
 // minServerVersion is the oldest supported major version of PostgreSQL.
 const minServerVersion = 15
 
-// poolSize is the number of connections for short statements that are not on the path of a request.
-const poolSize = 2
+// PoolSize is the number of connections for short statements that are not on the path of a request.
+const PoolSize = 2
 
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
@@ -82,7 +82,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
-	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
+	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
 	connConfig := poolConfig.ConnConfig.Copy()
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(poolStatementTimeout.Milliseconds(), 10)
