@@ -16,10 +16,18 @@ func (x *exchange) endWhenLost() (stop func()) {
 	}
 	original := x.r
 	ctx, cancel := context.WithCancelCause(original.Context())
-	detach := context.AfterFunc(lost, func() { cancel(errLost) })
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-lost:
+			cancel(errLost)
+		case <-ctx.Done():
+		}
+	}()
 	x.r = original.WithContext(ctx)
 	return func() {
-		detach()
+		defer func() { <-watched }()
 		x.r = original // before cancel, which does not mean that the client has disconnected
 		cancel(nil)
 	}

@@ -29,16 +29,16 @@ type requester struct {
 }
 
 // CountPrompt implements budget.Requester.
-func (r requester) CountPrompt(ctx context.Context) (int64, error) {
+func (r requester) CountPrompt(ctx context.Context) (int64, []int64, error) {
 	release, err := r.s.acquireCount(ctx, r.x)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer release()
 	if err := r.x.countForDecision(ctx); err != nil {
-		return 0, errors.Join(errUncounted, err)
+		return 0, nil, errors.Join(errUncounted, err)
 	}
-	return r.x.prompt.tokens, nil
+	return r.x.prompt.tokens, r.x.prompt.each, nil
 }
 
 // countForDecision is countPrompt for a decision on caps: if no backend has a tokenizer, the upper bound becomes final.
@@ -72,7 +72,9 @@ func (x *exchange) demand() budget.Demand {
 	if r.Truncate != validate.TruncateToFit {
 		return d
 	}
-	d.PromptAt = x.promptTokens
+	if x.prompt.context > 0 {
+		d.Prompts, d.Context = x.prompt.each, x.prompt.context
+	}
 	if lengthLimitsOf(x.model, r).scored > 0 {
 		d.MinTokens = r.MaxTokens // a lower max_tokens would score a longer prompt than checkLength has allowed
 	}

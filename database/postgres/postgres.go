@@ -48,7 +48,7 @@ const (
 const minServerVersion = 15
 
 // PoolSize is the number of connections for short statements that are not on the path of a request.
-const PoolSize = 2
+const PoolSize = 6
 
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
