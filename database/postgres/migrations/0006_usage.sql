@@ -139,7 +139,7 @@ CREATE UNLOGGED TABLE sign_in_failures (
     next     BIGINT NOT NULL,
     PRIMARY KEY (kind, subject)
 ) WITH (fillfactor = 50);
-CREATE INDEX sign_in_failures_counted ON sign_in_failures (counted);
+CREATE INDEX sign_in_failures_counted ON sign_in_failures (kind, counted);
 
 -- The owner has granted the reading of new tables by default, and the execution of functions by this.
 SELECT ledger_grants();
