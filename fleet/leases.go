@@ -83,9 +83,12 @@ func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway i
 	})
 }
 
+// databaseTime is the time of the database. The function that the ledger has for it may not be called by the role of gateways.
+const databaseTime = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
 const selectLeases = `
-	SELECT l.model, l.backend, l.fence, l.operation, l.committed, l.idle_us, l.reason, ledger_now() - l.began_at,
-		l.deadline - ledger_now(), l.outcome, ledger_now() - l.ended_at, l.held, coalesce(g.name, ''),
+	SELECT l.model, l.backend, l.fence, l.operation, l.committed, l.idle_us, l.reason, ` + databaseTime + ` - l.began_at,
+		l.deadline - ` + databaseTime + `, l.outcome, ` + databaseTime + ` - l.ended_at, l.held, coalesce(g.name, ''),
 		l.gateway = $1 AND l.epoch = $2, coalesce(g.alive AND g.epoch = l.epoch, false)
 	FROM backend_leases l LEFT JOIN gateway g ON g.id = l.gateway`
 
@@ -126,7 +129,7 @@ func (l *leases) read(ctx context.Context) ([]lease, error) {
 
 // readOne returns the lease of a backend, which is created if it does not exist.
 func readOne(ctx context.Context, tx database.Tx, id backendID, gateway int32, epoch int64) (lease, error) {
-	const create = `INSERT INTO backend_leases (model, backend, fence) VALUES ($1, $2, ledger_now()) ON CONFLICT DO NOTHING`
+	const create = `INSERT INTO backend_leases (model, backend, fence) VALUES ($1, $2, ` + databaseTime + `) ON CONFLICT DO NOTHING`
 	if _, err := tx.ExecContext(ctx, create, id.model, id.backend); err != nil {
 		return lease{}, fmt.Errorf("create lease: %w", err)
 	}
@@ -183,8 +186,8 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lea
 		if err != nil || v != granted {
 			return err
 		}
-		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ledger_now()), gateway = $3, epoch = $4, operation = $5,
-			committed = false, idle_us = $6, reason = $7, began_at = ledger_now(), deadline = ledger_now() + $8, outcome = '',
+		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), gateway = $3, epoch = $4, operation = $5,
+			committed = false, idle_us = $6, reason = $7, began_at = ` + databaseTime + `, deadline = ` + databaseTime + ` + $8, outcome = '',
 			held = $9 WHERE model = $1 AND backend = $2`
 		held := !q.operation.boots() && (q.idle == 0 || r.held)
 		if _, err := tx.ExecContext(ctx, text, id.model, id.backend, gateway, epoch, string(q.operation), q.idle.Microseconds(),
@@ -222,7 +225,7 @@ func (l *leases) beginFree(ctx context.Context, tx database.Tx, r *lease, q clai
 
 // idleElsewhere returns how long ago the last request at a backend began or ended at any gateway but this.
 func idleElsewhere(ctx context.Context, tx database.Tx, id backendID, gateway int32) (time.Duration, error) {
-	const text = `SELECT ledger_now() - coalesce(max(CASE WHEN u.in_flight > 0 AND g.alive AND g.epoch = u.epoch THEN ledger_now() ELSE u.used_at END), 0)
+	const text = `SELECT ` + databaseTime + ` - coalesce(max(CASE WHEN u.in_flight > 0 AND g.alive AND g.epoch = u.epoch THEN ` + databaseTime + ` ELSE u.used_at END), 0)
 		FROM backend_uses u JOIN gateway g ON g.id = u.gateway WHERE u.model = $1 AND u.backend = $2 AND u.gateway <> $3`
 	var idle int64
 	if err := tx.QueryRowContext(ctx, text, id.model, id.backend, gateway).Scan(&idle); err != nil {
@@ -239,7 +242,7 @@ func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limi
 		if err != nil {
 			return err
 		}
-		if r.fence != fence || !r.mine || r.operation == opNone {
+		if r.fence != fence || !r.mine || r.operation == opNone || r.operation.boots() {
 			v = following
 			return nil
 		}
@@ -271,7 +274,7 @@ func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limi
 				return nil
 			}
 		}
-		const text = `UPDATE backend_leases SET committed = true, deadline = ledger_now() + $3 WHERE model = $1 AND backend = $2`
+		const text = `UPDATE backend_leases SET committed = true, deadline = ` + databaseTime + ` + $3 WHERE model = $1 AND backend = $2`
 		_, err = tx.ExecContext(ctx, text, id.model, id.backend, limit.Microseconds())
 		return err
 	})
@@ -300,7 +303,7 @@ func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (r lea
 		if taken = r.operation != opNone && (r.fence == fence && !r.alive || r.mine); !taken || r.mine {
 			return nil
 		}
-		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ledger_now()), gateway = $3, epoch = $4
+		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), gateway = $3, epoch = $4
 			WHERE model = $1 AND backend = $2`
 		if _, err := tx.ExecContext(ctx, text, id.model, id.backend, gateway, epoch); err != nil {
 			return fmt.Errorf("take over lease: %w", err)
@@ -336,8 +339,8 @@ func (l *leases) end(ctx context.Context, id backendID, fence int64, o outcome, 
 
 // endLease ends the operation with a fence. The fence rises, so that rows that were read before can be told from the new one.
 func endLease(ctx context.Context, tx database.Tx, id backendID, fence int64, o outcome, reason string) error {
-	const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ledger_now()), operation = '', committed = false, outcome = $4,
-		reason = $5, ended_at = ledger_now(), held = held AND $4 <> 'cancelled'
+	const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), operation = '', committed = false, outcome = $4,
+		reason = $5, ended_at = ` + databaseTime + `, held = held AND $4 <> 'cancelled'
 		WHERE model = $1 AND backend = $2 AND fence = $3 AND operation <> ''`
 	if _, err := tx.ExecContext(ctx, text, id.model, id.backend, fence, string(o), reason); err != nil {
 		return fmt.Errorf("end lease: %w", err)
@@ -365,7 +368,7 @@ type use struct {
 func (l *leases) reportUses(ctx context.Context, uses map[backendID]use) error {
 	return l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		const text = `INSERT INTO backend_uses AS u (gateway, model, backend, epoch, used_at, in_flight, seen)
-			VALUES ($1, $2, $3, $4, CASE WHEN $5 THEN ledger_now() - $6 ELSE 0 END, $7, $8)
+			VALUES ($1, $2, $3, $4, CASE WHEN $5 THEN ` + databaseTime + ` - $6 ELSE 0 END, $7, $8)
 			ON CONFLICT (model, backend, gateway) DO UPDATE SET epoch = excluded.epoch, used_at = greatest(u.used_at, excluded.used_at),
 			in_flight = excluded.in_flight, seen = excluded.seen`
 		for id, u := range uses {
@@ -379,7 +382,7 @@ func (l *leases) reportUses(ctx context.Context, uses map[backendID]use) error {
 
 // addOrder queues an operator's order for the gateway that holds the lease of a backend.
 func addOrder(ctx context.Context, tx database.Tx, id backendID, o operation) error {
-	const text = `INSERT INTO model_orders (model, backend, order_name, given_at) VALUES ($1, $2, $3, ledger_now())`
+	const text = `INSERT INTO model_orders (model, backend, order_name, given_at) VALUES ($1, $2, $3, ` + databaseTime + `)`
 	if _, err := tx.ExecContext(ctx, text, id.model, id.backend, string(o)); err != nil {
 		return fmt.Errorf("queue order: %w", err)
 	}
@@ -400,7 +403,7 @@ func (l *leases) takeOrders(ctx context.Context) (all []queuedCommand, err error
 			DELETE FROM model_orders o
 			WHERE EXISTS (SELECT FROM held h WHERE h.mine AND h.model = o.model AND o.backend IN ('', h.backend))
 				OR NOT EXISTS (SELECT FROM held h WHERE h.model = o.model AND o.backend IN ('', h.backend))
-			RETURNING id, model, backend, order_name, ledger_now() - given_at`
+			RETURNING id, model, backend, order_name, ` + databaseTime + ` - given_at`
 		rows, err := tx.QueryContext(ctx, text, gateway, epoch)
 		if err != nil {
 			return fmt.Errorf("take orders: %w", err)

@@ -37,3 +37,5 @@ CREATE TABLE backend_uses (
 ALTER TABLE model_orders ADD COLUMN backend text NOT NULL DEFAULT '';
 ALTER TABLE model_orders DROP CONSTRAINT model_orders_order_name_check;
 ALTER TABLE model_orders ADD CONSTRAINT model_orders_order_name_check CHECK (order_name IN ('warm', 'stop', 'sleep'));
+
+SELECT ledger_grants();
