@@ -196,7 +196,31 @@ func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *f
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read files: %w", err)
 	}
-	return used, nil
+	return used, f.addParts(ctx, used)
+}
+
+// addParts adds the objects that gateways on PostgreSQL use and no row of files names: parts of files that grow, and the one by
+// which they recognize their storage.
+func (f *Files) addParts(ctx context.Context, used map[string]bool) error {
+	if f.db.Postgres() == nil {
+		return nil
+	}
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT object FROM file_parts UNION ALL SELECT object FROM storage_marker`)
+	if err != nil {
+		return fmt.Errorf("read parts of files: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var object string
+		if err := rows.Scan(&object); err != nil {
+			return fmt.Errorf("read parts of files: %w", err)
+		}
+		used[object] = true
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read parts of files: %w", err)
+	}
+	return nil
 }
 
 // objects returns the states of all objects by their names.

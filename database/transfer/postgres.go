@@ -79,6 +79,8 @@ func (s *server) close() error {
 	return nil
 }
 
+func (*server) receipts() string { return "pending_receipts" }
+
 func (*server) source(t *table) *source { return &t.postgres }
 
 func (s *server) query(ctx context.Context, text string, args []any, row func([]any) error) error {

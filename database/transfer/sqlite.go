@@ -87,6 +87,8 @@ func (f *file) close() error {
 	return err
 }
 
+func (*file) receipts() string { return "receipts" }
+
 func (*file) source(t *table) *source { return &t.sqlite }
 
 func (f *file) query(ctx context.Context, text string, args []any, row func([]any) error) error {

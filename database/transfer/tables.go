@@ -119,6 +119,7 @@ func inFlight() table {
 	for name, expression := range t.sqlite.expressions {
 		t.postgres.expressions[name] = expression
 	}
+	t.postgres.expressions["attempts"] = "details"
 	return t
 }
 
@@ -130,7 +131,7 @@ var tables = []table{
 		month_input:i month_output:i paused_by_operator:b operator_concurrency:i operator_month_total:i operator_day_total:i
 		operator_month_input:i operator_month_output:i expires_at:i operator_expires_at:i models:t operator_models:t`),
 	define("replaced_secrets", `*secret_hash:x key_id:t prefix:t valid_until:i`),
-	define("key_uses", `*key_id:t time:i`),
+	keyUses(),
 	define("passwords", `*account_id:t hash:t changed_at:i generation:i`),
 	define("invitations", `*token_hash:x account_id:t expires_at:i`),
 	define("sessions", `*token_hash:x account_id:t created_at:i expires_at:i password_generation:i`),
@@ -179,6 +180,14 @@ const (
 
 const counts = `requests:i errors:i streams:i prompt_tokens:i completion_tokens:i`
 
+// keyUses are in two places in PostgreSQL: the ledger notes them in its counters.
+func keyUses() table {
+	t := define("key_uses", `*key_id:t time:i`)
+	t.postgres.from = `(SELECT coalesce(u.key_id, o.id) AS key_id, greatest(u.time, o.last_use) AS time FROM key_uses u
+		FULL JOIN (SELECT id, last_use FROM owner WHERE id <> account AND last_use > 0) o ON o.id = u.key_id) key_uses`
+	return t
+}
+
 // history has a row of each gateway in PostgreSQL. SQLite gets the last one of each hour.
 func history() table {
 	t := define("history_hours", `*hour:i data:x`).pages(8)
@@ -199,7 +208,7 @@ var (
 		"usage_watermark.seq":         "set after the requests up to it",
 		"usage_watermark.corrections": "changes that concern a running gateway",
 		"model_orders":                "orders to the gateway that runs",
-		"receipts":                    "PostgreSQL has no receipt log",
+		"receipts":                    "PostgreSQL has no receipt log: the copy says so",
 		"receipt_tiles":               "see receipts",
 		"receipt_log":                 "see receipts",
 	}
@@ -229,6 +238,10 @@ var (
 		"sign_in_failures":            "a crash may forget them",
 		"backend_leases":              "of gateways that have ended",
 		"backend_uses":                "see backend_leases",
+		"alarm":                       "for the gateways that run",
+		"settling":                    "rows end with their transactions",
+		"ledger_setting":              "of the gateways' configuration",
+		"pending_receipts":            "SQLite's log has no place for them: the copy says so",
 	}
 )
 

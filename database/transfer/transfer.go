@@ -124,10 +124,27 @@ func (c *copier) run(ctx context.Context) error {
 	if n := c.state.tables["inflight"].Rows; n > 0 {
 		c.say("%d requests that a crash had left in flight are interrupted requests in the copy", n)
 	}
+	if n, err := countReceipts(ctx, c.source); err != nil {
+		return err
+	} else if n > 0 {
+		c.say("the receipt log is NOT copied: its %d receipts stay in %s; keep it, their proofs need it", n, c.source.describe())
+	}
 	if totals["objects"].Rows > 0 {
 		c.say("files are not in the database: files.url of the new configuration must name the place where they are")
 	}
 	return nil
+}
+
+// countReceipts returns the receipts of the source, which no target has a place for.
+func countReceipts(ctx context.Context, source side) (n int64, err error) {
+	err = source.query(ctx, "SELECT count(*) FROM "+source.receipts(), nil, func(values []any) error {
+		n, _ = values[0].(int64)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count receipts: %w", err)
+	}
+	return n, nil
 }
 
 func sumRows(all map[string]progress) (n int64) {

@@ -15,13 +15,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- ledger_leased sums up the requests in flight and the waiters by owner, in the windows of the owner's counters.
+-- ledger_leased sums up the requests in flight and the waiters by owner, in the windows of the owner's counters. Lines of batches
+-- need no slot.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_leased()
 RETURNS TABLE (owner text, running bigint, waiting bigint, reserved_day bigint, reserved_in bigint, reserved_out bigint)
 LANGUAGE sql STABLE AS $$
     WITH e AS (
-        SELECT v.owner, 1 AS running, 0 AS waiting, i.day, i.reserved_in, i.reserved_out
+        SELECT v.owner, (i.batch_id IS NULL)::integer AS running, 0 AS waiting, i.day, i.reserved_in, i.reserved_out
         FROM inflight i CROSS JOIN LATERAL (VALUES (i.key), (i.account)) v(owner)
         UNION ALL
         SELECT v.owner, 0, 1, NULL, 0, 0 FROM waiter w CROSS JOIN LATERAL (VALUES (w.key), (w.account)) v(owner))
