@@ -81,9 +81,9 @@ type Reservation interface {
 	// might not be charged.
 	WriteError() error
 
-	// Lost returns a channel that is closed if the request has to end at once, with an error: its tokens belong to others,
-	// or the database has been away for too long. It is nil if that cannot happen.
-	Lost() <-chan struct{}
+	// Lost returns a context that ends if the request has to end at once, with an error: its tokens belong to others, or the
+	// database has been away for too long. It is nil if that cannot happen.
+	Lost() context.Context
 
 	// SetPromptTokens records the exact number of prompt tokens when it becomes known.
 	SetPromptTokens(tokens int64)
@@ -160,7 +160,7 @@ func (r *reservation) WriteError() error {
 }
 
 // Lost implements Reservation: one gateway alone has no other that could end its requests.
-func (r *reservation) Lost() <-chan struct{} { return nil }
+func (r *reservation) Lost() context.Context { return nil }
 
 // SetPromptTokens implements Reservation.
 func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }

@@ -282,7 +282,7 @@ func TestPasswordOfTheDatabaseIsShownNowhere(t *testing.T) {
 	env.postgresURL = strings.Replace(env.postgresURL, "postgres@", "postgres:LETMEIN@", 1)
 	env.writeConfig(settings{postgres: env.postgres}, mock.URL())
 	g := env.serve()
-	shown := g.get(g.admin, "/status").body + g.run("check") + g.run("gateway", "status", "--config", env.config) + g.stderr.String()
+	shown := g.get(g.admin, "/status").body + g.run("check") + g.stderr.String()
 	if strings.Contains(shown, "LETMEIN") {
 		t.Errorf("the password is shown: %s", shown)
 	}

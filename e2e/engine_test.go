@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"cmp"
-	"context"
 	"database/sql"
 	"fmt"
 	"os"

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -62,11 +63,16 @@ func (g *Gateway) newLedger() error {
 	if err != nil {
 		return err
 	}
-	l := cluster.New(server, log, cluster.Settings{Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm})
+	l := cluster.New(server, log, cluster.Settings{
+		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
+		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
+	})
 	g.ledger, g.slots = l, clusterSlots{l}
 	g.registry.MustRegister(cluster.NewCollector(l))
 	return nil
 }
+
+var errNameTaken = errors.New("another process has the name")
 
 // clusterSlots are the slots that the ledger of several gateways gives out.
 type clusterSlots struct{ ledger *cluster.Ledger }

@@ -152,6 +152,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
@@ -240,10 +241,10 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		g.certificate.start(ctx)
 		g.onStop("certificate", func(context.Context) error { g.certificate.close(); return nil })
 	}
-	for _, l := range []*listener{g.admin, g.public} {
-		l.start(g.failed)
-		g.onStop(l.name+" listener", l.stop)
-	}
+	g.admin.start(func(err error) { g.log.Error("the admin listener has failed", zap.Error(err)) })
+	g.onStop("admin listener", g.admin.stop)
+	g.public.start(g.fail)
+	g.onStop("public listener", g.public.stop)
 	if g.lock != nil {
 		if err := g.lock.SetAddress(g.Addr().String(), g.AdminAddr().String(), g.certificate != nil); err != nil {
 			return err
@@ -294,7 +295,15 @@ func (g *Gateway) Addr() net.Addr { return g.public.addr() }
 // AdminAddr returns the address of the admin listener.
 func (g *Gateway) AdminAddr() net.Addr { return g.admin.addr() }
 
-// Failed returns a channel that receives an error if a listener fails, or another gateway has this one's name.
+// fail reports an error that makes the gateway useless.
+func (g *Gateway) fail(err error) {
+	select {
+	case g.failed <- err:
+	default: // an earlier one is enough
+	}
+}
+
+// Failed returns a channel that receives an error if the public listener fails, or another process has this gateway's name.
 func (g *Gateway) Failed() <-chan error { return g.failed }
 
 // Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The

@@ -92,18 +92,13 @@ func bind(ctx context.Context, name, address string, maxFiles int) (net.Listener
 	return newReservingListener(socket, maxFiles), nil
 }
 
-// start serves connections until stop. If the server ends before, its error is sent.
-func (l *listener) start(failed chan<- error) {
+// start serves connections until stop. If the server ends before, failed is called.
+func (l *listener) start(failed func(error)) {
 	l.ended = make(chan struct{})
 	go func() {
 		defer close(l.ended)
-		err := l.server.Serve(l.socket)
-		if errors.Is(err, http.ErrServerClosed) {
-			return
-		}
-		select {
-		case failed <- fmt.Errorf("serve %s: %w", l.name, err):
-		default: // an earlier error is enough
+		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+			failed(fmt.Errorf("serve %s: %w", l.name, err))
 		}
 	}()
 }

@@ -16,18 +16,10 @@ func (x *exchange) endWhenLost() (stop func()) {
 	}
 	original := x.r
 	ctx, cancel := context.WithCancelCause(original.Context())
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-lost:
-			cancel(errLost)
-		case <-ctx.Done():
-		}
-	}()
+	detach := context.AfterFunc(lost, func() { cancel(errLost) })
 	x.r = original.WithContext(ctx)
 	return func() {
-		defer func() { <-watched }()
+		detach()
 		x.r = original // before cancel, which does not mean that the client has disconnected
 		cancel(nil)
 	}

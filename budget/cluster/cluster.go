@@ -65,6 +65,10 @@ type Settings struct {
 	// Alarm is called when a cap is nearly used or used up, in one gateway. It may be nil.
 	Alarm func(budget.Alarm)
 
+	// NameTaken is called once if another process has begun an epoch under the gateway's name. The ledger then admits nothing
+	// any more. It may be nil.
+	NameTaken func()
+
 	Beat         time.Duration // interval of the heartbeats; default 2 s
 	Dead         time.Duration // a gateway without heartbeats for so long is reaped; default 12 s
 	AdmitTimeout time.Duration // how long Reserve waits for the database's reply; default 5 s

@@ -67,17 +67,25 @@ func (l *Ledger) runEpochs(ctx context.Context, e *epoch) {
 	}
 }
 
-// rejoin begins an epoch after one that has ended. It returns nil if ctx ends.
+// rejoin begins an epoch after one that has ended. It returns nil if ctx ends, or another process has the
+// gateway's name.
 func (l *Ledger) rejoin(ctx context.Context, ended *epoch) *epoch {
-	replayed := !errors.Is(ended.cause, ErrLostCommits)
+	replayed, checked := !errors.Is(ended.cause, ErrLostCommits), false
 	for backoff := rejoinBackoff; ; backoff = min(2*backoff, maxRejoinBackoff) {
 		var next *epoch
 		var err error
-		if !replayed {
+		if !checked { // before the first attempt to join, whose reply may be lost
+			var taken bool
+			if taken, err = l.isTaken(ctx, ended); taken {
+				return nil
+			}
+			checked = err == nil
+		}
+		if checked && !replayed {
 			err = l.replay(ctx, ended)
 			replayed = err == nil
 		}
-		if replayed {
+		if checked && replayed {
 			next, err = l.join(ctx)
 		}
 		if err == nil {

@@ -40,7 +40,8 @@ type lane struct {
 	calling bool          // a call is in flight
 	failed  error         // of the ledger: fenced or closed
 	outage  time.Time     // when the calls began to fail; zero while they succeed
-	lost    chan struct{} // closed when the requests that are open now have to end
+	lost    context.Context //nolint:containedctx // ends when the requests that are open now have to end
+	lose    context.CancelFunc
 	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
 
 	// Used by run alone.
@@ -49,10 +50,11 @@ type lane struct {
 }
 
 func newLane(e *epoch, n int) *lane {
-	return &lane{
+	l := &lane{
 		epoch: e, n: n, wake: make(chan struct{}, 1), waiting: map[string]*operation{}, open: map[*reservation]struct{}{},
-		lost: make(chan struct{}),
 	}
+	l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with the epoch
+	return l
 }
 
 // enqueue adds an operation to the next call. The error is that of the ledger's end.
@@ -111,8 +113,8 @@ func (l *lane) cutOff() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == nil && !l.outage.IsZero() && time.Since(l.outage) > l.epoch.settings.CutOff {
-		close(l.lost)
-		l.lost = make(chan struct{})
+		l.lose()
+		l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // as in newLane
 	}
 }
 
@@ -167,7 +169,7 @@ func (l *lane) fail(err error) {
 	defer l.mu.Unlock()
 	if l.failed == nil {
 		l.failed = err
-		close(l.lost)
+		l.lose()
 	}
 	for _, o := range l.queue {
 		o.complete(decision{err: err})

@@ -22,7 +22,7 @@ type reservation struct {
 	maxTokens    int64
 	clamped      bool
 	admitted     time.Time
-	lost         <-chan struct{}
+	lost         context.Context //nolint:containedctx // ends with the reservation
 	row          requestRow
 
 	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
@@ -74,7 +74,7 @@ func (r *reservation) WriteError() error {
 }
 
 // Lost implements budget.Reservation.
-func (r *reservation) Lost() <-chan struct{} { return r.lost }
+func (r *reservation) Lost() context.Context { return r.lost }
 
 // SetPromptTokens implements budget.Reservation.
 func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
