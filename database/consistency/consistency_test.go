@@ -40,7 +40,7 @@ type ledger struct {
 func newLedger(t *testing.T) *ledger {
 	t.Helper()
 	server := postgrestest.Shared(t)
-	db, err := postgres.Open(t.Context(), postgres.Settings{URL: server.URL(server.Create(t, ""))})
+	db, err := postgres.Open(t.Context(), postgres.Settings{URL: server.URL(server.Create(t, "")), StatementTimeout: time.Minute})
 	must(t, err)
 	t.Cleanup(db.Close)
 	_, err = db.Migrate(t.Context())
@@ -139,8 +139,8 @@ func TestSumsBeyondACapAreNotesOnly(t *testing.T) {
 func (l *ledger) addLease(t *testing.T, id string, gateway, epoch int) {
 	t.Helper()
 	_, err := l.conn.Exec(t.Context(), `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, prompt_tokens,
-			completion_tokens, model, endpoint, workload, user_tag, stream)
-		VALUES ($1, $2, $3, 'acc1', 'key1', ledger_day(ledger_now()), ledger_now(), 10, 20, 10, 5, 'm', '', '', '', false)`, id, gateway, epoch)
+			completion_tokens, model, endpoint, workload, user_tag, stream, details)
+		VALUES ($1, $2, $3, 'acc1', 'key1', ledger_day(ledger_now()), ledger_now(), 10, 20, 10, 5, 'm', '', '', '', false, '')`, id, gateway, epoch)
 	must(t, err)
 	l.exec(t, `UPDATE owner SET running = running + 1, reserved_day = reserved_day + 30, reserved_in = reserved_in + 10,
 		reserved_out = reserved_out + 20 WHERE id IN ('acc1', 'key1')`)
