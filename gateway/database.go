@@ -46,6 +46,15 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	g.onStop("database", func(context.Context) error { return g.db.Close() })
+	if server := g.db.Postgres(); server != nil {
+		warnings, err := server.Durability(ctx)
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		for _, w := range warnings {
+			g.log.Warn("the database may lose commits: " + w)
+		}
+	}
 	return nil
 }
 
