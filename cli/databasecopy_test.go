@@ -32,7 +32,7 @@ func TestCopyThatWasKilledContinues(t *testing.T) {
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	killed := 0
 	for ; killed < 3; killed++ {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "database", "copy", "--from", from, "--to", url) //nolint:gosec // this program
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "database", "copy", "--from", from, "--to", url)
 		cmd.Args[0] = "basegate"
 		before := copied(t, conn)
 		must(t, cmd.Start())

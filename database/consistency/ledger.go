@@ -105,7 +105,9 @@ func checkOwners(ctx context.Context, conn *pgx.Conn, report func(Problem)) erro
 	return each(ctx, conn, `
 		SELECT o.id FROM (SELECT id FROM accounts UNION ALL SELECT id FROM keys) o
 		WHERE NOT EXISTS (SELECT 1 FROM owner WHERE owner.id = o.id) ORDER BY 1`,
-		func(id string) { report(Problem{Part: "owners", Text: id + " is not on the ledger, so its requests are refused"}) })
+		func(id string) {
+			report(Problem{Part: "owners", Text: id + " is not on the ledger, so its requests are refused"})
+		})
 }
 
 // each calls found with each row of one text.

@@ -199,7 +199,7 @@ func startPooler(t *testing.T, program string, server *postgrestest.Server, name
 	folder, err := os.MkdirTemp("", "pooler") //nolint:usetesting // the path of a socket is short
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	must(t, os.Chmod(folder, 0o777)) //nolint:gosec // the pooler has another user
+	must(t, os.Chmod(folder, 0o777))
 	config := filepath.Join(folder, "pgbouncer.ini")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
 %s = host=%s user=postgres
@@ -209,7 +209,7 @@ listen_port = 6432
 auth_type = any
 pool_mode = transaction
 %s
-`, name, filepath.Dir(server.Socket()), folder, ignored), 0o644)) //nolint:gosec // the pooler has another user
+`, name, filepath.Dir(server.Socket()), folder, ignored), 0o644))
 	cmd := exec.CommandContext(t.Context(), program, config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: postgrestest.Unprivileged(t)}
 	must(t, cmd.Start())

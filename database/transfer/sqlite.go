@@ -60,7 +60,7 @@ func refuseRowsAt(ctx context.Context, path string) (err error) {
 func lockAndOpen(ctx context.Context, path, open, purpose string) (side, error) {
 	lock, err := database.Acquire(ctx, path, purpose)
 	if locked, ok := errors.AsType[*database.LockedError](err); ok {
-		return nil, fmt.Errorf("%w: %s", ErrServing, locked)
+		return nil, fmt.Errorf("%w: %w", ErrServing, locked)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -116,9 +117,7 @@ func inFlight() table {
 	t.postgres = t.sqlite
 	t.postgres.where = "NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = inflight.request_id AND r.time = inflight.time)"
 	t.postgres.expressions = map[string]string{"key_id": "key", "account_id": "account"}
-	for name, expression := range t.sqlite.expressions {
-		t.postgres.expressions[name] = expression
-	}
+	maps.Copy(t.postgres.expressions, t.sqlite.expressions)
 	t.postgres.expressions["attempts"] = "details"
 	return t
 }
