@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 
 	"basegate/admission"
@@ -12,6 +13,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
+	"basegate/fleet"
 	"basegate/proxy"
 )
 
@@ -87,7 +89,10 @@ func (g *Gateway) newLedger() error {
 		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
 		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
 	})
-	g.ledger, g.cluster = l, l
+	g.ledger, g.cluster, g.epoch = l, l, func() (gateway int32, epoch int64) {
+		gateway, epoch, _ = l.Epoch()
+		return gateway, epoch
+	}
 	g.registry.MustRegister(cluster.NewCollector(l))
 	return nil
 }
@@ -126,3 +131,21 @@ func (g *Gateway) gatewayName() (string, error) {
 
 // DatabaseConnections returns how many connections a gateway opens to PostgreSQL at most.
 func DatabaseConnections() int { return database.PostgresConnections() + cluster.Connections }
+
+// newFleet creates the fleet. On PostgreSQL it shares the backends with those of other gateways.
+func (g *Gateway) newFleet(transport http.RoundTripper) {
+	g.fleet = fleet.New(g.config.Models, fleetSettings(g.config), transport, g.db, g.log.Named("fleet"))
+	g.fleet.OnEvent(g.onFleetEvent)
+	if g.epoch != nil {
+		g.fleet.JoinCluster(g.epoch)
+	}
+	g.registry.MustRegister(fleet.NewCollector(g.fleet))
+}
+
+// gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.
+func (g *Gateway) gatewayLister() func(context.Context) ([]cluster.Gateway, error) {
+	if g.db.Postgres() == nil {
+		return nil
+	}
+	return func(ctx context.Context) ([]cluster.Gateway, error) { return cluster.Gateways(ctx, g.db.Read()) }
+}
