@@ -22,9 +22,9 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/poll", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
+	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "prompts", "admission", "budget", "fleet", "receipt", "internal/databasetest"},
-	{"report", "budget/cluster"},
+	{"report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},
 	{"dialect/eternalai", "dialect/lamini"},
 	{"gateway"},

@@ -27,7 +27,7 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	}
 	h := &handles{
 		writer:  server.OpenPool(1, nil),
-		reader:  server.OpenPool(max(4, runtime.GOMAXPROCS(0)), readOnly(statementTimeout)),
+		reader:  server.OpenPool(postgresReaders(), readOnly(statementTimeout)),
 		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
@@ -42,6 +42,11 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	db.current.Store(h)
 	return nil
 }
+
+func postgresReaders() int { return max(4, runtime.GOMAXPROCS(0)) }
+
+// PostgresConnections returns how many connections a DB with Settings.URL opens at most.
+func PostgresConnections() int { return 1 + postgresReaders() + reportConns + postgres.PoolSize }
 
 // readOnly returns the parameters of sessions that cannot write.
 func readOnly(timeout time.Duration) map[string]string {

@@ -48,6 +48,15 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	g.onStop("database", func(context.Context) error { return g.db.Close() })
+	if server := g.db.Postgres(); server != nil {
+		warnings, err := server.Durability(ctx)
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		for _, w := range warnings {
+			g.log.Warn("the database may lose commits: " + w)
+		}
+	}
 	return nil
 }
 
@@ -116,6 +125,9 @@ func (g *Gateway) gatewayName() (string, error) {
 	}
 	return host + "/" + g.Addr().String(), nil
 }
+
+// DatabaseConnections returns how many connections a gateway opens to PostgreSQL at most.
+func DatabaseConnections() int { return database.PostgresConnections() + cluster.Connections }
 
 // newFleet creates the fleet. On PostgreSQL it shares the backends with those of other gateways.
 func (g *Gateway) newFleet(transport http.RoundTripper) {

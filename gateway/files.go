@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +26,16 @@ func openFiles(c *config.Config) (storage.Store, error) {
 		return storage.None{}, nil
 	}
 	return storage.OpenDisk(filesFolder(c)) //nolint:wrapcheck // it says what failed
+}
+
+// OpenFiles returns the storage of the files for a command, which makes no folder for them.
+func OpenFiles(c *config.Config) (storage.Store, error) {
+	if folder := filesFolder(c); folder != "" {
+		if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+			return storage.None{}, nil
+		}
+	}
+	return openFiles(c)
 }
 
 func openBucket(c *config.Config) (*storage.S3, error) {

@@ -77,7 +77,7 @@ type Settings struct {
 
 func (s Settings) withDefaults() Settings {
 	if s.Lanes == 0 {
-		s.Lanes = 3
+		s.Lanes = defaultLanes
 	}
 	for _, d := range []struct {
 		value     *time.Duration

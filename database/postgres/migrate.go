@@ -90,6 +90,9 @@ func (db *DB) Migrate(ctx context.Context) (version int64, err error) {
 	config.RuntimeParams["statement_timeout"] = fmt.Sprint(migrationStatementTimeout.Milliseconds())
 	handle := stdlib.OpenDB(*config)
 	defer func() { _ = handle.Close() }()
+	if err := db.refuseForeignSchema(ctx); err != nil {
+		return 0, err
+	}
 	if _, err := handle.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize()); err != nil {
 		return 0, fmt.Errorf("create schema: %w", err)
 	}
@@ -125,4 +128,21 @@ func (db *DB) Migrate(ctx context.Context) (version int64, err error) {
 		return 0, fmt.Errorf("read the database's version: %w", err)
 	}
 	return version, nil
+}
+
+// refuseForeignSchema returns an error if the schema has tables, and none of migrations.
+func (db *DB) refuseForeignSchema(ctx context.Context) error {
+	conn, err := db.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, foreign, err := schemaVersion(ctx, conn)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the database's version: %w", err)
+	case foreign:
+		return errForeignSchema
+	}
+	return nil
 }

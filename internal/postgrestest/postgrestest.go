@@ -119,7 +119,7 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 	for _, option := range options {
 		option(s)
 	}
-	if credential := unprivileged(tb); credential != nil {
+	if credential := Unprivileged(tb); credential != nil {
 		if err := os.Chown(folder, int(credential.Uid), int(credential.Gid)); err != nil {
 			tb.Fatal(err)
 		}
@@ -147,8 +147,8 @@ func (s *Server) remove() {
 	_ = os.RemoveAll(s.folder)
 }
 
-// unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
-func unprivileged(tb testing.TB) *syscall.Credential {
+// Unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
+func Unprivileged(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Getuid() != 0 {
 		return nil
@@ -173,7 +173,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...) //nolint:gosec // programs of PostgreSQL
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}
 	return cmd
 }
 
