@@ -1,5 +1,5 @@
-# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream and an S3 server into bin/, by
-# the Go toolchain.
+# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream, Helm and an S3 server into bin/,
+# by the Go toolchain.
 SHELL       := bash
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := bin/golangci-lint
@@ -7,6 +7,7 @@ LINT_VERSION := v2.15.0
 LITESTREAM  := bin/litestream
 LITESTREAM_VERSION := v0.5.18
 VERSITYGW   := bin/versitygw
+HELM        := bin/helm
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
@@ -27,7 +28,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults receipt-kills hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -140,6 +141,12 @@ alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
 	promtool check config deploy/prometheus/prometheus.yaml
 	promtool test rules deploy/prometheus/alerts_test.yaml
+
+chart: build $(HELM) ## the Helm chart: rendered by Helm, decoded by Kubernetes' own types, its configuration read by the gateway
+	cd tools/helm && go vet ./... && go test -count=1 ./...
+
+$(HELM): tools/helm/go.mod
+	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
