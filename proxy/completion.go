@@ -27,7 +27,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 	if err := s.acquireSlot(x); err != nil {
 		return err
 	}
-	defer x.slot.Release()
+	defer x.releaseSlot()
 	if err := x.checkLength(); err != nil {
 		return err
 	}

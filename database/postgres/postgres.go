@@ -72,6 +72,9 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
 	}
+	if err := checkTLS(poolConfig.ConnConfig); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	s.apply(poolConfig.ConnConfig)
 	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
 	connConfig := poolConfig.ConnConfig.Copy()
