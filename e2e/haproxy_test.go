@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,7 +23,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// haproxyProcess is HAProxy with deploy/haproxy/haproxy.cfg, unchanged, in front of two gateways.
+// haproxyProcess is HAProxy with deploy/haproxy/haproxy.cfg in front of gateways.
 type haproxyProcess struct {
 	t       *testing.T
 	url     string
@@ -29,8 +31,15 @@ type haproxyProcess struct {
 	log     *output
 }
 
-// startHAProxy starts HAProxy. If it is not installed, the test is skipped, or fails if CI is set.
+// startHAProxy starts HAProxy in front of two gateways, as the file has them.
 func startHAProxy(t *testing.T, gateways [2]string) *haproxyProcess {
+	t.Helper()
+	return startHAProxyFor(t, gateways[:]...)
+}
+
+// startHAProxyFor starts HAProxy. Gateways beyond the second one are added to both backends as the file says. If HAProxy is
+// not installed, the test is skipped, or fails if CI is set.
+func startHAProxyFor(t *testing.T, gateways ...string) *haproxyProcess {
 	t.Helper()
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -42,13 +51,22 @@ func startHAProxy(t *testing.T, gateways [2]string) *haproxyProcess {
 		}
 		t.Skip("HAProxy is not installed: apt-get install haproxy")
 	}
-	file, err := filepath.Abs("../deploy/haproxy/haproxy.cfg")
+	text, err := os.ReadFile("../deploy/haproxy/haproxy.cfg")
 	must(t, err)
 	listen, metrics := unusedAddress(t), unusedAddress(t)
+	env := append(os.Environ(), "LISTEN="+listen, "METRICS="+metrics)
+	second, lines := regexp.MustCompile(`(?m)^ +server gateway-2 .*\n`).FindString(string(text)), ""
+	for i, address := range gateways {
+		env = append(env, fmt.Sprintf("GATEWAY_%d=%s", i+1, address))
+		if i >= 2 {
+			lines += strings.NewReplacer("gateway-2", fmt.Sprint("gateway-", i+1), "GATEWAY_2", fmt.Sprint("GATEWAY_", i+1)).Replace(second)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	writeFile(t, file, strings.ReplaceAll(string(text), second, second+lines))
 	h := &haproxyProcess{t: t, url: "http://" + listen, metrics: "http://" + metrics + "/metrics", log: newOutput(t)}
 	cmd := exec.Command(program, "-db", "-f", file)
-	cmd.Env = append(os.Environ(), "LISTEN="+listen, "METRICS="+metrics, "GATEWAY_1="+gateways[0], "GATEWAY_2="+gateways[1])
-	cmd.Stdout, cmd.Stderr = h.log, h.log
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, h.log, h.log
 	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
