@@ -148,8 +148,10 @@ func TestClusterChecksFindViolations(t *testing.T) {
 		SELECT 'r', extract(epoch FROM now())::bigint * 1000000 + n, 'k', 'a', 'm', '', '', '', '', false, 200, '', 'settled', 3, 2, 0, 0, 0, 0, ''
 		FROM generate_series(1, %d) n`
 	const nothing = `SELECT`
-	clean := []string{`DELETE FROM inflight`, `DELETE FROM waiter`, `DELETE FROM requests`,
-		`UPDATE owner SET month_in = 0, month_out = 0, reserved_in = 0, reserved_out = 0, running = 0`}
+	clean := []string{
+		`DELETE FROM inflight`, `DELETE FROM waiter`, `DELETE FROM requests`,
+		`UPDATE owner SET month_in = 0, month_out = 0, reserved_in = 0, reserved_out = 0, running = 0`,
+	}
 	for _, c := range []struct {
 		checks   map[string]string
 		breakage string
