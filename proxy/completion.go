@@ -43,6 +43,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 
 // serve obtains a response from a backend and relays it.
 func (s *Server) serve(x *exchange) error {
+	defer x.endWhenLost()()
 	x.memory.SetRunning()
 	if x.request.Stream {
 		x.charge.echoed = x.echoedTokens()

@@ -52,6 +52,30 @@ func (s *Server) keyStats(key string) admission.KeyStats {
 	return s.queue.KeyStats(key)
 }
 
+// countRunning counts a request whose slot came with its reservation.
+func (s *Server) countRunning(x *exchange) error {
+	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, noLimit, &x.memory)
+	if err != nil {
+		x.reservation.Release()
+		return err //nolint:wrapcheck // compared by reserveErr
+	}
+	x.slot = slot
+	return nil
+}
+
+// acquireCount waits until the key may have another prompt counted at this gateway, if the request has no slot yet. release
+// is never nil.
+func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(), err error) {
+	if s.slots == nil || x.caller.line != nil {
+		return func() {}, nil
+	}
+	slot, err := s.counts.Acquire(ctx, x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	if err != nil {
+		return func() {}, err //nolint:wrapcheck // compared by reserveErr
+	}
+	return slot.Release, nil
+}
+
 // releaseSlot releases the slot, if the request has one. It may be called more than once.
 func (x *exchange) releaseSlot() {
 	if x.slot != nil {

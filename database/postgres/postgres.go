@@ -46,7 +46,7 @@ const (
 const minServerVersion = 15
 
 // poolSize is the number of connections for short statements that are not on the path of a request.
-const poolSize = 2
+const poolSize = 6
 
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
