@@ -72,7 +72,8 @@ func startHAProxyFor(t *testing.T, gateways ...string) *haproxyProcess {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("HAProxy wrote:\n%s", h.log.tail())
+			last, _ := h.log.last(4 << 10)
+			t.Logf("HAProxy wrote:\n%s", last)
 		}
 	})
 	poll.Until(t, "HAProxy listens", func() bool {
