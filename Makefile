@@ -61,8 +61,8 @@ test-packages: tools
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 # The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
-test-postgres: tools ## the tests of the database, keys, prompts, models and history on PostgreSQL, which must be installed
-	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
+test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals
 
 check: lint test ## what a commit must pass
 

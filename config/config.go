@@ -74,6 +74,8 @@ type Database struct {
 	URL     Secret        // postgres://…; it may hold a password
 	Migrate bool          // of PostgreSQL: the gateway migrates the schema at its start; SQLite's is always migrated
 	Flush   time.Duration // of SQLite: between two flushes of the commits; 0: each commit is flushed
+
+	KeepRequests time.Duration // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
 }
 
 // Limits holds the default limits of an API key, and those of a request.

@@ -63,6 +63,7 @@ func joined(v reflect.Value) string {
 // 0 has a name.
 var describedFields = map[string]func(reflect.Value) string{
 	"Database.Flush":          flushText,
+	"Database.KeepRequests":   keepRequestsText,
 	"Database.URL":            redactedDatabase,
 	"Console.FeedbackWebhook": maskedURL,
 	"Notifications.Webhook":   maskedURL,
@@ -77,6 +78,14 @@ func flushText(v reflect.Value) string {
 		return flushAtCommit
 	}
 	return scalarText(v)
+}
+
+// keepRequestsText is the value as the file has it.
+func keepRequestsText(v reflect.Value) string {
+	if v.IsZero() {
+		return keepForever
+	}
+	return fmt.Sprintf("%dd", v.Int()/int64(24*time.Hour))
 }
 
 // redactedDatabase shows the URL of a database without its password.

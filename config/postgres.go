@@ -95,6 +95,9 @@ func isSecureDatabase(u *url.URL) bool {
 func (c *Config) checkDatabase(v value) {
 	database, files := v.child("database"), v.child("files")
 	if !c.Database.Postgres() {
+		if c.Database.KeepRequests != 0 {
+			database.child("keep_requests").errorf("SQLite keeps all requests: want forever, or database.url")
+		}
 		return
 	}
 	if c.Database.Path != Default().Database.Path {

@@ -20,6 +20,7 @@ func (c *Config) fields() []field {
 				key("url", databaseURL(&c.Database.URL)),
 				key("migrate", boolean(&c.Database.Migrate)),
 				key("flush", flush(&c.Database.Flush)),
+				key("keep_requests", keepRequests(&c.Database.KeepRequests)),
 			)
 		}),
 		key("limits", func(v value) {

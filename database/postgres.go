@@ -28,7 +28,7 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	h := &handles{
 		writer:  server.OpenPool(1, nil),
 		reader:  server.OpenPool(max(4, runtime.GOMAXPROCS(0)), readOnly(statementTimeout)),
-		reports: server.OpenPool(reportConns, readOnly(db.settings.ReportTimeout)),
+		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
 	prepare := migratePostgres
@@ -46,6 +46,14 @@ func (db *DB) openPostgres(ctx context.Context) error {
 // readOnly returns the parameters of sessions that cannot write.
 func readOnly(timeout time.Duration) map[string]string {
 	return map[string]string{"default_transaction_read_only": "on", "statement_timeout": milliseconds(timeout)}
+}
+
+// forReports returns the parameters of sessions for Report. Its statements depend on their arguments, such as a range of
+// times, so each execution is planned with them. Compiling them would take longer than most run.
+func forReports(timeout time.Duration) map[string]string {
+	parameters := readOnly(timeout)
+	parameters["plan_cache_mode"], parameters["jit"] = "force_custom_plan", "off"
+	return parameters
 }
 
 func migratePostgres(ctx context.Context, server *postgres.DB) error {
@@ -94,9 +102,9 @@ func (postgresEngine) begin() string {
 	return "BEGIN; SELECT pg_advisory_xact_lock(" + writesLock + ")"
 }
 
-// snapshot keeps PostgreSQL from removing rows that were updated meanwhile, and makes each update of them slower, so
-// Settings.ReportTimeout limits it.
-func (postgresEngine) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRead }
+// snapshot is that of each statement alone. One for a whole report would keep PostgreSQL from removing rows that were updated
+// meanwhile, and the ledger updates its counters with each request: one that was held for 11 s made it nine times slower.
+func (postgresEngine) snapshot() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 func (postgresEngine) probe() string {
 	return "UPDATE keys_revision SET revision = revision WHERE false"

@@ -49,6 +49,17 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 	return nil
 }
 
+// checkDatabase returns an error if the database does not respond, or the ledger on it cannot reserve.
+func (g *Gateway) checkDatabase(ctx context.Context) error {
+	if err := g.db.Ping(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	if g.cluster == nil {
+		return nil
+	}
+	return g.cluster.Ready() //nolint:wrapcheck // it says what failed
+}
+
 // newLedger creates the ledger of the database's engine. Nothing is reserved before startLedger.
 func (g *Gateway) newLedger() error {
 	log := g.log.Named("budget")
@@ -67,7 +78,7 @@ func (g *Gateway) newLedger() error {
 		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
 		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
 	})
-	g.ledger, g.slots = l, clusterSlots{l}
+	g.ledger, g.cluster = l, l
 	g.registry.MustRegister(cluster.NewCollector(l))
 	return nil
 }
@@ -76,6 +87,14 @@ var errNameTaken = errors.New("another process has the name")
 
 // clusterSlots are the slots that the ledger of several gateways gives out.
 type clusterSlots struct{ ledger *cluster.Ledger }
+
+// slots returns the slots that the ledger gives out; nil if the queue does.
+func (g *Gateway) slots() proxy.ClusterSlots {
+	if g.cluster == nil {
+		return nil
+	}
+	return clusterSlots{g.cluster}
+}
 
 // KeyStats implements proxy.ClusterSlots.
 func (s clusterSlots) KeyStats(key string) admission.KeyStats {

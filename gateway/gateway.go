@@ -18,6 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
@@ -48,7 +49,7 @@ type Gateway struct {
 	keys      *identity.Keys
 	queue     *admission.Queue
 	ledger    ledger
-	slots     proxy.ClusterSlots // those of the ledger; nil on SQLite
+	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
 	usage     *usage.Store
 	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet
@@ -130,6 +131,9 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	if err := g.share(); err != nil {
+		return nil, err
+	}
 	g.mailer = mail.New(mailSettings(cfg))
 	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
@@ -141,7 +145,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
-		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots,
+		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
@@ -152,6 +156,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
@@ -212,6 +217,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.notifier.Start(ctx)
 	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
 	g.startDiskWatch(ctx)
+	if err := g.shareConcurrency(ctx, g.booted); err != nil {
+		return err
+	}
 	if err := g.ledger.Start(ctx); err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
@@ -222,6 +230,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	}
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.startRetention(ctx)
 	g.refusals.Start(ctx)
 	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
@@ -272,11 +281,24 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
 func (g *Gateway) applyKeyChanges() {
-	if g.slots == nil {
+	if g.cluster == nil {
 		g.queue.SetLimits(g.concurrency)
 	}
 	g.ledger.RefreshCaps()
 }
+
+// shareConcurrency makes limits.concurrency_per_key that of all gateways on a PostgreSQL database.
+func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
+	if g.cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	return g.cluster.SetConcurrencyPerKey(ctx, c.Limits.ConcurrencyPerKey) //nolint:wrapcheck // it says what failed
+}
+
+// shareTimeout limits a change of the number of slots, which visits all keys.
+const shareTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
@@ -320,6 +342,9 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
+	if err := g.shareConcurrency(context.Background(), cfg); err != nil { //nolint:forbidigo // a reload has none
+		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
+	}
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)

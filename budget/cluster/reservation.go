@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,6 +114,8 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	case <-ctx.Done():
 		r.lane.replace(r.ending, r, o.Fallback)
 		err = context.Cause(ctx)
+	case <-r.lost.Done():
+		err = r.lane.giveUp(r, o.Fallback)
 	case <-limit.C:
 		r.lane.replace(r.ending, r, o.Fallback)
 		err = errTimeout
@@ -125,6 +128,20 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	}
 	r.lane.epoch.metrics.commits.Observe(time.Since(began).Seconds())
 	return nil
+}
+
+// giveUp returns the result of a settlement whose request has to end, or why there is none yet.
+func (l *lane) giveUp(r *reservation, fallback *budget.Outcome) error {
+	l.replace(r.ending, r, fallback)
+	select {
+	case got := <-r.ending.done:
+		r.ending.done <- got
+		return got.err
+	default:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.failed, errTimeout)
 }
 
 // replace charges another outcome, if the settlement has not been sent.
