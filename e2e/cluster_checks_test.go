@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"basegate/database/postgres"
 	"basegate/internal/postgrestest"
 )
 
@@ -120,11 +120,9 @@ func (v *violationLog) add(all ...string) {
 func TestClusterChecksFindViolations(t *testing.T) {
 	server := postgrestest.Start(t)
 	name := server.Create(t, "")
-	db, err := postgres.Open(t.Context(), postgres.Settings{URL: server.URL(name)})
-	must(t, err)
-	defer db.Close()
-	_, err = db.Migrate(t.Context())
-	must(t, err)
+	env := &environment{t: t, config: filepath.Join(t.TempDir(), "config.yaml")}
+	writeFile(t, env.config, fmt.Sprintf("database: {url: %q}\nmodels: [%s]\n", server.URL(name), modelConfig("m", "http://127.0.0.1:1")))
+	env.run("database", "migrate")
 	ledger := openClusterLedger(t, server.URL(name))
 	execute := func(statement string) {
 		t.Helper()
