@@ -1,5 +1,5 @@
-# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream and an S3 server into bin/, by
-# the Go toolchain.
+# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream, Helm, Toxiproxy and an S3 server into
+# bin/, by the Go toolchain.
 SHELL       := bash
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := bin/golangci-lint
@@ -7,9 +7,12 @@ LINT_VERSION := v2.15.0
 LITESTREAM  := bin/litestream
 LITESTREAM_VERSION := v0.5.18
 VERSITYGW   := bin/versitygw
+HELM        := bin/helm
+TOXIPROXY   := bin/toxiproxy
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
+CLUSTER     ?= 10m
 HOSTILE     ?= 1m
 REAL        ?= 0.32.0
 PARITY      ?= $(CURDIR)/docs/parity.md
@@ -27,7 +30,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults receipt-kills hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -106,6 +109,12 @@ soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then look
 faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
 	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
 
+cluster: tools $(TOXIPROXY) ## ten minutes of three gateways that are killed, stopped and cut off, behind HAProxy, on PostgreSQL that restarts (CLUSTER=1m)
+	BASEGATE_CLUSTER=$(CLUSTER) CI=true go test -count=1 -race -tags e2e -run '^TestCluster' -v -timeout 2h ./e2e
+
+$(TOXIPROXY): tools/toxiproxy/go.mod
+	cd tools/toxiproxy && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
+
 receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
 	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race -tags e2e -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
 
@@ -140,6 +149,12 @@ alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
 	promtool check config deploy/prometheus/prometheus.yaml
 	promtool test rules deploy/prometheus/alerts_test.yaml
+
+chart: build $(HELM) ## the Helm chart: rendered by Helm, decoded by Kubernetes' own types, its configuration read by the gateway
+	cd tools/helm && go vet ./... && go test -count=1 ./...
+
+$(HELM): tools/helm/go.mod
+	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
