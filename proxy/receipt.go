@@ -21,7 +21,7 @@ type receiptState struct {
 	sealed  *receipt.Sealed // nil before the answer is whole
 	embed   bool            // onchain_data is the last member of a plain answer, or the last event of a stream
 	reasons []string        // finish reasons of a plain answer
-	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event
+	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
 // askForReceipt begins a receipt if the request asks for one, by header, by stream_options or in a dialect that always does.
@@ -141,11 +141,13 @@ func appendMember(pieces [][]byte, member []byte) [][]byte {
 
 // addEvents adds events that the client receives to the answer of the receipt.
 func (t *receiptState) addEvents(events []byte) {
+	t.draft.WriteEvents(events)
+	if t.first != nil || !t.embed {
+		return
+	}
 	for payload := range stream.Payloads(events) {
-		t.draft.WriteEvent(payload)
-		if t.first == nil {
-			t.first = chunkHead(payload)
-		}
+		t.first = chunkHead(payload)
+		break
 	}
 }
 

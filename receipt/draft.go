@@ -36,6 +36,8 @@ type Sealed struct {
 	entry Entry
 	text  []byte
 	seq   int64 // set by Insert
+
+	misplaced bool // the entry is not the next one of the log
 }
 
 // Seal makes the entry of the answer. The caller gives what it knows of the entry; Seal adds the rest: version, time and
@@ -53,16 +55,22 @@ func (d *Draft) Seal(e Entry, key string, input []byte) (*Sealed, error) {
 
 // Insert inserts the entry into the log, in the transaction that settles the request.
 func (s *Sealed) Insert(ctx context.Context, tx database.Execer) (err error) {
-	s.seq, err = insertEntry(ctx, tx, s.leaf, s.text, s.nonce, s.key)
+	if s.seq, err = insertEntry(ctx, tx, s.leaf, s.text, s.nonce, s.key); err == nil {
+		s.misplaced = !s.log.enqueue(s.seq, s.leaf)
+	}
 	return err
 }
 
-// Confirm waits until the entry, whose transaction has been committed, survives a power failure.
+// Confirm waits until the entry, whose transaction has been committed, survives a power failure, and lets a tree head cover
+// it.
 func (s *Sealed) Confirm(ctx context.Context) error {
-	s.log.wakeSequencer()
 	if err := s.log.db.Flush(ctx); err != nil {
 		return fmt.Errorf("flush the receipt: %w", err)
 	}
+	if s.misplaced {
+		return &CutError{Have: s.seq - 1, Size: s.log.Size(), Source: "the latest one of this process"}
+	}
+	s.log.confirm(s.seq)
 	return nil
 }
 
@@ -77,7 +85,7 @@ func (s *Sealed) OnchainData() OnchainData {
 // Receipt returns the whole receipt, nonce included. It waits until the entry is in a signed tree; if that takes longer than
 // two seconds, or ctx ends, the receipt has no proof, and GET /receipts/{leaf hash} gives it later.
 func (s *Sealed) Receipt(ctx context.Context) (*Receipt, error) {
-	r := &Receipt{Object: objectName, LeafHash: s.leaf, Log: s.log.key.vkey, Entry: &s.entry, Nonce: &s.nonce}
+	r := &Receipt{Object: objectName, LeafHash: s.leaf, Log: s.log.key.vkey, Entry: &s.entry, Nonce: &s.nonce, canonical: s.text}
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
 	head, err := s.log.awaitInclusion(ctx, s.seq)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/mod/sumdb/note"
 )
@@ -19,8 +20,86 @@ import (
 // and so that a database that was put back is recognized as older than the tree heads that have been given out.
 const (
 	keyFile  = "key"  // the signing key, in the form of package note
-	headFile = "head" // the latest checkpoint that anybody can have seen
+	headFile = "head" // the checkpoint that was in the database when the tree was last saved
+
+	// newestFile has the latest checkpoint that anybody can have seen. It is written in place, so a power failure while that
+	// happens may leave half of it; nobody has seen that tree head.
+	newestFile = "newest"
 )
+
+// headFiles are the files of the tree heads. One goroutine at a time may use them.
+type headFiles struct {
+	folder string
+	newest *os.File // nil before the first saveNewest
+}
+
+// saveNewest writes a tree head to disk before anybody sees it. To replace the file costs five times as much, and a tree head
+// of a log is never shorter than those before.
+func (h *headFiles) saveNewest(checkpoint string) (err error) {
+	if h.newest == nil {
+		const flags = os.O_WRONLY | os.O_CREATE | syscall.O_DSYNC
+		if h.newest, err = os.OpenFile(filepath.Join(h.folder, newestFile), flags, 0o600); err != nil {
+			return fmt.Errorf("save tree head: %w", err)
+		}
+		err = syncFolder(h.folder)
+	}
+	if err == nil {
+		_, err = h.newest.WriteAt([]byte(checkpoint), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("save tree head: %w", errors.Join(err, h.close()))
+	}
+	return nil
+}
+
+// save replaces the file of the tree head that the database has.
+func (h *headFiles) save(checkpoint string) error {
+	if err := writeFile(filepath.Join(h.folder, headFile), []byte(checkpoint)); err != nil {
+		return fmt.Errorf("save tree head: %w", err)
+	}
+	return nil
+}
+
+func (h *headFiles) close() (err error) {
+	if h.newest != nil {
+		err, h.newest = h.newest.Close(), nil
+	}
+	return err
+}
+
+// givenHead is a tree head that was given out, and its file.
+type givenHead struct {
+	TreeHead
+
+	path, checkpoint string
+}
+
+// givenHeads returns the tree heads that the files have: those of the folder, and the published one.
+func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
+	newest := filepath.Join(s.Folder, newestFile)
+	for _, path := range []string{filepath.Join(s.Folder, headFile), newest, publishedFile(s.Publish)} {
+		if path == "" {
+			continue
+		}
+		checkpoint, err := readFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read tree head: %w", err)
+		}
+		if checkpoint == "" {
+			continue
+		}
+		head, err := openCheckpoint(checkpoint, verifier)
+		_, otherKey := errors.AsType[*WrongKeyError](err)
+		switch {
+		case err == nil:
+			given = append(given, givenHead{head, path, checkpoint})
+		case path == newest && !otherKey: // half of it
+		default:
+			return nil, fmt.Errorf("%s is not a tree head of this receipt log: %w", path, err)
+		}
+	}
+	return given, nil
+}
 
 // signingKey signs the tree heads of a log.
 type signingKey struct {
@@ -92,7 +171,7 @@ func makeKey(folder, origin string) (*signingKey, error) {
 // setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
 func setAside(s Settings, stamp string) (suffix string, err error) {
 	suffix = ".until-" + stamp
-	files := []string{filepath.Join(s.Folder, keyFile), filepath.Join(s.Folder, headFile)}
+	files := []string{filepath.Join(s.Folder, keyFile), filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile)}
 	if published := publishedFile(s.Publish); published != "" {
 		files = append(files, published)
 	}

@@ -50,7 +50,7 @@ func TestLogGoesOnAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer, err := receipt.OpenCheckpoint(f.file("head"), key)
+	newer, err := receipt.OpenCheckpoint(f.file("newest"), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +75,14 @@ func TestEntriesOfACrashedProcessAreAddedAtTheStart(t *testing.T) {
 func TestSigningKeyIsForItsOwnerAlone(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600} {
+	f.add(1)
+	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600, "newest": 0o600} {
 		info, err := os.Stat(filepath.Join(f.settings.Folder, name))
-		if err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: mode %v, error %v, want %v", name, info.Mode().Perm(), err, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, want %v", name, info.Mode().Perm(), want)
 		}
 	}
 }
@@ -123,6 +127,7 @@ func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 			// the same key signs another log of five entries
 			f.exec(unprotected, "DELETE FROM receipts", "DELETE FROM receipt_tiles", "DELETE FROM receipt_log")
 			os.Remove(filepath.Join(f.settings.Folder, "head"))
+			os.Remove(filepath.Join(f.settings.Folder, "newest"))
 			published := f.settings.Publish
 			f.settings.Publish = ""
 			f.start()

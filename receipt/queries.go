@@ -68,6 +68,30 @@ func eachEntry(ctx context.Context, db *database.DB, after, limit int64, yield f
 	return rows.Err() //nolint:wrapcheck // of the database
 }
 
+// eachLeaf calls yield with the leaf hashes of the entries after a place, in their order, at most limit of them.
+func eachLeaf(ctx context.Context, db *database.DB, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
+	const text = `SELECT seq, leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
+	rows, err := db.Read().QueryContext(ctx, text, after, limit)
+	if err != nil {
+		return fmt.Errorf("read leaf hashes: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var seq int64
+		var leaf sql.RawBytes
+		if err := rows.Scan(&seq, &leaf); err != nil {
+			return fmt.Errorf("read leaf hashes: %w", err)
+		}
+		if len(leaf) != tlog.HashSize {
+			return fmt.Errorf("read leaf hash %d: %w", seq, errHash)
+		}
+		if err := yield(seq, tlog.Hash(leaf)); err != nil {
+			return err
+		}
+	}
+	return rows.Err() //nolint:wrapcheck // of the database
+}
+
 // loadTile reads a hash tile.
 func loadTile(ctx context.Context, db *database.DB, id tileID) (*tile, error) {
 	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
@@ -111,17 +135,17 @@ func countEntries(ctx context.Context, db *database.DB) (rows, last int64, err e
 	return rows, last, nil
 }
 
-// saveTree writes the changed tiles and the state with which they belong.
-func saveTree(ctx context.Context, tx database.Tx, tiles map[tileID]*tile, s state) error {
-	const tileText = `
+// saveTiles writes the stored form of tiles.
+func saveTiles(ctx context.Context, tx database.Tx, tiles map[tileID][]byte) error {
+	const text = `
 		INSERT INTO receipt_tiles (level, number, hashes) VALUES ($1, $2, $3)
 		ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes`
-	for id, t := range tiles {
-		if _, err := tx.ExecContext(ctx, tileText, id.level, id.number, t.stored(len(t.nodes[0]))); err != nil {
+	for id, stored := range tiles {
+		if _, err := tx.ExecContext(ctx, text, id.level, id.number, stored); err != nil {
 			return err //nolint:wrapcheck // package database classifies it
 		}
 	}
-	return saveState(ctx, tx, s)
+	return nil
 }
 
 func saveState(ctx context.Context, tx database.Tx, s state) error {
