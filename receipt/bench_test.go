@@ -81,6 +81,9 @@ func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft),
 		if err != nil {
 			return err
 		}
+		if stream {
+			sealed.AwaitOthers(ctx)
+		}
 		if err := f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(ctx, tx) }).Wait(ctx); err != nil {
 			return err
 		}

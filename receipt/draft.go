@@ -53,6 +53,10 @@ func (d *Draft) Seal(e Entry, key string, input []byte) (*Sealed, error) {
 	return &Sealed{log: d.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: d.nonce, entry: e, text: text}, nil
 }
 
+// AwaitOthers waits for at most 10 ms so that the streams that end meanwhile share a transaction and a tree head. A stream that
+// ends alone does not wait. It is called before Insert, and by streams alone: only they wait for a tree head.
+func (s *Sealed) AwaitOthers(ctx context.Context) { s.log.gate.pass(ctx) }
+
 // Insert inserts the entry into the log, in the transaction that settles the request.
 func (s *Sealed) Insert(ctx context.Context, tx database.Execer) (err error) {
 	if s.seq, err = insertEntry(ctx, tx, s.leaf, s.text, s.nonce, s.key); err == nil {

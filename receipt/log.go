@@ -19,6 +19,7 @@ import (
 	"math"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +52,8 @@ type Log struct {
 	tree  *tree
 	queue queue
 
+	gate      gate
 	signing   chan struct{} // capacity 1; holds a token while a goroutine signs a tree head
-	signed    time.Time     // when the latest one was signed; guarded by signing
 	published atomic.Pointer[signedHead]
 	advanced  atomic.Pointer[chan struct{}] // closed when published advances
 
@@ -88,7 +89,7 @@ type signedHead struct {
 }
 
 const (
-	// pace is the least time between two tree heads for which requests wait: under load, many entries share one.
+	// pace is the least time between two groups of streams: under load, many share a transaction and a tree head.
 	pace = 10 * time.Millisecond
 	// lazyPace is how long entries for which no request waits stay without a tree head.
 	lazyPace = 200 * time.Millisecond
@@ -379,7 +380,7 @@ func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
 	if head := l.published.Load(); head.Size >= size {
 		return head, nil
 	}
-	wait.For(ctx, time.Until(l.signed.Add(pace)))
+	runtime.Gosched() // the other requests of a transaction are about to confirm their entries
 	head, err := l.addConfirmed()
 	if err != nil || head.Size == l.published.Load().Size {
 		return l.published.Load(), err
@@ -392,7 +393,6 @@ func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
 		return nil, err
 	}
 	l.published.Store(signed)
-	l.signed = time.Now()
 	next := make(chan struct{})
 	close(*l.advanced.Swap(&next))
 	return signed, nil
