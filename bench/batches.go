@@ -102,7 +102,7 @@ func (f *batchFigures) measureRates(ctx context.Context, g target) error {
 	if err := g.cancelBatch(ctx, id); err != nil {
 		return err
 	}
-	live, err := measure(ctx, g, workload{id: "live", connections: linesAtOnce, body: []byte(shortLine)}, liveSpan)
+	live, err := measureLive(ctx, g, linesAtOnce, liveSpan)
 	if err != nil {
 		return err
 	}
@@ -118,10 +118,19 @@ func (f *batchFigures) measureRates(ctx context.Context, g target) error {
 	return nil
 }
 
+// measureLive measures live requests of the body of a short line. The error is that of a request if one has failed.
+func measureLive(ctx context.Context, g target, connections int, span time.Duration) (*loadResult, error) {
+	live := workload{name: "live requests", connections: connections, path: completionsPath, body: []byte(shortLine)}
+	m, err := measure(ctx, g, live, span)
+	if err == nil && m.failed+m.truncated > 0 {
+		err = m.exampleErr
+	}
+	return m, err
+}
+
 // measureBeside measures the latency of one live client, alone and while a batch runs.
 func (f *batchFigures) measureBeside(ctx context.Context, g target) error {
-	one := workload{id: "one", connections: 1, body: []byte(shortLine)}
-	alone, err := measure(ctx, g, one, liveSpan)
+	alone, err := measureLive(ctx, g, 1, liveSpan)
 	if err != nil {
 		return err
 	}
@@ -129,7 +138,7 @@ func (f *batchFigures) measureBeside(ctx context.Context, g target) error {
 	if err != nil {
 		return err
 	}
-	beside, err := measure(ctx, g, one, min(liveSpan, time.Duration(f.lines/linesAtOnce)*backendDelay/2))
+	beside, err := measureLive(ctx, g, 1, min(liveSpan, time.Duration(f.lines/linesAtOnce)*backendDelay/2))
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,9 @@ import "syscall"
 const (
 	// wantedDescriptors suffice for 10,000 held streams, each of which uses two connections of a proxy.
 	wantedDescriptors = 32_768
-	// spareDescriptors are a process's other descriptors: files, listeners, the gateway's requests to /tokenize.
-	spareDescriptors = 1000
+	// spareDescriptors are a process's other descriptors: files, listeners, the gateway's requests to /tokenize, and the
+	// 1,024 with which the gateway stops accepting.
+	spareDescriptors = 1500
 )
 
 // raiseDescriptorLimit raises the limit of open files for this process and its children, if possible to

@@ -117,12 +117,15 @@ func gzippedSpaces(t *testing.T, n int) []byte {
 type rawRequest struct {
 	name string
 	raw  []byte
-	want string // as readStatuses returns it
+	want string // as readStatuses returns it; alternatives are joined by "or"
 }
 
 const (
-	closing  = "Connection: close\r\n"
-	chunked  = "Transfer-Encoding: chunked\r\n"
+	closing = "Connection: close\r\n"
+	chunked = "Transfer-Encoding: chunked\r\n"
+	// full is the other response to a body that must be read before it can be refused: on a busy machine several of them
+	// fill the memory for bodies.
+	full     = " or 503 closed"
 	smuggled = "GET /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n"
 )
 
@@ -164,13 +167,13 @@ func (l *hostileLoad) rawRequests(t *testing.T) []rawRequest {
 		{"two Authorization headers", l.rawPost("Authorization: Bearer "+l.secret+"\r\n"+closing+length(0), ""), "401 closed"},
 		{"an unknown expectation", l.rawPost("Expect: the-unexpected\r\n"+length(0), ""), "417 closed"},
 		{"100 pipelined requests", []byte(pipelined + "GET /healthz HTTP/1.1\r\nHost: a\r\n" + closing + "\r\n"), strings.Repeat("200 ", 101) + "closed"},
-		{"a gzip bomb", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", gzippedSpaces(t, 256)), "413 closed"},
+		{"a gzip bomb", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", gzippedSpaces(t, 256)), "413 closed" + full},
 		{"malformed gzip", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", []byte(smallRequest)), "400 closed"},
 		{"truncated gzip", l.rawPostWithLength(closing+"Content-Encoding: gzip\r\n", gzippedSpaces(t, 1)[:500]), "400 closed"},
 		{"an unsupported encoding", l.rawPostWithLength(closing+"Content-Encoding: gzip, gzip\r\n", gzippedSpaces(t, 1)), "415 closed"},
 		{"an announced body of 1 TB", l.rawPost("Expect: 100-continue\r\nContent-Length: 1000000000000\r\n", ""), "413 closed"},
 		{"a body of 17 MiB", l.rawPostWithLength(closing, bytes.Repeat([]byte(" "), 17<<20)), "413 closed"},
-		{"deep nesting", l.rawPostWithLength(closing, bytes.Repeat([]byte("["), 1<<20)), "400 closed"},
+		{"deep nesting", l.rawPostWithLength(closing, bytes.Repeat([]byte("["), 1<<20)), "400 closed" + full},
 	}
 }
 
@@ -183,7 +186,7 @@ func (l *hostileLoad) sendRawRequests(t *testing.T, clients int) {
 		l.goroutines.Go(func() {
 			for n := i; n < i+len(list) || l.waitInterval(); n++ {
 				m := list[n%len(list)]
-				if got := l.exchange(m.raw); got != m.want {
+				if got := l.exchange(m.raw); !slices.Contains(strings.Split(m.want, " or "), got) {
 					t.Errorf("%s: got %s, want %s", m.name, got, m.want)
 				}
 			}
