@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"basegate/config"
-	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
 )
@@ -111,14 +109,14 @@ func modelIDs(cfg *config.Config) []string {
 }
 
 func checkDatabase(ctx context.Context, cfg *config.Config) finding {
-	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
 		return finding{"database", checkFailed, err.Error()}
 	}
 	if err := errors.Join(db.Ping(ctx), db.Close()); err != nil {
 		return finding{"database", checkFailed, err.Error()}
 	}
-	detail := cfg.Database.Path
+	detail := cfg.Database.Location()
 	if cfg.Database.Flush > 0 {
 		detail += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", cfg.Database.Flush)
 	}

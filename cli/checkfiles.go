@@ -67,8 +67,10 @@ func checkPermissions(configPath string, cfg *config.Config) []finding {
 		{folder, "the folder of the configuration", othersWrite},
 		{filepath.Join(folder, ".env"), "secrets", othersRead | othersWrite},
 		{filepath.Join(folder, "environment"), "secrets", othersRead | othersWrite},
-		{cfg.Database.Path, "accounts and usage", othersRead | othersWrite},
-		{filepath.Dir(cfg.Database.Path), "the folder of the database", othersWrite},
+	}
+	if !cfg.Database.Postgres() {
+		permissions = append(permissions, permission{cfg.Database.Path, "accounts and usage", othersRead | othersWrite},
+			permission{filepath.Dir(cfg.Database.Path), "the folder of the database", othersWrite})
 	}
 	if cfg.Receipts.Enabled {
 		folder := gateway.ReceiptSettings(cfg).Folder

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"basegate/config"
 	"basegate/database"
 	"basegate/usage"
 )
@@ -19,7 +20,7 @@ func newDatabase() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
-	cmd.AddCommand(newDatabaseCheck())
+	cmd.AddCommand(newDatabaseCheck(), newDatabaseMigrate())
 	return cmd
 }
 
@@ -41,11 +42,11 @@ func newDatabaseCheck() *cobra.Command {
 			if !repair {
 				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return checkRollups(ctx, cmd, db) })
 			}
-			path, err := databasePath(cmd)
+			configured, err := configuredDatabase(cmd)
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), path, func() error {
+			return withLock(cmd.Context(), configured, func() error {
 				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return repairRollups(ctx, cmd, db) })
 			})
 		}),
@@ -55,14 +56,20 @@ func newDatabaseCheck() *cobra.Command {
 }
 
 // withLock runs an operation that no gateway may interfere with.
-func withLock(ctx context.Context, path string, operation func() error) (err error) {
-	lock, err := database.Acquire(ctx, path, "repairs the database")
+func withLock(ctx context.Context, configured config.Database, operation func() error) (err error) {
+	if configured.Postgres() {
+		return errNeedsSQLite
+	}
+	lock, err := database.Acquire(ctx, configured.Path, "repairs the database")
 	if err != nil {
 		return fmt.Errorf("lock database: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 	return operation()
 }
+
+// errNeedsSQLite is returned by commands that need a SQLite database that no gateway uses.
+var errNeedsSQLite = errors.New("this works on SQLite only, and database.url is set")
 
 func checkRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
 	found := 0

@@ -79,7 +79,7 @@ func newGatewayStatus() *cobra.Command {
 // fetchStatus requests the status from the running gateway.
 func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, error) {
 	var holder database.Holder
-	if db, err := cfg.Database(); err == nil {
+	if db, err := cfg.Database(); err == nil && !db.Postgres() {
 		if holder, _, err = database.FindHolder(db.Path); err != nil {
 			return nil, fmt.Errorf("find gateway: %w", err)
 		}

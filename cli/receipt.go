@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"basegate/config"
 	"basegate/database"
@@ -247,7 +246,7 @@ func newReceiptLogNew() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd) })
+			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) })
 		}),
 	}
 }
@@ -271,7 +270,7 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 	}
 	const part = "receipts"
 	s := gateway.ReceiptSettings(cfg)
-	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
 		return nil // as the row of the database says
 	}

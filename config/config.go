@@ -18,6 +18,7 @@ import (
 // Config is a whole configuration.
 type Config struct {
 	Server        Server
+	Gateway       Gateway
 	Database      Database
 	Limits        Limits
 	Files         Files
@@ -62,10 +63,17 @@ type TLS struct {
 	Key  string
 }
 
-// Database holds the path of the database with accounts, keys and usage.
+// Gateway holds what distinguishes the gateways on one PostgreSQL database.
+type Gateway struct {
+	Name string // unique among those that run, and the same after a restart; empty: of the host and the listen address
+}
+
+// Database holds where accounts, keys and usage are: in a SQLite file, or in a PostgreSQL database if URL is set.
 type Database struct {
-	Path  string
-	Flush time.Duration // between two flushes of the commits; 0: each commit is flushed
+	Path    string
+	URL     Secret        // postgres://…; it may hold a password
+	Migrate bool          // of PostgreSQL: the gateway migrates the schema at its start; SQLite's is always migrated
+	Flush   time.Duration // of SQLite: between two flushes of the commits; 0: each commit is flushed
 }
 
 // Limits holds the default limits of an API key, and those of a request.
@@ -77,7 +85,8 @@ type Limits struct {
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
-	URL                *url.URL // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the database
+	URL                *url.URL // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the SQLite database
+	Shared             bool     // the folder of URL is the same for all gateways
 	MaxBytes           int64    // of one file
 	MaxBytesPerAccount int64
 	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise
@@ -209,7 +218,7 @@ func Default() *Config {
 			DrainTimeout:      10 * time.Minute,
 			FastPath:          true,
 		},
-		Database: Database{Path: "basegate.db"},
+		Database: Database{Path: "basegate.db", Migrate: true},
 		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024},
 		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, Keep: 30 * 24 * time.Hour},
 		Batches:  Batches{PerBackend: 64, Attempts: 10, StartModels: true},

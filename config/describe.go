@@ -63,6 +63,7 @@ func joined(v reflect.Value) string {
 // 0 has a name.
 var describedFields = map[string]func(reflect.Value) string{
 	"Database.Flush":          flushText,
+	"Database.URL":            redactedDatabase,
 	"Console.FeedbackWebhook": maskedURL,
 	"Notifications.Webhook":   maskedURL,
 	"Receipts.Publish":        maskedTarget,
@@ -76,6 +77,13 @@ func flushText(v reflect.Value) string {
 		return flushAtCommit
 	}
 	return scalarText(v)
+}
+
+// redactedDatabase shows the URL of a database without its password.
+func redactedDatabase(v reflect.Value) string {
+	d := Database{}
+	d.URL, _ = reflect.TypeAssert[Secret](v)
+	return d.Location()
 }
 
 // maskedURL shows which server a webhook is at. Its path and its query are often a secret.

@@ -31,7 +31,11 @@ func (db *DB) openPostgres(ctx context.Context) error {
 		reports: server.OpenPool(reportConns, readOnly(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
-	if err := migratePostgres(ctx, server); err != nil {
+	prepare := migratePostgres
+	if db.settings.SchemaCurrent {
+		prepare = checkSchema
+	}
+	if err := prepare(ctx, server); err != nil {
 		server.Close()
 		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
 	}
@@ -46,10 +50,31 @@ func readOnly(timeout time.Duration) map[string]string {
 
 func migratePostgres(ctx context.Context, server *postgres.DB) error {
 	_, err := server.Migrate(ctx)
+	return schemaError(err)
+}
+
+func checkSchema(ctx context.Context, server *postgres.DB) error {
+	return schemaError(server.CheckSchema(ctx))
+}
+
+// schemaError returns ErrNewer or ErrOlder for the errors of package postgres.
+func schemaError(err error) error {
 	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
 		return newerError(newer.Schema, newer.Known)
 	}
+	if older, ok := errors.AsType[*postgres.OlderError](err); ok {
+		return fmt.Errorf("%w (%w)", ErrOlder, older)
+	}
 	return err
+}
+
+// Postgres returns the connections to a PostgreSQL database that belong to no pool of the DB; nil on SQLite. They are closed
+// with the DB.
+func (db *DB) Postgres() *postgres.DB {
+	if e, ok := db.engine.(postgresEngine); ok {
+		return e.server
+	}
+	return nil
 }
 
 // postgresEngine is the engine of a DB with Settings.URL.

@@ -443,7 +443,7 @@ func (e *environment) storedObjects() []string {
 		}
 		return slices.Collect(maps.Keys(names))
 	}
-	entries, err := os.ReadDir(e.database + ".files")
+	entries, err := os.ReadDir(e.filesFolder())
 	must(e.t, err)
 	for _, entry := range entries {
 		names[entry.Name()] = true
@@ -456,7 +456,7 @@ func (e *environment) storageFolder() string {
 	if e.bucket != nil {
 		return e.bucket.Folder
 	}
-	return e.database + ".files"
+	return e.filesFolder()
 }
 
 func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
@@ -522,7 +522,7 @@ func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
 	if g.bucket != nil {
 		g.bucket.Stop()
 	} else {
-		must(t, os.RemoveAll(g.database+".files"))
+		must(t, os.RemoveAll(g.filesFolder()))
 	}
 	got := g.upload(g.secret, "x", "purpose", "batch")
 	e := gjson.Get(got.body, "error")

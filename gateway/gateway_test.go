@@ -114,7 +114,7 @@ func (s logState) Dropped() uint64 { return s.dropped }
 // build returns a gateway that is not started. The test's cleanup stops it.
 func build(t *testing.T, c *config.Config) *gateway.Gateway {
 	t.Helper()
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func testFastPathServesCompletions(t *testing.T, fastPath bool) {
 // A gateway whose log cannot be written serves, so a load balancer must not take it out.
 func TestReadinessNotesLostLogLines(t *testing.T) {
 	c := newConfig(t)
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{failing: true, dropped: 17})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{failing: true, dropped: 17})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestReadinessNotesLostLogLines(t *testing.T) {
 func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
 	c := newConfig(t)
 	c.Database.Path = filepath.Join(t.TempDir(), "nowhere", "gateway.db")
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{})
 	if err == nil || !strings.Contains(err.Error(), "database") {
 		t.Errorf("New returned %v and error %v, want an error about the database", g, err)
 	}

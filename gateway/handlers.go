@@ -23,7 +23,9 @@ func (g *Gateway) publicHandler() http.Handler {
 		return wantsPage(c.Request()) && g.console.ServeError(c, status)
 	})
 	g.proxy.Mount(e)
-	g.proxy.Extend(e, extensions(g.batches))
+	if keepsFiles(g.booted) {
+		g.proxy.Extend(e, extensions(g.batches))
+	}
 	g.mountReceipts(e)
 	g.console.Mount(e)
 	g.mountHealth(e)

@@ -25,10 +25,15 @@ func ReceiptSettings(c *config.Config) receipt.Settings {
 
 const receiptsPath = "/receipts"
 
+var errPostgresReceipts = errors.New("receipts.enabled: the receipt log is on SQLite only: set it to false, or remove database.url")
+
 // openReceipts opens the receipt log if it is enabled.
 func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper) (err error) {
 	if !g.config.Receipts.Enabled {
 		return nil
+	}
+	if g.booted.Database.Postgres() {
+		return errPostgresReceipts
 	}
 	settings := ReceiptSettings(g.config)
 	settings.Transport = transport

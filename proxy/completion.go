@@ -31,7 +31,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 	if err := s.acquireSlot(x); err != nil {
 		return err
 	}
-	defer x.slot.Release()
+	defer x.releaseSlot()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
@@ -47,6 +47,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 
 // serve obtains a response from a backend and relays it.
 func (s *Server) serve(x *exchange) error {
+	defer x.endWhenLost()()
 	x.memory.SetRunning()
 	if x.request.Stream {
 		x.charge.echoed = x.echoedTokens()

@@ -125,7 +125,7 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 
 // queuePosition returns the place that the request would have in its key's queue; 0 if it would have a slot at once.
 func (s *Server) queuePosition(x *exchange) int {
-	stats := s.queue.KeyStats(x.caller.identity.KeyID)
+	stats := s.keyStats(x.caller.identity.KeyID)
 	if stats.Running < s.Concurrency(&x.caller.identity) {
 		return 0
 	}

@@ -10,6 +10,7 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 	"basegate/quota"
@@ -27,14 +28,14 @@ func setOwners(tb testing.TB, l *cluster.Ledger, slots int, caps quota.Caps) {
 	}))
 }
 
-func reserve(tb testing.TB, l *cluster.Ledger, d cluster.Demand) *cluster.Reservation {
+func reserve(tb testing.TB, l *cluster.Ledger, d budget.Demand) budget.Reservation {
 	tb.Helper()
 	r, err := l.Reserve(tb.Context(), payer, newRequest(), d, nil)
 	must(tb, err)
 	return r
 }
 
-func settle(tb testing.TB, r *cluster.Reservation, prompt, completion int64) {
+func settle(tb testing.TB, r budget.Reservation, prompt, completion int64) {
 	tb.Helper()
 	must(tb, r.Settle(tb.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: 200}))
 }
@@ -62,7 +63,7 @@ func TestWaitersAreGrantedInTheOrderOfTheirTicketsAcrossGateways(t *testing.T) {
 			continue
 		}
 		settle(t, running, 1, 1)
-		var granted *cluster.Reservation
+		var granted budget.Reservation
 		poll.Until(t, fmt.Sprintf("waiter %d is granted", i), func() bool {
 			_, r, err, ok := a.Decided()
 			must(t, err)
@@ -200,7 +201,7 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
 	setOwners(t, l, 0, quota.Caps{})
 	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
-	reservations := make([]*cluster.Reservation, 20)
+	reservations := make([]budget.Reservation, 20)
 	for i := range reservations {
 		reservations[i] = reserve(t, l, demand(1, 1))
 	}
@@ -317,7 +318,7 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	server.Pause(t)
 	began := time.Now()
 	poll.Until(t, "three times the limit of heartbeats has passed", func() bool { return time.Since(began) > 3*s.Dead })
-	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrUnavailable) {
+	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("reserve in an outage: got %v, want ErrUnavailable", err)
 	}
 	server.Resume(t)

@@ -46,7 +46,7 @@ const (
 const minServerVersion = 15
 
 // poolSize is the number of connections for short statements that are not on the path of a request.
-const poolSize = 2
+const poolSize = 6
 
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
@@ -71,6 +71,9 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	poolConfig, err := pgxpool.ParseConfig(s.URL)
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
+	}
+	if err := checkTLS(poolConfig.ConnConfig); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
 	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
