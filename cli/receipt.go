@@ -103,7 +103,7 @@ func newReceiptKey() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg).Folder)
+			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg))
 			if err != nil {
 				return err //nolint:wrapcheck // it says what failed
 			}
@@ -282,8 +282,8 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 		findings = append(findings, finding{part, checkFailed, err.Error()})
 	default:
 		findings = append(findings, finding{part, checkOK, countEntries(found.Size) + " in the log " + found.VerifierKey})
-		if key, err := receipt.VerifierKey(s.Folder); err != nil || key != found.VerifierKey {
-			findings = append(findings, finding{part, checkFailed, "the signing key in " + s.Folder + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
+		if key, err := receipt.VerifierKey(s); err != nil || key != found.VerifierKey {
+			findings = append(findings, finding{part, checkFailed, "the signing key " + s.Key + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
 		}
 	}
 	if cfg.Receipts.Publish == "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/receipt"
 	"basegate/stream"
@@ -113,6 +114,15 @@ func (x *exchange) receiptEntry(usage stream.Usage, reasons []string) receipt.En
 		Kind: kind, Stream: x.request.Stream, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
 		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also, FinishReasons: reasons,
 		Usage: receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion},
+	}
+}
+
+// record lets a settlement insert the entry.
+func (t *receiptState) record(o *budget.Outcome) {
+	if t.sealed.Shared() {
+		o.Receipt = t.sealed.Pending()
+	} else {
+		o.Record = t.sealed.Insert
 	}
 }
 

@@ -19,7 +19,7 @@ func BenchmarkReceiptEvents(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer db.Close()
-	log, err := receipt.Open(b.Context(), receipt.Settings{Folder: filepath.Join(folder, "receipts"), Origin: "log.example.org"}, db, zap.NewNop())
+	log, err := receipt.Open(b.Context(), receipt.Settings{Folder: filepath.Join(folder, "receipts"), Key: filepath.Join(folder, "receipts", "key"), Origin: "log.example.org"}, db, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 // ErrNoLog is returned if the database has no receipt log.
 var ErrNoLog = errors.New("the database has no receipt log yet; it begins at the first start of the gateway with receipts.enabled")
 
-// VerifierKey returns the key that verifies the tree heads of the log in a folder. The error is ErrNoKey if there is none.
-func VerifierKey(folder string) (string, error) {
-	key, err := readKey(folder)
+// VerifierKey returns the key that verifies the tree heads of a log. The error is ErrNoKey if there is none.
+func VerifierKey(s Settings) (string, error) {
+	key, err := readKey(s.Key)
 	if err != nil {
 		return "", err
 	}
@@ -352,7 +352,7 @@ func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vk
 	if suffix, err = setAside(s, stamp); err != nil {
 		return "", "", err
 	}
-	key, err := makeKey(s.Folder, s.Origin+"/"+stamp)
+	key, err := makeKey(s.Key, s.Origin+"/"+stamp)
 	if err != nil {
 		return "", "", err
 	}

@@ -68,6 +68,10 @@ func (s *Sealed) Insert(ctx context.Context, tx database.Execer) (err error) {
 // Confirm waits until the entry, whose transaction has been committed, survives a power failure, and lets a tree head cover
 // it.
 func (s *Sealed) Confirm(ctx context.Context) error {
+	if s.log.shared {
+		s.log.wakeSequencer()
+		return nil
+	}
 	if err := s.log.db.Flush(ctx); err != nil {
 		return fmt.Errorf("flush the receipt: %w", err)
 	}
@@ -92,7 +96,7 @@ func (s *Sealed) Receipt(ctx context.Context) (*Receipt, error) {
 	r := &Receipt{Object: objectName, LeafHash: s.leaf, Log: s.log.key.vkey, Entry: &s.entry, Nonce: &s.nonce, canonical: s.text}
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
-	head, err := s.log.awaitInclusion(ctx, s.seq)
+	head, err := s.log.headWith(ctx, &s.seq, s.leaf)
 	if errors.Is(err, context.Cause(ctx)) && err != nil {
 		return r, nil
 	}

@@ -19,7 +19,6 @@ import (
 // The files of the folder beside the database. They are not in the database, so that a backup of it does not hold the key,
 // and so that a database that was put back is recognized as older than the tree heads that have been given out.
 const (
-	keyFile  = "key"  // the signing key, in the form of package note
 	headFile = "head" // the checkpoint that was in the database when the tree was last saved
 
 	// newestFile has the latest checkpoint that anybody can have seen. It is written in place, so a power failure while that
@@ -77,7 +76,11 @@ type givenHead struct {
 // givenHeads returns the tree heads that the files have: those of the folder, and the published one.
 func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
 	newest := filepath.Join(s.Folder, newestFile)
-	for _, path := range []string{filepath.Join(s.Folder, headFile), newest, publishedFile(s.Publish)} {
+	paths := []string{filepath.Join(s.Folder, headFile), newest, publishedFile(s.Publish)}
+	if s.Folder == "" {
+		paths = paths[2:]
+	}
+	for _, path := range paths {
 		if path == "" {
 			continue
 		}
@@ -112,8 +115,7 @@ type signingKey struct {
 var ErrNoKey = errors.New("there is no signing key of the receipt log yet; the gateway makes it at its first start with receipts.enabled")
 
 // readKey reads the signing key. The error is ErrNoKey if there is none.
-func readKey(folder string) (*signingKey, error) {
-	path := filepath.Join(folder, keyFile)
+func readKey(path string) (*signingKey, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -153,16 +155,16 @@ func parseSigningKey(text string) (*signingKey, error) {
 	return &signingKey{signer, verifier, vkey}, nil
 }
 
-// makeKey makes a signing key for a log with a name and writes it to the folder, unless there is one.
-func makeKey(folder, origin string) (*signingKey, error) {
+// makeKey makes a signing key for a log with a name and writes it to a file.
+func makeKey(path, origin string) (*signingKey, error) {
 	secret, _, err := note.GenerateKey(rand.Reader, origin)
 	if err != nil {
 		return nil, fmt.Errorf("make signing key: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of the receipt log: %w", err)
 	}
-	if err := writeFile(filepath.Join(folder, keyFile), []byte(secret+"\n")); err != nil {
+	if err := writeFile(path, []byte(secret+"\n")); err != nil {
 		return nil, fmt.Errorf("write signing key: %w", err)
 	}
 	return parseSigningKey(secret)
@@ -171,7 +173,7 @@ func makeKey(folder, origin string) (*signingKey, error) {
 // setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
 func setAside(s Settings, stamp string) (suffix string, err error) {
 	suffix = ".until-" + stamp
-	files := []string{filepath.Join(s.Folder, keyFile), filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile)}
+	files := []string{s.Key, filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile)}
 	if published := publishedFile(s.Publish); published != "" {
 		files = append(files, published)
 	}

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -33,7 +32,9 @@ import (
 
 // Settings configure a Log.
 type Settings struct {
-	Folder    string // of the signing key and the latest tree head
+	Folder    string // of the latest tree heads; not used on PostgreSQL, where they are in the database alone
+	Key       string // the file of the signing key
+	Holder    string // the name of this gateway among those that share the log on PostgreSQL
 	Origin    string // the name of a log that begins with this process
 	Publish   string // a file or an http(s) URL that receives the tree heads; empty: they are not published
 	Transport http.RoundTripper
@@ -46,6 +47,8 @@ type Log struct {
 	log      *zap.Logger
 	key      *signingKey
 	heads    *headFiles
+	shared   bool         // on PostgreSQL, by several gateways
+	waiting  atomic.Int64 // requests that wait for a tree head of a shared log
 	failures atomic.Int64 // tree heads that could not be published
 
 	mu    sync.Mutex // guards tree and queue
@@ -107,10 +110,15 @@ const (
 // was given out before: those in the folder, and the published one. The caller must hold the lock of the database.
 func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*Log, error) {
 	l := &Log{
-		settings: s, db: db, log: log, heads: &headFiles{folder: s.Folder}, signing: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		settings: s, db: db, log: log, shared: db.Postgres() != nil, heads: &headFiles{folder: s.Folder}, signing: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 	}
 	advanced := make(chan struct{})
 	l.advanced.Store(&advanced)
+	if l.shared {
+		if err := checkDurability(ctx, db); err != nil {
+			return nil, err
+		}
+	}
 	stored, found, err := loadState(ctx, db)
 	if err != nil {
 		return nil, err
@@ -118,10 +126,14 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 	if l.key, err = openKey(s, stored.vkey); err != nil {
 		return nil, err
 	}
-	if !found {
-		if stored, err = begin(ctx, db, l.key); err != nil {
-			return nil, err
-		}
+	switch {
+	case !found && l.shared:
+		stored, err = beginShared(ctx, db, l.key)
+	case !found:
+		stored, err = begin(ctx, db, l.key)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := l.resume(ctx, stored); err != nil {
 		return nil, errors.Join(err, l.heads.close())
@@ -131,11 +143,11 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 
 // openKey reads the signing key, or makes it if the log has none.
 func openKey(s Settings, vkey string) (*signingKey, error) {
-	key, err := readKey(s.Folder)
+	path := s.Key
+	key, err := readKey(path)
 	if errors.Is(err, ErrNoKey) && vkey == "" {
-		return makeKey(s.Folder, s.Origin)
+		return makeKey(path, s.Origin)
 	}
-	path := filepath.Join(s.Folder, keyFile)
 	switch {
 	case errors.Is(err, ErrNoKey):
 		return nil, fmt.Errorf("the signing key of the receipt log is missing: put %s back from its backup, "+
@@ -149,8 +161,8 @@ func openKey(s Settings, vkey string) (*signingKey, error) {
 	return key, nil
 }
 
-// begin writes the empty tree of a new log.
-func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error) {
+// emptyState returns the state of a new log.
+func emptyState(key *signingKey) (state, error) {
 	head := TreeHead{Origin: key.verifier.Name()}
 	var err error
 	if head.Root, err = tlog.TreeHash(0, nil); err != nil {
@@ -160,7 +172,15 @@ func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error)
 	if err != nil {
 		return state{}, err
 	}
-	s := state{vkey: key.vkey, checkpoint: checkpoint}
+	return state{vkey: key.vkey, checkpoint: checkpoint}, nil
+}
+
+// begin writes the empty tree of a new log.
+func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error) {
+	s, err := emptyState(key)
+	if err != nil {
+		return s, err
+	}
 	err = db.WriteExclusive(ctx, func(tx database.Tx) error {
 		return errors.Join(forgetTree(ctx, tx), saveState(ctx, tx, s))
 	})
@@ -194,8 +214,10 @@ func (l *Log) resume(ctx context.Context, s state) error {
 	if root != head.Root {
 		return errDamaged
 	}
-	if err := l.addStored(ctx); err != nil {
-		return err
+	if !l.shared { // on PostgreSQL, entries get their places with a tree head
+		if err := l.addStored(ctx); err != nil {
+			return err
+		}
 	}
 	given, err := givenHeads(l.settings, l.key.verifier)
 	if err != nil {
@@ -207,6 +229,9 @@ func (l *Log) resume(ctx context.Context, s state) error {
 		}
 	}
 	l.published.Store(&signedHead{head, s.checkpoint})
+	if l.shared {
+		return nil
+	}
 	newest, err := l.sign(ctx, everything)
 	if err != nil {
 		return err
@@ -284,7 +309,11 @@ func (l *Log) PublishFailures() int64 { return l.failures.Load() }
 
 // Start starts the sequencer and the publisher.
 func (l *Log) Start(ctx context.Context) {
-	l.sequencer.start(ctx, l.sequence)
+	if l.shared {
+		l.sequencer.start(ctx, l.sequenceShared)
+	} else {
+		l.sequencer.start(ctx, l.sequence)
+	}
 	l.publishing.start(ctx, l.publish)
 	l.wakeSequencer()
 }
@@ -392,10 +421,15 @@ func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
 	if err := l.heads.saveNewest(signed.checkpoint); err != nil {
 		return nil, err
 	}
-	l.published.Store(signed)
+	l.publishHeadOf(signed)
+	return signed, nil
+}
+
+// publishHeadOf lets a tree head that is on disk be seen.
+func (l *Log) publishHeadOf(head *signedHead) {
+	l.published.Store(head)
 	next := make(chan struct{})
 	close(*l.advanced.Swap(&next))
-	return signed, nil
 }
 
 // addConfirmed adds the confirmed entries to the tree, and returns its head.
@@ -462,6 +496,15 @@ func (l *Log) awaitInclusion(ctx context.Context, seq int64) (*signedHead, error
 	return nil, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
 }
 
+// headWith waits for a tree head with an entry. On PostgreSQL it also sets the entry's place.
+func (l *Log) headWith(ctx context.Context, seq *int64, leaf Hash) (head *signedHead, err error) {
+	if !l.shared {
+		return l.awaitInclusion(ctx, *seq)
+	}
+	head, *seq, err = l.awaitShared(ctx, leaf)
+	return head, err
+}
+
 // prove returns the proof that a tree head has the entry at a place.
 func (l *Log) prove(head *signedHead, seq int64) (tlog.RecordProof, error) {
 	l.mu.Lock()
@@ -477,12 +520,17 @@ func (l *Log) prove(head *signedHead, seq int64) (tlog.RecordProof, error) {
 // error is sql.ErrNoRows if there is no such entry.
 func (l *Log) find(ctx context.Context, leaf Hash) (*Receipt, *storedEntry, error) {
 	stored, err := findEntry(ctx, l.db, leaf)
+	if l.shared && isUnknown(err) {
+		if err = l.awaitPending(ctx); err == nil {
+			stored, err = findEntry(ctx, l.db, leaf)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
-	head, err := l.awaitInclusion(ctx, stored.seq)
+	head, err := l.headWith(ctx, &stored.seq, leaf)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -94,9 +94,18 @@ func eachLeaf(ctx context.Context, db *database.DB, after, limit int64, yield fu
 
 // loadTile reads a hash tile.
 func loadTile(ctx context.Context, db *database.DB, id tileID) (*tile, error) {
+	return loadTileFrom(ctx, db.Read(), id)
+}
+
+// rowQuerier runs a statement that returns one row.
+type rowQuerier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func loadTileFrom(ctx context.Context, from rowQuerier, id tileID) (*tile, error) {
 	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
 	var stored []byte
-	err := db.Read().QueryRowContext(ctx, text, id.level, id.number).Scan(&stored)
+	err := from.QueryRowContext(ctx, text, id.level, id.number).Scan(&stored)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.level, id.number)
 	}
@@ -115,7 +124,7 @@ type state struct {
 
 // loadState reads the state of the log; found is false before its first start.
 func loadState(ctx context.Context, db *database.DB) (s state, found bool, err error) {
-	const text = `SELECT verifier_key, size, checkpoint FROM receipt_log WHERE only = 1`
+	const text = `SELECT verifier_key, size, checkpoint FROM receipt_log WHERE "only" = 1`
 	err = db.Read().QueryRowContext(ctx, text).Scan(&s.vkey, &s.size, &s.checkpoint)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -150,8 +159,8 @@ func saveTiles(ctx context.Context, tx database.Tx, tiles map[tileID][]byte) err
 
 func saveState(ctx context.Context, tx database.Tx, s state) error {
 	const text = `
-		INSERT INTO receipt_log (only, verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
-		ON CONFLICT (only) DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
+		INSERT INTO receipt_log ("only", verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
+		ON CONFLICT ("only") DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
 	_, err := tx.ExecContext(ctx, text, s.vkey, s.size, s.checkpoint)
 	return err //nolint:wrapcheck // package database classifies it
 }
