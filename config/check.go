@@ -22,9 +22,6 @@ func (c *Config) check(v value) {
 	if c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "" {
 		v.child("console").child("oidc").errorf("issuer needs client_id, as registered at the provider")
 	}
-	if c.Receipts.Enabled && c.Receipts.Key == "" && c.Database.Postgres() {
-		v.child("receipts").errorf("with database.url, receipts.key must name the file of the signing key, the same one for every gateway of the database")
-	}
 	if c.Dialects.Eternalai && !c.Receipts.Enabled {
 		v.child("dialects").child("eternalai").errorf("its responses carry receipts: set receipts.enabled to true")
 	}

@@ -23,12 +23,17 @@ func ReceiptSettings(c *config.Config) receipt.Settings {
 		Origin:  c.Server.PublicURL.Host + strings.TrimSuffix(c.Server.PublicURL.Path, "/") + receiptsPath,
 		Publish: c.Receipts.Publish,
 	}
-	if !c.Database.Postgres() {
+	if c.Database.Postgres() {
+		s.Key = cmp.Or(s.Key, sharedKey)
+	} else {
 		s.Folder = c.Database.Path + ".receipts"
 		s.Key = cmp.Or(s.Key, filepath.Join(s.Folder, "key"))
 	}
 	return s
 }
+
+// sharedKey is the file of the signing key with PostgreSQL if receipts.key is empty.
+const sharedKey = "basegate.receipts/key"
 
 const receiptsPath = "/receipts"
 

@@ -81,6 +81,11 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 		}
 	}
 	c.Waiting = rows - c.Size
+	if db.Postgres() != nil {
+		if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM pending_receipts`).Scan(&c.Waiting); err != nil {
+			return c, fmt.Errorf("count pending entries: %w", err)
+		}
+	}
 	return c, nil
 }
 
@@ -92,7 +97,7 @@ func (t *tree) addRest(ctx context.Context, db *database.DB, last int64, entries
 		if entries {
 			err = eachEntry(ctx, db, t.size, limit, t.appendChecked)
 		} else {
-			err = eachLeaf(ctx, db, t.size, limit, t.appendNext)
+			err = eachLeaf(ctx, db.Read(), t.size, limit, t.appendNext)
 		}
 		if err != nil {
 			return err
@@ -219,7 +224,7 @@ func LocalTiles(db *database.DB) TileSource {
 func computeTile(ctx context.Context, db *database.DB, id tileID, width int64) (*tile, error) {
 	t := &tile{}
 	if id.level == 0 {
-		err := eachLeaf(ctx, db, id.number*tileWidth, width, func(_ int64, leaf tlog.Hash) error {
+		err := eachLeaf(ctx, db.Read(), id.number*tileWidth, width, func(_ int64, leaf tlog.Hash) error {
 			t.append(leaf)
 			return nil
 		})
@@ -356,8 +361,10 @@ func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vk
 	if err != nil {
 		return "", "", err
 	}
-	if _, err := begin(ctx, db, key); err != nil {
-		return "", "", err
+	if db.Postgres() != nil {
+		err = beginAnew(ctx, db, key)
+	} else {
+		_, err = begin(ctx, db, key)
 	}
-	return key.vkey, suffix, nil
+	return key.vkey, suffix, err
 }

@@ -155,7 +155,8 @@ func parseSigningKey(text string) (*signingKey, error) {
 	return &signingKey{signer, verifier, vkey}, nil
 }
 
-// makeKey makes a signing key for a log with a name and writes it to a file.
+// makeKey makes a signing key for a log with a name and writes it to a file. If another gateway with the same folder has made
+// the file meanwhile, makeKey returns the key of that.
 func makeKey(path, origin string) (*signingKey, error) {
 	secret, _, err := note.GenerateKey(rand.Reader, origin)
 	if err != nil {
@@ -164,16 +165,27 @@ func makeKey(path, origin string) (*signingKey, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of the receipt log: %w", err)
 	}
-	if err := writeFile(path, []byte(secret+"\n")); err != nil {
+	made := path + "." + rand.Text()
+	if err := writeFile(made, []byte(secret+"\n")); err != nil {
 		return nil, fmt.Errorf("write signing key: %w", err)
 	}
-	return parseSigningKey(secret)
+	err = os.Link(made, path)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err = errors.Join(err, os.Remove(made), syncFolder(filepath.Dir(path))); err != nil {
+		return nil, fmt.Errorf("write signing key: %w", err)
+	}
+	return readKey(path)
 }
 
 // setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
 func setAside(s Settings, stamp string) (suffix string, err error) {
 	suffix = ".until-" + stamp
-	files := []string{s.Key, filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile)}
+	files := []string{s.Key}
+	if s.Folder != "" {
+		files = append(files, filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile))
+	}
 	if published := publishedFile(s.Publish); published != "" {
 		files = append(files, published)
 	}

@@ -150,6 +150,9 @@ func openKey(s Settings, vkey string) (*signingKey, error) {
 	}
 	switch {
 	case errors.Is(err, ErrNoKey):
+		if s.Folder == "" {
+			path += " (receipts.key, which another gateway of the database has too)"
+		}
 		return nil, fmt.Errorf("the signing key of the receipt log is missing: put %s back from its backup, "+
 			"or begin a new log with basegate receipt log new", path)
 	case err != nil:
@@ -244,7 +247,7 @@ func (l *Log) resume(ctx context.Context, s state) error {
 func (l *Log) addStored(ctx context.Context) error {
 	for {
 		before := l.tree.size
-		err := eachLeaf(ctx, l.db, before, roundLimit, l.tree.appendNext)
+		err := eachLeaf(ctx, l.db.Read(), before, roundLimit, l.tree.appendNext)
 		if err != nil || l.tree.size-before < roundLimit {
 			l.queue.reset(l.tree.size)
 			return err

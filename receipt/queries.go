@@ -68,10 +68,15 @@ func eachEntry(ctx context.Context, db *database.DB, after, limit int64, yield f
 	return rows.Err() //nolint:wrapcheck // of the database
 }
 
+// rowsQuerier runs a statement that returns rows.
+type rowsQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // eachLeaf calls yield with the leaf hashes of the entries after a place, in their order, at most limit of them.
-func eachLeaf(ctx context.Context, db *database.DB, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
+func eachLeaf(ctx context.Context, from rowsQuerier, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
 	const text = `SELECT seq, leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
-	rows, err := db.Read().QueryContext(ctx, text, after, limit)
+	rows, err := from.QueryContext(ctx, text, after, limit)
 	if err != nil {
 		return fmt.Errorf("read leaf hashes: %w", err)
 	}

@@ -84,6 +84,47 @@ func beginShared(ctx context.Context, db *database.DB, key *signingKey) (s state
 	return s, nil
 }
 
+// beginAnew begins a log with the entries of an old one, all under its first tree head: gateways number only pending entries.
+// Those that still run stop to add entries, since they have another key.
+func beginAnew(ctx context.Context, db *database.DB, key *signingKey) error {
+	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
+		if err := forgetTree(ctx, tx); err != nil {
+			return err
+		}
+		t, err := newTree(0, nil)
+		if err != nil {
+			return err
+		}
+		t.load = func(id tileID) (*tile, error) { return loadTileFrom(ctx, tx, id) }
+		for {
+			before := t.size
+			if err := eachLeaf(ctx, tx, before, roundLimit, t.appendNext); err != nil {
+				return err
+			}
+			if err := saveTiles(ctx, tx, t.takeChanged()); err != nil {
+				return err
+			}
+			t.forgetSaving()
+			if t.size == before {
+				break
+			}
+		}
+		head := TreeHead{Origin: key.verifier.Name(), Size: t.size}
+		if head.Root, err = t.root(t.size); err != nil {
+			return err
+		}
+		checkpoint, err := signTreeHead(&head, key.signer)
+		if err != nil {
+			return err
+		}
+		return saveState(ctx, tx, state{key.vkey, head.Size, checkpoint})
+	})
+	if err != nil {
+		return fmt.Errorf("begin receipt log: %w", err)
+	}
+	return nil
+}
+
 var errOtherKey = errors.New("another gateway has begun the log with another signing key: copy its file of receipts.key to this one")
 
 // sequenceShared numbers pending entries whenever this gateway holds or gets the lease, and reads the tree heads that others

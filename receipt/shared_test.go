@@ -269,3 +269,61 @@ func TestSharedEntriesCannotBeChanged(t *testing.T) {
 		}
 	}
 }
+
+func TestNewSharedLogHasTheEntriesOfTheOldOne(t *testing.T) {
+	c := newCluster(t)
+	a := c.gateway("a")
+	a.startShared()
+	old := a.proven(a.settle())
+	for range 2 {
+		a.proven(a.settle())
+	}
+	key, suffix, err := receipt.NewLog(t.Context(), a.settings, a.db, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	if err != nil || key == old.Log || suffix == "" {
+		t.Fatalf("got key %s, suffix %q, error %v", key, suffix, err)
+	}
+	// A gateway that still has the old key adds nothing.
+	sealed := a.settle()
+	if r, err := sealed.Receipt(t.Context()); err != nil || r.Checkpoint != "" {
+		t.Errorf("with the old key: got %+v, error %v, want no proof", r, err)
+	}
+	a.stop()
+	b := c.gateway("b")
+	b.startShared()
+	if r := b.proven(b.settle()); *r.LeafIndex != 4 || r.Log != key {
+		t.Errorf("got place %d in %s, want 4, after the one that the old gateway has left, in %s", *r.LeafIndex, r.Log, key)
+	}
+	if err := old.Verify([]byte(request), []byte(answer), old.Log); err != nil {
+		t.Errorf("a receipt of the old log: %v", err)
+	}
+	if _, err := receipt.Check(t.Context(), b.settings, b.db, true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGatewaysThatStartTogetherHaveOneKey(t *testing.T) {
+	c := newCluster(t)
+	c.gateway("migrate").stop()
+	c.server.Exec(t, c.name, "TRUNCATE basegate.receipt_log")
+	if err := os.Remove(c.key); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	keys := make([]string, 4)
+	for i := range keys {
+		all.Go(func() {
+			f, err := c.tryGateway("g", c.key)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			keys[i] = f.log.VerifierKey()
+		})
+	}
+	all.Wait()
+	for _, key := range keys {
+		if key != keys[0] || key == "" {
+			t.Errorf("got the keys %q, want one", keys)
+		}
+	}
+}
