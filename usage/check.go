@@ -305,7 +305,7 @@ func (s *Store) Rebuild(ctx context.Context) error {
 		return fmt.Errorf("clear rollups: %w", err)
 	}
 	s.rollups = newRollups(s.dialect)
-	s.rollups.rows = maxBatchRows
+	s.rollups.rows = s.rollups.most()
 	for {
 		left, _, err := s.addBatch(ctx, s.reads())
 		switch {
