@@ -110,7 +110,7 @@ func (c *checker) compareSeries(ctx context.Context, day segment) error {
 	var q statement
 	q.add(`SELECT ` + c.from.number + `, ` + endedColumns + ` FROM requests`)
 	c.addIncluded(&q, day)
-	rows, err := q.query(ctx, c.from) //nolint:sqlclosecheck // each closes it
+	rows, err := q.query(ctx, c.from)
 	if err != nil {
 		return err
 	}

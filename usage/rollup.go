@@ -102,7 +102,7 @@ func (s *Store) addAll(ctx context.Context) error {
 			return err
 		}
 		if pause(ctx, took) != nil {
-			return nil
+			return nil //nolint:nilerr // the Store is being closed
 		}
 	}
 }
