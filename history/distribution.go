@@ -31,7 +31,7 @@ func (d *distribution) observe(t time.Duration) {
 
 func (d *distribution) merge(other *distribution) {
 	for i, n := range other {
-		d[i] = uint16(min(uint32(d[i])+uint32(n), math.MaxUint16)) //nolint:gosec // within the range
+		d[i] = uint16(min(uint32(d[i])+uint32(n), math.MaxUint16))
 	}
 }
 

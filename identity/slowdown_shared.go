@@ -66,7 +66,7 @@ func (s *sharedSlowdown) change(ctx context.Context, subject string, change func
 		now := time.UnixMicro(micros)
 		f.counted, f.next = time.UnixMicro(counted), time.UnixMicro(next)
 		if refused = change(&f, now); refused != nil {
-			return nil
+			return nil //nolint:nilerr // there is nothing to write
 		}
 		if err := s.deleteForgotten(ctx, tx, now); err != nil {
 			return err

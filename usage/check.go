@@ -110,7 +110,7 @@ func (c *checker) compareSeries(ctx context.Context, day segment) error {
 	var q statement
 	q.add(`SELECT ` + c.from.number + `, ` + endedColumns + ` FROM requests`)
 	c.addIncluded(&q, day)
-	rows, err := q.query(ctx, c.from) //nolint:sqlclosecheck // each closes it
+	rows, err := q.query(ctx, c.from)
 	if err != nil {
 		return err
 	}
@@ -305,7 +305,7 @@ func (s *Store) Rebuild(ctx context.Context) error {
 		return fmt.Errorf("clear rollups: %w", err)
 	}
 	s.rollups = newRollups(s.dialect)
-	s.rollups.rows = maxBatchRows
+	s.rollups.rows = s.rollups.most()
 	for {
 		left, _, err := s.addBatch(ctx, s.reads())
 		switch {

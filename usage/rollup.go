@@ -58,6 +58,14 @@ func newRollups(d *dialect) rollups {
 	return rollups{known: newIDs(), rows: rows, shared: d.shared}
 }
 
+// most returns the highest number of rows in a batch.
+func (r *rollups) most() int {
+	if r.shared {
+		return maxSharedRows
+	}
+	return maxBatchRows
+}
+
 // run adds new rows to the rollups until ctx ends.
 func (s *Store) run(ctx context.Context) {
 	defer close(s.done)
@@ -94,7 +102,7 @@ func (s *Store) addAll(ctx context.Context) error {
 			return err
 		}
 		if pause(ctx, took) != nil {
-			return nil
+			return nil //nolint:nilerr // the Store is being closed
 		}
 	}
 }
@@ -192,10 +200,10 @@ func (s *Store) addBatch(ctx context.Context, from source) (left int64, took tim
 
 // adapt sets the size of the next batch by how long the last one took to write, and by how many rows are left.
 func (r *rollups) adapt(rows int, took time.Duration, left int64) {
-	target, least, most := targetWrite, minBatchRows, maxBatchRows
+	target, least := targetWrite, minBatchRows
 	switch {
 	case r.shared:
-		target, least, most = sharedTarget, minSharedRows, maxSharedRows
+		target, least = sharedTarget, minSharedRows
 	case left > maxBatchRows:
 		target, least = targetBuild, minBuildRows
 	}
@@ -203,7 +211,7 @@ func (r *rollups) adapt(rows int, took time.Duration, left int64) {
 	case took > target:
 		r.rows = max(least, rows*3/4)
 	case took < target/2 && rows >= r.rows:
-		r.rows = min(most, max(least, rows*5/4))
+		r.rows = min(r.most(), max(least, rows*5/4))
 	}
 }
 

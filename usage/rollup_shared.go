@@ -159,7 +159,7 @@ func insertAndFind(ctx context.Context, tx database.Tx, insert, find string, row
 			return fmt.Errorf("assign numbers: %w", err)
 		}
 	}
-	found, err := tx.QueryContext(ctx, find, args...)
+	found, err := tx.QueryContext(ctx, find, args...) //nolint:sqlclosecheck // each closes it
 	if err != nil {
 		return fmt.Errorf("find numbers: %w", err)
 	}
