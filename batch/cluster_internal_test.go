@@ -143,10 +143,14 @@ func (c *testCluster) newGateway(t *testing.T, name string) *testGateway {
 // join begins an epoch.
 func (g *testGateway) join(t *testing.T, name string) {
 	t.Helper()
+	var id int32
 	var epoch int64
 	must(t, g.cluster.db.WriteGrouped(t.Context(), func(tx database.Tx) error {
-		return tx.QueryRowContext(t.Context(), `SELECT gateway, epoch FROM ledger_join_v1($1, 'test', 1)`, name).Scan(&g.id, &epoch)
+		return tx.QueryRowContext(t.Context(), `SELECT gateway, epoch FROM ledger_join_v1($1, 'test', 1)`, name).Scan(&id, &epoch)
 	}))
+	if g.id == 0 {
+		g.id = id // the same in each epoch
+	}
 	g.epoch.Store(epoch)
 }
 

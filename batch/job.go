@@ -175,7 +175,9 @@ func (j *job) start(full map[string]Reason) bool {
 		}
 		l, found, err := source.next(j, now)
 		if err != nil {
-			j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+			if j.ctx.Err() == nil {
+				j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+			}
 			source.pausedTo = now.Add(storageDelay)
 		}
 		if !found {
