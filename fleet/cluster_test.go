@@ -77,7 +77,7 @@ func (c *cluster) join(name string, models ...config.Model) *member {
 	m.rejoin()
 	m.Fleet = fleet.New(models, settings, &http.Transport{DisableKeepAlives: true}, db, zap.NewNop())
 	m.OnEvent(func(e fleet.Event) { m.events <- e })
-	m.JoinCluster(func() (int32, int64) { return m.number, m.epoch.Load() })
+	m.JoinCluster(func() (int32, int64, bool) { return m.number, m.epoch.Load(), true })
 	if err := m.Start(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}

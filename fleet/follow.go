@@ -31,8 +31,8 @@ type reportedUse struct {
 }
 
 // JoinCluster makes the fleet share its backends with the fleets of other gateways on one PostgreSQL database. epoch returns
-// the gateway's number and its current epoch on the ledger. It must be called before Start.
-func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64)) {
+// the gateway's number and its epoch on the ledger, and false while it has none. It must be called before Start.
+func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64, ok bool)) {
 	f.leases = &leases{f.store.db, epoch}
 	for _, b := range f.catalogue.Load().backends() {
 		b.leases = f.leases
@@ -71,7 +71,7 @@ func (f *Fleet) pollLeases(ctx context.Context) {
 		f.sharing.busy = f.sharing.busy || rows[i].operation != opNone
 	}
 	uses, changed, urgent := map[backendID]use{}, map[backendID]reportedUse{}, false
-	if gateway, epoch := f.leases.epoch(); f.sharing.reported == nil || gateway != f.sharing.gateway || epoch != f.sharing.epoch {
+	if gateway, epoch, _ := f.leases.epoch(); f.sharing.reported == nil || gateway != f.sharing.gateway || epoch != f.sharing.epoch {
 		f.sharing.gateway, f.sharing.epoch, f.sharing.reported = gateway, epoch, map[backendID]reportedUse{}
 	}
 	for _, b := range f.catalogue.Load().backends() {

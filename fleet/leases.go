@@ -64,12 +64,15 @@ var errNotMember = errors.New("the gateway has no epoch in the cluster")
 // package database do, so what one has read stays true until its commit.
 type leases struct {
 	db    *database.DB
-	epoch func() (gateway int32, epoch int64)
+	epoch func() (gateway int32, epoch int64, ok bool)
 }
 
 // write makes a write if the gateway's epoch has not ended.
 func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway int32, epoch int64) error) error {
-	gateway, epoch := l.epoch()
+	gateway, epoch, ok := l.epoch()
+	if !ok {
+		return errNotMember
+	}
 	return l.db.WriteExclusive(ctx, func(tx database.Tx) error { //nolint:wrapcheck // for the log
 		var member bool
 		const text = `SELECT EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`
@@ -107,7 +110,7 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 
 // read returns the leases of all backends that have had one.
 func (l *leases) read(ctx context.Context) ([]lease, error) {
-	gateway, epoch := l.epoch()
+	gateway, epoch, _ := l.epoch()
 	rows, err := l.db.Read().QueryContext(ctx, selectLeases, gateway, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
@@ -316,7 +319,7 @@ func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (r lea
 
 // holds reports whether the gateway holds the lease with a fence.
 func (l *leases) holds(ctx context.Context, id backendID, fence int64) (bool, error) {
-	gateway, epoch := l.epoch()
+	gateway, epoch, _ := l.epoch()
 	var holds bool
 	const text = `SELECT EXISTS (SELECT FROM backend_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive
 		WHERE l.model = $1 AND l.backend = $2 AND l.fence = $3 AND l.gateway = $4 AND l.epoch = $5 AND l.operation <> '')`

@@ -45,7 +45,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	w := &leaseWorld{t: t, db: db}
 	for range 3 {
 		g := new(leaseGateway)
-		g.leases = leases{db, func() (int32, int64) { return g.number, g.epoch }}
+		g.leases = leases{db, func() (int32, int64, bool) { return g.number, g.epoch, true }}
 		w.gateways = append(w.gateways, g)
 		w.join(g)
 	}

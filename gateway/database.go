@@ -89,10 +89,7 @@ func (g *Gateway) newLedger() error {
 		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
 		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
 	})
-	g.ledger, g.cluster, g.epoch = l, l, func() (gateway int32, epoch int64) {
-		gateway, epoch, _ = l.Epoch()
-		return gateway, epoch
-	}
+	g.ledger, g.cluster = l, l
 	g.registry.MustRegister(cluster.NewCollector(l))
 	return nil
 }
@@ -136,15 +133,15 @@ func DatabaseConnections() int { return database.PostgresConnections() + cluster
 func (g *Gateway) newFleet(transport http.RoundTripper) {
 	g.fleet = fleet.New(g.config.Models, fleetSettings(g.config), transport, g.db, g.log.Named("fleet"))
 	g.fleet.OnEvent(g.onFleetEvent)
-	if g.epoch != nil {
-		g.fleet.JoinCluster(g.epoch)
+	if g.cluster != nil {
+		g.fleet.JoinCluster(g.cluster.Epoch)
 	}
 	g.registry.MustRegister(fleet.NewCollector(g.fleet))
 }
 
 // gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.
 func (g *Gateway) gatewayLister() func(context.Context) ([]cluster.Gateway, error) {
-	if g.db.Postgres() == nil {
+	if g.cluster == nil {
 		return nil
 	}
 	return func(ctx context.Context) ([]cluster.Gateway, error) { return cluster.Gateways(ctx, g.db.Read()) }

@@ -49,8 +49,7 @@ type Gateway struct {
 	keys      *identity.Keys
 	queue     *admission.Queue
 	ledger    ledger
-	cluster   *cluster.Ledger                     // the ledger on PostgreSQL; nil on SQLite
-	epoch     func() (gateway int32, epoch int64) // of the ledger; nil on SQLite
+	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
 	usage     *usage.Store
 	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet

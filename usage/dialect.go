@@ -64,8 +64,8 @@ var postgres = &dialect{
 	upTo:    [2]string{`xid <= (`, `::bigint)::text::xid8`},
 	before:  [2]string{`pg_visible_in_snapshot(xid, (`, `::text)::pg_snapshot)`},
 	mark:    `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_snapshot()::text`,
-	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY xid FETCH FIRST ($2::bigint) ROWS WITH TIES`,
-	left:    `SELECT count(*) FROM (SELECT` + unseen + ` LIMIT 1000000) AS r`, // counting more would take long
+	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY requests.xid FETCH FIRST ($2::bigint) ROWS WITH TIES`, // xid alone would be the first column
+	left:    `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 - $1`,
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,
 	kept:    `SELECT kept_since FROM usage_watermark`,
 	details: `SELECT boot_us, attempts FROM requests WHERE request_id = $1`,
@@ -171,7 +171,7 @@ func (d *dialect) lockRollups(ctx context.Context, tx database.Tx) error {
 	return nil
 }
 
-// selectLeft returns how many rows the rollups do not include yet.
+// selectLeft returns how many numbers, which is about how many rows, the rollups do not include yet.
 func selectLeft(ctx context.Context, from source, after int64) (left int64, err error) {
 	err = from.QueryRowContext(ctx, from.left, after).Scan(&left)
 	return max(left, 0), err

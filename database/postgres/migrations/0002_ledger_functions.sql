@@ -323,8 +323,9 @@ $$;
 
 -- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
 -- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation, unless p_all: what follows could only be refused, which can wait, unless caps have changed. Decisions on waiters of this gateway and lane are returned, others are left for their lanes to collect,
--- and their gateways notified. The caller has locked the account and rolled it.
+-- evaluation: what follows could only be refused, which can wait. With p_all, after a change of caps, it evaluates every
+-- waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway and lane are returned, others
+-- are left for their lanes to collect, and their gateways notified. The caller has locked the account and rolled it.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -373,7 +374,8 @@ BEGIN
             v_reply := json_build_object('id', w.request_id, 'kind', 'duplicate');
         END IF;
         IF NOT v_ended THEN
-            v_tickets[v_next] := NULL;
+            v_tickets[v_next] := CASE WHEN p_all THEN (
+                SELECT min(ticket) FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket) END;
             CONTINUE;
         END IF;
         DELETE FROM waiter WHERE account = p_account AND key = w.key AND ticket = w.ticket;
