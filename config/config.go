@@ -103,6 +103,7 @@ type Batches struct {
 
 // Receipts holds whether requests can ask for receipts, and where the tree heads of the receipt log are published.
 type Receipts struct {
+	Key     string // the file of the signing key; empty: beside a SQLite database, or else in the working directory
 	Enabled bool
 	Publish string // a file, or the URL of a webhook; empty: nowhere
 }

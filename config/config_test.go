@@ -208,7 +208,7 @@ func everything(t *testing.T) *config.Config {
 		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64},
 		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, Shared: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
 		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
-		Receipts: config.Receipts{Enabled: true, Publish: "/var/lib/basegate/head"},
+		Receipts: config.Receipts{Key: "/etc/basegate/receipts.key", Enabled: true, Publish: "/var/lib/basegate/head"},
 		Dialects: config.Dialects{Lamini: true, Eternalai: true},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},

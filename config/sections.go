@@ -47,7 +47,7 @@ func (c *Config) fields() []field {
 			)
 		}),
 		key("receipts", func(v value) {
-			v.section(key("enabled", boolean(&c.Receipts.Enabled)), key("publish", fileOrWebhook(&c.Receipts.Publish)))
+			v.section(key("enabled", boolean(&c.Receipts.Enabled)), key("key", optionalPath(&c.Receipts.Key)), key("publish", fileOrWebhook(&c.Receipts.Publish)))
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),

@@ -104,7 +104,6 @@ func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Completions() {
 			return r, apierr.NoCompletions("model", r.Model)
 		}
-		err = s.askForReceipt(x, r)
 	}
 	return r, err //nolint:wrapcheck // an API error, or that of the memory
 }

@@ -8,8 +8,12 @@ func (s *Server) completion(x *exchange) error { return s.generate(x, s.validate
 func (s *Server) generate(x *exchange, rules bodyRules) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	if err := s.readRequest(x, rules); err != nil {
+	withReceipt := false
+	if err := s.readRequest(x, s.receiptRules(rules, &withReceipt)); err != nil {
 		return err
+	}
+	if withReceipt {
+		s.beginReceipt(x)
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err

@@ -42,7 +42,8 @@ type limitedBy struct {
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	if err := s.readRequest(x, s.validateEstimate); err != nil {
+	withReceipt := false // an estimate has none; a completion with the same header would be refused for the same reasons
+	if err := s.readRequest(x, s.receiptRules(s.validateEstimate, &withReceipt)); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
