@@ -125,7 +125,7 @@ func (c *copier) run(ctx context.Context) error {
 		c.say("%d requests that a crash had left in flight are interrupted requests in the copy", n)
 	}
 	if totals["receipts"].Rows > 0 {
-		c.say("the signing key of the receipt log is not in the database: copy the file key of the folder of receipts too")
+		c.say("the signing key of the receipt log is not in the database: receipts.key of the new configuration must name a copy of the same file")
 	}
 	if totals["objects"].Rows > 0 {
 		c.say("files are not in the database: files.url of the new configuration must name the place where they are")
