@@ -79,7 +79,13 @@ func (s *server) close() error {
 	return nil
 }
 
-func (*server) receipts() string { return "pending_receipts" }
+func (s *server) refuseUnfinished(ctx context.Context) error {
+	if err := refuseGrowingFiles(ctx, s); err != nil {
+		return err
+	}
+	return refuseRowsOf(ctx, s, "SELECT count(*) FROM pending_receipts",
+		"receipts are not in the log yet: run a gateway with receipts.enabled for a moment, and stop it")
+}
 
 func (*server) source(t *table) *source { return &t.postgres }
 

@@ -19,8 +19,8 @@ type side interface {
 	// source returns how rows of a table are read.
 	source(t *table) *source
 
-	// receipts returns the table of receipts.
-	receipts() string
+	// refuseUnfinished returns an error if the database has what only gateways on its engine can finish.
+	refuseUnfinished(ctx context.Context) error
 
 	// query calls row with each row of a query. The values are of that call only.
 	query(ctx context.Context, text string, args []any, row func(values []any) error) error

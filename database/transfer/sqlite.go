@@ -87,7 +87,7 @@ func (f *file) close() error {
 	return err
 }
 
-func (*file) receipts() string { return "receipts" }
+func (f *file) refuseUnfinished(ctx context.Context) error { return refuseGrowingFiles(ctx, f) }
 
 func (*file) source(t *table) *source { return &t.sqlite }
 

@@ -166,6 +166,9 @@ var tables = []table{
 	define("usage_tags", `*id:i tag:t`).numbered(),
 	define("usage_tag_days", `*key:i *period:i *tag:i `+counts),
 	define("usage_tag_months", `*key:i *period:i *tag:i `+counts),
+	define("receipts", `*seq:i leaf_hash:x entry:x nonce:x key_id:t`).pages(500),
+	define("receipt_tiles", `*level:i *number:i hashes:x`).pages(200), // of 8 KiB
+	define("receipt_log", `*only:i verifier_key:t size:i checkpoint:t`),
 	requests(summed, "<="),
 	requests(unsummed, ">"),
 	inFlight(),
@@ -207,9 +210,6 @@ var (
 		"usage_watermark.seq":         "set after the requests up to it",
 		"usage_watermark.corrections": "changes that concern a running gateway",
 		"model_orders":                "orders to the gateway that runs",
-		"receipts":                    "PostgreSQL has no receipt log: the copy says so",
-		"receipt_tiles":               "see receipts",
-		"receipt_log":                 "see receipts",
 	}
 	notFromPostgres = map[string]string{
 		"goose_db_version":            "the target has its own schema version",
@@ -246,7 +246,9 @@ var (
 		"storage_marker":              "one gateway serves from SQLite",
 		"settling":                    "rows end with their transactions",
 		"ledger_setting":              "of the gateways' configuration",
-		"pending_receipts":            "SQLite's log has no place for them: the copy says so",
+		"pending_receipts":            "a copy begins when there are none",
+		"receipt_log.holder":          "of gateways that have ended",
+		"receipt_log.lease_until":     "see receipt_log.holder",
 	}
 )
 

@@ -93,7 +93,7 @@ func (c *copier) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := refuseGrowingFiles(ctx, c.source); err != nil {
+	if err := c.source.refuseUnfinished(ctx); err != nil {
 		return err
 	}
 	if err := c.beginOrResume(ctx); err != nil {
@@ -124,27 +124,13 @@ func (c *copier) run(ctx context.Context) error {
 	if n := c.state.tables["inflight"].Rows; n > 0 {
 		c.say("%d requests that a crash had left in flight are interrupted requests in the copy", n)
 	}
-	if n, err := countReceipts(ctx, c.source); err != nil {
-		return err
-	} else if n > 0 {
-		c.say("the receipt log is NOT copied: its %d receipts stay in %s; keep it, their proofs need it", n, c.source.describe())
+	if totals["receipts"].Rows > 0 {
+		c.say("the signing key of the receipt log is not in the database: receipts.key of the new configuration must name a copy of the same file")
 	}
 	if totals["objects"].Rows > 0 {
 		c.say("files are not in the database: files.url of the new configuration must name the place where they are")
 	}
 	return nil
-}
-
-// countReceipts returns the receipts of the source, which no target has a place for.
-func countReceipts(ctx context.Context, source side) (n int64, err error) {
-	err = source.query(ctx, "SELECT count(*) FROM "+source.receipts(), nil, func(values []any) error {
-		n, _ = values[0].(int64)
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("count receipts: %w", err)
-	}
-	return n, nil
 }
 
 func sumRows(all map[string]progress) (n int64) {
@@ -191,14 +177,20 @@ func changed(target side) error {
 	return fmt.Errorf("%w: remove the unfinished copy (%s) and begin again", ErrChanged, target.describe())
 }
 
-// refuseGrowingFiles returns an error if batches write results: gateways on PostgreSQL write them otherwise than one on SQLite.
-func refuseGrowingFiles(ctx context.Context, source side) error {
-	return source.query(ctx, "SELECT count(*) FROM files WHERE sha256 IS NULL", nil, func(values []any) error {
+// refuseRowsOf returns an error with the number of rows that a query counts, unless it is 0.
+func refuseRowsOf(ctx context.Context, source side, count, problem string) error {
+	return source.query(ctx, count, nil, func(values []any) error {
 		if n := values[0]; n != int64(0) {
-			return fmt.Errorf("%d files of results are not complete: let the batches end, or cancel them, and stop the gateway then", n)
+			return fmt.Errorf("%d %s", n, problem)
 		}
 		return nil
 	})
+}
+
+// refuseGrowingFiles returns an error if batches write results: gateways on PostgreSQL write them otherwise than one on SQLite.
+func refuseGrowingFiles(ctx context.Context, source side) error {
+	return refuseRowsOf(ctx, source, "SELECT count(*) FROM files WHERE sha256 IS NULL",
+		"files of results are not complete: let the batches end, or cancel them, and stop the gateway then")
 }
 
 // refuseRows returns ErrNotEmpty, with the tables that have rows.
