@@ -55,6 +55,8 @@ type Backend struct {
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
 	probeNow      chan struct{} // requests an immediate probe
+	leases        *leases       // nil unless several gateways share the backend
+	fences        *fences       // of programs, unless leases is set
 	stopProbes    func()
 }
 
@@ -68,9 +70,10 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		transport: f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
-		observer:   &f.observer,
-		places:     places{shared: &f.sharedPlaces},
-		probeNow:   make(chan struct{}, 1),
+		observer: &f.observer,
+		places:   places{shared: &f.sharedPlaces},
+		probeNow: make(chan struct{}, 1),
+		leases:   f.leases, fences: &f.fences,
 		stopProbes: func() {},
 	}
 	b.config.Store(&c)

@@ -34,6 +34,9 @@ type Fleet struct {
 	transitions transitions
 	observer    observer
 	tasks       taskGroup
+	fences      fences
+	leases      *leases // nil unless several gateways share the backends
+	sharing     sharing
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue
 	settings  Settings
@@ -93,6 +96,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 		first.Go(func() { b.probe(ctx) })
 	}
 	first.Wait()
+	if f.leases != nil { // a boot that another gateway has begun
+		f.pollLeases(ctx)
+	}
 	for _, b := range backends {
 		f.startProbes(b)
 	}

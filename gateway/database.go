@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 
 	"basegate/admission"
@@ -12,6 +13,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
+	"basegate/fleet"
 	"basegate/proxy"
 )
 
@@ -113,4 +115,22 @@ func (g *Gateway) gatewayName() (string, error) {
 		return "", fmt.Errorf("the gateway has no name: set gateway.name: %w", err)
 	}
 	return host + "/" + g.Addr().String(), nil
+}
+
+// newFleet creates the fleet. On PostgreSQL it shares the backends with those of other gateways.
+func (g *Gateway) newFleet(transport http.RoundTripper) {
+	g.fleet = fleet.New(g.config.Models, fleetSettings(g.config), transport, g.db, g.log.Named("fleet"))
+	g.fleet.OnEvent(g.onFleetEvent)
+	if g.cluster != nil {
+		g.fleet.JoinCluster(g.cluster.Epoch)
+	}
+	g.registry.MustRegister(fleet.NewCollector(g.fleet))
+}
+
+// gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.
+func (g *Gateway) gatewayLister() func(context.Context) ([]cluster.Gateway, error) {
+	if g.cluster == nil {
+		return nil
+	}
+	return func(ctx context.Context) ([]cluster.Gateway, error) { return cluster.Gateways(ctx, g.db.Read()) }
 }

@@ -129,7 +129,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	}
 	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
 	g.registry.MustRegister(g.refusals.Collectors()...)
-	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
+	g.newFleet(transport)
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
 	if err := g.share(); err != nil {
 		return nil, err
@@ -139,8 +139,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
 		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
 	})
-	g.fleet.OnEvent(g.onFleetEvent)
-	g.registry.MustRegister(admission.NewCollector(g.queue), fleet.NewCollector(g.fleet))
+	g.registry.MustRegister(admission.NewCollector(g.queue))
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
@@ -163,7 +162,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches},
+		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
 	})
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
