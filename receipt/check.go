@@ -93,7 +93,7 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 func (t *tree) addRest(ctx context.Context, db *database.DB, last int64, entries bool) error {
 	for t.size < last {
 		limit := min(roundLimit, last-t.size)
-		err := error(nil)
+		var err error
 		if entries {
 			err = eachEntry(ctx, db, t.size, limit, t.appendChecked)
 		} else {

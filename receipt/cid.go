@@ -51,7 +51,7 @@ type Answer struct {
 // Write adds bytes of a plain answer.
 func (a *Answer) Write(p []byte) { a.hash.Write(p) }
 
-// blockSize is how many bytes of short payloads are hashed at a time: each call of the hash takes as long as 64 bytes.
+// blockSize is how many bytes of short payloads are hashed by one call.
 const blockSize = 4 << 10
 
 // blocks hold payloads until they are hashed.

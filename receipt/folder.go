@@ -32,8 +32,8 @@ type headFiles struct {
 	newest *os.File // nil before the first saveNewest
 }
 
-// saveNewest writes a tree head to disk before anybody sees it. To replace the file costs five times as much, and a tree head
-// of a log is never shorter than those before.
+// saveNewest writes a tree head to disk before anybody sees it. To replace the file would take two flushes in place of one. A
+// tree head of a log is never shorter than those before.
 func (h *headFiles) saveNewest(checkpoint string) (err error) {
 	if h.newest == nil {
 		const flags = os.O_WRONLY | os.O_CREATE | syscall.O_DSYNC

@@ -205,7 +205,7 @@ func (l *Log) adopt(ctx context.Context, s state) error {
 	if err != nil {
 		return err
 	}
-	l.install(t, &signedHead{head, s.checkpoint})
+	l.install(ctx, t, &signedHead{head, s.checkpoint})
 	return nil
 }
 
@@ -236,8 +236,9 @@ func (l *Log) loadTree(s state, load func(tileID) (*tile, error)) (t *tree, head
 var errKeyReplaced = errors.New("a new receipt log with another key was begun: restart the gateway with that key")
 
 // install publishes a tree head with its tree.
-func (l *Log) install(t *tree, head *signedHead) {
-	t.load = func(id tileID) (*tile, error) { return loadTile(context.Background(), l.db, id) }
+func (l *Log) install(ctx context.Context, t *tree, head *signedHead) {
+	ctx = context.WithoutCancel(ctx)
+	t.load = func(id tileID) (*tile, error) { return loadTile(ctx, l.db, id) }
 	l.mu.Lock()
 	l.tree = t
 	l.mu.Unlock()
@@ -281,7 +282,7 @@ func (l *Log) round(ctx context.Context) (added int, err error) {
 	}
 	if signed != nil {
 		t.forgetSaving()
-		l.install(t, signed)
+		l.install(ctx, t, signed)
 	}
 	return added, nil
 }

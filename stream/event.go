@@ -97,8 +97,8 @@ func Payloads(text []byte) iter.Seq[[]byte] {
 	}
 }
 
-// cutSimple splits the first event from text if it is one line of data and ends with \n\n, as vLLM writes every event: a
-// third of the time that splitEvent and payload take.
+// cutSimple splits the first event from text if it is one line of data and ends with \n\n, as vLLM writes every event. It
+// takes less than half of the time of splitEvent and payload.
 func cutSimple(text []byte) (data, rest []byte, ok bool) {
 	value, ok := bytes.CutPrefix(text, []byte("data: "))
 	if !ok {
