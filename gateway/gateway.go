@@ -341,7 +341,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
-	if err := g.shareConcurrency(context.Background(), cfg); err != nil { //nolint:forbidigo // a reload has none
+	if err := g.shareConcurrency(context.Background(), cfg); err != nil {
 		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
 	}
 	g.applyKeyChanges()
