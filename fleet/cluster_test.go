@@ -319,14 +319,14 @@ func TestBootOfAGatewayThatStopsIsBegunAgainAtOnce(t *testing.T) {
 func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
-	idle := b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = 1500 * time.Millisecond })
+	idle := b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = 3 * time.Second })
 	one, two := c.join("one", idle), c.join("two", idle)
 	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	two.wantState(fleet.Ready)
 	running := acquire(t, two.model()) // gateway one has had no request since
-	for began := time.Now(); time.Since(began) < 4*time.Second; {
+	for began := time.Now(); time.Since(began) < 7*time.Second; {
 		if !b.up() {
 			t.Fatal("the backend was stopped during a request of another gateway")
 		}

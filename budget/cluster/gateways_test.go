@@ -39,8 +39,10 @@ func TestGatewaysAreListedWithTheirStateAndLoad(t *testing.T) {
 		version  string
 		inFlight int64
 	}{
-		{"a", cluster.GatewayAlive, "v1.2", 3}, {"b", cluster.GatewayAlive, "v1.3", 0},
-		{"left", cluster.GatewayEnded, "v1.2", 0}, {"silent", cluster.GatewaySilent, "v1.2", 0},
+		{"a", cluster.GatewayAlive, "v1.2", 3},
+		{"b", cluster.GatewayAlive, "v1.3", 0},
+		{"left", cluster.GatewayEnded, "v1.2", 0},
+		{"silent", cluster.GatewaySilent, "v1.2", 0},
 	}
 	if len(all) != len(want) {
 		t.Fatalf("got %+v, want %d gateways", all, len(want))
