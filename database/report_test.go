@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 )
 

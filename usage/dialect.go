@@ -18,17 +18,17 @@ var errRollupsBusy = errors.New("the rollups are being read")
 // insertion. On PostgreSQL it is that of the transaction that inserted the row. Transactions do not commit in the order of
 // their numbers, so the rollups there take only rows below the oldest transaction that runs.
 type dialect struct {
-	number  string // expression for a row's number, as an integer
+	number  string    // expression for a row's number, as an integer
 	above   [2]string // condition that a row's number is above a parameter, which stands between the two parts
 	upTo    [2]string // condition that it is not
 	before  [2]string // condition that a row was inserted before a mark
-	mark    string // query for the number of the last row, or a higher one, and for the snapshot, which is empty on SQLite
-	noIndex string // keeps the planner from using an index on other columns
-	next    string // query for the rows that the rollups include next: $1 is the watermark, $2 a number of rows
-	left    string // query for the number of rows that the rollups do not include yet: $1 is the watermark
-	days    string // query for the days of the rows that the rollups include
-	kept    string // query for the time since which rows are kept; 0 is all
-	details string // query for the boot and the attempts of a request, which most do not have
+	mark    string    // query for the number of the last row, or a higher one, and for the snapshot, which is empty on SQLite
+	noIndex string    // keeps the planner from using an index on other columns
+	next    string    // query for the rows that the rollups include next: $1 is the watermark, $2 a number of rows
+	left    string    // query for the number of rows that the rollups do not include yet: $1 is the watermark
+	days    string    // query for the days of the rows that the rollups include
+	kept    string    // query for the time since which rows are kept; 0 is all
+	details string    // query for the boot and the attempts of a request, which most do not have
 
 	// shared tells that several gateways change the rollups, so numbers of series that one has cached may be gone.
 	shared bool
@@ -64,8 +64,8 @@ var postgres = &dialect{
 	upTo:    [2]string{`xid <= (`, `::bigint)::text::xid8`},
 	before:  [2]string{`pg_visible_in_snapshot(xid, (`, `::text)::pg_snapshot)`},
 	mark:    `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_snapshot()::text`,
-	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY xid FETCH FIRST ($2::bigint) ROWS WITH TIES`,
-	left:    `SELECT count(*) FROM (SELECT` + unseen + ` LIMIT 1000000) AS r`, // counting more would take long
+	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY requests.xid FETCH FIRST ($2::bigint) ROWS WITH TIES`, // xid alone would be the first column
+	left:    `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 - $1`,
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,
 	kept:    `SELECT kept_since FROM usage_watermark`,
 	details: `SELECT boot_us, attempts FROM requests WHERE request_id = $1`,
@@ -171,7 +171,7 @@ func (d *dialect) lockRollups(ctx context.Context, tx database.Tx) error {
 	return nil
 }
 
-// selectLeft returns how many rows the rollups do not include yet.
+// selectLeft returns how many numbers, which is about how many rows, the rollups do not include yet.
 func selectLeft(ctx context.Context, from source, after int64) (left int64, err error) {
 	err = from.QueryRowContext(ctx, from.left, after).Scan(&left)
 	return max(left, 0), err

@@ -86,6 +86,29 @@ func TestChangedKeyDecidesOnTheWaitersOfAllGateways(t *testing.T) {
 	})
 }
 
+func TestLoweredCapRefusesAtOnceWhatWaitsBehindABlockedRequest(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	db.exec(t, `UPDATE keys SET concurrency = 1`)
+	running := reserve(t, l, demand(1, 1))
+	small, _, _, _ := l.Submit(t, payer, newRequest(), demand(1, 1))
+	large, _, _, _ := l.Submit(t, payer, newRequest(), demand(100, 1))
+	db.exec(t, `UPDATE keys SET day_total = 50`)
+	poll.Until(t, "the large request is refused", func() bool {
+		_, _, err, ok := large.Decided()
+		if _, refused := errors.AsType[*budget.Exceeded](err); ok && !refused {
+			t.Fatalf("got %v, want Exceeded", err)
+		}
+		return ok
+	})
+	if kind, _, _, ok := small.Decided(); ok {
+		t.Fatalf("the small request is decided (%s) while no slot is free", kind)
+	}
+	settle(t, running, 1, 1)
+	poll.Until(t, "the small request is granted", func() bool { _, r, _, ok := small.Decided(); return ok && r != nil })
+}
+
 func TestExpiredKeyIsRefused(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/budget"
 	"basegate/usage"
 )
@@ -163,6 +165,11 @@ func (r *reservation) newSettlement(state usage.State, o *budget.Outcome) *settl
 	}
 	if s.Backend == "" {
 		s.Backend = r.progress().Backend
+	}
+	if s.Prompt > r.input || s.Completion > r.output {
+		r.lane.epoch.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.id),
+			zap.Int64("prompt_tokens", s.Prompt), zap.Int64("completion_tokens", s.Completion),
+			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 	}
 	return s
 }
