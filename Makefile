@@ -57,9 +57,12 @@ test-packages: tools
 	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
-# The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
+# The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServed|TestGatewayWhose|TestSecondProcess|TestPasswordOf
+
 test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 check: lint test ## what a commit must pass
 

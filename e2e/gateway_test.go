@@ -60,7 +60,7 @@ func newEnvironment(t *testing.T, s settings, backends ...string) *environment {
 	if s.bucket || filesInS3 {
 		env.useBucket(s3test.Start(t))
 	}
-	if s.postgres == nil && onPostgres && s.database == "" && s.flush == "" {
+	if s.postgres == nil && onPostgres && s.database == "" && (s.flush == "" || s.flush == "commit") {
 		s.postgres = postgrestest.Shared(t)
 	}
 	if s.postgres != nil {
