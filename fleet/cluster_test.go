@@ -88,12 +88,16 @@ func (c *cluster) join(name string, models ...config.Model) *member {
 // rejoin begins a new epoch, as the ledger does.
 func (m *member) rejoin() {
 	m.t.Helper()
+	var number int32
 	var epoch int64
 	err := m.db.WriteExclusive(m.t.Context(), func(tx database.Tx) error {
-		return tx.QueryRowContext(m.t.Context(), `SELECT gateway, epoch FROM ledger_join_v1($1, 'test', 1)`, m.name).Scan(&m.number, &epoch)
+		return tx.QueryRowContext(m.t.Context(), `SELECT gateway, epoch FROM ledger_join_v1($1, 'test', 1)`, m.name).Scan(&number, &epoch)
 	})
 	if err != nil {
 		m.t.Fatal(err)
+	}
+	if m.number == 0 { // it stays the same
+		m.number = number
 	}
 	m.epoch.Store(epoch)
 }
