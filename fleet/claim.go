@@ -245,7 +245,7 @@ func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v verdict
 	case err != nil || v == granted && r.fence == c.ended:
 		return err != nil && q.idle > 0 // an idle drain is requested again anyway
 	case v == inUse:
-		c.inUseUntil = b.clock().Add(max(q.idle-r.idleFor, inUsePause))
+		c.inUseUntil = b.clock().Add(max(q.idle+useLag(q.idle)-r.idleFor, inUsePause))
 	case v == following:
 		b.follow(r)
 	case q.idle > 0 && (b.inFlight > 0 || b.life.state == Starting || b.clock().Sub(b.life.lastUsed) < q.idle):

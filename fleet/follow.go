@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +14,9 @@ const (
 	// useInterval is the interval at which a gateway tells the others when it last used its backends.
 	useInterval = 2 * time.Second
 )
+
+// useLag is how much later than a gateway's last request the others know of it, for a decision on an idle time.
+func useLag(idle time.Duration) time.Duration { return min(2*useInterval, idle) }
 
 // sharing is what the reconciler knows of the other gateways. Only its goroutine uses it, and Start before.
 type sharing struct {
@@ -42,17 +46,22 @@ func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64, ok bool)) 
 // followLeases reads the leases while any is held, until the next tick. It returns false if ctx has ended.
 func (f *Fleet) followLeases(ctx context.Context, tick <-chan time.Time) bool {
 	for {
-		soon := make(<-chan time.Time)
+		interval := reconcileInterval
 		if f.sharing.busy {
-			soon = time.After(leaseInterval)
+			interval = leaseInterval
 		}
+		soon := time.NewTimer(interval)
 		select {
 		case <-ctx.Done():
+			soon.Stop()
 			return false
 		case <-tick:
+			soon.Stop()
 			return true
-		case <-soon:
-			f.pollLeases(ctx)
+		case <-soon.C:
+			if f.sharing.busy {
+				f.pollLeases(ctx)
+			}
 		}
 	}
 }
@@ -97,9 +106,7 @@ func (f *Fleet) pollLeases(ctx context.Context) {
 		return
 	}
 	f.sharing.reportedAt = time.Now()
-	for id, next := range changed {
-		f.sharing.reported[id] = next
-	}
+	maps.Copy(f.sharing.reported, changed)
 }
 
 // followRow follows the lease of the backend, which may be nil, and returns what the other gateways should know, and whether

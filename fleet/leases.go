@@ -172,8 +172,8 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lea
 			return err
 		}
 		switch {
-		case r.operation == opNone || r.mine && r.operation != q.operation && !r.committed && !(q.operation.boots() && !r.operation.boots()):
-			v, err = l.beginFree(ctx, tx, &r, q, gateway)
+		case r.operation == opNone || r.replaceableBy(q.operation):
+			v, err = beginFree(ctx, tx, &r, q, gateway)
 		case r.mine && r.operation == q.operation:
 			return nil // granted by an earlier call
 		case q.operation.boots() && !r.operation.boots() && !r.committed && !r.mine:
@@ -205,8 +205,13 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lea
 	return r, v, err
 }
 
+// replaceableBy reports whether the gateway's own operation ends with the begin of another one: a boot that is stopped, say.
+func (r *lease) replaceableBy(o operation) bool {
+	return r.mine && !r.committed && r.operation != o && (r.operation.boots() || !o.boots())
+}
+
 // beginFree decides on a lease that nobody else holds.
-func (l *leases) beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (verdict, error) {
+func beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (verdict, error) {
 	if q.operation.boots() {
 		if r.outcome == outcomeFailed && r.operation == opNone && r.endedAgo < failureCooldown {
 			return cooling, nil
@@ -220,7 +225,8 @@ func (l *leases) beginFree(ctx context.Context, tx database.Tx, r *lease, q clai
 	if r.idleFor, err = idleElsewhere(ctx, tx, r.id, gateway); err != nil {
 		return 0, err
 	}
-	if r.idleFor < q.idle {
+	// A gateway tells of its requests a few seconds late. A drain that it has to cancel would disturb its requests.
+	if r.idleFor < q.idle+useLag(q.idle) {
 		return inUse, nil
 	}
 	return granted, nil
