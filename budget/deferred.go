@@ -18,7 +18,7 @@ func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, r
 }
 
 // FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.
-func (l *Ledger) FitsUnused(p Payer, d Demand) bool { return Balance{Payer: p}.Fits(d) }
+func (*Ledger) FitsUnused(p Payer, d Demand) bool { return Balance{Payer: p}.Fits(d) }
 
 // Fits reports whether a demand fits all the caps beside what is used and reserved.
 func (b Balance) Fits(d Demand) bool {

@@ -160,7 +160,7 @@ func (r *reservation) WriteError() error {
 }
 
 // Lost implements Reservation: one gateway alone has no other that could end its requests.
-func (r *reservation) Lost() context.Context { return nil }
+func (*reservation) Lost() context.Context { return nil }
 
 // SetPromptTokens implements Reservation.
 func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }

@@ -25,11 +25,11 @@ import (
 func newGateway() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
-		Short: "Show the status of the running gateway",
+		Short: "Show the status of the running gateway, and list those on one database",
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
-	cmd.AddCommand(newGatewayStatus())
+	cmd.AddCommand(newGatewayStatus(), newGatewayList())
 	return cmd
 }
 

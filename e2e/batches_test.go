@@ -208,7 +208,7 @@ func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
 	output, _ := g.checkResults(g.secret, g.waitForBatch(g.secret, g.createBatch(g.secret, file), "completed"), ids)
 	id := output["line 0"].Get("response.request_id").Str
 	var attempts string
-	if err := g.openLedger().QueryRow(`SELECT attempts FROM request_details WHERE request_id = ?`, id).Scan(&attempts); err != nil ||
+	if err := g.openLedger().QueryRow(`SELECT attempts FROM request_details WHERE request_id = $1`, id).Scan(&attempts); err != nil ||
 		!strings.Contains(attempts, "reset") || !strings.Contains(attempts, "success") {
 		t.Errorf("got %q, %v, want an attempt that was reset and one that succeeded", attempts, err)
 	}
@@ -300,7 +300,7 @@ func TestExpiredBatchKeepsWhatIsDone(t *testing.T) {
 	poll.Until(t, "some lines have ended", func() bool { return g.batch(g.secret, id).Get("request_counts.completed").Int() > 2 })
 	g.signal(syscall.SIGKILL) // the deadline is read at the start
 	<-g.exited
-	_, err := g.openLedger().Exec(`UPDATE batches SET expires_at = ?`, time.Now().Unix()+1)
+	_, err := g.openLedger().Exec(`UPDATE batches SET expires_at = $1`, time.Now().Unix()+1)
 	must(t, err)
 	g = g.serveWithKey(g.secret)
 	b := g.waitForBatch(g.secret, id, "expired")

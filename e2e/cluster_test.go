@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -127,7 +128,16 @@ const takeoverLimit = 25 * time.Second
 func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{TokenDelay: 10 * time.Millisecond})
 	secret := strings.TrimSpace(first.run("key", "create", "--account", first.email, "--name", "one", "--concurrency", "1"))
-	first.sendAsync(t.Context(), secret, streamRequest)
+	stream := &gateway{process: first.process, environment: first.environment, t: t, url: first.url, secret: secret}
+	request := stream.request(t.Context(), http.MethodPost, first.url+"/v1/completions", streamRequest)
+	var broken sync.WaitGroup
+	broken.Go(func() {
+		if resp, err := httpClient.Do(request); err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	})
+	defer broken.Wait()
 	waitForBackend(t, mock, 1)
 	var checkpoint int64
 	poll.Until(t, "a checkpoint is written", func() bool {

@@ -76,11 +76,12 @@ func (e *environment) databaseConfig(s settings) (section, extra string) {
 	if e.postgresURL == "" {
 		return fmt.Sprintf("database: {path: %q, flush: %s}", e.database, cmp.Or(s.flush, "commit")), s.extra
 	}
-	section = fmt.Sprintf("gateway: {name: %q}\ndatabase: {url: %q}", firstGateway, e.postgresURL)
+	section = fmt.Sprintf("database: {url: %q}", e.postgresURL)
+	extra = s.extra + fmt.Sprintf("\ngateway: {name: %q}", firstGateway)
 	if e.bucket != nil {
-		return section, s.extra
+		return section, extra
 	}
-	extra = withFiles(s.extra, fmt.Sprintf("url: %q", "file://"+e.filesFolder()))
+	extra = withFiles(extra, fmt.Sprintf("url: %q", "file://"+e.filesFolder()))
 	return section, strings.Replace(extra, "files: {", "files: {shared: true, ", 1)
 }
 

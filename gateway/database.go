@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 
 	"basegate/admission"
@@ -12,6 +13,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
+	"basegate/fleet"
 	"basegate/proxy"
 )
 
@@ -49,6 +51,17 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 	return nil
 }
 
+// checkDatabase returns an error if the database does not respond, or the ledger on it cannot reserve.
+func (g *Gateway) checkDatabase(ctx context.Context) error {
+	if err := g.db.Ping(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	if g.cluster == nil {
+		return nil
+	}
+	return g.cluster.Ready() //nolint:wrapcheck // it says what failed
+}
+
 // newLedger creates the ledger of the database's engine. Nothing is reserved before startLedger.
 func (g *Gateway) newLedger() error {
 	log := g.log.Named("budget")
@@ -67,7 +80,7 @@ func (g *Gateway) newLedger() error {
 		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
 		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
 	})
-	g.ledger, g.slots = l, clusterSlots{l}
+	g.ledger, g.cluster = l, l
 	g.registry.MustRegister(cluster.NewCollector(l))
 	return nil
 }
@@ -76,6 +89,14 @@ var errNameTaken = errors.New("another process has the name")
 
 // clusterSlots are the slots that the ledger of several gateways gives out.
 type clusterSlots struct{ ledger *cluster.Ledger }
+
+// slots returns the slots that the ledger gives out; nil if the queue does.
+func (g *Gateway) slots() proxy.ClusterSlots {
+	if g.cluster == nil {
+		return nil
+	}
+	return clusterSlots{g.cluster}
+}
 
 // KeyStats implements proxy.ClusterSlots.
 func (s clusterSlots) KeyStats(key string) admission.KeyStats {
@@ -94,4 +115,22 @@ func (g *Gateway) gatewayName() (string, error) {
 		return "", fmt.Errorf("the gateway has no name: set gateway.name: %w", err)
 	}
 	return host + "/" + g.Addr().String(), nil
+}
+
+// newFleet creates the fleet. On PostgreSQL it shares the backends with those of other gateways.
+func (g *Gateway) newFleet(transport http.RoundTripper) {
+	g.fleet = fleet.New(g.config.Models, fleetSettings(g.config), transport, g.db, g.log.Named("fleet"))
+	g.fleet.OnEvent(g.onFleetEvent)
+	if g.cluster != nil {
+		g.fleet.JoinCluster(g.cluster.Epoch)
+	}
+	g.registry.MustRegister(fleet.NewCollector(g.fleet))
+}
+
+// gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.
+func (g *Gateway) gatewayLister() func(context.Context) ([]cluster.Gateway, error) {
+	if g.cluster == nil {
+		return nil
+	}
+	return func(ctx context.Context) ([]cluster.Gateway, error) { return cluster.Gateways(ctx, g.db.Read()) }
 }

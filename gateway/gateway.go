@@ -18,6 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
@@ -48,7 +49,7 @@ type Gateway struct {
 	keys      *identity.Keys
 	queue     *admission.Queue
 	ledger    ledger
-	slots     proxy.ClusterSlots // those of the ledger; nil on SQLite
+	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
 	usage     *usage.Store
 	refusals  *refusals.Recorder
 	fleet     *fleet.Fleet
@@ -128,7 +129,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	}
 	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
 	g.registry.MustRegister(g.refusals.Collectors()...)
-	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
+	g.newFleet(transport)
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
 	if err := g.share(); err != nil {
 		return nil, err
@@ -138,13 +139,12 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
 		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
 	})
-	g.fleet.OnEvent(g.onFleetEvent)
-	g.registry.MustRegister(admission.NewCollector(g.queue), fleet.NewCollector(g.fleet))
+	g.registry.MustRegister(admission.NewCollector(g.queue))
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
-		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots,
+		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
@@ -155,13 +155,14 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches},
+		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
 	})
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -215,6 +216,9 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.notifier.Start(ctx)
 	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
 	g.startDiskWatch(ctx)
+	if err := g.shareConcurrency(ctx, g.booted); err != nil {
+		return err
+	}
 	if err := g.ledger.Start(ctx); err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
@@ -276,11 +280,24 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
 func (g *Gateway) applyKeyChanges() {
-	if g.slots == nil {
+	if g.cluster == nil {
 		g.queue.SetLimits(g.concurrency)
 	}
 	g.ledger.RefreshCaps()
 }
+
+// shareConcurrency makes limits.concurrency_per_key that of all gateways on a PostgreSQL database.
+func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
+	if g.cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	return g.cluster.SetConcurrencyPerKey(ctx, c.Limits.ConcurrencyPerKey) //nolint:wrapcheck // it says what failed
+}
+
+// shareTimeout limits a change of the number of slots, which visits all keys.
+const shareTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
@@ -324,6 +341,9 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
+	if err := g.shareConcurrency(context.Background(), cfg); err != nil { //nolint:forbidigo // a reload has none
+		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
+	}
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)

@@ -95,7 +95,7 @@ func (g *Gateway) mountHealth(e *echo.Echo) {
 		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), readyTimeout)
 		defer cancel()
-		if err := g.db.Ping(ctx); err != nil {
+		if err := g.checkDatabase(ctx); err != nil {
 			g.log.Warn("not ready: the database does not answer", zap.Error(err))
 			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
 		}

@@ -84,7 +84,7 @@ func (g *Gateway) status(ctx context.Context, path string) *Status {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := g.db.Ping(ctx); err != nil {
+	if err := g.checkDatabase(ctx); err != nil {
 		s.Database.Error = err.Error()
 	}
 	return s

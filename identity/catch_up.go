@@ -58,6 +58,10 @@ type catchUp struct {
 	err  error
 }
 
+// CatchUp returns when the snapshot has every change that was committed before the call, by any process. Calls share their
+// reads of the database with those for unknown secrets.
+func (k *Keys) CatchUp(ctx context.Context) error { return k.catchUp(ctx) }
+
 // catchUp returns when the snapshot has every change that was committed before the call. The error is
 // ErrKeysUnreadable, or context.Cause(ctx) if ctx ends first.
 func (k *Keys) catchUp(ctx context.Context) error {

@@ -106,7 +106,23 @@ func (s *Server) reserve(x *exchange) (err error) {
 		}
 		return nil
 	}
+	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok && s.slots != nil {
+		s.showCap(x, exceeded)
+	}
 	return x.reserveErr(err)
+}
+
+// showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
+// has not read yet.
+func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
+	for _, c := range s.ledger.Standings(x.caller.payer) {
+		if c.Scope == e.Scope && c.Window == e.Window && c.Meter == e.Meter && c.Limit == e.Limit {
+			return
+		}
+	}
+	if s.keys.CatchUp(x.r.Context()) == nil {
+		_ = s.authenticate(x) // the refusal stands
+	}
 }
 
 // reserveErr converts an error of the ledger to the API error for the client.

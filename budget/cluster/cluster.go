@@ -166,7 +166,7 @@ func (l *Ledger) Close() {
 }
 
 // RefreshCaps does nothing: the transaction that changes caps evaluates the waiting requests of all gateways.
-func (l *Ledger) RefreshCaps() {}
+func (*Ledger) RefreshCaps() {}
 
 // Waiting returns the number of this gateway's requests that wait for a slot or until reservations of others end.
 func (l *Ledger) Waiting() int {

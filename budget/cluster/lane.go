@@ -22,6 +22,9 @@ import (
 // batchSize is the largest number of operations of one call.
 const batchSize = 64
 
+// maxCallSize limits the operations of one call of several, in bytes, so that a socket's buffers take the call and its reply.
+const maxCallSize = 48 << 10
+
 // callTimeout limits one call, including the time to notice that the connection is lost. It is longer than the server's
 // statement_timeout.
 const callTimeout = 5 * time.Second
@@ -36,10 +39,10 @@ type lane struct {
 	queue   []*operation
 	waiting map[string]*operation // admissions that wait, by request
 	open    map[*reservation]struct{}
-	collect bool          // decisions on waiters may be in the database
-	calling bool          // a call is in flight
-	failed  error         // of the ledger: fenced or closed
-	outage  time.Time     // when the calls began to fail; zero while they succeed
+	collect bool            // decisions on waiters may be in the database
+	calling bool            // a call is in flight
+	failed  error           // of the ledger: fenced or closed
+	outage  time.Time       // when the calls began to fail; zero while they succeed
 	lost    context.Context //nolint:containedctx // ends when the requests that are open now have to end
 	lose    context.CancelFunc
 	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
@@ -209,7 +212,11 @@ func (l *lane) run(ctx context.Context) {
 func (l *lane) take() (batch []*operation, wakeAccounts []string, collect bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(len(l.queue), batchSize)
+	n, size := 0, 0
+	for n < min(len(l.queue), batchSize) && (n == 0 || size+l.queue[n].size() <= maxCallSize) {
+		size += l.queue[n].size()
+		n++
+	}
 	batch = slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
 	for _, o := range batch {
@@ -251,10 +258,10 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 	case err == nil:
 		l.deliver(batch, r)
 	case errors.Is(err, ErrFenced) || errors.Is(err, ErrLostCommits):
-		for _, o := range batch {
-			o.complete(decision{err: ErrFenced})
-		}
 		l.epoch.fence(err)
+		for _, o := range batch {
+			o.complete(decision{err: l.epoch.cause})
+		}
 	case ctx.Err() != nil:
 		for _, o := range batch {
 			o.complete(decision{err: budget.ErrClosed})

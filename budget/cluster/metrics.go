@@ -83,18 +83,30 @@ func NewCollector(l *Ledger) *Collector {
 		totals: []total{
 			{name("calls_total", "Calls of the ledger in the database."), func(s Stats) int64 { return s.Calls }},
 			{name("operations_total", "Operations in the calls of the ledger."), func(s Stats) int64 { return s.Operations }},
-			{name("resent_calls_total", "Calls of the ledger that were sent again because their outcome was unknown."),
-				func(s Stats) int64 { return s.Resent }},
-			{name("split_calls_total", "Calls of the ledger that were split because the database refused a value."),
-				func(s Stats) int64 { return s.Bisected }},
-			{name("fenced_total", "Epochs of this gateway that another gateway, or a failover, has ended."),
-				func(s Stats) int64 { return s.Fenced }},
-			{name("reaped_gateways_total", "Gateways without heartbeats whose epochs this gateway has ended."),
-				func(s Stats) int64 { return s.Reaped }},
-			{name("replayed_settlements_total", "Settlements that were written again after a failover had lost them."),
-				func(s Stats) int64 { return s.Replayed }},
-			{name("uncharged_tokens_total", "Tokens that clients received and that are not charged, since the epoch had ended."),
-				func(s Stats) int64 { return s.Uncharged }},
+			{
+				name("resent_calls_total", "Calls of the ledger that were sent again because their outcome was unknown."),
+				func(s Stats) int64 { return s.Resent },
+			},
+			{
+				name("split_calls_total", "Calls of the ledger that were split because the database refused a value."),
+				func(s Stats) int64 { return s.Bisected },
+			},
+			{
+				name("fenced_total", "Epochs of this gateway that another gateway, or a failover, has ended."),
+				func(s Stats) int64 { return s.Fenced },
+			},
+			{
+				name("reaped_gateways_total", "Gateways without heartbeats whose epochs this gateway has ended."),
+				func(s Stats) int64 { return s.Reaped },
+			},
+			{
+				name("replayed_settlements_total", "Settlements that were written again after a failover had lost them."),
+				func(s Stats) int64 { return s.Replayed },
+			},
+			{
+				name("uncharged_tokens_total", "Tokens that clients received and that are not charged, since the epoch had ended."),
+				func(s Stats) int64 { return s.Uncharged },
+			},
 		},
 	}
 }

@@ -26,6 +26,19 @@ type operation struct {
 	done  chan decision // capacity 1; nil if nobody waits
 }
 
+// size returns about how many bytes the operation has in a call.
+func (o *operation) size() int {
+	const names, number = 400, 8
+	switch {
+	case o.admit != nil:
+		return names + len(o.admit.Tag) + len(o.admit.Details) + (len(o.admit.Prompts)+len(o.admit.Times))*number
+	case o.settle != nil:
+		return names + len(o.settle.Attempts) + len(o.settle.Receipt)*4/3
+	default:
+		return names
+	}
+}
+
 // complete delivers the result, unless there is one.
 func (o *operation) complete(d decision) {
 	if o.done == nil {

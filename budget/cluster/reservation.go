@@ -1,12 +1,15 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.uber.org/zap"
 
 	"basegate/budget"
 	"basegate/usage"
@@ -113,6 +116,8 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	case <-ctx.Done():
 		r.lane.replace(r.ending, r, o.Fallback)
 		err = context.Cause(ctx)
+	case <-r.lost.Done():
+		err = r.lane.giveUp(r, o.Fallback)
 	case <-limit.C:
 		r.lane.replace(r.ending, r, o.Fallback)
 		err = errTimeout
@@ -125,6 +130,20 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	}
 	r.lane.epoch.metrics.commits.Observe(time.Since(began).Seconds())
 	return nil
+}
+
+// giveUp returns the result of a settlement whose request has to end, or why there is none yet.
+func (l *lane) giveUp(r *reservation, fallback *budget.Outcome) error {
+	l.replace(r.ending, r, fallback)
+	select {
+	case got := <-r.ending.done:
+		r.ending.done <- got
+		return got.err
+	default:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.failed, errTimeout)
 }
 
 // replace charges another outcome, if the settlement has not been sent.
@@ -146,6 +165,11 @@ func (r *reservation) newSettlement(state usage.State, o *budget.Outcome) *settl
 	}
 	if s.Backend == "" {
 		s.Backend = r.progress().Backend
+	}
+	if s.Prompt > r.input || s.Completion > r.output {
+		r.lane.epoch.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.id),
+			zap.Int64("prompt_tokens", s.Prompt), zap.Int64("completion_tokens", s.Completion),
+			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 	}
 	return s
 }

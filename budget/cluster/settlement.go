@@ -42,7 +42,7 @@ func (s *deferredSettlement) Write(ctx context.Context, tx database.Tx) error {
 }
 
 // WriteAll writes settlements of one ledger by one statement for each of its epochs.
-func (s *deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []budget.Settlement) error {
+func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []budget.Settlement) error {
 	byEpoch := map[*epoch][]*settlement{}
 	for _, other := range all {
 		d, ok := other.(*deferredSettlement)

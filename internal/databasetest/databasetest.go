@@ -36,6 +36,12 @@ func Settings(tb testing.TB, path string) database.Settings {
 	if !Postgres() {
 		return database.Settings{Path: path}
 	}
+	return PostgresSettings(tb, path)
+}
+
+// PostgresSettings is Settings for a test of what only PostgreSQL has, whichever engine is selected.
+func PostgresSettings(tb testing.TB, path string) database.Settings {
+	tb.Helper()
 	server := postgrestest.Shared(tb)
 	created.Lock()
 	defer created.Unlock()

@@ -165,6 +165,15 @@ END
 $$;
 -- +goose StatementEnd
 
+-- ledger_crosses reports whether a charge has taken used tokens over 80 % or 100 % of a cap. The cap less a fifth, rounded down,
+-- is 80 %, rounded up.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_crosses(p_used bigint, p_charge bigint, p_cap bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_used >= p_cap AND p_used - p_charge < p_cap
+        OR p_used >= p_cap - p_cap / 5 AND p_used - p_charge < p_cap - p_cap / 5
+$$;
+-- +goose StatementEnd
+
 -- ledger_raise leaves alarms about the caps of owners that a charge takes over 80 % or 100 %. charged has the owners that
 -- were charged, with what was added to their windows.
 -- +goose StatementBegin
@@ -174,7 +183,7 @@ DECLARE
 BEGIN
     FOR c IN
         SELECT o.id, o.account, o.day, o.month, n.key, v.bit, v.meter, v.cap, v.used, v.reserved,
-            CASE WHEN (v.used - v.charge) * 100::numeric < v.cap * 100::numeric AND v.used >= v.cap THEN 100 ELSE 80 END AS percent
+            CASE WHEN v.used >= v.cap AND v.used - v.charge < v.cap THEN 100 ELSE 80 END AS percent
         FROM json_to_recordset(p_charged) AS n(owner text, key text, day_in bigint, day_out bigint, month_in bigint, month_out bigint)
         JOIN owner o ON o.id = n.owner
         CROSS JOIN LATERAL (VALUES
@@ -182,8 +191,7 @@ BEGIN
             (2, 'total', o.day_total, o.day_in + o.day_out, n.day_in + n.day_out, o.reserved_day),
             (4, 'input', o.month_input, o.month_in, n.month_in, o.reserved_in),
             (8, 'output', o.month_output, o.month_out, n.month_out, o.reserved_out)) v(bit, meter, cap, used, charge, reserved)
-        WHERE (v.used - v.charge) * 100::numeric < v.cap * 80::numeric AND v.used * 100::numeric >= v.cap * 80::numeric
-            OR v.used - v.charge < v.cap AND v.used >= v.cap
+        WHERE ledger_crosses(v.used, v.charge, v.cap)
         ORDER BY o.id, v.bit
     LOOP
         INSERT INTO alarm (percent, key, account, cap) VALUES (c.percent, c.key, c.account,
@@ -268,11 +276,13 @@ BEGIN
             FROM e GROUP BY e.owner) n
         WHERE o.id = n.owner
         RETURNING n.owner, n.key, n.day_in, n.day_out, n.month_in, n.month_out,
-            (o.month_in + o.month_out >= o.month_total / 2 OR o.day_in + o.day_out >= o.day_total / 2
-                OR o.month_in >= o.month_input / 2 OR o.month_out >= o.month_output / 2) IS TRUE AS near)
-    SELECT array_agg(d.request_id), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE near)
+            (ledger_crosses(o.month_in + o.month_out, (n.month_in + n.month_out)::bigint, o.month_total)
+                OR ledger_crosses(o.day_in + o.day_out, (n.day_in + n.day_out)::bigint, o.day_total)
+                OR ledger_crosses(o.month_in, n.month_in::bigint, o.month_input)
+                OR ledger_crosses(o.month_out, n.month_out::bigint, o.month_output)) IS TRUE AS crosses)
+    SELECT array_agg(d.request_id), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE crosses)
         INTO settled, accounts, v_charged FROM d;
-    IF v_charged IS NOT NULL THEN -- a cap is half used
+    IF v_charged IS NOT NULL THEN
         PERFORM ledger_raise(v_charged);
     END IF;
 END
@@ -313,8 +323,9 @@ $$;
 
 -- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
 -- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation, unless p_all: what follows could only be refused, which can wait, unless caps have changed. Decisions on waiters of this gateway and lane are returned, others are left for their lanes to collect,
--- and their gateways notified. The caller has locked the account and rolled it.
+-- evaluation: what follows could only be refused, which can wait. With p_all, after a change of caps, it evaluates every
+-- waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway and lane are returned, others
+-- are left for their lanes to collect, and their gateways notified. The caller has locked the account and rolled it.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -363,7 +374,8 @@ BEGIN
             v_reply := json_build_object('id', w.request_id, 'kind', 'duplicate');
         END IF;
         IF NOT v_ended THEN
-            v_tickets[v_next] := NULL;
+            v_tickets[v_next] := CASE WHEN p_all THEN (
+                SELECT min(ticket) FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket) END;
             CONTINUE;
         END IF;
         DELETE FROM waiter WHERE account = p_account AND key = w.key AND ticket = w.ticket;
