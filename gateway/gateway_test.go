@@ -257,7 +257,7 @@ func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
 	}
 }
 
-func TestFailedStartStopsEverythingStarted(t *testing.T) {
+func TestFailedNewClosesEverythingOpened(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -270,14 +270,13 @@ func TestFailedStartStopsEverythingStarted(t *testing.T) {
 	}
 	free.Close()
 	c := newConfig(t)
-	c.Server.Listen, c.Server.AdminListen = taken.Addr().String(), free.Addr().String()
-	g := build(t, c)
-	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
-		t.Fatalf("Start returned %v, want an error that names the address in use", err)
+	c.Server.Listen, c.Server.AdminListen = free.Addr().String(), taken.Addr().String()
+	if _, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{}); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
+		t.Fatalf("New returned %v, want an error that names the address in use", err)
 	}
 	goleak.VerifyNone(t, before)
 	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free.Addr().String()); err != nil {
-		t.Errorf("the admin address is still in use: %v", err)
+		t.Errorf("the public address is still in use: %v", err)
 	} else {
 		again.Close()
 	}
