@@ -65,7 +65,7 @@ ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|Te
 
 test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
-	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 check: lint test ## what a commit must pass
 
