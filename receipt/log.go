@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -131,6 +132,9 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 		stored, err = beginShared(ctx, db, l.key)
 	case !found:
 		stored, err = begin(ctx, db, l.key)
+	}
+	if err == nil && !l.shared {
+		err = os.MkdirAll(s.Folder, 0o700) // it may have no key
 	}
 	if err != nil {
 		return nil, err
