@@ -30,8 +30,8 @@ func TestGatewaysAreListedWithTheirStateAndLoad(t *testing.T) {
 	d.exec(t, `SELECT ledger_leave_v1(id, epoch) FROM gateway WHERE name IN ('left', 'forgotten')`)
 	d.exec(t, `UPDATE gateway SET beat_at = beat_at - 20000000 WHERE name = 'silent'`)
 	d.exec(t, `UPDATE gateway SET beat_at = beat_at - 100000000000 WHERE name = 'forgotten'`)
-	d.exec(t, `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint, workload, user_tag, stream)
-		SELECT 'r' || n, g.id, g.epoch, 'acc', 'key', current_date, 0, 1, 1, 'm', 'e', '', '', false FROM gateway g, generate_series(1, 3) n WHERE name = 'a'`)
+	d.exec(t, `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint, workload, user_tag, stream, details)
+		SELECT 'r' || n, g.id, g.epoch, 'acc', 'key', current_date, 0, 1, 1, 'm', 'e', '', '', false, '' FROM gateway g, generate_series(1, 3) n WHERE name = 'a'`)
 	all := list()
 	want := []struct {
 		name     string
