@@ -1,5 +1,5 @@
-# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream and an S3 server into bin/, by
-# the Go toolchain.
+# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream, Helm, Toxiproxy and an S3 server into
+# bin/, by the Go toolchain.
 SHELL       := bash
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := bin/golangci-lint
@@ -7,9 +7,12 @@ LINT_VERSION := v2.15.0
 LITESTREAM  := bin/litestream
 LITESTREAM_VERSION := v0.5.18
 VERSITYGW   := bin/versitygw
+HELM        := bin/helm
+TOXIPROXY   := bin/toxiproxy
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
+CLUSTER     ?= 10m
 HOSTILE     ?= 1m
 REAL        ?= 0.32.0
 PARITY      ?= $(CURDIR)/docs/parity.md
@@ -27,7 +30,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults receipt-kills hostile memory real pages litestream s3 alerts vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -57,9 +60,12 @@ test-packages: tools
 	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
-# The packages whose statements run on either engine; those of the ledger, usage, batches and the console do not yet.
-test-postgres: tools ## the tests of the database, keys, prompts, models and history on PostgreSQL, which must be installed
-	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history
+# The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf
+
+test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -race -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 check: lint test ## what a commit must pass
 
@@ -106,6 +112,12 @@ soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then look
 faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
 	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
 
+cluster: tools $(TOXIPROXY) ## ten minutes of three gateways that are killed, stopped and cut off, behind HAProxy, on PostgreSQL that restarts (CLUSTER=1m)
+	BASEGATE_CLUSTER=$(CLUSTER) CI=true go test -count=1 -race -tags e2e -run '^TestCluster' -v -timeout 2h ./e2e
+
+$(TOXIPROXY): tools/toxiproxy/go.mod
+	cd tools/toxiproxy && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
+
 receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
 	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race -tags e2e -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
 
@@ -120,8 +132,8 @@ real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
 	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
-pages: tools ## the CPU time of each page of the console with a million requests; fails above 100 ms
-	BASEGATE_PAGES=1000000 go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 30m ./e2e
+pages: tools ## the CPU time of each page of the console with a million requests (BASEGATE_PAGES=10000000: ten, 300 ms; BASEGATE_TEST_ENGINE=postgres); fails above 100 ms
+	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 90m ./e2e
 
 litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 -tags e2e -run TestLitestream -v -timeout 10m ./e2e
@@ -140,6 +152,12 @@ alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
 	promtool check config deploy/prometheus/prometheus.yaml
 	promtool test rules deploy/prometheus/alerts_test.yaml
+
+chart: build $(HELM) ## the Helm chart: rendered by Helm, decoded by Kubernetes' own types, its configuration read by the gateway
+	cd tools/helm && go vet ./... && go test -count=1 ./...
+
+$(HELM): tools/helm/go.mod
+	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...

@@ -116,12 +116,14 @@ func (s *Service) withBatches(ctx context.Context, account string, files []File)
 
 // batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
 func batchesOfFiles(ctx context.Context, q querier, account string, files []any) ([]Batch, error) {
-	list := strings.TrimSuffix(strings.Repeat("?, ", len(files)), ", ")
-	args := append([]any{account}, files...)
-	args = append(append(args, files...), files...)
+	list := make([]string, len(files))
+	for i := range files {
+		list[i] = fmt.Sprintf("$%d", i+2)
+	}
+	in := " IN (" + strings.Join(list, ", ") + ")"
 	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE account_id = ? AND (input_file_id IN (`+list+`)
-			OR output_file_id IN (`+list+`) OR error_file_id IN (`+list+`)) ORDER BY seq`, args...)
+		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND (input_file_id`+in+`
+			OR output_file_id`+in+` OR error_file_id`+in+`) ORDER BY seq`, append([]any{account}, files...)...)
 }
 
 // Upload is a file that an account uploads, and how its lines are checked.
@@ -168,10 +170,10 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	}
 	f.lines = int64(lines) // without blank ones
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		if err := insertFile(ctx, tx, &f); err != nil {
+		if err := s.checkQuota(ctx, tx, &f); err != nil {
 			return err
 		}
-		return setObjectState(ctx, tx, f.object, objectKept)
+		return keepFile(ctx, tx, &f)
 	})
 	if err != nil {
 		return nil, 0, nil, unwritable(err)
@@ -231,13 +233,14 @@ func (s *Service) BatchesOf(ctx context.Context, account, after string, limit in
 	if more = len(all) > limit; more {
 		all = all[:limit]
 	}
-	return s.detailsOf(all), more, nil
+	return s.detailsOf(ctx, all), more, nil
 }
 
-func (s *Service) detailsOf(all []Batch) []Details {
+func (s *Service) detailsOf(ctx context.Context, all []Batch) []Details {
 	details := make([]Details, len(all))
+	waiting := s.waits(ctx)
 	for i := range all {
-		details[i] = Details{all[i].toObject(nil, s.waitingFor(&all[i])), all[i].Account, all[i].Key}
+		details[i] = Details{all[i].toObject(nil, waiting(&all[i])), all[i].Account, all[i].Key}
 	}
 	return details
 }
@@ -260,7 +263,7 @@ func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Details, 
 			own = append(own, all[i])
 		}
 	}
-	return s.detailsOf(own), nil
+	return s.detailsOf(ctx, own), nil
 }
 
 // batchOf returns a batch of an account, or of any if that is empty.
@@ -268,7 +271,7 @@ func (s *Service) batchOf(ctx context.Context, account, id string) (Batch, error
 	if account != "" {
 		return s.batch(ctx, account, id)
 	}
-	b, err := batchByID(ctx, s.db.Read(), id)
+	b, err := batchByID(ctx, s.db.Read(), onlyText(id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Batch{}, apierr.NoSuchObject("batch", id)
 	}
@@ -281,7 +284,7 @@ func (s *Service) BatchOf(ctx context.Context, account, id string) (*Details, er
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.object(ctx, &b)
+	o, err := s.object(ctx, &b, s.waits(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,8 @@
 // batch with the earliest deadline goes first. A line's result and its charge are on disk together or not at all: results
 // are appended to the output file and flushed, and one transaction then records the file's length, the charges and that
 // the lines are done. After a crash the file is cut back to the recorded length by the next append, and the lines that
-// were running run again. So each line ends in exactly one of the two files of its batch, once.
+// were running run again. So each line ends in exactly one of the two files of its batch, once. The same holds of several
+// gateways on one PostgreSQL database, whichever of them dies: see Cluster.
 //
 // Prompts and completions are in the objects of package storage, and nowhere else. What a line may hold is package
 // validate's, and the ledger package budget's; package proxy authenticates the calls of the API and renders their errors.
@@ -109,11 +110,14 @@ type Service struct {
 	metrics   *metrics
 	clock     func() time.Time
 	onEnd     func(Batch) // may be nil
+	cluster   *cluster    // nil: no other gateway shares the database
 
 	mu        sync.Mutex // guards the fields below
 	uploading map[string]int64
 	jobs      map[int64]*job // running batches by batches.seq
-	draining  bool
+
+	drain   sync.Once
+	drained chan struct{} // closed when no new line is sent to a backend
 
 	validations chan struct{} // held while a file is validated
 	uploads     chan struct{} // held while a file is uploaded
@@ -134,7 +138,7 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
 		uploading: map[string]int64{}, jobs: map[int64]*job{},
 		validations: make(chan struct{}, 1), uploads: make(chan struct{}, maxUploads),
-		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
 	}
 	service.Reload(s)
 	return service
@@ -157,24 +161,30 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	if s.cluster != nil {
+		s.tasks.Go(s.sharePlaces)
+	}
 	s.tasks.Go(s.poll)
 	s.tasks.Go(s.dispatch)
 	s.tasks.Go(s.sweep)
 	return nil
 }
 
-// Drain stops sending lines to backends. Those that run end.
+// Drain stops sending lines to backends. Those that run end. Other gateways then run the rest.
 func (s *Service) Drain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.draining = true
+	s.drain.Do(func() { close(s.drained) })
+	wake(s.created)
 }
 
-// Close cancels the lines that run, and waits for all goroutines. What was recorded goes on at the next Start.
+// Close cancels the lines that run, and waits for all goroutines. What was recorded goes on at the next Start, or in another
+// gateway.
 func (s *Service) Close() {
 	s.Drain()
 	s.stop(errStopping)
 	s.tasks.Wait()
+	if s.cluster != nil {
+		s.releaseAll()
+	}
 }
 
 // Reload replaces the settings.

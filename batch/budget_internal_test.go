@@ -14,6 +14,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/internal/databasetest"
 	"basegate/quota"
 	"basegate/storage"
 )
@@ -57,6 +58,7 @@ func (c *cappedCompleter) ServeLine(ctx context.Context, l Line) Result {
 
 // A batch that has used up the budget of a day waits for the next one, says so, and goes on then.
 func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
+	databasetest.SkipPostgres(t, "its ledger takes the time from the server, which does not follow the clock of the test")
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		must := func(err error) {

@@ -19,7 +19,7 @@ func TestFileThatHasLostBytesIsNotReadAsAShorterOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size, want := range map[int64]error{8: nil, 12: io.ErrUnexpectedEOF} {
-		r := &objectReader{ctx: t.Context(), store: store, name: "a", size: size}
+		r := &objectReader{ctx: t.Context(), service: &Service{store: store}, file: File{object: "a", Bytes: size}}
 		defer r.Close()
 		if text, err := io.ReadAll(r); string(text) != "one\ntwo\n" || !errors.Is(err, want) {
 			t.Errorf("size %d: got %q, %v, want error %v", size, text, err, want)

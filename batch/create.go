@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,38 +63,46 @@ func (s *Service) createBatch(c *Call) error {
 
 // create creates a batch of an account, and returns it. If the client has sent the same request before, it returns the
 // batch of that one.
-func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (Batch, error) {
-	again, err := s.repeated(ctx, &from)
-	if err != nil {
-		return Batch{}, err
-	}
-	if again != "" {
-		if before, err := s.batch(ctx, account, again); err == nil {
-			return before, nil
-		}
-	}
-	input, err := s.file(ctx, account, b.InputFile)
-	if isNotFound(err) {
-		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
-	}
-	if err != nil {
-		return Batch{}, err
-	}
-	if input.Purpose != Input {
-		return Batch{}, apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
-	}
+func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (created Batch, err error) {
 	s.complete(&b, account, from.key)
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		earlier, err := s.repeated(ctx, tx, &from)
+		if err != nil {
+			return err
+		}
+		if earlier != "" {
+			if created, err = findBatch(ctx, tx, account, earlier); !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
+		if err := s.checkInput(ctx, tx, &b); err != nil {
+			return err
+		}
 		if err := insertBatch(ctx, tx, &b); err != nil {
 			return err
 		}
+		created = b
 		return s.rememberOrigin(ctx, tx, &from, b.ID)
 	})
 	if err != nil {
 		return Batch{}, unwritable(err)
 	}
 	wake(s.created)
-	return b, nil
+	return created, nil
+}
+
+// checkInput returns an error unless the input file of a new batch is one of its account's.
+func (s *Service) checkInput(ctx context.Context, tx database.Tx, b *Batch) error {
+	input, err := findFile(ctx, tx, b.Account, onlyText(b.InputFile), s.now())
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
+	case err != nil:
+		return err
+	case input.Purpose != Input:
+		return apierr.InvalidField("input_file_id", fmt.Sprintf(`input_file_id: the purpose of %s is %q; expected "batch"`, input.ID, input.Purpose))
+	}
+	return nil
 }
 
 // complete sets what the gateway decides about a new batch.

@@ -20,7 +20,7 @@ func (s *Service) storeErrors(ctx context.Context, errs []LineError) (object str
 		return "", fmt.Errorf("encode the errors of a batch: %w", err)
 	}
 	object = newObjectName()
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, object, objectWriting) })
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, object) })
 	if err != nil {
 		return "", fmt.Errorf("store the errors of a batch: %w", err)
 	}
@@ -48,12 +48,12 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) (errs []LineError, e
 }
 
 // deleteOldErrors deletes the errors of batches that failed long ago.
-func (s *Service) deleteOldErrors(ctx context.Context) error {
+func (s *Service) deleteOldErrors(ctx context.Context, l lease) error {
 	old, err := oldErrors(ctx, s.db.Read(), s.now()-int64(s.settings.Load().Keep.Seconds()))
 	if err != nil || len(old) == 0 {
 		return err
 	}
-	return s.write(ctx, func(ctx context.Context, tx database.Tx) error { //nolint:wrapcheck // by sweepOnce
+	return s.writeLeased(ctx, sweeperSeq, l, func(ctx context.Context, tx database.Tx) error {
 		for i := range old {
 			if err := setErrors(ctx, tx, old[i].seq, ""); err != nil {
 				return err

@@ -41,15 +41,16 @@ func namedOrigin(key, place, name string, digest []byte) origin {
 }
 
 // repeated returns the id of what an earlier request of the same origin has created; empty if there was none. It is an
-// error if that request had another body.
-func (s *Service) repeated(ctx context.Context, o *origin) (id string, err error) {
+// error if that request had another body. It is called in the transaction that creates, so that of several requests, at
+// whichever gateways, one creates.
+func (s *Service) repeated(ctx context.Context, tx database.Tx, o *origin) (id string, err error) {
 	if !o.retry {
 		return "", nil
 	}
-	before, err := recall(ctx, s.db.Read(), o.key, o.token, s.now())
+	before, err := recall(ctx, tx, o.key, o.token, s.now())
 	switch {
 	case err != nil:
-		return "", unreadable(err)
+		return "", err
 	case before == nil:
 		return "", nil
 	case string(before.digest) != string(o.digest):

@@ -38,6 +38,7 @@ const (
 // one outcome; its recorder receives them.
 type job struct {
 	service  *Service
+	lease    lease
 	batch    Batch // as it was when the job began
 	input    File
 	ctx      context.Context //nolint:containedctx // of its lines
@@ -48,12 +49,13 @@ type job struct {
 	mu         sync.Mutex // guards the fields below
 	sources    []*source  // one for each model
 	unrecorded int        // lines that run, or whose outcomes the recorder has not handled
+	closed     bool       // no line is started any more
 	reason     Reason     // why the last line could not be started
 	resetsAt   time.Time
 }
 
-func (s *Service) newJob(b *Batch, input *File) *job {
-	j := &job{service: s, batch: *b, input: *input, outcomes: make(chan outcome, maxUnrecorded)}
+func (s *Service) newJob(b *Batch, l lease, input *File) *job {
+	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxUnrecorded)}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
 	j.left.Store(b.remaining())
 	for i, model := range b.Models {
@@ -153,7 +155,7 @@ func (j *job) start(full map[string]Reason) bool {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded >= maxUnrecorded || j.ctx.Err() != nil {
+	if j.unrecorded >= maxUnrecorded || j.closed || j.ctx.Err() != nil {
 		return false
 	}
 	for _, source := range j.sources {
@@ -173,7 +175,9 @@ func (j *job) start(full map[string]Reason) bool {
 		}
 		l, found, err := source.next(j, now)
 		if err != nil {
-			j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+			if j.ctx.Err() == nil {
+				j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+			}
 			source.pausedTo = now.Add(storageDelay)
 		}
 		if !found {

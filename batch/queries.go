@@ -34,6 +34,28 @@ func setObjectState(ctx context.Context, tx database.Execer, name, state string)
 	return err
 }
 
+// keepObject marks an object as complete. The error is errSwept if it was deleted meanwhile.
+func keepObject(ctx context.Context, tx database.Execer, name string) error {
+	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectKept, objectWriting)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, errSwept)
+	}
+	return nil
+}
+
+// errSwept is the error of a write of a file whose object was deleted since its writer was taken for dead.
+var errSwept = errors.New("the object was deleted while it was written")
+
+// discardObject marks an object for deletion, unless it is kept. It may have been deleted before.
+func discardObject(ctx context.Context, tx database.Execer, name string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state) VALUES ($1, $2)
+		ON CONFLICT (name) DO UPDATE SET state = excluded.state WHERE objects.state = $3`, name, objectDeleted, objectWriting)
+	return err
+}
+
 // deleteWriting marks the objects that a crash has left half-written, and returns their number.
 func deleteWriting(ctx context.Context, tx database.Execer) (int64, error) {
 	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $1 WHERE state = $2`, objectDeleted, objectWriting)
@@ -63,17 +85,20 @@ func scanFile(scan func(...any) error) (f File, err error) {
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, lines)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif($11, 0))`,
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif(CAST($11 AS BIGINT), 0))`,
 		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.lines)
 	return err
 }
 
-// keepFile inserts the row of a file whose object is complete.
+// keepFile inserts the row of a file whose object, if it has one, is complete.
 func keepFile(ctx context.Context, tx database.Execer, f *File) error {
 	if err := insertFile(ctx, tx, f); err != nil {
 		return err
 	}
-	return setObjectState(ctx, tx, f.object, objectKept)
+	if f.object == "" {
+		return nil
+	}
+	return keepObject(ctx, tx, f.object)
 }
 
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
@@ -136,7 +161,7 @@ func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
 }
 
 func storedBytes(ctx context.Context, q querier, account string) (bytes int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT coalesce(sum(bytes), 0) FROM files WHERE account_id = $1`, account).Scan(&bytes)
+	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&bytes)
 	return bytes, err
 }
 
@@ -148,13 +173,21 @@ func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
 	return setObjectState(ctx, tx, f.object, objectDeleted)
 }
 
-func setFileBytes(ctx context.Context, tx database.Execer, id string, bytes int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET bytes = $2 WHERE id = $1`, id, bytes)
-	return err
+// setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its
+// writer believes, as after a failover that has lost commits.
+func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to int64) error {
+	result, err := tx.ExecContext(ctx, `UPDATE files SET bytes = $3 WHERE id = $1 AND bytes = $2`, id, from, to)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, errLeaseLost)
+	}
+	return nil
 }
 
-func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []byte) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2 WHERE id = $1`, id, sha256)
+func setFileFinal(ctx context.Context, tx database.Execer, id, object string, sha256 []byte) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, object = $3 WHERE id = $1`, id, sha256, object)
 	return err
 }
 
@@ -188,7 +221,7 @@ func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
 			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-		VALUES ($1, $2, $3, $4, $5, $6, nullif($7, 0), $8, $9, '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
+		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, $9, '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
 		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), nullText(b.Metadata),
 		b.CreatedAt, b.ExpiresAt)
 	return err
@@ -313,13 +346,29 @@ func insertLines(ctx context.Context, tx database.Execer, seq int64, lines []lin
 		for _, l := range some {
 			args = append(args, seq, l.model, l.position, l.offset, l.length)
 		}
-		text := `INSERT INTO batch_lines (batch, model, position, offset, length, attempts) VALUES ` +
-			strings.TrimSuffix(strings.Repeat("(?, ?, ?, ?, ?, 0), ", len(some)), ", ")
+		text := `INSERT INTO batch_lines (batch, model, position, "offset", length, attempts) VALUES ` + tuples(len(some), 5, ", 0")
 		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// tuples returns n rows of parameters for VALUES, each with more behind its parameters.
+func tuples(n, columns int, more string) string {
+	var text strings.Builder
+	for i := range n {
+		separator := "("
+		if i > 0 {
+			separator = ", ("
+		}
+		for column := range columns {
+			fmt.Fprintf(&text, "%s$%d", separator, i*columns+column+1)
+			separator = ", "
+		}
+		text.WriteString(more + ")")
+	}
+	return text.String()
 }
 
 // clearLines deletes up to most lines of a batch, and reports whether there are more.
@@ -339,13 +388,13 @@ func scanLine(r *sql.Rows) (l lineRef, err error) {
 
 // nextLines returns the lines of a model behind a position, in order.
 func nextLines(ctx context.Context, q querier, seq int64, model int, after int64, limit int) ([]lineRef, error) {
-	return collect(ctx, q, scanLine, `SELECT model, position, offset, length, attempts FROM batch_lines
+	return collect(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines
 		WHERE batch = $1 AND model = $2 AND position > $3 ORDER BY position LIMIT $4`, seq, model, after, limit)
 }
 
 // restOfLines returns lines of any model.
 func restOfLines(ctx context.Context, q querier, seq int64, limit int) ([]lineRef, error) {
-	return collect(ctx, q, scanLine, `SELECT model, position, offset, length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
+	return collect(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
 }
 
 // deleteLine deletes a line that has a result, and reports whether it was there.

@@ -2,16 +2,16 @@ package batch
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"basegate/budget"
 	"basegate/database"
 	"basegate/internal/wait"
 )
@@ -26,8 +26,8 @@ const (
 // recorder writes the results of a job.
 type recorder struct {
 	*job
-	batch            Batch // with the counts and the status of the last write
-	output, failures *File // failures is nil before the first failure
+	batch            Batch       // with the counts and the status of the last write
+	output, failures *resultFile // failures is nil before the first failure
 }
 
 // run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
@@ -38,7 +38,11 @@ func (j *job) run() {
 	r := &recorder{job: j, batch: j.batch}
 	for {
 		err := r.record(s.ctx)
-		if err == nil || s.ctx.Err() != nil {
+		switch {
+		case err == nil || s.ctx.Err() != nil:
+			return
+		case errors.Is(err, errLeaseLost):
+			s.log.Info("the batch is left to another gateway", zap.String("batch", j.batch.ID))
 			return
 		}
 		s.log.Error("a batch cannot be recorded, and is tried again", zap.String("batch", j.batch.ID), zap.Error(err))
@@ -59,8 +63,13 @@ func (r *recorder) record(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+	if r.closed { // the gateway drains
+		return errLeaseLost
+	}
 	end := Completed
 	switch cause := context.Cause(r.ctx); {
+	case errors.Is(cause, errLeaseLost):
+		return errLeaseLost
 	case r.batch.Status == Cancelling, errors.Is(cause, errCancelled):
 		end = StatusCancelled
 		if err := r.endRest(ctx, "batch_cancelled", "the batch was cancelled before this line ran"); err != nil {
@@ -84,7 +93,7 @@ func (r *recorder) open(ctx context.Context) error {
 	r.batch = b
 	for _, f := range []struct {
 		id string
-		to **File
+		to **resultFile
 	}{{b.OutputFile, &r.output}, {b.ErrorFile, &r.failures}} {
 		if f.id == "" {
 			continue
@@ -93,15 +102,33 @@ func (r *recorder) open(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find a file of a batch: %w", err)
 		}
-		*f.to = &file
+		if file.object != "" && r.service.cluster != nil {
+			if err := r.adoptObject(ctx, &file); err != nil {
+				return err
+			}
+		}
+		if *f.to == nil {
+			*f.to = &resultFile{}
+		}
+		(*f.to).File = file
+		if (*f.to).own.object == "" {
+			continue
+		}
+		parts, err := partsOf(ctx, r.service.db.Read(), f.id)
+		if err != nil {
+			return fmt.Errorf("find the parts of a file of a batch: %w", err)
+		}
+		(*f.to).recorded = slices.Contains(parts, (*f.to).own)
 	}
 	return nil
 }
 
-// recordLines handles outcomes until no line is left, or the job's context has ended and no line runs.
+// recordLines handles outcomes until no line is left, or none runs and the job's context has ended or others are to run the
+// rest.
 func (r *recorder) recordLines(ctx context.Context) {
-	deadline := time.NewTimer(time.Until(time.Unix(r.batch.ExpiresAt, 0)))
+	deadline := time.NewTimer(time.Unix(r.batch.ExpiresAt, 0).Sub(r.service.clock()))
 	defer deadline.Stop()
+	drained := r.service.drained
 	for r.batch.remaining() > 0 {
 		ended := r.ctx.Done()
 		if r.ctx.Err() != nil {
@@ -110,11 +137,16 @@ func (r *recorder) recordLines(ctx context.Context) {
 			}
 			ended = nil
 		}
+		if r.service.leaves() && ended != nil && r.closeIfIdle() {
+			return
+		}
 		select {
 		case o := <-r.outcomes:
 			r.handle(ctx, r.gather(o))
 		case <-deadline.C:
 			r.cancel(errExpired)
+		case <-drained:
+			drained = nil
 		case <-ended:
 		}
 	}
@@ -125,6 +157,14 @@ func (j *job) idle() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.unrecorded == 0
+}
+
+// closeIfIdle makes the job start no line any more if none runs, and reports whether it has.
+func (j *job) closeIfIdle() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = j.unrecorded == 0
+	return j.closed
 }
 
 // gather returns an outcome with those that have come meanwhile.
@@ -141,13 +181,21 @@ func (r *recorder) gather(first outcome) []outcome {
 	return all
 }
 
-// handle writes the results among the outcomes, however often that takes, unless the gateway stops.
+// handle writes the results among the outcomes, however often that takes, unless the gateway stops or the lease is lost.
 func (r *recorder) handle(ctx context.Context, all []outcome) {
 	written := false
 	for !written {
 		// A stop must not leave it open whether the results of lines that have ended are on disk.
 		err := r.write(context.WithoutCancel(ctx), all)
 		if written = err == nil; written {
+			break
+		}
+		if errors.Is(err, errLeaseLost) {
+			r.cancel(errLeaseLost)
+			break
+		}
+		if errors.Is(err, budget.ErrNotReserved) { // they cannot be charged, so they do not count
+			discardResults(all)
 			break
 		}
 		if ctx.Err() != nil {
@@ -158,6 +206,11 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			break
 		}
 	}
+	r.end(all, written)
+}
+
+// end ends what the lines of outcomes hold, which are written or not.
+func (r *recorder) end(all []outcome, written bool) {
 	for i := range all {
 		o := &all[i]
 		if o.result.Settlement != nil {
@@ -174,6 +227,15 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			r.service.metrics.ended(r.sources[o.line.model].model, o.success)
 		}
 		r.done(o)
+	}
+}
+
+// discardResults makes lines with results run again.
+func discardResults(all []outcome) {
+	for i := range all {
+		if o := &all[i]; o.kind == isResult {
+			o.kind, o.delay = isUntried, waitDelay
+		}
 	}
 }
 
@@ -203,30 +265,10 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 	if err != nil {
 		return err
 	}
-	s := r.service
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		for i := range all {
-			o := &all[i]
-			switch o.kind {
-			case isUntried:
-			case isRetry:
-				if err := setAttempts(ctx, tx, r.batch.seq, o.line); err != nil {
-					return err
-				}
-			case isResult:
-				there, err := deleteLine(ctx, tx, r.batch.seq, o.line)
-				if err != nil {
-					return err
-				}
-				if !there { // an earlier try of this transaction has reached the disk
-					return nil
-				}
-				if o.result.Settlement != nil {
-					if err := o.result.Settlement.Write(ctx, tx); err != nil {
-						return err
-					}
-				}
-			}
+	err = r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
+		fresh, err := r.writeLines(ctx, tx, all)
+		if err != nil || !fresh {
+			return err
 		}
 		return r.writeFiles(ctx, tx, c, len(output), len(failures), made)
 	})
@@ -235,6 +277,30 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 	}
 	r.advance(c, len(output), len(failures))
 	return nil
+}
+
+// writeLines writes what became of lines, with their charges. It reports false if an earlier try of this transaction has
+// reached the disk.
+func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome) (fresh bool, err error) {
+	var charges []budget.Settlement
+	for i := range all {
+		o := &all[i]
+		switch o.kind {
+		case isUntried:
+		case isRetry:
+			if err := setAttempts(ctx, tx, r.batch.seq, o.line); err != nil {
+				return false, err
+			}
+		case isResult:
+			if there, err := deleteLine(ctx, tx, r.batch.seq, o.line); err != nil || !there {
+				return false, err
+			}
+			if o.result.Settlement != nil {
+				charges = append(charges, o.result.Settlement)
+			}
+		}
+	}
+	return true, budget.WriteSettlements(ctx, tx, charges) //nolint:wrapcheck // by the caller
 }
 
 // add counts a success.
@@ -251,8 +317,8 @@ func (c *counts) add(body []byte) {
 func (r *recorder) append(ctx context.Context, output, failures []byte) (made bool, err error) {
 	s := r.service
 	if len(output) > 0 {
-		if err := s.store.Append(ctx, r.output.object, r.output.Bytes, output); err != nil {
-			return false, err //nolint:wrapcheck // it says what failed
+		if err := r.appendTo(ctx, r.output, output); err != nil {
+			return false, err
 		}
 	}
 	if len(failures) == 0 {
@@ -260,28 +326,31 @@ func (r *recorder) append(ctx context.Context, output, failures []byte) (made bo
 	}
 	if r.failures == nil {
 		f := s.newOutput(&r.batch, "error")
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-			return insertObject(ctx, tx, f.object, objectWriting)
-		})
-		if err != nil {
-			return false, fmt.Errorf("create an error file: %w", err)
+		if f.object != "" {
+			err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, f.object) })
+			if err != nil {
+				return false, fmt.Errorf("create an error file: %w", err)
+			}
 		}
-		r.failures = &f
+		r.failures = &resultFile{File: f}
 	}
 	made = r.failures.seq == 0
-	return made, s.store.Append(ctx, r.failures.object, r.failures.Bytes, failures)
+	return made, r.appendTo(ctx, r.failures, failures)
 }
 
 // writeFiles writes what counts of the files.
 func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, output, failures int, made bool) error {
 	if output > 0 {
-		if err := setFileBytes(ctx, tx, r.output.ID, r.output.Bytes+int64(output)); err != nil {
+		if err := setFileBytes(ctx, tx, r.output.ID, r.output.Bytes, r.output.Bytes+int64(output)); err != nil {
+			return err
+		}
+		if err := r.output.recordPart(ctx, tx); err != nil {
 			return err
 		}
 	}
 	switch {
 	case made:
-		f := *r.failures
+		f := r.failures.File
 		f.Bytes = int64(failures)
 		if err := keepFile(ctx, tx, &f); err != nil {
 			return err
@@ -290,7 +359,12 @@ func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, out
 			return err
 		}
 	case failures > 0:
-		if err := setFileBytes(ctx, tx, r.failures.ID, r.failures.Bytes+int64(failures)); err != nil {
+		if err := setFileBytes(ctx, tx, r.failures.ID, r.failures.Bytes, r.failures.Bytes+int64(failures)); err != nil {
+			return err
+		}
+	}
+	if failures > 0 {
+		if err := r.failures.recordPart(ctx, tx); err != nil {
 			return err
 		}
 	}
@@ -301,9 +375,11 @@ func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, out
 func (r *recorder) advance(c counts, output, failures int) {
 	if output > 0 {
 		r.output.Bytes += int64(output)
+		r.output.recorded = true
 	}
 	if failures > 0 {
 		r.failures.Bytes += int64(failures)
+		r.failures.recorded = true
 		r.failures.seq = max(r.failures.seq, 1) // it has a row
 	}
 	r.batch.Done += c.completed
@@ -368,23 +444,18 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 			end = StatusCancelled
 		}
 	}
-	sums := map[string][]byte{}
-	for _, f := range []*File{r.output, r.failures} {
+	var finals []finalFile
+	for _, f := range []*resultFile{r.output, r.failures} {
 		if f == nil {
 			continue
 		}
-		if f.Bytes > 0 {
-			if err := s.store.Finish(ctx, f.object, f.Bytes); err != nil {
-				return err //nolint:wrapcheck // it says what failed
-			}
-		}
-		sum, err := s.digest(ctx, f)
+		object, digest, err := r.finish(ctx, f)
 		if err != nil {
 			return err
 		}
-		sums[f.ID] = sum
+		finals = append(finals, finalFile{f, object, digest})
 	}
-	if err := r.setStatus(ctx, end, sums, InProgress, Finalizing, Cancelling); err != nil {
+	if err := r.setStatus(ctx, end, finals, InProgress, Finalizing, Cancelling); err != nil {
 		return err
 	}
 	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
@@ -393,18 +464,42 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 	return nil
 }
 
-// setStatus changes the status, and the files' digests with it.
-func (r *recorder) setStatus(ctx context.Context, to Status, sums map[string][]byte, from ...Status) error {
+// finalFile is a file that does not change any more.
+type finalFile struct {
+	*resultFile
+
+	object string
+	digest []byte
+}
+
+// write makes a file final, in the transaction that ends its batch.
+func (f *finalFile) write(ctx context.Context, tx database.Tx, shared bool) error {
+	if err := setFileFinal(ctx, tx, f.ID, f.object, f.digest); err != nil || !shared || f.Bytes == 0 {
+		return err
+	}
+	if f.object != f.own.object { // a copy
+		if err := keepObject(ctx, tx, f.object); err != nil {
+			return err
+		}
+	}
+	return deleteParts(ctx, tx, f.ID, f.object)
+}
+
+// setStatus changes the status, and makes the files final with it.
+func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile, from ...Status) error {
 	s := r.service
 	changed := false
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+	err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) (err error) {
 		if changed, err = setStatus(ctx, tx, r.batch.seq, to, s.now(), from...); err != nil {
 			return err
 		}
-		for id, sum := range sums {
-			if err := setFileFinal(ctx, tx, id, sum); err != nil {
+		for i := range finals {
+			if err := finals[i].write(ctx, tx, s.cluster != nil); err != nil {
 				return err
 			}
+		}
+		if s.cluster != nil && to.ended() {
+			return deleteLease(ctx, tx, r.batch.seq)
 		}
 		return nil
 	})
@@ -421,24 +516,4 @@ func (r *recorder) setStatus(ctx context.Context, to Status, sums map[string][]b
 	}
 	r.batch.Status = b.Status
 	return nil
-}
-
-// digest returns the SHA-256 of a file.
-func (s *Service) digest(ctx context.Context, f *File) ([]byte, error) {
-	sum := sha256.New()
-	if f.Bytes > 0 {
-		content, err := s.store.Open(ctx, f.object, 0, f.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("open a file of results: %w", err)
-		}
-		defer content.Close()
-		n, err := io.Copy(sum, content)
-		if err != nil {
-			return nil, fmt.Errorf("read a file of results: %w", err)
-		}
-		if n != f.Bytes {
-			return nil, fmt.Errorf("read a file of results: got %d bytes of %d: %w", n, f.Bytes, io.ErrUnexpectedEOF)
-		}
-	}
-	return sum.Sum(nil), nil
 }

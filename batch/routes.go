@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"basegate/database"
 	apierr "basegate/errors"
@@ -120,7 +122,7 @@ func (s *Service) listFiles(c *Call) error {
 	}
 	wanted := p.limit
 	p.limit++
-	files, err := listFiles(ctx, s.db.Read(), p, Purpose(q["purpose"]), s.now())
+	files, err := listFiles(ctx, s.db.Read(), p, Purpose(onlyText(q["purpose"])), s.now())
 	if err != nil {
 		return unreadable(err)
 	}
@@ -133,7 +135,7 @@ func (s *Service) listFiles(c *Call) error {
 
 // file returns a file of an account, or the error that there is none.
 func (s *Service) file(ctx context.Context, account, id string) (File, error) {
-	f, err := findFile(ctx, s.db.Read(), account, id, s.now())
+	f, err := findFile(ctx, s.db.Read(), account, onlyText(id), s.now())
 	if errors.Is(err, sql.ErrNoRows) {
 		return File{}, apierr.NoSuchObject("file", id)
 	}
@@ -166,7 +168,7 @@ func (s *Service) deleteFile(c *Call) error {
 func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	var using string
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		f, err := findFile(ctx, tx, account, id, s.now())
+		f, err := findFile(ctx, tx, account, onlyText(id), s.now())
 		if err != nil {
 			return err
 		}
@@ -211,8 +213,9 @@ func (s *Service) listBatches(c *Call) error {
 		return unreadable(err)
 	}
 	objects := make([]batchObject, 0, min(len(batches), wanted))
+	waiting := s.waits(c.Request.Context())
 	for i := range batches[:min(len(batches), wanted)] {
-		o, err := s.object(c.Request.Context(), &batches[i])
+		o, err := s.object(c.Request.Context(), &batches[i], waiting)
 		if err != nil {
 			return err
 		}
@@ -222,28 +225,17 @@ func (s *Service) listBatches(c *Call) error {
 }
 
 // object returns a batch as the API shows it.
-func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
+func (s *Service) object(ctx context.Context, b *Batch, waiting func(*Batch) *Waiting) (batchObject, error) {
 	errs, err := s.readErrors(ctx, b)
 	if err != nil {
 		return batchObject{}, apierr.Storage(err)
 	}
-	return b.toObject(errs, s.waitingFor(b)), nil
-}
-
-// waitingFor returns what a batch waits for; nil if it does not, or nothing is known.
-func (s *Service) waitingFor(b *Batch) *Waiting {
-	s.mu.Lock()
-	j := s.jobs[b.seq]
-	s.mu.Unlock()
-	if j == nil || b.Status != InProgress {
-		return nil
-	}
-	return j.waitingFor()
+	return b.toObject(errs, waiting(b)), nil
 }
 
 // sendBatch sends a batch as the response.
 func (s *Service) sendBatch(c *Call, b *Batch) error {
-	o, err := s.object(c.Request.Context(), b)
+	o, err := s.object(c.Request.Context(), b, s.waits(c.Request.Context()))
 	if err != nil {
 		return err
 	}
@@ -252,7 +244,7 @@ func (s *Service) sendBatch(c *Call, b *Batch) error {
 
 // batch returns a batch of an account, or the error that there is none.
 func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
-	b, err := findBatch(ctx, s.db.Read(), account, id)
+	b, err := findBatch(ctx, s.db.Read(), account, onlyText(id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Batch{}, apierr.NoSuchObject("batch", id)
 	}
@@ -302,6 +294,15 @@ func (s *Service) cancel(ctx context.Context, b *Batch) (Batch, error) {
 	return now, nil
 }
 
+// onlyText returns an id or a purpose that a client names. What PostgreSQL would refuse as text is replaced by a text that
+// names nothing.
+func onlyText(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+		return "?"
+	}
+	return s
+}
+
 // unreadable returns the error of a read of the database; nil if it has succeeded.
 func unreadable(err error) error {
 	if err == nil {
@@ -310,7 +311,10 @@ func unreadable(err error) error {
 	return apierr.Storage(fmt.Errorf("read files and batches: %w", err))
 }
 
-// unwritable returns the error of a write to the database.
+// unwritable returns the error of a write to the database, unless it is one of the API.
 func unwritable(err error) error {
+	if _, refused := errors.AsType[*apierr.Error](err); refused {
+		return err
+	}
 	return apierr.Storage(fmt.Errorf("write files and batches: %w", err))
 }

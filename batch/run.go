@@ -3,13 +3,13 @@ package batch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"basegate/database"
 	"basegate/internal/wait"
@@ -17,6 +17,7 @@ import (
 
 const (
 	pollInterval     = time.Second            // between looks for batches that commands have created or cancelled
+	sharedInterval   = 400 * time.Millisecond // the same for those that other gateways have
 	dispatchInterval = 250 * time.Millisecond // between looks for room that no outcome has announced
 	sweepInterval    = 10 * time.Second
 
@@ -25,6 +26,9 @@ const (
 
 // recover marks what a crash has left half-written.
 func (s *Service) recover(ctx context.Context) error {
+	if s.cluster != nil { // the sweeper does, since other gateways may be writing
+		return s.checkStorage(ctx)
+	}
 	var left int64
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		left, err = deleteWriting(ctx, tx)
@@ -39,49 +43,85 @@ func (s *Service) recover(ctx context.Context) error {
 	return nil
 }
 
+// poller is the state of poll.
+type poller struct {
+	*Service
+	validating map[int64]bool
+	validated  chan int64
+	failing    bool // the last poll has failed
+	left       bool // the other gateways know that this one takes no batches any more
+}
+
 // poll validates, starts and cancels batches.
 func (s *Service) poll() {
-	tick := time.NewTicker(pollInterval)
+	interval := pollInterval
+	if s.cluster != nil {
+		interval = sharedInterval
+	}
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	validating := map[int64]bool{}
-	validated := make(chan int64, 1)
+	p := &poller{Service: s, validating: map[int64]bool{}, validated: make(chan int64, 1)}
 	for {
-		all, err := unfinished(s.ctx, s.db.Read())
-		if err != nil && s.ctx.Err() == nil {
+		err := p.once(s.ctx)
+		if err != nil && s.ctx.Err() == nil && !p.failing {
 			s.log.Warn("the batches cannot be read", zap.Error(err))
 		}
-		for i := range all {
-			b := &all[i]
-			switch {
-			case b.Status != Validating:
-				s.ensureJob(b)
-			case !validating[b.seq]:
-				validating[b.seq] = true
-				s.tasks.Go(func() {
-					s.validateUntilDone(b)
-					select {
-					case validated <- b.seq:
-					case <-s.ctx.Done():
-					}
-				})
-			}
-		}
+		p.failing = err != nil
 		select {
 		case <-s.ctx.Done():
 			return
-		case seq := <-validated:
-			delete(validating, seq)
+		case seq := <-p.validated:
+			delete(p.validating, seq)
 		case <-s.created:
 		case <-tick.C:
 		}
 	}
 }
 
+// once looks once at the batches that have not ended.
+func (p *poller) once(ctx context.Context) error {
+	all, err := unfinished(ctx, p.db.Read())
+	if err != nil {
+		return err
+	}
+	var mine map[int64]lease
+	if p.cluster != nil {
+		if mine, err = p.leases(ctx, all); err != nil {
+			return err
+		}
+		p.endLostJobs(mine)
+		p.showWaits(ctx)
+	}
+	var given []int64
+	for i := range all {
+		b := &all[i]
+		l, leased := mine[b.seq]
+		switch {
+		case p.cluster != nil && !leased, p.validating[b.seq]:
+		case b.Status == Validating && !p.leaves():
+			p.validating[b.seq] = true
+			p.tasks.Go(func() {
+				p.validateUntilDone(b, l)
+				select {
+				case p.validated <- b.seq:
+				case <-p.ctx.Done():
+				}
+			})
+		case !p.ensureJob(b, l):
+			given = append(given, b.seq)
+		}
+	}
+	if p.leaves() && (!p.left || len(given) > 0) {
+		p.left = p.release(ctx, append(given, sweeperSeq))
+	}
+	return nil
+}
+
 // validateUntilDone validates a batch, again if the gateway cannot.
-func (s *Service) validateUntilDone(b *Batch) {
+func (s *Service) validateUntilDone(b *Batch, l lease) {
 	for {
-		err := s.validate(s.ctx, b)
-		if err == nil || s.ctx.Err() != nil {
+		err := s.validate(s.ctx, b, l)
+		if err == nil || errors.Is(err, errLeaseLost) || s.ctx.Err() != nil {
 			return
 		}
 		s.log.Warn("a batch cannot be validated, and is tried again", zap.String("batch", b.ID), zap.Error(err))
@@ -94,22 +134,26 @@ func (s *Service) validateUntilDone(b *Batch) {
 	}
 }
 
-// ensureJob starts the job of a batch that has none, and ends that of a batch that is to be cancelled.
-func (s *Service) ensureJob(b *Batch) {
+// ensureJob starts the job of a batch that has none, unless other gateways are to run it, and ends that of a batch that is
+// to be cancelled. It reports whether the batch has a job.
+func (s *Service) ensureJob(b *Batch, l lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[b.seq]; j != nil {
 		if b.Status == Cancelling {
 			j.cancel(errCancelled)
 		}
-		return
+		return true
+	}
+	if s.leaves() {
+		return false
 	}
 	input, err := findFile(s.ctx, s.db.Read(), b.Account, b.InputFile, 0)
 	if err != nil {
 		s.log.Error("the file of a batch is missing", zap.String("batch", b.ID), zap.Error(err))
-		return
+		return true
 	}
-	j := s.newJob(b, &input)
+	j := s.newJob(b, l, &input)
 	s.jobs[b.seq] = j
 	s.tasks.Go(func() {
 		j.run()
@@ -119,6 +163,18 @@ func (s *Service) ensureJob(b *Batch) {
 		wake(s.created)
 	})
 	wake(s.changed)
+	return true
+}
+
+// endLostJobs ends the jobs whose leases are not among those of this gateway.
+func (s *Service) endLostJobs(mine map[int64]lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seq, j := range s.jobs {
+		if mine[seq] != j.lease {
+			j.cancel(errLeaseLost)
+		}
+	}
 }
 
 // dispatch starts lines where there is room.
@@ -167,7 +223,7 @@ func (s *Service) jobsByAccount() map[string][]*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	accounts := map[string][]*job{}
-	if s.draining {
+	if s.isDraining() {
 		return accounts
 	}
 	for _, j := range s.jobs {
@@ -179,88 +235,4 @@ func (s *Service) jobsByAccount() map[string][]*job {
 		})
 	}
 	return accounts
-}
-
-// sweep deletes the files whose time is over, and the bytes of deleted files.
-func (s *Service) sweep() {
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	deleted := map[string]time.Time{}
-	for {
-		if err := s.sweepOnce(s.ctx, deleted); err != nil && s.ctx.Err() == nil {
-			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
-		}
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.deleted:
-		case <-tick.C:
-		}
-	}
-}
-
-// sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time; it is
-// deleted once more when no write to it can still be on its way.
-func (s *Service) sweepOnce(ctx context.Context, deleted map[string]time.Time) error {
-	expired, err := expiredFiles(ctx, s.db.Read(), s.now())
-	if err != nil {
-		return fmt.Errorf("find expired files: %w", err)
-	}
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		for i := range expired {
-			if err := deleteFile(ctx, tx, &expired[i]); err != nil {
-				return err
-			}
-		}
-		return forget(ctx, tx, s.now())
-	})
-	if err != nil {
-		return fmt.Errorf("delete expired files: %w", err)
-	}
-	if err := s.deleteOldErrors(ctx); err != nil {
-		return fmt.Errorf("delete the errors of old batches: %w", err)
-	}
-	names, err := deletedObjects(ctx, s.db.Read())
-	if err != nil {
-		return fmt.Errorf("find deleted objects: %w", err)
-	}
-	if len(names) > 0 { // the rows must not come back after the bytes are gone
-		if err := s.db.Flush(ctx); err != nil {
-			return fmt.Errorf("flush deletions: %w", err)
-		}
-	}
-	var due []string
-	for _, name := range names {
-		first, again := deleted[name]
-		if !again || s.clock().Sub(first) >= s.store.LateWrites() {
-			due = append(due, name)
-		}
-	}
-	if err := s.deleteObjects(ctx, due); err != nil {
-		return err
-	}
-	for _, name := range due {
-		if _, again := deleted[name]; !again {
-			deleted[name] = s.clock()
-		}
-		if s.clock().Sub(deleted[name]) < s.store.LateWrites() {
-			continue
-		}
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return removeObject(ctx, tx, name) })
-		if err != nil {
-			return fmt.Errorf("forget a deleted object: %w", err)
-		}
-		delete(deleted, name)
-	}
-	return nil
-}
-
-// deleteObjects deletes objects, some at a time: each is a request to an S3 server.
-func (s *Service) deleteObjects(ctx context.Context, names []string) error {
-	var group errgroup.Group
-	group.SetLimit(storageRequests)
-	for _, name := range names {
-		group.Go(func() error { return s.store.Delete(ctx, name) })
-	}
-	return group.Wait() //nolint:wrapcheck // it says what failed
 }

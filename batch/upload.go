@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -187,7 +188,7 @@ func (u *upload) store(part io.Reader) error {
 // receive appends what it reads to an object of its own, and sets the size, the lines and the digest of the file. The error is a
 // *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertObject(ctx, tx, f.object, objectWriting) })
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, f.object) })
 	if err != nil {
 		return unwritable(err)
 	}
@@ -293,31 +294,50 @@ func (u *upload) check() error {
 func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error) {
 	ctx := c.Request.Context()
 	origin := c.origin(u.digest)
-	again, err := s.repeated(ctx, &origin)
-	if err != nil {
-		return File{}, false, err
-	}
-	if again != "" {
-		if f, err := s.file(ctx, c.Account, again); err == nil {
-			return f, false, nil
-		}
-	}
+	earlier := ""
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		var err error
+		if earlier, err = s.repeated(ctx, tx, &origin); err != nil {
+			return err
+		}
+		if earlier != "" {
+			f, err = findFile(ctx, tx, c.Account, earlier, s.now())
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			earlier = ""
+		}
+		if err := s.checkQuota(ctx, tx, &u.file); err != nil {
+			return err
+		}
 		if err := keepFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
 		return s.rememberOrigin(ctx, tx, &origin, u.file.ID)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return File{}, false, unwritable(err)
+	case earlier != "":
+		return f, false, nil
 	}
 	return u.file, true, nil
+}
+
+// checkQuota returns an error if the files of the account are too large together with a new one. Other gateways may have
+// stored some meanwhile.
+func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error {
+	stored, err := storedBytes(ctx, tx, f.Account)
+	if limit := s.settings.Load().MaxAccountBytes; err == nil && stored+f.Bytes > limit {
+		return apierr.StorageQuota(limit, stored)
+	}
+	return err
 }
 
 // discard marks an object that no file has.
 func (s *Service) discard(ctx context.Context, object string) {
 	ctx = context.WithoutCancel(ctx)
-	s.db.Submit(func(tx database.Tx) error { return setObjectState(ctx, tx, object, objectDeleted) })
+	s.db.Submit(func(tx database.Tx) error { return discardObject(ctx, tx, object) })
 	wake(s.deleted)
 }
 

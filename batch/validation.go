@@ -115,14 +115,14 @@ func (v *validation) add(number int64, p *invalidLineError) {
 const linesPerWrite = 2000
 
 // validate validates the file of a new batch, and then starts or fails it. An error means that it must be tried again.
-func (s *Service) validate(ctx context.Context, b *Batch) error {
+func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
 	select {
 	case s.validations <- struct{}{}:
 		defer func() { <-s.validations }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := s.clear(ctx, b.seq); err != nil { // what a crash has left of an earlier validation
+	if err := s.clear(ctx, b.seq, l); err != nil { // what a crash has left of an earlier validation
 		return err
 	}
 	check, err := s.completer.Checker(ctx, b.Account, b.Key)
@@ -143,15 +143,15 @@ func (s *Service) validate(ctx context.Context, b *Batch) error {
 		return err
 	}
 	if len(v.errors) > 0 {
-		return s.failBatch(ctx, b, v.errors)
+		return s.failBatch(ctx, b, l, v.errors)
 	}
-	return s.startBatch(ctx, b, v)
+	return s.startBatch(ctx, b, l, v)
 }
 
 // clear deletes the lines of a batch.
-func (s *Service) clear(ctx context.Context, seq int64) error {
+func (s *Service) clear(ctx context.Context, seq int64, l lease) error {
 	for more := true; more; {
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		err := s.writeLeased(ctx, seq, l, func(ctx context.Context, tx database.Tx) (err error) {
 			more, err = clearLines(ctx, tx, seq, linesPerWrite)
 			return err
 		})
@@ -162,23 +162,33 @@ func (s *Service) clear(ctx context.Context, seq int64) error {
 	return nil
 }
 
-func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) error {
+func (s *Service) failBatch(ctx context.Context, b *Batch, l lease, errs []LineError) error {
 	object, err := s.storeErrors(ctx, errs)
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+	failed := false
+	err = s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) (err error) {
+		if failed, err = setStatus(ctx, tx, b.seq, Failed, s.now(), Validating); err != nil || !failed {
+			return err
+		}
 		if err := setErrors(ctx, tx, b.seq, object); err != nil {
 			return err
 		}
-		if err := setObjectState(ctx, tx, object, objectKept); err != nil {
-			return err
+		if s.cluster != nil {
+			if err := deleteLease(ctx, tx, b.seq); err != nil {
+				return err
+			}
 		}
-		_, err := setStatus(ctx, tx, b.seq, Failed, s.now(), Validating)
-		return err
+		return keepObject(ctx, tx, object)
 	})
 	if err != nil {
+		s.discard(ctx, object)
 		return fmt.Errorf("fail a batch: %w", err)
+	}
+	if !failed { // it is cancelled
+		s.discard(ctx, object)
+		return nil
 	}
 	s.ended(*b, Failed)
 	s.log.Info("batch failed", zap.String("batch", b.ID), zap.String("code", errs[0].Code), zap.Int("errors", len(errs)))
@@ -186,21 +196,22 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, errs []LineError) err
 }
 
 // startBatch writes the lines in the order in which they will run, and makes the output file.
-func (s *Service) startBatch(ctx context.Context, b *Batch, v *validation) error {
+func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validation) error {
 	sortByPrefix(v.lines)
 	refs := make([]lineRef, 0, linesPerWrite)
 	for rest := v.lines; len(rest) > 0; rest = rest[min(linesPerWrite, len(rest)):] {
 		refs = refs[:0]
-		for _, l := range rest[:min(linesPerWrite, len(rest))] {
-			refs = append(refs, l.lineRef)
+		for _, line := range rest[:min(linesPerWrite, len(rest))] {
+			refs = append(refs, line.lineRef)
 		}
-		if err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) }); err != nil {
+		err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) })
+		if err != nil {
 			return fmt.Errorf("write the lines of a batch: %w", err)
 		}
 	}
 	output := s.newOutput(b, "output")
 	started := false
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+	err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) (err error) {
 		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
 			return err
 		}
@@ -224,15 +235,21 @@ func (s *Service) newOutput(b *Batch, kind string) File {
 		keep = int64(s.settings.Load().Keep.Seconds())
 	}
 	now := s.now()
-	return File{
+	f := File{
 		ID: newID("file-"), Account: b.Account, Key: b.Key, Purpose: Output, Name: b.ID + "_" + kind + ".jsonl",
-		object: newObjectName(), CreatedAt: now, ExpiresAt: now + keep,
+		CreatedAt: now, ExpiresAt: now + keep,
 	}
+	if s.cluster == nil { // else it has parts
+		f.object = newObjectName()
+	}
+	return f
 }
 
 func insertOutput(ctx context.Context, tx database.Tx, f *File) error {
-	if err := insertObject(ctx, tx, f.object, objectKept); err != nil {
-		return err
+	if f.object != "" {
+		if err := insertObject(ctx, tx, f.object, objectKept); err != nil {
+			return err
+		}
 	}
 	return insertFile(ctx, tx, f)
 }

@@ -5,9 +5,10 @@ import "syscall"
 const (
 	// wantedDescriptors suffice for 10,000 held streams, each of which uses two connections of a proxy.
 	wantedDescriptors = 32_768
-	// spareDescriptors are a process's other descriptors: files, listeners, the gateway's requests to /tokenize, and the
-	// 1,024 with which the gateway stops accepting.
-	spareDescriptors = 1500
+	// acceptReserve is with how many free descriptors the gateway stops accepting connections, but at most half of all.
+	acceptReserve = 1024
+	// spareDescriptors are a process's other descriptors: files, listeners, the gateway's requests to /tokenize.
+	spareDescriptors = 476
 )
 
 // raiseDescriptorLimit raises the limit of open files for this process and its children, if possible to
@@ -27,4 +28,6 @@ func raiseDescriptorLimit() int {
 }
 
 // maxStreams returns how many streams one process can proxy with this many descriptors.
-func maxStreams(descriptors int) int { return max(descriptors-spareDescriptors, 0) / 2 }
+func maxStreams(descriptors int) int {
+	return max(descriptors-min(acceptReserve, descriptors/2)-spareDescriptors, 0) / 2
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // A goal bounds one figure of the gateway, in most cases a ratio to the ReverseProxy of the same run.
@@ -35,6 +36,9 @@ func (r *report) goals() []goal {
 			func(f *prefixFigures) float64 { return f.byPrefix.load }),
 		r.chatGoal("a chat completion over a completion, 1 KB plain: CPU per request", func(f *chatFigures) pair { return f.plain }),
 		r.chatGoal("a chat completion over a completion, streams: CPU per request", func(f *chatFigures) pair { return f.stream }),
+		r.receiptGoal(plainOne, 150),
+		r.receiptGoal(plainSome, 110),
+		r.receiptGoal(burstStreams, 220),
 		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
 }
@@ -53,6 +57,17 @@ func (r *report) chatGoal(name string, of func(*chatFigures) pair) goal {
 	g := goal{name: name, limit: 1.15 * r.options.limitFactor, ambition: 1, digits: 2}
 	if r.chat != nil {
 		g.measured = of(r.chat).ratio()
+	}
+	return g
+}
+
+// receiptGoal bounds what a receipt costs on top of the same request without one.
+func (r *report) receiptGoal(id string, limit float64) goal {
+	g := goal{name: "a receipt, " + r.nameOf(id) + ": CPU on top, µs", limit: limit * r.options.limitFactor, ambition: 60}
+	if r.receipts != nil {
+		if onTop, ok := r.receipts.onTop(id); ok {
+			g.measured = summarize([]float64{float64(onTop) / float64(time.Microsecond)})
+		}
 	}
 	return g
 }

@@ -41,7 +41,7 @@ func TestDescendantsAreTheProcessAndAllBelowIt(t *testing.T) {
 }
 
 func TestEachStreamNeedsTwoDescriptors(t *testing.T) {
-	for descriptors, want := range map[int]int{100: 0, 1024: 12, 20_000: 9_500, wantedDescriptors: 15_884} {
+	for descriptors, want := range map[int]int{100: 0, 1024: 18, 20_000: 9_250, wantedDescriptors: 15_634} {
 		if got := maxStreams(descriptors); got != want {
 			t.Errorf("%d: got %d, want %d", descriptors, got, want)
 		}

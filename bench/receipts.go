@@ -11,8 +11,17 @@ import (
 
 // receiptFigures are the CPU times of a request without and with a receipt at the same gateway, by workload.
 type receiptFigures struct {
-	workloads []string
-	off, on   []time.Duration // medians of the rounds
+	ids, workloads []string
+	off, on        []time.Duration // medians of the rounds
+}
+
+// onTop returns what a receipt costs in a workload, and false if it was not measured.
+func (f *receiptFigures) onTop(id string) (time.Duration, bool) {
+	i := slices.Index(f.ids, id)
+	if i < 0 {
+		return 0, false
+	}
+	return f.on[i] - f.off[i], true
 }
 
 // String returns a line for each workload.
@@ -68,7 +77,7 @@ func measureReceipts(ctx context.Context, o options) (f *receiptFigures, err err
 		}
 		slices.Sort(times[0])
 		slices.Sort(times[1])
-		f.workloads = append(f.workloads, w.name)
+		f.ids, f.workloads = append(f.ids, w.id), append(f.workloads, w.name)
 		f.off, f.on = append(f.off, times[0][len(times[0])/2]), append(f.on, times[1][len(times[1])/2])
 	}
 	return f, nil

@@ -187,10 +187,8 @@ func (e *caseEngine) enqueue(s ledgercases.Step) {
 	d := s.Demand
 	r := &caseRequest{id: s.Request, key: s.Key, hasSlot: make(chan error, 1), demand: budget.Demand{
 		PromptTokens: d.PromptTokens, Exact: d.Exact, Candidates: d.Candidates, MaxTokens: d.MaxTokens, MinTokens: d.MinTokens,
+		Prompts: d.Prompts, Context: d.Context,
 	}}
-	if d.Context > 0 {
-		r.demand.PromptAt = d.PromptAt
-	}
 	r.ctx, r.cancel = context.WithCancel(e.t.Context())
 	memory := e.queue.Allocate(s.Key)
 	slot, err := e.queue.Enqueue(s.Key, e.slots(s.Key), &memory)

@@ -18,10 +18,13 @@ func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, r
 }
 
 // FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.
-func (l *Ledger) FitsUnused(p Payer, d Demand) bool {
+func (*Ledger) FitsUnused(p Payer, d Demand) bool { return Balance{Payer: p}.Fits(d) }
+
+// Fits reports whether a demand fits all the caps beside what is used and reserved.
+func (b Balance) Fits(d Demand) bool {
 	d = d.normalized()
 	output := product(d.Candidates, d.MaxTokens)
-	caps := bucket{key: new(monthCounters), account: new(monthCounters), date: dateOf(l.clock())}.capChecks(&p)
+	caps := b.bucket().capChecks(&b.Payer)
 	for _, c := range caps.all() {
 		if !c.fitsBesideReserved(d.PromptTokens, output) {
 			return false
@@ -35,7 +38,8 @@ func (l *Ledger) FitsUnused(p Payer, d Demand) bool {
 // transaction, and then Commit, or else Abandon.
 type Settlement interface {
 	// Write inserts the request's row and its details. It may be called again if the transaction has failed, even if it is
-	// not known whether it reached the disk. The error is ErrDuplicate if another request has the same id.
+	// not known whether it reached the disk. The error is ErrDuplicate if another request has the same id, and
+	// ErrNotReserved if another gateway has ended the reservation.
 	Write(ctx context.Context, tx database.Tx) error
 
 	// Commit replaces the reservation by the charge. It is called once the transaction is on disk.
@@ -44,6 +48,25 @@ type Settlement interface {
 	// Abandon charges nothing, and closes the request's row as interrupted, if it has one. It is called if the transaction
 	// will not be tried again.
 	Abandon()
+}
+
+// WriteSettlements writes settlements of one ledger in one transaction, by one statement if the ledger can.
+func WriteSettlements(ctx context.Context, tx database.Tx, all []Settlement) error {
+	if len(all) == 0 {
+		return nil
+	}
+	group, ok := all[0].(interface {
+		WriteAll(ctx context.Context, tx database.Tx, all []Settlement) error
+	})
+	if ok {
+		return group.WriteAll(ctx, tx, all) //nolint:wrapcheck // has its context
+	}
+	for _, s := range all {
+		if err := s.Write(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deferredSettlement is the Settlement of a Ledger.

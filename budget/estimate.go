@@ -38,18 +38,21 @@ func (l *Ledger) Estimate(ctx context.Context, p Payer, d Demand) (Estimate, err
 		return Estimate{}, err
 	}
 	w.key, w.account = l.owners(&w.payer)
-	b := l.bucket(w.key, w.account)
+	return l.bucket(w.key, w.account).estimate(w), nil
+}
+
+func (b bucket) estimate(w *waiter) Estimate {
 	decided := evaluate(w, b)
 	output := product(w.demand.Candidates, w.demand.MaxTokens)
 	if e := decided.exceeded; e != nil {
 		limit := &Cap{e.Scope, e.Window, e.Meter, max(e.Limit-e.Used, 0), e.ResetsAt}
-		return Estimate{LimitedBy: limit, Output: output, Refused: e}, nil
+		return Estimate{LimitedBy: limit, Output: output, Refused: e}
 	}
 	estimate := Estimate{MaxTokens: decided.maxTokens, Output: output}
 	if decided.maxTokens < w.demand.MaxTokens {
 		estimate.LimitedBy = b.limiting(w, decided.maxTokens)
 	}
-	return estimate, nil
+	return estimate
 }
 
 // limiting returns the cap that lowers max_tokens to maxTokens. If there are several, it is the one that a refusal would

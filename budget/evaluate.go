@@ -14,18 +14,23 @@ type Demand struct {
 	Candidates   int64 // prompts × max(n, best_of); at least 1
 	MaxTokens    int64 // of each candidate; at least 1
 	MinTokens    int64 // of each candidate: a lower max_tokens is no use
-	// PromptAt returns PromptTokens for a lower max_tokens, if the prompts are truncated to what it leaves of the context;
-	// nil if PromptTokens does not depend on it. Each token less of max_tokens may lengthen each prompt by one. It is called
-	// under the ledger's lock.
-	PromptAt func(maxTokens int64) int64
+
+	// Prompts are the tokens of each prompt, if they are truncated to what max_tokens leaves of Context, so that a lower
+	// max_tokens lengthens them; nil if PromptTokens does not depend on it. They must not be changed afterwards.
+	Prompts []int64
+	Context int64
 }
 
 // promptAt returns the tokens of all prompts for a max_tokens.
 func (d *Demand) promptAt(maxTokens int64) int64 {
-	if d.PromptAt == nil || maxTokens >= d.MaxTokens {
+	if d.Prompts == nil || maxTokens >= d.MaxTokens {
 		return d.PromptTokens
 	}
-	return min(max(d.PromptAt(maxTokens), 0), maxCount)
+	var sum int64
+	for _, tokens := range d.Prompts {
+		sum = min(sum+min(max(tokens, 0), max(d.Context-maxTokens, 0)), maxCount)
+	}
+	return sum
 }
 
 // normalized limits the counts to their valid ranges, so that a negative count cannot add budget.
@@ -73,7 +78,7 @@ func (c capCheck) allowed(d Demand) int64 {
 		return max(remaining, 0) / d.Candidates
 	case Total:
 	}
-	if d.PromptAt != nil { // the cost of one more token of max_tokens is never negative, since every prompt has a candidate
+	if d.Prompts != nil { // the cost of one more token of max_tokens is never negative, since every prompt has a candidate
 		cost := func(maxTokens int64) int64 { return d.promptAt(maxTokens) + product(d.Candidates, maxTokens) }
 		return int64(sort.Search(int(min(d.MaxTokens, maxCount)), func(i int) bool { return cost(int64(i)+1) > remaining }))
 	}
@@ -217,9 +222,12 @@ func (l *Ledger) Exhausted(p Payer) *Exceeded {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
+	return l.bucket(l.owners(&p)).exhausted(&p)
+}
+
+func (b bucket) exhausted(p *Payer) *Exceeded {
 	var exhausted *capCheck
-	caps := b.capChecks(&p)
+	caps := b.capChecks(p)
 	for i := range caps.all() {
 		c := &caps.list[i]
 		if c.remaining() <= 0 && (exhausted == nil || c.namedBefore(*exhausted)) {

@@ -97,9 +97,9 @@ type fakeRequester struct {
 	counted, memoryReserved, memoryReleased int
 }
 
-func (f *fakeRequester) CountPrompt(context.Context) (int64, error) {
+func (f *fakeRequester) CountPrompt(context.Context) (int64, []int64, error) {
 	f.counted++
-	return f.tokens, f.countErr
+	return f.tokens, nil, f.countErr
 }
 
 func (f *fakeRequester) ReserveMemory() (release func(), err error) {

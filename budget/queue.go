@@ -12,12 +12,27 @@ import (
 type Requester interface {
 	// CountPrompt returns the number of tokens of all prompts by which the request is decided: the exact one, or the bound
 	// if nothing can count them. Reserve calls it if Demand.Exact is false and the bound in Demand.PromptTokens is too
-	// large to admit the request at once and in full. Reserve returns its error.
-	CountPrompt(ctx context.Context) (tokens int64, err error)
+	// large to admit the request at once and in full. each are the tokens of each prompt, if the demand has Prompts.
+	// Reserve returns its error.
+	CountPrompt(ctx context.Context) (tokens int64, each []int64, err error)
 
 	// ReserveMemory accounts for the memory that the request holds while it waits. Reserve calls it if the request has
 	// to wait, and release when the wait ends. Reserve returns its error.
 	ReserveMemory() (release func(), err error)
+}
+
+// Count replaces the bound of the prompts' tokens by what the requester counts.
+func (d *Demand) Count(ctx context.Context, requester Requester) error {
+	tokens, each, err := requester.CountPrompt(ctx)
+	if err != nil {
+		return fmt.Errorf("count the tokens of the prompt: %w", err)
+	}
+	d.PromptTokens, d.Exact = tokens, true
+	if d.Prompts != nil {
+		d.Prompts = each
+	}
+	*d = d.normalized()
+	return nil
 }
 
 // waiter is a request in Reserve: being evaluated for the first time, or queued.
@@ -58,12 +73,9 @@ func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester)
 	}
 	needsCount, err := l.admitOrEnqueue(ctx, w)
 	if needsCount {
-		tokens, failed := requester.CountPrompt(ctx)
-		if failed != nil {
-			return nil, fmt.Errorf("count the tokens of the prompt: %w", failed)
+		if err := w.demand.Count(ctx, requester); err != nil {
+			return nil, err
 		}
-		w.demand.PromptTokens, w.demand.Exact = tokens, true
-		w.demand = w.demand.normalized()
 		_, err = l.admitOrEnqueue(ctx, w)
 	}
 	if err == nil && w.decided != nil {

@@ -18,6 +18,10 @@ import (
 // request has none.
 var ErrDuplicate = errors.New("a request with this id is on the ledger already")
 
+// ErrNotReserved is returned by Settlement.Write if another gateway has ended the request's reservation. The transaction
+// must be given up, and the settlement abandoned.
+var ErrNotReserved = errors.New("the request is not in flight any longer")
+
 // Request describes a request in its row.
 type Request struct {
 	ID        string
@@ -54,6 +58,10 @@ type Outcome struct {
 	// failure may fail it. It is not called again if the settlement has to be retried.
 	Record func(ctx context.Context, tx database.Execer) error
 
+	// Receipt is inserted into the table pending_receipts in the transaction of the settlement, by ledgers on PostgreSQL; nil:
+	// none.
+	Receipt []byte
+
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
 	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome
@@ -72,6 +80,10 @@ type Reservation interface {
 	// WriteError returns why the ledger cannot be written, or nil if nothing is known against it. A stream that begins now
 	// might not be charged.
 	WriteError() error
+
+	// Lost returns a context that ends if the request has to end at once, with an error: its tokens belong to others, or the
+	// database has been away for too long. It is nil if that cannot happen.
+	Lost() context.Context
 
 	// SetPromptTokens records the exact number of prompt tokens when it becomes known.
 	SetPromptTokens(tokens int64)
@@ -146,6 +158,9 @@ func (r *reservation) WriteError() error {
 	}
 	return nil
 }
+
+// Lost implements Reservation: one gateway alone has no other that could end its requests.
+func (*reservation) Lost() context.Context { return nil }
 
 // SetPromptTokens implements Reservation.
 func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }

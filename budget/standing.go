@@ -34,9 +34,11 @@ func (l *Ledger) AccountStandings(account string, caps quota.Caps) []Standing {
 func (l *Ledger) standings(p *Payer) []Standing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucket(l.owners(p))
+	return l.bucket(l.owners(p)).standings(p)
+}
+
+func (b bucket) standings(p *Payer) (all []Standing) {
 	caps := b.capChecks(p)
-	var all []Standing
 	for _, c := range caps.all() {
 		all = append(all, Standing(*c.exceeded(b.date)))
 	}

@@ -47,8 +47,11 @@ func (l *Ledger) Headroom(p Payer) (h Headroom, ok bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
-	caps := b.capChecks(&p)
+	return l.bucket(l.owners(&p)).headroom(&p)
+}
+
+func (b bucket) headroom(p *Payer) (h Headroom, ok bool) {
+	caps := b.capChecks(p)
 	for _, c := range caps.all() {
 		left := max(c.remaining(), 0)
 		if c.meter == Total && (!ok || left < h.Remaining) {

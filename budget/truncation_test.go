@@ -56,7 +56,7 @@ func TestTruncatedPromptIsCountedAgainAfterAClamp(t *testing.T) {
 			return sum
 		}
 		d := budget.Demand{
-			Exact: true, Candidates: int64(len(prompts)) * (1 + rng.Int64N(2)), MaxTokens: 1 + rng.Int64N(context-1), PromptAt: promptAt,
+			Exact: true, Candidates: int64(len(prompts)) * (1 + rng.Int64N(2)), MaxTokens: 1 + rng.Int64N(context-1), Prompts: prompts, Context: context,
 		}
 		d.PromptTokens, d.MinTokens = promptAt(d.MaxTokens), rng.Int64N(d.MaxTokens+1)
 		caps := quota.Caps{MonthTotal: quota.Limit(1 + rng.Int64N(250))}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,10 @@ import (
 // standardStream is the FILE that means stdout or stdin.
 const standardStream = "-"
 
+// errPostgresBackup is returned with database.url: a dump of PostgreSQL is not a file that basegate could check.
+var errPostgresBackup = errors.New("basegate backup and restore copy a SQLite file, and database.url is set: use PostgreSQL's own tools, " +
+	"pg_dump and pg_restore, or pg_basebackup with archived WAL; see docs/operations/postgresql.md")
+
 func newBackup() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
@@ -29,6 +34,9 @@ func newBackup() *cobra.Command {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if cfg.Database.Postgres() {
+				return errPostgresBackup
 			}
 			path, to := cfg.Database.Path, args[0]
 			var contents database.Contents
@@ -61,6 +69,9 @@ func newRestore() *cobra.Command {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if cfg.Database.Postgres() {
+				return errPostgresBackup
 			}
 			path, from := cfg.Database.Path, args[0]
 			var restored database.Restored

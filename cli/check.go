@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"basegate/config"
-	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
 )
@@ -56,7 +54,7 @@ func newCheck() *cobra.Command {
 			}
 			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
 			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
-			findings = append(findings, checkDatabase(cmd.Context(), cfg))
+			findings = append(findings, checkDatabase(cmd.Context(), cfg)...)
 			findings = append(findings, checkReceipts(cmd.Context(), cfg)...)
 			findings = append(findings, checkBucket(cmd.Context(), cfg)...)
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
@@ -110,19 +108,22 @@ func modelIDs(cfg *config.Config) []string {
 	return ids
 }
 
-func checkDatabase(ctx context.Context, cfg *config.Config) finding {
-	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
+	if cfg.Database.Postgres() {
+		return checkPostgres(ctx, &cfg.Database)
+	}
+	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
-		return finding{"database", checkFailed, err.Error()}
+		return []finding{{"database", checkFailed, err.Error()}}
 	}
 	if err := errors.Join(db.Ping(ctx), db.Close()); err != nil {
-		return finding{"database", checkFailed, err.Error()}
+		return []finding{{"database", checkFailed, err.Error()}}
 	}
-	detail := cfg.Database.Path
+	detail := cfg.Database.Location()
 	if cfg.Database.Flush > 0 {
 		detail += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", cfg.Database.Flush)
 	}
-	return finding{"database", checkOK, detail}
+	return []finding{{"database", checkOK, detail}}
 }
 
 // bucketTimeout limits the check of the bucket, which retries what may pass.

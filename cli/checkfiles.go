@@ -67,13 +67,15 @@ func checkPermissions(configPath string, cfg *config.Config) []finding {
 		{folder, "the folder of the configuration", othersWrite},
 		{filepath.Join(folder, ".env"), "secrets", othersRead | othersWrite},
 		{filepath.Join(folder, "environment"), "secrets", othersRead | othersWrite},
-		{cfg.Database.Path, "accounts and usage", othersRead | othersWrite},
-		{filepath.Dir(cfg.Database.Path), "the folder of the database", othersWrite},
+	}
+	if !cfg.Database.Postgres() {
+		permissions = append(permissions, permission{cfg.Database.Path, "accounts and usage", othersRead | othersWrite},
+			permission{filepath.Dir(cfg.Database.Path), "the folder of the database", othersWrite})
 	}
 	if cfg.Receipts.Enabled {
-		folder := gateway.ReceiptSettings(cfg).Folder
-		permissions = append(permissions, permission{filepath.Join(folder, "key"), "the signing key of receipts", othersRead | othersWrite},
-			permission{folder, "the folder of the signing key of receipts", othersWrite})
+		key := gateway.ReceiptSettings(cfg).Key
+		permissions = append(permissions, permission{key, "the signing key of receipts", othersRead | othersWrite},
+			permission{filepath.Dir(key), "the folder of the signing key of receipts", othersWrite})
 	}
 	if cfg.Server.TLS.Key != "" {
 		permissions = append(permissions, permission{cfg.Server.TLS.Key, "the key of the certificate", othersRead | othersWrite})

@@ -17,6 +17,7 @@ import (
 
 	"basegate/config"
 	"basegate/database"
+	"basegate/gateway"
 	"basegate/identity"
 )
 
@@ -127,11 +128,11 @@ const commandLockWait = 5 * time.Second
 // withDatabase opens the configured database for one operation. A gateway may be running on it. Mistakes elsewhere in the
 // configuration do not matter: a leaked key can be paused while somebody edits the file.
 func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.DB) error) (err error) {
-	path, err := databasePath(cmd)
+	configured, err := configuredDatabase(cmd)
 	if err != nil {
 		return err
 	}
-	db, err := database.Open(cmd.Context(), database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
+	db, err := openDatabase(cmd.Context(), configured)
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
@@ -139,27 +140,34 @@ func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.
 	return operation(cmd.Context(), db)
 }
 
-// databasePath returns the path of the configured database. If the configuration has mistakes, it says so on stderr, and
+// openDatabase opens the configured database for a command.
+func openDatabase(ctx context.Context, configured config.Database) (*database.DB, error) {
+	settings := gateway.DatabaseSettings(&configured)
+	settings.LockWait, settings.Flush = commandLockWait, 0
+	return database.Open(ctx, settings, zap.NewNop()) //nolint:wrapcheck // by the callers
+}
+
+// configuredDatabase returns the section of the database. If the configuration has mistakes, it says so on stderr, and
 // the database must exist: a command on a new one would only seem to succeed.
-func databasePath(cmd *cobra.Command) (string, error) {
+func configuredDatabase(cmd *cobra.Command) (config.Database, error) {
 	cfg, err := loadPartialConfig(cmd)
 	if err != nil {
-		return "", err
+		return config.Database{}, err
 	}
 	db, err := cfg.Database()
 	if err != nil {
-		return "", fmt.Errorf("read configuration: %w", err)
+		return config.Database{}, fmt.Errorf("read configuration: %w", err)
 	}
 	mistakes := cfg.Mistakes()
 	if mistakes == nil {
-		return db.Path, nil
+		return db, nil
 	}
-	if _, err := os.Stat(db.Path); err != nil {
-		return "", fmt.Errorf("read configuration: %w", errors.Join(mistakes, err))
+	if _, err := os.Stat(db.Path); err != nil && !db.Postgres() {
+		return config.Database{}, fmt.Errorf("read configuration: %w", errors.Join(mistakes, err))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "basegate: the configuration has mistakes, which basegate check lists; "+
-		"this command uses only its database, %s\n", db.Path)
-	return db.Path, nil
+		"this command uses only its database, %s\n", db.Location())
+	return db, nil
 }
 
 // loadPartialConfig reads the file of --config, which may have mistakes.

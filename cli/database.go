@@ -8,55 +8,66 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"basegate/config"
 	"basegate/database"
+	"basegate/database/consistency"
+	"basegate/gateway"
+	"basegate/identity"
 	"basegate/usage"
 )
 
 func newDatabase() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "database",
-		Short: "Check the rollups of the ledger, and rebuild them",
+		Short: "Check, repair, copy and migrate the database",
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
-	cmd.AddCommand(newDatabaseCheck())
+	cmd.AddCommand(newDatabaseCheck(), newDatabaseCopy(), newDatabaseMigrate())
 	return cmd
 }
 
-// maxDifferences limits the differences that are printed.
+// maxDifferences limits the differences of rollups that are printed.
 const maxDifferences = 20
 
-var errDifferences = errors.New("the rollups differ from the ledger; to rebuild them, stop the gateway and run: basegate database check --repair")
+var errDifferences = errors.New("the database contradicts itself, see above; to mend it: basegate database check --repair")
 
 func newDatabaseCheck() *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Compare the rollups, which usage pages read, with the requests of the ledger",
-		Long: "Compare the rollups, which usage pages read, with the requests of the ledger. The exit code is 1 if they\n" +
-			"differ. The gateway may keep running. With --repair, rebuild all rollups from the requests: the gateway must\n" +
-			"be stopped, and the requests are not changed.",
+		Short: "Compare the rollups, the ledger's counters and the files with what they are made of",
+		Long: "Compare the rollups, which usage pages read, with the requests of the ledger, and the rows of files with the\n" +
+			"storage. On PostgreSQL, compare also the counters of keys and accounts with their requests, and look for requests\n" +
+			"in flight of gateways that do not run. The exit code is 1 if something differs. Gateways may keep running.\n\n" +
+			"With --repair, rebuild all rollups from the requests, count the counters that differ again, end the requests of\n" +
+			"gateways that do not run, mark files whose bytes are lost, and delete objects that belong to no file. The\n" +
+			"requests are not changed. On SQLite the gateway must be stopped. On PostgreSQL, requests of an account wait\n" +
+			"while it is counted again.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			if !repair {
-				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return checkRollups(ctx, cmd, db) })
+				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return checkConsistency(ctx, cmd, db) })
 			}
-			path, err := databasePath(cmd)
+			configured, err := configuredDatabase(cmd)
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), path, func() error {
-				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return repairRollups(ctx, cmd, db) })
+			return withLock(cmd.Context(), configured, func() error {
+				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return repairConsistency(ctx, cmd, db) })
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "rebuild the rollups; the gateway must be stopped")
+	cmd.Flags().BoolVar(&repair, "repair", false, "mend what differs; on SQLite the gateway must be stopped")
 	return cmd
 }
 
-// withLock runs an operation that no gateway may interfere with.
-func withLock(ctx context.Context, path string, operation func() error) (err error) {
-	lock, err := database.Acquire(ctx, path, "repairs the database")
+// withLock runs an operation that the gateway of a SQLite database may not interfere with.
+func withLock(ctx context.Context, configured config.Database, operation func() error) (err error) {
+	if configured.Postgres() {
+		return operation()
+	}
+	lock, err := database.Acquire(ctx, configured.Path, "repairs the database")
 	if err != nil {
 		return fmt.Errorf("lock database: %w", err)
 	}
@@ -64,30 +75,83 @@ func withLock(ctx context.Context, path string, operation func() error) (err err
 	return operation()
 }
 
-func checkRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
+// checkConsistency prints what differs.
+func checkConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
+	differs, err := checkRollups(ctx, cmd, db)
+	if err != nil {
+		return err
+	}
+	report := func(p consistency.Problem) {
+		to := cmd.OutOrStdout()
+		if p.Note {
+			to = cmd.ErrOrStderr()
+		}
+		differs = differs || !p.Note
+		fmt.Fprintln(to, p)
+	}
+	if server := db.Postgres(); server != nil {
+		if err := consistency.NewLedger(server).Check(ctx, report); err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+	}
+	err = withFiles(cmd, db, func(f *consistency.Files) error { return f.Check(ctx, report) })
+	if err != nil {
+		return err
+	}
+	if differs {
+		return errDifferences
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "the rollups are the sums of the ledger's requests")
+	if db.Postgres() != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "so are the counters, and every request in flight has a gateway")
+	}
+	return nil
+}
+
+// repairConsistency mends what differs, and prints what it did.
+func repairConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
+	report := func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
+	if server := db.Postgres(); server != nil {
+		if err := consistency.NewLedger(server).Repair(ctx, report); err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+	}
+	if err := usage.New(db, zap.NewNop()).Rebuild(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	report("the rollups are rebuilt from the ledger's requests")
+	return withFiles(cmd, db, func(f *consistency.Files) error { return f.Repair(ctx, report) })
+}
+
+// withFiles runs an operation on the files. Where they are is known only from a configuration without mistakes.
+func withFiles(cmd *cobra.Command, db *database.DB, operation func(*consistency.Files) error) (err error) {
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "files are not checked: the configuration has mistakes, which basegate check lists")
+		return nil
+	}
+	store, err := gateway.OpenFiles(cfg)
+	if err != nil {
+		return fmt.Errorf("open the storage of files: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	accounts := identity.New(db, zap.NewNop(), identity.Settings{})
+	return operation(consistency.NewFiles(db, store, accounts.AuditLog))
+}
+
+// checkRollups prints the rollups that differ, and reports whether there are any.
+func checkRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) (differs bool, err error) {
 	found := 0
-	err := usage.New(db, zap.NewNop()).Check(ctx, func(d usage.Difference) {
+	err = usage.New(db, zap.NewNop()).Check(ctx, func(d usage.Difference) {
 		if found++; found <= maxDifferences {
 			fmt.Fprintln(cmd.OutOrStdout(), d)
 		}
 	})
 	if err != nil {
-		return err
+		return false, err //nolint:wrapcheck // it says what failed
 	}
 	if found > maxDifferences {
 		fmt.Fprintf(cmd.OutOrStdout(), "and %d more differences\n", found-maxDifferences)
 	}
-	if found > 0 {
-		return errDifferences
-	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "the rollups are the sums of the ledger's requests")
-	return nil
-}
-
-func repairRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
-	if err := usage.New(db, zap.NewNop()).Rebuild(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "the rollups are rebuilt from the ledger's requests")
-	return nil
+	return found > 0, nil
 }

@@ -85,11 +85,10 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 	}
 	log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
 	defer writer.Close(logFlushTimeout)
-	g, err := gateway.New(cmd.Context(), cfg, log, writer)
+	g, err := gateway.New(cmd.Context(), cfg, versionText(), log, writer)
 	if err != nil {
 		return err
 	}
-	g.Version = versionText()
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}

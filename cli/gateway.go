@@ -25,11 +25,11 @@ import (
 func newGateway() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
-		Short: "Show the status of the running gateway",
+		Short: "Show the status of the running gateway, and list those on one database",
 		Args:  cobra.NoArgs,
 		RunE:  requireSubcommand,
 	}
-	cmd.AddCommand(newGatewayStatus())
+	cmd.AddCommand(newGatewayStatus(), newGatewayList())
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func newGatewayStatus() *cobra.Command {
 // fetchStatus requests the status from the running gateway.
 func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, error) {
 	var holder database.Holder
-	if db, err := cfg.Database(); err == nil {
+	if db, err := cfg.Database(); err == nil && !db.Postgres() {
 		if holder, _, err = database.FindHolder(db.Path); err != nil {
 			return nil, fmt.Errorf("find gateway: %w", err)
 		}

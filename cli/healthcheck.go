@@ -60,7 +60,7 @@ func checkHealth(cmd *cobra.Command) error {
 // runningURL returns the URL of the gateway that runs on this machine: at the address that it has noted beside its
 // database, or else at the configured one.
 func runningURL(cfg *config.Partial) (string, error) {
-	if db, err := cfg.Database(); err == nil {
+	if db, err := cfg.Database(); err == nil && !db.Postgres() {
 		if url, found := holderURL(db.Path); found {
 			return url, nil
 		}

@@ -71,7 +71,7 @@ var errNoSnapshots = errors.New("no snapshots of this configuration's models")
 // fetchSnapshots requests snapshots of the models from the running gateway.
 func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
 	listen := cfg.Server.AdminListen
-	if holder, held, err := database.FindHolder(cfg.Database.Path); err == nil && held {
+	if holder, held, err := database.FindHolder(cfg.Database.Path); err == nil && held && !cfg.Database.Postgres() {
 		listen = cmp.Or(adminAddress(holder), listen)
 	}
 	if err := fetchJSON(ctx, listen, "/models", &snapshots); err != nil {

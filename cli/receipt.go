@@ -7,10 +7,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"basegate/config"
 	"basegate/database"
@@ -104,7 +104,7 @@ func newReceiptKey() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg).Folder)
+			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg))
 			if err != nil {
 				return err //nolint:wrapcheck // it says what failed
 			}
@@ -141,7 +141,7 @@ func newReceiptLogCheck() *cobra.Command {
 				if len(args) == 0 {
 					return checkReceiptLog(ctx, cmd, s, db)
 				}
-				latest, vkey, err := receipt.Latest(ctx, db)
+				latest, vkey, err := receipt.Latest(ctx, s, db)
 				if err != nil {
 					return err //nolint:wrapcheck // it says what failed
 				}
@@ -240,14 +240,18 @@ func newReceiptLogNew() *cobra.Command {
 		Short: "Begin a new receipt log, after a restore or the loss of its key; the gateway must be stopped",
 		Long: "Begin a new receipt log with a new key. Its entries are those that the database has. The key and the tree head of the\n" +
 			"old log are set aside, and the receipts that it has given still verify with the old key. The gateway must be\n" +
-			"stopped. It is needed after a backup of the database was restored, because the same key must not sign two different logs.",
+			"stopped. It is needed after a backup of the database was restored, because the same key must not sign two different logs.\n" +
+			"On PostgreSQL, copy the new key to all gateways of the database, and start them again.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg.Database.Path, func() error { return beginReceiptLog(cmd) })
+			if cfg.Database.Postgres() { // whose gateways stop at a log with another key by themselves
+				return beginReceiptLog(cmd)
+			}
+			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) })
 		}),
 	}
 }
@@ -259,7 +263,7 @@ func beginReceiptLog(cmd *cobra.Command) error {
 			return err //nolint:wrapcheck // it says what failed
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), key)
-		fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", s.Folder, suffix)
+		fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", filepath.Dir(s.Key), suffix)
 		return nil
 	})
 }
@@ -271,7 +275,7 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 	}
 	const part = "receipts"
 	s := gateway.ReceiptSettings(cfg)
-	db, err := database.Open(ctx, database.Settings{Path: cfg.Database.Path, LockWait: commandLockWait}, zap.NewNop())
+	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
 		return nil // as the row of the database says
 	}
@@ -283,8 +287,8 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 		findings = append(findings, finding{part, checkFailed, err.Error()})
 	default:
 		findings = append(findings, finding{part, checkOK, countEntries(found.Size) + " in the log " + found.VerifierKey})
-		if key, err := receipt.VerifierKey(s.Folder); err != nil || key != found.VerifierKey {
-			findings = append(findings, finding{part, checkFailed, "the signing key in " + s.Folder + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
+		if key, err := receipt.VerifierKey(s); err != nil || key != found.VerifierKey {
+			findings = append(findings, finding{part, checkFailed, "the signing key " + s.Key + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
 		}
 	}
 	if cfg.Receipts.Publish == "" {

@@ -36,10 +36,9 @@ func startGateway(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	log := logwriter.New(io.Discard)
 	ts.Defer(func() { ts.Check(log.Close(applyTimeout)) })
-	g, err := gateway.New(context.Background(), c, zap.NewNop(), log)
+	g, err := gateway.New(context.Background(), c, "dev-status", zap.NewNop(), log)
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(g.Stop(context.Background())) })
-	g.Version = "dev-status"
 	ts.Check(g.Start(context.Background()))
 	ts.Setenv("GATEWAY", g.Addr().String())
 }

@@ -44,11 +44,10 @@ func newServe() *cobra.Command {
 func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log *zap.Logger, writer *logwriter.Writer) error {
 	ballast := make([]byte, ballastSize)
 	defer runtime.KeepAlive(ballast)
-	g, err := gateway.New(cmd.Context(), cfg, log, writer)
+	g, err := gateway.New(cmd.Context(), cfg, versionText(), log, writer)
 	if err != nil {
 		return err
 	}
-	g.Version = versionText()
 	for _, w := range cfg.Warnings {
 		log.Warn("configuration", zap.String("at", w.Error()))
 	}

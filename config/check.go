@@ -25,6 +25,7 @@ func (c *Config) check(v value) {
 	if c.Dialects.Eternalai && !c.Receipts.Enabled {
 		v.child("dialects").child("eternalai").errorf("its responses carry receipts: set receipts.enabled to true")
 	}
+	c.checkDatabase(v)
 	c.checkModelNames(v)
 }
 

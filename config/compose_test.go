@@ -20,7 +20,9 @@ import (
 // service holds the parts of a service in vllm-compose.yml that the tests check.
 type service struct {
 	Image       string
+	Hostname    string
 	Restart     string
+	Ports       []string
 	NetworkMode string `yaml:"network_mode"`
 	IPC         string
 	ShmSize     string `yaml:"shm_size"`

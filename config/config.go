@@ -18,6 +18,7 @@ import (
 // Config is a whole configuration.
 type Config struct {
 	Server        Server
+	Gateway       Gateway
 	Database      Database
 	Limits        Limits
 	Files         Files
@@ -62,10 +63,19 @@ type TLS struct {
 	Key  string
 }
 
-// Database holds the path of the database with accounts, keys and usage.
+// Gateway holds what distinguishes the gateways on one PostgreSQL database.
+type Gateway struct {
+	Name string // unique among those that run, and the same after a restart; empty: of the host and the listen address
+}
+
+// Database holds where accounts, keys and usage are: in a SQLite file, or in a PostgreSQL database if URL is set.
 type Database struct {
-	Path  string
-	Flush time.Duration // between two flushes of the commits; 0: each commit is flushed
+	Path    string
+	URL     Secret        // postgres://…; it may hold a password
+	Migrate bool          // of PostgreSQL: the gateway migrates the schema at its start; SQLite's is always migrated
+	Flush   time.Duration // of SQLite: between two flushes of the commits; 0: each commit is flushed
+
+	KeepRequests time.Duration // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
 }
 
 // Limits holds the default limits of an API key, and those of a request.
@@ -77,7 +87,8 @@ type Limits struct {
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
-	URL                *url.URL // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the database
+	URL                *url.URL // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the SQLite database
+	Shared             bool     // the folder of URL is the same for all gateways
 	MaxBytes           int64    // of one file
 	MaxBytesPerAccount int64
 	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise
@@ -92,6 +103,7 @@ type Batches struct {
 
 // Receipts holds whether requests can ask for receipts, and where the tree heads of the receipt log are published.
 type Receipts struct {
+	Key     string // the file of the signing key; empty: beside a SQLite database, or else in the working directory
 	Enabled bool
 	Publish string // a file, or the URL of a webhook; empty: nowhere
 }
@@ -209,7 +221,7 @@ func Default() *Config {
 			DrainTimeout:      10 * time.Minute,
 			FastPath:          true,
 		},
-		Database: Database{Path: "basegate.db"},
+		Database: Database{Path: "basegate.db", Migrate: true},
 		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024},
 		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, Keep: 30 * 24 * time.Hour},
 		Batches:  Batches{PerBackend: 64, Attempts: 10, StartModels: true},

@@ -203,11 +203,12 @@ func everything(t *testing.T) *config.Config {
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
 			CORSOrigins:    []string{"https://lab.example.org", "http://127.0.0.1:3000"},
 		},
+		Gateway:  config.Gateway{Name: "gw-1"},
 		Database: config.Database{Path: "/var/lib/basegate/base.db", Flush: 250 * time.Millisecond},
 		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64},
-		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
+		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, Shared: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, Keep: 7 * 24 * time.Hour},
 		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
-		Receipts: config.Receipts{Enabled: true, Publish: "/var/lib/basegate/head"},
+		Receipts: config.Receipts{Key: "/etc/basegate/receipts.key", Enabled: true, Publish: "/var/lib/basegate/head"},
 		Dialects: config.Dialects{Lamini: true, Eternalai: true},
 		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
 		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
@@ -263,9 +264,9 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(52, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(55, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(66, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(53, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(56, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(67, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -63,6 +63,8 @@ func joined(v reflect.Value) string {
 // 0 has a name.
 var describedFields = map[string]func(reflect.Value) string{
 	"Database.Flush":          flushText,
+	"Database.KeepRequests":   keepRequestsText,
+	"Database.URL":            redactedDatabase,
 	"Console.FeedbackWebhook": maskedURL,
 	"Notifications.Webhook":   maskedURL,
 	"Receipts.Publish":        maskedTarget,
@@ -76,6 +78,21 @@ func flushText(v reflect.Value) string {
 		return flushAtCommit
 	}
 	return scalarText(v)
+}
+
+// keepRequestsText is the value as the file has it.
+func keepRequestsText(v reflect.Value) string {
+	if v.IsZero() {
+		return keepForever
+	}
+	return fmt.Sprintf("%dd", v.Int()/int64(24*time.Hour))
+}
+
+// redactedDatabase shows the URL of a database without its password.
+func redactedDatabase(v reflect.Value) string {
+	d := Database{}
+	d.URL, _ = reflect.TypeAssert[Secret](v)
+	return d.Location()
 }
 
 // maskedURL shows which server a webhook is at. Its path and its query are often a secret.

@@ -196,6 +196,34 @@ func days(to *time.Duration, minimum time.Duration) decodeFunc {
 	}
 }
 
+// keepForever is the value of keep_requests for no limit.
+const keepForever = "forever"
+
+// minKeepRequests is the least value of keep_requests: budgets are checked against the rows of the month.
+const minKeepRequests = 31
+
+// keepRequests decodes how long requests are kept; 0 is for ever.
+func keepRequests(to *time.Duration) decodeFunc {
+	want := fmt.Sprintf("%s, or a number of days from %dd such as 400d", keepForever, minKeepRequests)
+	return func(v value) {
+		s, ok := v.scalar(want)
+		if !ok {
+			return
+		}
+		if s.text == keepForever {
+			*to = 0
+			return
+		}
+		digits, found := strings.CutSuffix(s.text, "d")
+		n, err := strconv.ParseInt(digits, 10, 16)
+		if !found || err != nil || n < minKeepRequests {
+			v.errorf("want %s, got %s", want, s.got)
+			return
+		}
+		*to = time.Duration(n) * 24 * time.Hour
+	}
+}
+
 // minPositive is the minimum of durations that must not be 0.
 const minPositive = time.Nanosecond
 

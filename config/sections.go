@@ -13,8 +13,15 @@ import (
 func (c *Config) fields() []field {
 	return []field{
 		key("server", func(v value) { v.section(c.Server.fields()...) }),
+		key("gateway", func(v value) { v.section(key("name", text(&c.Gateway.Name, checkGatewayName))) }),
 		key("database", func(v value) {
-			v.section(key("path", nonEmptyPath(&c.Database.Path)), key("flush", flush(&c.Database.Flush)))
+			v.section(
+				key("path", nonEmptyPath(&c.Database.Path)),
+				key("url", databaseURL(&c.Database.URL)),
+				key("migrate", boolean(&c.Database.Migrate)),
+				key("flush", flush(&c.Database.Flush)),
+				key("keep_requests", keepRequests(&c.Database.KeepRequests)),
+			)
 		}),
 		key("limits", func(v value) {
 			v.section(
@@ -26,6 +33,7 @@ func (c *Config) fields() []field {
 		key("files", func(v value) {
 			v.section(
 				key("url", filesURL(&c.Files.URL)),
+				key("shared", boolean(&c.Files.Shared)),
 				key("max_bytes", size(&c.Files.MaxBytes)),
 				key("max_bytes_per_account", size(&c.Files.MaxBytesPerAccount)),
 				key("keep", days(&c.Files.Keep, time.Hour)),
@@ -39,7 +47,7 @@ func (c *Config) fields() []field {
 			)
 		}),
 		key("receipts", func(v value) {
-			v.section(key("enabled", boolean(&c.Receipts.Enabled)), key("publish", fileOrWebhook(&c.Receipts.Publish)))
+			v.section(key("enabled", boolean(&c.Receipts.Enabled)), key("key", optionalPath(&c.Receipts.Key)), key("publish", fileOrWebhook(&c.Receipts.Publish)))
 		}),
 		key("upstream", func(v value) { v.section(c.Upstream.fields()...) }),
 		key("breaker", func(v value) { v.section(c.Breaker.fields()...) }),
@@ -238,12 +246,15 @@ func window(w *Window) decodeFunc {
 const (
 	maxIdentifier = 64
 	maxAlias      = 200
+
+	maxGatewayName = 200
 )
 
 var (
 	errIdentifier = fmt.Errorf("1 to %d of the characters A-Z a-z 0-9 . _ -", maxIdentifier)
 	errWord       = errors.New("printable ASCII without spaces, not empty")
 	errAlias      = fmt.Errorf("1 to %d characters of printable ASCII without spaces and commas", maxAlias)
+	errGateway    = fmt.Errorf("at most %d characters of printable ASCII without spaces, or nothing", maxGatewayName)
 	errLabel      = errors.New("printable ASCII")
 	errGroup      = errors.New("the name of a group in printable ASCII, not empty")
 
@@ -277,6 +288,14 @@ func checkName(s string) error {
 func checkAlias(s string) error {
 	if s == "" || len(s) > maxAlias || !isPrintable(s) || strings.Contains(s, ",") {
 		return errAlias
+	}
+	return nil
+}
+
+// checkGatewayName checks a name of a gateway; it may be empty.
+func checkGatewayName(s string) error {
+	if len(s) > maxGatewayName || !isPrintable(s) {
+		return errGateway
 	}
 	return nil
 }

@@ -199,8 +199,11 @@ func (s *site) adasState() string {
 	keys, err := s.keys.ListOf(s.t.Context(), a.ID)
 	must(s.t, err)
 	var prompts string
-	const text = `SELECT coalesce(group_concat(p.name || p.version || c.data), '')
+	text := `SELECT coalesce(group_concat(p.name || p.version || c.data), '')
 		FROM prompts p JOIN prompt_chunks c ON c.content_id = p.content_id WHERE p.account_id = $1`
+	if s.db.Postgres() != nil {
+		text = strings.Replace(text, "group_concat(p.name || p.version || c.data)", "string_agg(p.name || p.version || encode(c.data, 'hex'), '')", 1)
+	}
 	must(s.t, s.db.Read().QueryRowContext(s.t.Context(), text, a.ID).Scan(&prompts))
 	return fmt.Sprintf("%+v %+v %s", a, keys, prompts)
 }
@@ -210,7 +213,7 @@ func (s *site) databaseContent() string {
 	s.t.Helper()
 	var all strings.Builder
 	for _, query := range []string{
-		"SELECT id || state || name || admin || coalesce(month_total, '') FROM accounts",
+		"SELECT id || state || name || CAST(admin AS TEXT) || coalesce(month_total, 0) FROM accounts",
 		"SELECT id || state || name FROM keys",
 		"SELECT hash FROM passwords",
 		"SELECT hex(token_hash) FROM invitations",
@@ -223,6 +226,9 @@ func (s *site) databaseContent() string {
 		"SELECT id || version || updated_at FROM prompts",
 		"SELECT content_id || n || hex(data) FROM prompt_chunks",
 	} {
+		if s.db.Postgres() != nil {
+			query = strings.NewReplacer("hex(token_hash)", "encode(token_hash, 'hex')", "hex(data)", "encode(data, 'hex')").Replace(query)
+		}
 		rows, err := s.db.Read().Query(query + " ORDER BY 1")
 		must(s.t, err)
 		for rows.Next() {

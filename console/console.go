@@ -13,6 +13,7 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/cluster"
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
@@ -42,7 +44,7 @@ type Settings struct {
 	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm and Notices.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm, Notices and Gateways.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -61,6 +63,7 @@ type Deps struct {
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
 	Batches   BatchService
+	Gateways  func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -82,6 +85,7 @@ type Console struct {
 	notices     func() []string
 	completer   Completer
 	batches     BatchService
+	gateways    func(context.Context) ([]cluster.Gateway, error)
 	uploads     downloads
 	rates       batchRates
 	tokenTexts  tokenTexts
@@ -104,7 +108,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		batches: d.Batches, uploads: downloads{running: map[string]int{}},
+		batches: d.Batches, gateways: d.Gateways, uploads: downloads{running: map[string]int{}},
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

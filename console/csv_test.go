@@ -27,8 +27,13 @@ func (s *site) addManyRequests(account string) {
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 		SELECT printf('req_%026d', i), $2, 'key_of_a_long_name', $3, 'llama-8b', 'gpu1', '/v1/completions', 'batch', 'user', 0,
 			200, '', 'settled', 100, 10, 1, 1, 1 FROM n`
+	insert := text
+	if s.db.Postgres() != nil {
+		insert = strings.NewReplacer("$1", "$1::bigint", "$2", "$2::bigint", "printf('req_%026d', i)", "'req_' || lpad(i::text, 26, '0')",
+			"'user', 0", "'user', false", "SELECT 1 UNION", "SELECT 1::bigint UNION").Replace(text)
+	}
 	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), text, rows, time.Now().UnixMicro(), account)
+		_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), insert, rows, time.Now().UnixMicro(), account)
 		return err
 	}))
 }

@@ -22,6 +22,7 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
@@ -29,11 +30,12 @@ import (
 	"basegate/fleet"
 	"basegate/history"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 	"basegate/prompts"
 	"basegate/usage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 const password = "correct horse battery"
 
@@ -50,9 +52,24 @@ type site struct {
 	sessions *identity.Sessions
 	auditLog *identity.AuditLog
 	prompts  *prompts.Store
-	ledger   *budget.Ledger
+	ledger   testLedger
 	fleet    *fleet.Fleet
 	history  *history.History
+}
+
+// testLedger is the ledger of the engine that the tests run on.
+type testLedger interface {
+	console.Ledger
+	Reserve(context.Context, budget.Payer, budget.Request, budget.Demand, budget.Requester) (budget.Reservation, error)
+	Start(context.Context) error
+	Close()
+}
+
+func newLedger(db *database.DB) testLedger {
+	if server := db.Postgres(); server != nil {
+		return cluster.New(server, zap.NewNop(), cluster.Settings{Name: "test"})
+	}
+	return budget.New(db, zap.NewNop(), budget.Settings{})
 }
 
 // newSite starts a console whose only model has no backend that answers. The functions may change its settings and
@@ -60,14 +77,14 @@ type site struct {
 func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *site {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "console.db")
-	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+	db, err := database.Open(t.Context(), databasetest.Settings(t, path), zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
 	s := &site{
 		t: t, path: path, db: db,
 		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
-		ledger: budget.New(db, zap.NewNop(), budget.Settings{}),
+		ledger: newLedger(db),
 	}
 	s.prompts = prompts.New(db, zap.NewNop(), prompts.Settings{MaxBytesPerAccount: 100 << 20})
 	must(t, s.keys.Start(t.Context()))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"basegate/budget/cluster"
 	"basegate/history"
 )
 
@@ -23,6 +24,14 @@ type overviewPage struct {
 	Codes    []history.CodeSeries
 	Times    []overviewTime // the charts as a table, the newest first
 	Events   []timelineEvent
+	Gateways []gatewayRow // none if there is only one
+}
+
+// gatewayRow is a row of the table of gateways.
+type gatewayRow struct {
+	cluster.Gateway
+	Level string // CSS class of the state
+	Lag   string // age of the last heartbeat
 }
 
 // overviewPeriod is a period that the overview can show.
@@ -111,7 +120,26 @@ func (c *Console) overviewPage(r *request) error {
 	if page.Events, err = c.timeline(r.ctx(), r, page.Now.Add(-page.Period.length)); err != nil {
 		return err
 	}
+	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
+		return err
+	}
 	return c.renderStatus(r, http.StatusOK, "admin-overview", "Overview", page)
+}
+
+// gatewayRows returns the gateways on the database; none if there is only this one.
+func (c *Console) gatewayRows(ctx context.Context) (rows []gatewayRow, err error) {
+	if c.gateways == nil {
+		return nil, nil
+	}
+	all, err := c.gateways(ctx)
+	if err != nil {
+		return nil, err
+	}
+	levels := map[cluster.GatewayState]string{cluster.GatewayAlive: "good", cluster.GatewaySilent: "bad", cluster.GatewayEnded: "warn"}
+	for _, g := range all {
+		rows = append(rows, gatewayRow{g, levels[g.State], formatSeconds(g.HeartbeatLag)})
+	}
+	return rows, nil
 }
 
 // seriesName returns the name of a series in the query and for the user; empty for all requests.

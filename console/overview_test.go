@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/cluster"
+	"basegate/console"
 	"basegate/history"
 )
 
@@ -65,6 +68,24 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	if got := data.Get("points").Int(); got != 720 {
 		t.Errorf("got %d points of the last day, want 720", got)
 	}
+}
+
+func TestOverviewListsTheGatewaysOnOneDatabase(t *testing.T) {
+	alone := newSite(t)
+	alone.account("root@example.org", true)
+	lacks(t, alone.signIn("root@example.org").get("/admin/overview").body, "overview-gateways")
+
+	s := newSite(t, func(_ *console.Settings, d *console.Deps) {
+		d.Gateways = func(context.Context) ([]cluster.Gateway, error) {
+			return []cluster.Gateway{
+				{Name: "gw-1", State: cluster.GatewayAlive, Epoch: 3, Version: "v1.2", InFlight: 1234, HeartbeatLag: 1.2},
+				{Name: "gw-<2>", State: cluster.GatewaySilent, Epoch: 7, Version: "v1.1", HeartbeatLag: 15},
+			}, nil
+		}
+	})
+	s.account("root@example.org", true)
+	page := s.signIn("root@example.org").get("/admin/overview").body
+	has(t, page, "gw-1", `<span class="tag good">alive</span>`, "1,234", "v1.2", "gw-&lt;2&gt;", `<span class="tag bad">silent</span>`, "15", "ago")
 }
 
 func TestOverviewNamesTheAccountsOfBudgetAlarms(t *testing.T) {

@@ -12,8 +12,7 @@
 // Opening a database does not make it one's own: commands read and write it while a gateway serves from it. The gateway
 // holds its Lock.
 //
-// The engine is SQLite, or PostgreSQL for the parts that several gateways will share; no gateway serves from PostgreSQL
-// yet. There the writes of all processes still follow each other, by an advisory lock, so what a write reads stays true
+// The engine is SQLite, or PostgreSQL, which several gateways can share. There the writes of all processes still follow each other, by an advisory lock, so what a write reads stays true
 // until its commit. The ledger of PostgreSQL is not here: package budget/cluster calls its functions.
 //
 // Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
@@ -38,6 +37,10 @@ import (
 type Settings struct {
 	Path string // of the file of a SQLite database, which is created if it does not exist; unused if URL is set
 	URL  string // of a PostgreSQL database, which must exist; empty: the database is SQLite's
+
+	// SchemaCurrent says that the PostgreSQL database has been migrated: Open only checks its version. So a role that may
+	// not change the schema suffices.
+	SchemaCurrent bool
 
 	// LockWait is how long a transaction waits for another process to release the database lock; 0 means
 	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,

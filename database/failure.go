@@ -27,6 +27,9 @@ var ErrUnavailable = errors.New("the database cannot be written")
 // ErrNewer is returned by Open if the schema has migrations that this program does not know.
 var ErrNewer = errors.New("the database was made by a newer version of basegate; use that version or a later one")
 
+// ErrOlder is returned by Open with Settings.SchemaCurrent if the schema lacks migrations that this program needs.
+var ErrOlder = errors.New("the database has not been migrated to this version of basegate: run basegate database migrate with a role that owns the schema")
+
 // IsUnique reports whether err is a violation of a unique or primary key constraint.
 func IsUnique(err error) bool {
 	if err == nil {

@@ -27,11 +27,15 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	}
 	h := &handles{
 		writer:  server.OpenPool(1, nil),
-		reader:  server.OpenPool(max(4, runtime.GOMAXPROCS(0)), readOnly(statementTimeout)),
-		reports: server.OpenPool(reportConns, readOnly(db.settings.ReportTimeout)),
+		reader:  server.OpenPool(postgresReaders(), readOnly(statementTimeout)),
+		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
-	if err := migratePostgres(ctx, server); err != nil {
+	prepare := migratePostgres
+	if db.settings.SchemaCurrent {
+		prepare = checkSchema
+	}
+	if err := prepare(ctx, server); err != nil {
 		server.Close()
 		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
 	}
@@ -39,17 +43,51 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	return nil
 }
 
+func postgresReaders() int { return max(4, runtime.GOMAXPROCS(0)) }
+
+// PostgresConnections returns how many connections a DB with Settings.URL opens at most.
+func PostgresConnections() int { return 1 + postgresReaders() + reportConns + postgres.PoolSize }
+
 // readOnly returns the parameters of sessions that cannot write.
 func readOnly(timeout time.Duration) map[string]string {
 	return map[string]string{"default_transaction_read_only": "on", "statement_timeout": milliseconds(timeout)}
 }
 
+// forReports returns the parameters of sessions for Report. Its statements depend on their arguments, such as a range of
+// times, so each execution is planned with them. Compiling them would take longer than most run.
+func forReports(timeout time.Duration) map[string]string {
+	parameters := readOnly(timeout)
+	parameters["plan_cache_mode"], parameters["jit"] = "force_custom_plan", "off"
+	return parameters
+}
+
 func migratePostgres(ctx context.Context, server *postgres.DB) error {
 	_, err := server.Migrate(ctx)
+	return schemaError(err)
+}
+
+func checkSchema(ctx context.Context, server *postgres.DB) error {
+	return schemaError(server.CheckSchema(ctx))
+}
+
+// schemaError returns ErrNewer or ErrOlder for the errors of package postgres.
+func schemaError(err error) error {
 	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
 		return newerError(newer.Schema, newer.Known)
 	}
+	if older, ok := errors.AsType[*postgres.OlderError](err); ok {
+		return fmt.Errorf("%w (%w)", ErrOlder, older)
+	}
 	return err
+}
+
+// Postgres returns the connections to a PostgreSQL database that belong to no pool of the DB; nil on SQLite. They are closed
+// with the DB.
+func (db *DB) Postgres() *postgres.DB {
+	if e, ok := db.engine.(postgresEngine); ok {
+		return e.server
+	}
+	return nil
 }
 
 // postgresEngine is the engine of a DB with Settings.URL.
@@ -69,9 +107,9 @@ func (postgresEngine) begin() string {
 	return "BEGIN; SELECT pg_advisory_xact_lock(" + writesLock + ")"
 }
 
-// snapshot keeps PostgreSQL from removing rows that were updated meanwhile, and makes each update of them slower, so
-// Settings.ReportTimeout limits it.
-func (postgresEngine) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRead }
+// snapshot is that of each statement alone. One for a whole report would keep PostgreSQL from removing rows that were updated
+// meanwhile, and the ledger updates its counters with each request: one that was held for 11 s made it nine times slower.
+func (postgresEngine) snapshot() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 func (postgresEngine) probe() string {
 	return "UPDATE keys_revision SET revision = revision WHERE false"

@@ -1,6 +1,7 @@
 package database_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net/url"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/zap"
@@ -171,4 +173,26 @@ func TestErrorsOfOpenDoNotShowThePassword(t *testing.T) {
 			t.Errorf("%s: got error %v, want one without the password", name, err)
 		}
 	}
+}
+
+// A snapshot that is held makes each update of the ledger's counters slower.
+func TestReportHoldsNoSnapshot(t *testing.T) {
+	s := postgresSettings(t)
+	db, observer := openNotes(t, s), connect(t, s)
+	must(t, db.Report(t.Context(), "a", time.Minute, func(ctx context.Context, from database.Reader) error {
+		for id := range 2 {
+			var pid, n int
+			must(t, from.QueryRowContext(ctx, "SELECT pg_backend_pid(), count(*) FROM notes").Scan(&pid, &n))
+			if n != id {
+				t.Errorf("got %d notes, want %d: each query sees what is committed", n, id)
+			}
+			const held = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)"
+			must(t, observer.QueryRowContext(ctx, held, pid).Scan(&n))
+			if n != 0 {
+				t.Error("the session of a report holds a snapshot while no query runs")
+			}
+			must(t, db.WriteGrouped(t.Context(), note(id)))
+		}
+		return nil
+	}))
 }

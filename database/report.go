@@ -30,10 +30,12 @@ type Reader interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Report runs read, for queries that may take long. Its queries see one snapshot of the database. It has connections
-// that no other reads use, waits for one of them up to the given duration, and is interrupted after
-// Settings.ReportTimeout, because the write-ahead log cannot be written back to the database past the snapshot. read
-// must therefore wait for nothing but its queries, such as a client that reads what they return.
+// Report runs read, for queries that may take long, in a transaction. It has connections that no other reads use, waits for
+// one of them up to the given duration, and is interrupted after Settings.ReportTimeout. read must wait for nothing but its
+// queries, such as a client that reads what they return.
+//
+// On SQLite its queries see one snapshot of the database, past which the write-ahead log cannot be written back. On
+// PostgreSQL each query sees one of its own, and none is held between them.
 //
 // The reports of one subject, such as an account, run one after the other; an empty subject has no such limit. The error
 // is ErrReportsBusy, ErrReportTooLong, or that of read.

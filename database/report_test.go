@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 )
 
@@ -85,6 +86,7 @@ func TestReportIsInterruptedAtItsTimeLimit(t *testing.T) {
 }
 
 func TestReportSeesOneSnapshot(t *testing.T) {
+	databasetest.SkipPostgres(t, "a snapshot makes the ledger's updates slower; see TestReportHoldsNoSnapshot")
 	db := openNotes(t, database.Settings{})
 	must(t, db.Report(t.Context(), "a", time.Minute, func(ctx context.Context, from database.Reader) error {
 		for id := range 3 {

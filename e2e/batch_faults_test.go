@@ -28,7 +28,7 @@ func (g *gateway) kill() {
 // setBatchStatus changes the status of a batch in the database of a gateway that does not run.
 func (e *environment) setBatchStatus(id, set string) {
 	e.t.Helper()
-	result, err := e.openLedger().Exec(`UPDATE batches SET `+set+` WHERE id = ?`, id)
+	result, err := e.openLedger().Exec(`UPDATE batches SET `+set+` WHERE id = $1`, id)
 	must(e.t, err)
 	if n, err := result.RowsAffected(); err != nil || n != 1 {
 		e.t.Fatalf("%d batches changed, error %v", n, err)

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,7 @@ import (
 
 // ledgerRows reads every row of the ledger straight from the database, including rows in flight.
 func (e *environment) ledgerRows(ctx context.Context) (rows []ledgerRow, err error) {
-	db, err := sql.Open("sqlite3", "file:"+e.database+"?_query_only=1&_busy_timeout=10000")
+	db, err := e.openDatabase()
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +34,7 @@ func (e *environment) ledgerRows(ctx context.Context) (rows []ledgerRow, err err
 		FROM requests r JOIN keys k ON k.id = r.key_id
 		UNION ALL
 		SELECT r.request_id, k.prefix, 'in_flight', 0, '', r.user_tag, r.prompt_tokens, r.completion_tokens
-		FROM inflight r JOIN keys k ON k.id = r.key_id`)
+		FROM inflight r JOIN keys k ON k.id = r.`+e.inflightKey())
 	if err != nil {
 		return nil, err
 	}

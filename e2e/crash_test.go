@@ -85,6 +85,9 @@ func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 
 func killUnderLoad(t *testing.T, flush string) {
 	t.Helper()
+	if flush != "commit" {
+		skipPostgres(t, "database.flush is SQLite's")
+	}
 	const budget = 20_000
 	kills := 200
 	if testing.Short() {
@@ -215,6 +218,7 @@ func TestInterruptedStreamIsChargedItsLastCheckpoint(t *testing.T) {
 
 // A gateway whose ledger has a million rows in the current month starts within seconds, with the correct sums.
 func TestStartsQuicklyWithAMillionRows(t *testing.T) {
+	skipPostgres(t, "the rows are inserted in SQLite's statements")
 	const rows, tokens = 1_000_000, 3
 	mock := startMock(t, mockvllm.Options{})
 	env := newEnvironment(t, settings{}, mock.URL())

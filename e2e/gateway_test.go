@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/internal/postgrestest"
 	"basegate/internal/s3test"
 	"basegate/mockvllm"
 )
@@ -27,8 +28,10 @@ type environment struct {
 	config string
 	email  string
 
-	database string         // path of the database file
-	bucket   *s3test.Server // of its files; nil: a folder beside the database
+	database    string // path of the database file
+	postgres    *postgrestest.Server
+	postgresURL string         // of the PostgreSQL database; empty: the database is the file
+	bucket      *s3test.Server // of its files; nil: a folder beside the database
 }
 
 // filesInS3 makes every environment keep its files in a bucket of its own, so that the tests of files and batches run with
@@ -45,6 +48,8 @@ type settings struct {
 	flush       string // of database.flush; empty: commit
 	adminListen string // address of the admin listener; empty: a free port
 	bucket      bool   // the files are in a bucket of an S3 server
+
+	postgres *postgrestest.Server // the server of the database; nil: the engine that the tests run on
 }
 
 // newEnvironment writes a configuration whose one model, m, has the given backends, and creates an account.
@@ -54,6 +59,12 @@ func newEnvironment(t *testing.T, s settings, backends ...string) *environment {
 	env := &environment{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "ada@example.org"}
 	if s.bucket || filesInS3 {
 		env.useBucket(s3test.Start(t))
+	}
+	if s.postgres == nil && onPostgres && s.database == "" && (s.flush == "" || s.flush == "commit") {
+		s.postgres = postgrestest.Shared(t)
+	}
+	if s.postgres != nil {
+		env.usePostgres(s.postgres)
 	}
 	env.writeConfig(s, backends...)
 	env.run("account", "create", env.email)
@@ -76,18 +87,6 @@ func (e *environment) useBucket(server *s3test.Server) {
 	e.bucket = server
 }
 
-// inBucket returns further lines of the configuration with files.url, unless they have one.
-func (e *environment) inBucket(extra string) string {
-	switch url := fmt.Sprintf("url: %q", e.bucket.URL("lab/one")); {
-	case strings.Contains(extra, "files: {url"):
-		return extra
-	case strings.Contains(extra, "files: {"):
-		return strings.Replace(extra, "files: {", "files: {"+url+", ", 1)
-	default:
-		return extra + "\nfiles: {" + url + "}"
-	}
-}
-
 // writeConfig writes the configuration file.
 func (e *environment) writeConfig(s settings, backends ...string) {
 	e.t.Helper()
@@ -96,14 +95,15 @@ func (e *environment) writeConfig(s settings, backends ...string) {
 		s.models = modelConfig("m", backends...)
 	}
 	if e.bucket != nil {
-		s.extra = e.inBucket(s.extra)
+		s.extra = withFiles(s.extra, fmt.Sprintf("url: %q", e.bucket.URL("lab/one")))
 	}
+	section, extra := e.databaseConfig(s)
 	writeFile(e.t, e.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
-database: {path: %q, flush: %s}
+%s
 probe: {interval: 100ms, timeout: 1s}
 %s
 models: [%s]
-`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, e.database, cmp.Or(s.flush, "commit"), s.extra, s.models))
+`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, section, extra, s.models))
 }
 
 // run runs a command with the environment's configuration, which must succeed, and returns its stdout.

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"basegate/internal/postgrestest"
 )
 
 // binary is the path of the basegate under test: BASEGATE_BIN, or a binary built with the race detector.
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 	if isHonestClient() {
 		os.Exit(runHonestClient())
 	}
-	os.Exit(withBinary(m.Run))
+	os.Exit(withBinary(postgrestest.Main{M: m}.Run))
 }
 
 func withBinary(run func() int) int {

@@ -43,6 +43,12 @@ func pagesRows(t *testing.T) int {
 // openLedger opens the environment's database for direct access.
 func (e *environment) openLedger() *sql.DB {
 	e.t.Helper()
+	if e.postgresURL != "" {
+		db, err := e.openDatabase()
+		must(e.t, err)
+		e.t.Cleanup(func() { must(e.t, db.Close()) })
+		return db
+	}
 	db, err := sql.Open("sqlite3", "file:"+e.database+"?_busy_timeout=10000&_journal_mode=WAL&_synchronous=NORMAL")
 	must(e.t, err)
 	e.t.Cleanup(func() { must(e.t, db.Close()) })
@@ -53,6 +59,10 @@ func (e *environment) openLedger() *sql.DB {
 // account is the environment's own.
 func (e *environment) fillLedger(rows int) {
 	e.t.Helper()
+	if e.postgresURL != "" {
+		e.fillPostgres(rows)
+		return
+	}
 	db := e.openLedger()
 	const (
 		accounts = `
@@ -88,14 +98,65 @@ func (e *environment) fillLedger(rows int) {
 	execute(requests, rows, time.Now().Add(-span).UnixMicro(), span.Microseconds(), pagesAccounts*pagesKeys, pagesTags)
 }
 
+// rowsAtOnce is the number of rows that one transaction adds: those of one are added to the rollups together.
+const rowsAtOnce = 10_000
+
+// fillPostgres is fillLedger on PostgreSQL.
+func (e *environment) fillPostgres(rows int) {
+	e.t.Helper()
+	db := e.openLedger()
+	const (
+		accounts = `
+			INSERT INTO accounts (id, email, name, admin, state, created_at)
+			SELECT 'acc_' || lpad(i::text, 13, '0'), 'user' || i || '@example.org', '', false, 'active', 0
+			FROM generate_series(2, $1::int) i`
+		keys = `
+			INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at)
+			SELECT 'key_' || lpad((row_number() OVER (ORDER BY a.created_at DESC, a.id, i))::text, 13, '0'), a.id, 'key ' || i,
+				'acs-bm-' || right(a.id, 5) || i, sha256((a.id || i)::bytea), 'active', 0
+			FROM accounts a, generate_series(1, $1::int) i`
+		requests = `
+			INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
+			SELECT 'req_' || lpad(i::text, 26, '0'), $2::bigint + i * $3::bigint, k.id, k.account_id,
+				'model-' || (i * 40503 / 8 % 3), 'gpu' || (i % 4),
+				CASE WHEN i * 48271 / 32 % 4 <> 0 THEN '/v1/completions' ELSE '/v1/chat/completions' END,
+				CASE WHEN i * 69621 / 16 % 3 <> 0 THEN 'interactive' ELSE 'batch' END, 'user-' || (i * 7919 % $4::bigint), i % 2 = 1,
+				CASE WHEN i % 97 <> 0 THEN 200 ELSE 502 END, CASE WHEN i % 97 <> 0 THEN '' ELSE 'upstream_unreachable' END, 'settled',
+				100 + i % 900, 20 + i % 300, i % 1000, (i % 2) * (20000 + i * 7919 % 500000), 100000 + i * 7919 % 20000000
+			FROM generate_series($5::bigint, $6::bigint) i
+			JOIN (SELECT id, account_id, row_number() OVER (ORDER BY id) - 1 AS rank FROM keys) k ON k.rank = i * 16807 / 4 % $7::bigint`
+	)
+	execute := func(text string, args ...any) {
+		_, err := db.ExecContext(e.t.Context(), text, args...)
+		must(e.t, err)
+	}
+	span := time.Duration(pagesMonths) * 30 * 24 * time.Hour
+	begin := time.Now().Add(-span)
+	for at := begin; !at.After(time.Now()); at = at.AddDate(0, 0, 28) {
+		execute(`SELECT ledger_partition_v1($1)`, at.UnixMicro())
+	}
+	execute(accounts, pagesAccounts)
+	execute(keys, pagesKeys)
+	for first := 1; first <= rows; first += rowsAtOnce {
+		execute(requests, rows, begin.UnixMicro(), span.Microseconds()/int64(rows), pagesTags, first, min(first+rowsAtOnce-1, rows),
+			pagesAccounts*pagesKeys)
+	}
+	execute(`VACUUM (ANALYZE) requests`) // autovacuum does it within minutes
+}
+
 // waitForRollups waits until the gateway has added all rows to the rollups.
 func (g *gateway) waitForRollups() {
 	g.t.Helper()
 	db := g.openLedger()
-	poll.Within(g.t, 15*time.Minute, "the rollups are built", func() bool {
-		var left int
-		err := db.QueryRowContext(g.t.Context(), `SELECT count(*) FROM requests WHERE seq > (SELECT seq FROM usage_watermark)`).Scan(&left)
-		return err == nil && left == 0
+	unsummed := `SELECT EXISTS (SELECT 1 FROM requests WHERE seq > (SELECT seq FROM usage_watermark))`
+	if g.postgresURL != "" {
+		unsummed = `SELECT EXISTS (SELECT FROM requests WHERE xid > (SELECT seq::text::xid8 FROM usage_watermark))`
+	}
+	poll.Within(g.t, 30*time.Minute, "the rollups are built", func() bool {
+		var left bool
+		err := db.QueryRowContext(g.t.Context(), unsummed).Scan(&left)
+		return err == nil && !left
 	})
 }
 
@@ -153,8 +214,19 @@ func fetch(ctx context.Context, browser *http.Client, address string) (status in
 	return resp.StatusCode, size, err
 }
 
-// The console's pages show a ledger of as many requests as BASEGATE_PAGES says (a million by make pages). With a million
-// the test also requires that no page takes 100 ms of CPU time.
+// serverTime returns the user and system time of all processes of the PostgreSQL server; 0 on
+// SQLite.
+func (e *environment) serverTime() time.Duration {
+	e.t.Helper()
+	if e.postgres == nil {
+		return 0
+	}
+	return e.postgres.CPU(e.t)
+}
+
+// The console's pages show a ledger of as many requests as BASEGATE_PAGES says (a million by make pages), on SQLite or on
+// PostgreSQL. With a million the test also requires that no page takes 100 ms of CPU time on SQLite, and with ten million
+// that none takes 300 ms on either engine, that of PostgreSQL's server included.
 func TestPages(t *testing.T) {
 	useBinaryWithoutRaceDetector(t)
 	rows := pagesRows(t)
@@ -172,19 +244,27 @@ func TestPages(t *testing.T) {
 	day := func(ago int) string { return time.Now().UTC().AddDate(0, 0, -ago).Format(time.DateOnly) }
 	measure := func(path string, limited bool) {
 		const most = 50
-		before, n := g.cpuTime(), 0
+		used := func() time.Duration { return g.cpuTime() + g.serverTime() }
+		before, n := used(), 0
 		var size int64
-		for n < most && g.cpuTime()-before < time.Second {
+		shortest := time.Hour
+		for n < most && used()-before < time.Second {
+			began := time.Now()
 			status, bytes, err := fetch(t.Context(), browser, g.url+path)
 			if err != nil || status != http.StatusOK {
 				t.Fatalf("%s: %v, status %d", path, err, status)
 			}
-			size, n = bytes, n+1
+			size, n, shortest = bytes, n+1, min(shortest, time.Since(began))
 		}
-		each := (g.cpuTime() - before) / time.Duration(n)
-		t.Logf("%8.1f ms of CPU time, %9d bytes: %s", float64(each.Microseconds())/1000, size, path)
-		if limited && rows <= 1_000_000 && each > 100*time.Millisecond {
-			t.Errorf("%s takes %v of CPU time, want at most 100ms", path, each)
+		each := (used() - before) / time.Duration(n)
+		t.Logf("%8.1f ms of CPU time, at least %8.1f ms, %9d bytes: %s", float64(each.Microseconds())/1000,
+			float64(shortest.Microseconds())/1000, size, path)
+		limit := 300 * time.Millisecond
+		if rows <= 1_000_000 && g.postgresURL == "" {
+			limit = 100 * time.Millisecond
+		}
+		if limited && rows <= 10_000_000 && each > limit {
+			t.Errorf("%s takes %v of CPU time, want at most %v", path, each, limit)
 		}
 	}
 	for _, path := range []string{

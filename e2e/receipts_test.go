@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/postgrestest"
 	"basegate/mockvllm"
 )
 
@@ -35,6 +36,7 @@ func newReceipts(t *testing.T) (env *environment, published string) {
 	mock := startMock(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateChatML})
 	published = filepath.Join(t.TempDir(), "tree-head")
 	s := receiptSettings(published)
+	s.extra = strings.Replace(s.extra, "enabled: true", fmt.Sprintf("enabled: true, key: %q", filepath.Join(t.TempDir(), "key")), 1)
 	s.models = fmt.Sprintf(s.models, mock.URL())
 	return newEnvironment(t, s), published
 }
@@ -278,5 +280,45 @@ func TestKillUnderLoadKeepsTheReceiptLog(t *testing.T) {
 	t.Logf("%d kills, %d finished answers: %s", kills, len(finished.leaves), whole)
 	if len(finished.leaves) < kills {
 		t.Error("fewer finished answers than kills: the test has not tested enough")
+	}
+}
+
+// Gateways on one PostgreSQL database have one receipt log, and any of them proves an entry.
+func TestGatewaysOfOneDatabaseShareTheReceiptLog(t *testing.T) {
+	mock := startMock(t, mockvllm.Options{})
+	s := receiptSettings(filepath.Join(t.TempDir(), "tree-head"))
+	s.extra = fmt.Sprintf("receipts: {enabled: true, key: %q}", filepath.Join(t.TempDir(), "key"))
+	s.models, s.postgres = fmt.Sprintf(s.models, mock.URL()), postgrestest.Shared(t)
+	env := newEnvironment(t, s)
+	first := env.serve()
+	second := env.another("second").serveWithKey(first.secret)
+	key := strings.TrimSpace(env.run("receipt", "key"))
+	const stream = `{"model": "m", "prompt": "a", "max_tokens": 5, "stream": true}`
+	for i, made := range []*gateway{first, second, first, second} {
+		body := []string{smallRequest, stream}[i/2]
+		got := made.withReceipt("/v1/completions", body)
+		if got.status != http.StatusOK {
+			t.Fatalf("%s: got %d %s", body, got.status, got.body)
+		}
+		text, leaf := made.receiptOf(got)
+		for _, g := range []*gateway{first, second} {
+			if whole := g.get(g.url, "/receipts/"+leaf+"?nonce=1"); whole.status != http.StatusOK {
+				t.Errorf("at another gateway: got %d %s", whole.status, whole.body)
+			}
+		}
+		if stdout, stderr, code := verifyReceipt(t, body, got.body, text, "--key", key); code != 0 {
+			t.Errorf("%s: exit code %d, %s%s", body, code, stdout, stderr)
+		}
+	}
+	old := filepath.Join(t.TempDir(), "old")
+	writeFile(t, old, first.get(first.url, "/receipts/checkpoint").body)
+	first.signal(syscall.SIGKILL)
+	first.waitExit()
+	second.receiptOf(second.withReceipt("/v1/completions", smallRequest))
+	if stdout, stderr, code := runCommand(t, "receipt", "log", "check", old, "--url", second.url+"/receipts", "--key", key); code != 0 {
+		t.Errorf("the log of the other gateway: exit code %d, %s%s", code, stdout, stderr)
+	}
+	if got := env.run("receipt", "log", "check"); got != "the receipt log is whole: 5 entries under the latest tree head\n" {
+		t.Errorf("receipt log check says %q", got)
 	}
 }

@@ -41,7 +41,7 @@ type Backend struct {
 	commands commandLog // has a mutex of its own
 
 	bootFailures atomic.Int64 // launches and wakes that have failed
-	places       atomic.Int64 // batch lines that run
+	places       places
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
 	recent       atomic.Int64 // leases; see Model.countLease
 	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
@@ -55,6 +55,8 @@ type Backend struct {
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
 	probeNow      chan struct{} // requests an immediate probe
+	leases        *leases       // nil unless several gateways share the backend
+	fences        *fences       // of programs, unless leases is set
 	stopProbes    func()
 }
 
@@ -68,8 +70,10 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		transport: f.transport, settings: f.settings,
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
-		observer:   &f.observer,
-		probeNow:   make(chan struct{}, 1),
+		observer: &f.observer,
+		places:   places{shared: &f.sharedPlaces},
+		probeNow: make(chan struct{}, 1),
+		leases:   f.leases, fences: &f.fences,
 		stopProbes: func() {},
 	}
 	b.config.Store(&c)

@@ -68,5 +68,7 @@ func (b *Backend) recordBoot(took time.Duration) {
 		return
 	}
 	b.bootTimes.add(took)
-	b.bootTimes.persist(took)
+	if b.leads() {
+		b.bootTimes.persist(took)
+	}
 }

@@ -15,20 +15,23 @@ type Command string
 const (
 	CommandWarm Command = "warm"
 	CommandStop Command = "stop"
+
+	commandSleep Command = "sleep" // only between gateways
 )
 
 // queuedCommand is a command that has not been executed yet.
 type queuedCommand struct {
-	id       int64
-	model    string
-	command  Command
-	queuedAt time.Time
+	id      int64
+	model   string
+	backend string // empty: the whole model
+	command Command
+	age     time.Duration
 }
 
 // commandTTL is how long a queued command is valid: one of yesterday must not take effect when the gateway starts.
 const commandTTL = time.Minute
 
-// pollDatabase reads the booked windows and executes queued commands. If a read fails, the next poll repeats it.
+// pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll repeats it.
 func (f *Fleet) pollDatabase(ctx context.Context) {
 	booked, err := Windows(ctx, f.store.db)
 	if err != nil {
@@ -36,6 +39,11 @@ func (f *Fleet) pollDatabase(ctx context.Context) {
 		return
 	}
 	f.booked.Store(&booked)
+	if f.leases != nil {
+		f.pollLeases(ctx)
+		f.pollOrders(ctx)
+		return
+	}
 	f.pollCommands(ctx)
 }
 
@@ -45,13 +53,27 @@ func (f *Fleet) pollCommands(ctx context.Context) {
 	if err != nil || len(commands) == 0 {
 		return
 	}
+	f.runCommands(commands)
+	if err := f.store.removeCommands(ctx, commands[len(commands)-1].id); err != nil {
+		f.log.Warn("executed commands not removed from the queue", zap.Error(err))
+	}
+}
+
+// pollOrders executes the commands that are this gateway's to execute. Each is taken from the queue first.
+func (f *Fleet) pollOrders(ctx context.Context) {
+	commands, err := f.leases.takeOrders(ctx)
+	if err != nil {
+		f.log.Debug("take orders", zap.Error(err))
+		return
+	}
+	f.runCommands(commands)
+}
+
+func (f *Fleet) runCommands(commands []queuedCommand) {
 	for _, c := range commands {
 		if err := f.runCommand(c); err != nil {
 			f.log.Warn("command not executed", zap.String("model", c.model), zap.String("order", string(c.command)), zap.Error(err))
 		}
-	}
-	if err := f.store.removeCommands(ctx, commands[len(commands)-1].id); err != nil {
-		f.log.Warn("executed commands not removed from the queue", zap.Error(err))
 	}
 }
 
@@ -65,11 +87,31 @@ func (f *Fleet) runCommand(c queuedCommand) error {
 	switch {
 	case !ok:
 		return errUnknownModel
-	case time.Since(c.queuedAt) > commandTTL:
+	case c.age > commandTTL:
 		return errExpired
-	}
-	if c.command == CommandStop {
+	case c.backend != "":
+		return m.runOrder(c)
+	case c.command == CommandStop:
 		return m.Stop("the operator stops it")
+	case c.command == commandSleep:
+		return m.Sleep("the operator puts it to sleep")
 	}
 	return m.Warm("the operator warms it")
+}
+
+// runOrder executes an order to one backend.
+func (m *Model) runOrder(c queuedCommand) error {
+	for _, b := range m.backends {
+		if b.Name != c.backend {
+			continue
+		}
+		order := b.requestStop
+		if c.command == commandSleep {
+			order = b.requestSleep
+		}
+		if !order("the operator stops it") {
+			return ErrNotManaged
+		}
+	}
+	return nil
 }

@@ -34,11 +34,16 @@ type Fleet struct {
 	transitions transitions
 	observer    observer
 	tasks       taskGroup
+	fences      fences
+	leases      *leases // nil unless several gateways share the backends
+	sharing     sharing
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue
 	settings  Settings
 	started   bool
 	bootTimes map[string]*bootTimes // by "model/backend"; kept across reloads
+
+	sharedPlaces atomic.Bool // see SharePlaces
 
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
@@ -91,6 +96,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 		first.Go(func() { b.probe(ctx) })
 	}
 	first.Wait()
+	if f.leases != nil { // a boot that another gateway has begun
+		f.pollLeases(ctx)
+	}
 	for _, b := range backends {
 		f.startProbes(b)
 	}

@@ -26,12 +26,12 @@ const (
 )
 
 // execute runs a configured command, a program with arguments and without a shell, and waits for it. The command has
-// the gateway's environment and working directory, and its own process group, so that a Ctrl-C at the gateway does not
-// reach the processes it starts. Its output is logged, and its last line becomes part of the error.
+// the gateway's environment, with the fencing number, its working directory, and its own process group, so that a Ctrl-C at
+// the gateway does not reach the processes it starts. Its output is logged, and its last line becomes part of the error.
 //
 // When ctx ends, the whole process group is terminated, unless keepRunning returns true: the command is then the model
 // itself, which is up. Output is logged only while logOutput returns true, since some versions of vLLM print prompts.
-func (b *Backend) execute(ctx context.Context, command []string, keepRunning, logOutput func() bool) error {
+func (b *Backend) execute(ctx context.Context, command []string, fence int64, keepRunning, logOutput func() bool) error {
 	if ctx.Err() != nil { // the boot was aborted before its command started
 		return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 	}
@@ -41,6 +41,7 @@ func (b *Backend) execute(ctx context.Context, command []string, keepRunning, lo
 	}
 	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator configures the command; ctx is handled below
 	cmd.Stdout, cmd.Stderr = write, write
+	cmd.Env = append(os.Environ(), fenceEnvironment(fence))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
 	write.Close() // the command has its own descriptor

@@ -63,8 +63,11 @@ type lifecycle struct {
 	drainToSleep bool  // draining ends in sleep instead of a stop
 	stopping     bool  // the stop command or the request to sleep is running, so the drain cannot be cancelled
 
-	lastUsed          time.Time // when a request last began or ended, or a start was last requested
+	lastUsed          time.Time // when a request last began or ended, a start was last requested, or the backend became ready
+	requested         time.Time // lastUsed without the latter; zero: never
 	stoppedByOperator bool      // no warm window starts the backend until a request or an operator does, or the window ends
+
+	claim claim // with several gateways
 }
 
 // boot is one launch or wake of a backend. Backend.mu guards its fields, except ended.
@@ -110,7 +113,9 @@ func (b *Backend) transition(e event, reason string) bool {
 			b.recordBoot(now.Sub(fromSince))
 		}
 	case Failed:
-		b.bootFailures.Add(1)
+		if b.leads() {
+			b.bootFailures.Add(1)
+		}
 		b.life.boot.abort(errBootFailed)
 	case Draining:
 		b.life.drainedFrom = from
@@ -121,7 +126,10 @@ func (b *Backend) transition(e event, reason string) bool {
 	b.commands.add(now, strings.TrimSuffix(fmt.Sprintf("%s → %s: %s", from, next, reason), ": "))
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
 	b.transitions.record(from, next)
-	b.emitTransition(from, next, reason)
+	if b.leads() {
+		b.emitTransition(from, next, reason)
+	}
+	b.settleClaim(from, next, reason)
 	return true
 }
 
@@ -137,7 +145,13 @@ func (b *Backend) apply(e event, reason string) {
 func (b *Backend) requestStart(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.life.lastUsed, b.life.stoppedByOperator = b.clock(), false
+	b.touch()
+	b.life.stoppedByOperator = false
+	if b.life.state == Draining && b.life.claim.remote {
+		b.cancelRemoteDrain(reason)
+		return
+	}
+	b.life.claim.wanted = b.life.stopping
 	if b.life.stopping || b.cooldown() > 0 || b.life.state == Draining && b.life.drainedFrom != Ready {
 		return
 	}
@@ -151,16 +165,19 @@ func (b *Backend) requestStart(reason string) {
 	b.life.boot = &boot{wake: wake, ended: make(chan struct{})}
 	if wake {
 		b.commands.begin(b.life.since, "wake, "+reason+": POST /wake_up")
-		b.runBoot("wake", func(ctx context.Context) error { return b.post(ctx, "/wake_up", "") })
+		b.runBoot("wake", reason, func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
 	b.commands.begin(b.life.since, "launch, "+reason+": "+launch.Start[0])
-	b.runBoot("launch", func(ctx context.Context) error { return b.execute(ctx, launch.Start, b.isReady, b.isStarting) })
+	b.runBoot("launch", reason, func(ctx context.Context, fence int64) error {
+		return b.execute(ctx, launch.Start, fence, b.isReady, b.isStarting)
+	})
 }
 
-// runBoot runs the command or request that boots the backend. Only a probe makes the backend ready. A command that does
-// not return may be the model itself, so it is cancelled only if the boot fails or is stopped. b.mu is held.
-func (b *Backend) runBoot(what string, do func(context.Context) error) {
+// runBoot runs the command or request that boots the backend, once the gateway has the lease. Only a probe makes the backend
+// ready. A command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped.
+// b.mu is held.
+func (b *Backend) runBoot(what, reason string, do func(ctx context.Context, fence int64) error) {
 	own := b.life.boot
 	b.tasks.run(func(ctx context.Context) {
 		defer close(own.ended)
@@ -172,8 +189,17 @@ func (b *Backend) runBoot(what string, do func(context.Context) error) {
 			cancel(own.cause)
 		}
 		b.mu.Unlock()
+		fence, leading := b.claimBoot(ctx, own, reason)
+		if !leading {
+			return
+		}
 		b.probeSoon() // while the backend starts, the next probes follow at short intervals
-		if err := do(ctx); err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
+		err := do(ctx, fence)
+		switch {
+		case err == nil:
+		case errors.Is(context.Cause(ctx), context.Canceled):
+			b.abandonBoot(ctx, fence)
+		default:
 			b.failBoot(own, fmt.Sprintf("%s: %v", what, err))
 		}
 		b.probeSoon()
@@ -207,13 +233,13 @@ func (b *Backend) bootTimeout() time.Duration {
 	return wakeTimeout
 }
 
-// drainIdle drains an idle backend. It has no effect on a starting backend: a start was requested
+// drainIdle drains a backend that has been idle for some time. It has no effect on a starting backend: a start was requested
 // after the check for idleness.
-func (b *Backend) drainIdle(toSleep bool, reason string) {
+func (b *Backend) drainIdle(toSleep bool, reason string, idle time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.state != Starting {
-		b.drain(toSleep, reason)
+		b.requestDrain(toSleep, reason, idle)
 	}
 }
 
@@ -227,7 +253,7 @@ func (b *Backend) requestSleep(reason string) bool {
 	}
 	if b.life.state == Ready {
 		b.life.stoppedByOperator = true
-		b.drain(true, reason)
+		b.requestDrain(true, reason, 0)
 	}
 	return true
 }
@@ -241,7 +267,7 @@ func (b *Backend) requestStop(reason string) bool {
 		return false
 	}
 	b.life.stoppedByOperator = true
-	b.drain(!b.hasStopCommand(), reason)
+	b.requestDrain(!b.hasStopCommand(), reason, 0)
 	return true
 }
 
@@ -254,7 +280,7 @@ func (b *Backend) hasStopCommand() bool {
 // if sleep is configured, and otherwise stopped. drain has no effect if the backend does not run or the gateway can do
 // neither. b.mu is held.
 func (b *Backend) drain(toSleep bool, reason string) {
-	toSleep = toSleep && b.cfg().Sleep != nil
+	toSleep = b.canSleep(toSleep)
 	if !toSleep && !b.hasStopCommand() || !b.transition(eventDrainRequested, reason) {
 		return
 	}
@@ -265,9 +291,11 @@ func (b *Backend) drain(toSleep bool, reason string) {
 	b.stopIfDrained()
 }
 
+func (b *Backend) canSleep(toSleep bool) bool { return toSleep && b.cfg().Sleep != nil }
+
 // stopIfDrained stops a draining backend, or puts it to sleep, if no request is in flight. b.mu is held.
 func (b *Backend) stopIfDrained() {
-	if b.life.state != Draining || b.life.stopping || b.inFlight > 0 {
+	if b.life.state != Draining || b.life.stopping || b.inFlight > 0 || !b.leads() {
 		return
 	}
 	b.life.stopping = true
@@ -277,11 +305,18 @@ func (b *Backend) stopIfDrained() {
 	}
 	b.tasks.run(func(ctx context.Context) {
 		b.waitForBoot(ctx, unfinished)
+		fence, committed := b.commitStop(ctx)
+		if !committed {
+			return
+		}
 		ctx, cancel := context.WithTimeout(ctx, b.bootTimeout())
 		defer cancel()
-		e, err := b.runStop(ctx, toSleep)
+		e, err := b.runStop(ctx, toSleep, fence)
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if !b.stillLeads(fence) {
+			return
+		}
 		b.life.stopping = false
 		b.life.lastUsed = b.clock()
 		if err != nil {
@@ -317,23 +352,28 @@ func (b *Backend) waitForBoot(ctx context.Context, boot *boot) {
 }
 
 // runStop stops the backend or puts it to sleep, and returns the event for success.
-func (b *Backend) runStop(ctx context.Context, toSleep bool) (event, error) {
+func (b *Backend) runStop(ctx context.Context, toSleep bool, fence int64) (event, error) {
 	if toSleep {
 		return eventSlept, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.cfg().Sleep.Level))
 	}
-	return eventStopped, b.execute(ctx, b.cfg().Launch.Stop, func() bool { return false }, func() bool { return true })
+	return eventStopped, b.execute(ctx, b.cfg().Launch.Stop, fence, func() bool { return false }, func() bool { return true })
 }
 
 // reconcile fails a boot that takes too long, and drains an idle backend unless keepWarm is set.
 func (b *Backend) reconcile(keepWarm bool) {
 	b.mu.Lock()
+	b.repeatStop(b.clock())
 	now, l := b.clock(), b.life
 	idle := now.Sub(l.lastUsed)
-	busy := b.inFlight > 0
+	busy := b.inFlight > 0 || now.Before(l.claim.inUseUntil)
 	b.mu.Unlock()
 	launch, sleep := b.cfg().Launch, b.cfg().Sleep
+	limit := b.bootTimeout()
+	if l.claim.remote {
+		limit += remoteBootGrace
+	}
 	switch {
-	case l.state == Starting && now.Sub(l.since) > b.bootTimeout():
+	case l.state == Starting && now.Sub(l.since) > limit:
 		reason := fmt.Sprintf("it did not answer within %v", b.bootTimeout())
 		if difference := b.Mismatch(); difference != "" {
 			reason = difference
@@ -341,9 +381,9 @@ func (b *Backend) reconcile(keepWarm bool) {
 		b.failBoot(l.boot, reason)
 	case keepWarm || busy:
 	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
-		b.drainIdle(false, fmt.Sprintf("idle for %v", launch.IdleAfter))
+		b.drainIdle(false, fmt.Sprintf("idle for %v", launch.IdleAfter), launch.IdleAfter)
 	case l.state == Ready && sleep != nil && sleep.IdleAfter > 0 && idle >= sleep.IdleAfter:
-		b.drainIdle(true, fmt.Sprintf("idle for %v", sleep.IdleAfter))
+		b.drainIdle(true, fmt.Sprintf("idle for %v", sleep.IdleAfter), sleep.IdleAfter)
 	}
 }
 
@@ -363,7 +403,7 @@ func (b *Backend) acquire() bool {
 		}
 	}
 	b.inFlight++
-	b.life.lastUsed = b.clock()
+	b.touch()
 	return true
 }
 
@@ -371,8 +411,14 @@ func (b *Backend) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inFlight--
-	b.life.lastUsed = b.clock()
+	b.touch()
 	b.stopIfDrained()
+}
+
+// touch begins the idle time again. b.mu is held.
+func (b *Backend) touch() {
+	now := b.clock()
+	b.life.lastUsed, b.life.requested = now, now
 }
 
 // bootEstimate returns the expected duration of a boot: the median of the measured ones, or the configured estimate.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"basegate/breaker"
@@ -23,6 +25,85 @@ type Place struct {
 	Backend *Backend
 	model   *Model
 	most    int64 // lines at a backend
+}
+
+// places counts the batch lines that run at a backend.
+type places struct {
+	shared *atomic.Bool // other gateways have places too, so this one has those that it has leased
+
+	mu      sync.Mutex // guards the fields below
+	running int64
+	leased  int64
+	short   bool // a line has found no place because all leased ones were taken
+}
+
+// load returns how many lines run.
+func (p *places) load() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running
+}
+
+// room returns how many lines run, and whether one more than those may.
+func (p *places) room(most int64) (running int64, free bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running, p.mayRun(most)
+}
+
+// mayRun reports whether one more line may run. The caller holds p.mu.
+func (p *places) mayRun(most int64) bool {
+	if p.running >= most {
+		return false
+	}
+	if p.shared.Load() && p.running >= p.leased {
+		p.short = true
+		return false
+	}
+	return true
+}
+
+// take counts one more line if running lines run and one more may.
+func (p *places) take(running, most int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running != running || !p.mayRun(most) {
+		return false
+	}
+	p.running++
+	return true
+}
+
+func (p *places) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running--
+}
+
+// SharePlaces makes the backends' places for batch lines those that were leased by Backend.GrowPlaces, which are none at
+// first. Other gateways lease the rest.
+func (f *Fleet) SharePlaces() { f.sharedPlaces.Store(true) }
+
+// Names returns the ids of the model and the backend.
+func (b *Backend) Names() (model, backend string) { return b.modelID, b.Name }
+
+// ShrinkPlaces lowers the number of leased places to most, but not below the lines that run. It returns both, and whether a
+// line has found all leased places taken since the last call.
+func (b *Backend) ShrinkPlaces(most int64) (leased, running int64, short bool) {
+	p := &b.places
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	short, p.short = p.short, false
+	p.leased = max(p.running, min(p.leased, most))
+	return p.leased, p.running, short
+}
+
+// GrowPlaces raises the number of leased places.
+func (b *Backend) GrowPlaces(leased int64) {
+	p := &b.places
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leased = max(p.leased, leased)
 }
 
 // AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
@@ -43,8 +124,10 @@ func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
 			}
 			ready = true
 			b.watchQueue()
-			n := b.places.Load()
-			if n < int64(most) && b.queued.Load() == 0 && (chosen == nil || n < fewest) {
+			if b.queued.Load() > 0 {
+				continue
+			}
+			if n, free := b.places.room(int64(most)); free && (chosen == nil || n < fewest) {
 				chosen, fewest = b, n
 			}
 		}
@@ -53,7 +136,7 @@ func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
 			return nil, ErrNotReady
 		case chosen == nil:
 			return nil, ErrNoPlace
-		case chosen.places.CompareAndSwap(fewest, fewest+1):
+		case chosen.places.take(fewest, int64(most)):
 			return &Place{chosen, m, int64(most)}, nil
 		}
 	}
@@ -67,7 +150,7 @@ var ErrNotReady = errors.New("no backend is ready")
 func (p *Place) Prefer(prefix Prefix, f Filter) {
 	var candidates []candidate
 	for _, b := range p.model.suitable(f) {
-		c := candidate{backend: b, load: b.places.Load()}
+		c := candidate{backend: b, load: b.places.load()}
 		if b == p.Backend {
 			c.load-- // without this line
 		} else if state, _ := b.State(); state != Ready || b.Breaker() == breaker.Open || b.queued.Load() > 0 || c.load >= p.most {
@@ -83,7 +166,7 @@ func (p *Place) Prefer(prefix Prefix, f Filter) {
 		if c.backend == p.Backend {
 			return
 		}
-		if c.backend.places.CompareAndSwap(c.load, c.load+1) {
+		if c.backend.places.take(c.load, p.most) {
 			p.Release()
 			p.Backend = c.backend
 			return
@@ -92,10 +175,10 @@ func (p *Place) Prefer(prefix Prefix, f Filter) {
 }
 
 // Release gives the place back.
-func (p *Place) Release() { p.Backend.places.Add(-1) }
+func (p *Place) Release() { p.Backend.places.release() }
 
 // BatchLines returns how many batch lines the backend runs.
-func (b *Backend) BatchLines() int64 { return b.places.Load() }
+func (b *Backend) BatchLines() int64 { return b.places.load() }
 
 const (
 	// queueWatch is how long a backend's queue is watched after a batch line has asked for a place.

@@ -53,7 +53,7 @@ func (s *store) readBoots(ctx context.Context, add func(model, backend string, t
 	return nil
 }
 
-// Enqueue queues a command for the running gateway, which executes it within a second.
+// Enqueue queues a command for the running gateway, which executes it within a second. Of several gateways, one does.
 func Enqueue(ctx context.Context, db *database.DB, model string, c Command) error {
 	const text = `INSERT INTO model_orders (model, order_name, given_at) VALUES ($1, $2, $3)`
 	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
@@ -82,7 +82,7 @@ func (s *store) commands(ctx context.Context) ([]queuedCommand, error) {
 		if err := rows.Scan(&c.id, &c.model, &c.command, &queuedAt); err != nil {
 			return nil, fmt.Errorf("read commands: %w", err)
 		}
-		c.queuedAt = time.UnixMicro(queuedAt)
+		c.age = time.Since(time.UnixMicro(queuedAt))
 		all = append(all, c)
 	}
 	return all, rows.Err() //nolint:wrapcheck // the next poll reads again

@@ -33,6 +33,7 @@ const (
 	eventStopped                     // the stop command has succeeded
 	eventSlept                       // the request to sleep has succeeded
 	eventFailed                      // a launch, wake, stop or request to sleep has failed
+	eventAbandoned                   // the gateway that booted the backend has given the boot up
 	eventCount
 )
 
@@ -42,6 +43,7 @@ const (
 //	stopped, asleep, unreachable, failed ------ start requested --> starting
 //	starting ---------------------------------- answered ---------> ready
 //	starting ---------------------------------- failed -----------> failed
+//	starting ---------------------------------- abandoned --------> unreachable
 //
 //	ready, starting, asleep, unreachable, failed -- drain requested --> draining
 //	draining ---------------------------------- stopped ----------> stopped
@@ -64,6 +66,7 @@ var transitionTable = map[State]map[event]State{
 		eventAnswered:       Ready,
 		eventDrainRequested: Draining, // an operator ends the boot
 		eventFailed:         Failed,
+		eventAbandoned:      Unreachable, // until the next probe or start
 	},
 	Stopped: {
 		eventAnswered:       Ready, // not started by the gateway

@@ -19,6 +19,7 @@ var diagramLabels = [eventCount]string{
 	eventStopped:        "stopped",
 	eventSlept:          "slept",
 	eventFailed:         "failed",
+	eventAbandoned:      "abandoned",
 }
 
 func TestDiagramInTheDocumentationMatchesTheTransitionTable(t *testing.T) {

@@ -94,7 +94,7 @@ func TestRandomEventsKeepTheLifecycleInvariants(t *testing.T) {
 				case 3:
 					b.requestStart("")
 				case 4:
-					b.drainIdle(rand.IntN(2) == 0, "")
+					b.drainIdle(rand.IntN(2) == 0, "", time.Minute)
 				case 5:
 					acquired := b.acquire()
 					if acquired {
@@ -234,7 +234,7 @@ func TestFailureOfAnEarlierBootIsIgnored(t *testing.T) {
 	if b.life.state != Starting {
 		t.Errorf("during the second boot: got %s, want %s", b.life.state, Starting)
 	}
-	b.drainIdle(false, "idle")
+	b.drainIdle(false, "idle", time.Minute)
 	if b.life.state != Starting {
 		t.Errorf("after an idle timeout during the boot: got %s, want %s", b.life.state, Starting)
 	}

@@ -69,10 +69,8 @@ func (f *Fleet) runReconciler(ctx context.Context) {
 			f.pollDatabase(ctx)
 		}
 		f.reconcile(time.Now())
-		select {
-		case <-ctx.Done():
+		if !f.followLeases(ctx, ticker.C) {
 			return
-		case <-ticker.C:
 		}
 	}
 }
@@ -88,6 +86,7 @@ func (f *Fleet) reconcile(now time.Time) {
 			b.mu.Lock()
 			if !keepWarm {
 				b.life.stoppedByOperator = false // an operator's stop lasts until the end of the window
+				b.unhold()
 			}
 			state, stopped := b.life.state, b.life.stoppedByOperator
 			b.mu.Unlock()

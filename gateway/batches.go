@@ -8,6 +8,7 @@ import (
 
 	"basegate/admission"
 	"basegate/batch"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
@@ -56,6 +57,23 @@ func (c completer) Checker(ctx context.Context, account, key string) (func(strin
 	return func(endpoint string, body []byte) (string, error) {
 		return c.proxy.CheckLine(ctx, principal, endpoint, body)
 	}, nil
+}
+
+// shareBatches makes the gateway run batches together with those on the same PostgreSQL database.
+func (g *Gateway) shareBatches() {
+	l, ok := g.ledger.(*cluster.Ledger)
+	if !ok {
+		return
+	}
+	g.fleet.SharePlaces()
+	g.batches.Join(batch.Cluster{Epoch: l.Epoch, Backends: func() (all []batch.Backend) {
+		for _, m := range g.fleet.Models() {
+			for _, b := range m.Backends() {
+				all = append(all, b)
+			}
+		}
+		return all
+	}})
 }
 
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.

@@ -44,7 +44,7 @@ func diskSpace(path string) (free, size uint64, err error) {
 
 // watchDisk reports when the file system of the database becomes nearly full, until ctx ends.
 func (g *Gateway) watchDisk(ctx context.Context, space func(path string) (free, size uint64, err error)) {
-	folder := filepath.Dir(g.databasePath)
+	folder := filepath.Dir(g.booted.Database.Path)
 	tick := time.NewTicker(diskInterval)
 	defer tick.Stop()
 	full := false
@@ -73,8 +73,11 @@ func (g *Gateway) onDiskLow(free, size uint64) {
 	g.notifier.Notify(notify.Notice{Kind: string(history.DiskLow), Text: "the disk is nearly full", Detail: detail, Subject: "disk"})
 }
 
-// startDiskWatch starts watchDisk, and registers its stop.
+// startDiskWatch starts watchDisk, and registers its stop. The disk of a PostgreSQL server is that server's to watch.
 func (g *Gateway) startDiskWatch(ctx context.Context) {
+	if g.booted.Database.Postgres() {
+		return
+	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {

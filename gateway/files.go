@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,7 +22,20 @@ func openFiles(c *config.Config) (storage.Store, error) {
 	if _, ok := c.Files.Bucket(); ok {
 		return openBucket(c)
 	}
+	if !keepsFiles(c) {
+		return storage.None{}, nil
+	}
 	return storage.OpenDisk(filesFolder(c)) //nolint:wrapcheck // it says what failed
+}
+
+// OpenFiles returns the storage of the files for a command, which makes no folder for them.
+func OpenFiles(c *config.Config) (storage.Store, error) {
+	if folder := filesFolder(c); folder != "" {
+		if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+			return storage.None{}, nil
+		}
+	}
+	return openFiles(c)
 }
 
 func openBucket(c *config.Config) (*storage.S3, error) {
@@ -30,9 +45,14 @@ func openBucket(c *config.Config) (*storage.S3, error) {
 	})
 }
 
-// filesFolder returns the folder of the files; empty if they are in a bucket.
+// keepsFiles reports whether files and batches are served: beside a PostgreSQL database there is no folder for them.
+func keepsFiles(c *config.Config) bool { return c.Files.URL != nil || !c.Database.Postgres() }
+
+// filesFolder returns the folder of the files; empty if they are in a bucket, or nowhere.
 func filesFolder(c *config.Config) string {
 	switch u := c.Files.URL; {
+	case !keepsFiles(c):
+		return ""
 	case u == nil:
 		return c.Database.Path + ".files"
 	case u.Scheme == "file":

@@ -18,6 +18,7 @@ import (
 	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/cluster"
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
@@ -37,33 +38,32 @@ import (
 
 // Gateway is one running gateway.
 type Gateway struct {
-	// Version is the program's version, for /status. The caller sets it before Start.
-	Version string
-
-	config       *config.Config // replaced by Reload, whose caller alone may read it
-	booted       *config.Config // with which it has started, for settings that need a restart
-	log          *zap.Logger
-	logWriter    LogWriter
-	registry     *prometheus.Registry
-	databasePath string
-	lock         *database.Lock
-	db           *database.DB
-	keys         *identity.Keys
-	queue        *admission.Queue
-	ledger       *budget.Ledger
-	usage        *usage.Store
-	refusals     *refusals.Recorder
-	fleet        *fleet.Fleet
-	history      *history.History
-	mailer       *mail.Mailer
-	notifier     *notify.Notifier
-	proxy        *proxy.Server
-	prompts      *prompts.Store
-	console      *console.Console
-	batches      *batch.Service
-	receipts     *receipt.Log // nil unless it is enabled
-	public       *listener
-	admin        *listener
+	version   string         // of the program
+	config    *config.Config // replaced by Reload, whose caller alone may read it
+	booted    *config.Config // with which it has started, for settings that need a restart
+	log       *zap.Logger
+	logWriter LogWriter
+	registry  *prometheus.Registry
+	lock      *database.Lock // of the SQLite file; nil on PostgreSQL
+	db        *database.DB
+	keys      *identity.Keys
+	queue     *admission.Queue
+	ledger    ledger
+	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
+	usage     *usage.Store
+	refusals  *refusals.Recorder
+	fleet     *fleet.Fleet
+	history   *history.History
+	mailer    *mail.Mailer
+	notifier  *notify.Notifier
+	proxy     *proxy.Server
+	prompts   *prompts.Store
+	console   *console.Console
+	batches   *batch.Service
+	receipts  *receipt.Log // nil unless it is enabled
+	public    *listener
+	admin     *listener
+	failed    chan error // receives the error that makes the gateway useless
 
 	configState reloadState
 	certificate *certificate // nil without TLS
@@ -90,11 +90,11 @@ type LogWriter interface {
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New locks and opens the database and builds all components. It starts nothing. If it fails, it closes what it has
-// opened. If another gateway has the database, it fails before it changes anything. The gateway reports the state of the
-// log's writer.
-func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
-	g := &Gateway{config: cfg, booted: cfg, databasePath: cfg.Database.Path, log: log, logWriter: writer, registry: prometheus.NewRegistry()}
+// New opens the database, locks the file of a SQLite one, binds the addresses, and builds all components. It starts nothing. If it fails, it
+// closes what it has opened. If another gateway has the file, it fails before it changes anything. The gateway reports the
+// program's version and the state of the log's writer.
+func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
+	g := &Gateway{version: version, config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry(), failed: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.runCleanups(context.WithoutCancel(ctx)))
@@ -110,16 +110,12 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 		}
 		g.registry.MustRegister(g.certificate.metrics()...)
 	}
-	g.lock, err = database.Acquire(ctx, cfg.Database.Path, "serves as a gateway")
-	if err != nil {
-		return nil, fmt.Errorf("lock database: %w", err)
+	if err := g.openDatabase(ctx); err != nil {
+		return nil, err
 	}
-	g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
-	g.db, err = database.Open(ctx, database.Settings{Path: cfg.Database.Path, Flush: cfg.Database.Flush}, log.Named("database"))
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
+	if err := g.bind(ctx); err != nil {
+		return nil, err
 	}
-	g.onStop("database", func(context.Context) error { return g.db.Close() })
 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
@@ -128,23 +124,27 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
-	g.ledger = budget.New(g.db, log.Named("budget"), budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
+	if err := g.newLedger(); err != nil {
+		return nil, err
+	}
 	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
 	g.registry.MustRegister(g.refusals.Collectors()...)
-	g.fleet = fleet.New(cfg.Models, fleetSettings(cfg), transport, g.db, log.Named("fleet"))
+	g.newFleet(transport)
 	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	if err := g.share(); err != nil {
+		return nil, err
+	}
 	g.mailer = mail.New(mailSettings(cfg))
 	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
 		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
 	})
-	g.fleet.OnEvent(g.onFleetEvent)
-	g.registry.MustRegister(admission.NewCollector(g.queue), budget.NewCollector(g.ledger), fleet.NewCollector(g.fleet), backupCollector{g.db})
+	g.registry.MustRegister(admission.NewCollector(g.queue))
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
-		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger,
+		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
@@ -155,23 +155,45 @@ func New(ctx context.Context, cfg *config.Config, log *zap.Logger, writer LogWri
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches},
+		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
 	})
 
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
 	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	descriptors := maxDescriptors()
-	g.public = newListener("public", cfg.Server.Listen, descriptors-min(publicReserve, descriptors/2), newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public))
-	admin := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)
-	g.admin = newListener("admin", cfg.Server.AdminListen, descriptors-adminReserve, strictServer{admin})
+	g.public.server = newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public)
+	g.admin.server = strictServer{newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)}
 	return g, nil
+}
+
+// bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second process
+// of one configuration fails and does not end the epoch of the first.
+func (g *Gateway) bind(ctx context.Context) error {
+	descriptors := maxDescriptors()
+	for _, l := range []struct {
+		to            **listener
+		name, address string
+		maxFiles      int
+	}{
+		{&g.public, "public", g.config.Server.Listen, descriptors - min(publicReserve, descriptors/2)},
+		{&g.admin, "admin", g.config.Server.AdminListen, descriptors - adminReserve},
+	} {
+		socket, err := bind(ctx, l.name, l.address, l.maxFiles)
+		if err != nil {
+			return err
+		}
+		bound := &listener{name: l.name, socket: socket}
+		*l.to = bound
+		g.onStop(l.name+" socket", func(context.Context) error { return bound.close() })
+	}
+	return nil
 }
 
 // Start starts the components and listens. If it fails, it stops those that it has started.
@@ -194,8 +216,11 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.notifier.Start(ctx)
 	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
 	g.startDiskWatch(ctx)
-	if err := g.ledger.Start(ctx); err != nil {
+	if err := g.shareConcurrency(ctx, g.booted); err != nil {
 		return err
+	}
+	if err := g.ledger.Start(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
 	}
 	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
 	if g.receipts != nil {
@@ -204,30 +229,33 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	}
 	g.usage.Start(ctx)
 	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.startRetention(ctx)
 	g.refusals.Start(ctx)
 	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
 	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
-	if err := g.batches.Start(ctx); err != nil {
-		return err
+	if keepsFiles(g.booted) {
+		if err := g.batches.Start(ctx); err != nil {
+			return err
+		}
+		g.onStop("batches", func(context.Context) error { g.batches.Close(); return nil })
 	}
-	g.onStop("batches", func(context.Context) error { g.batches.Close(); return nil })
 	g.prompts.Start(ctx)
 	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
 	if g.certificate != nil {
 		g.certificate.start(ctx)
 		g.onStop("certificate", func(context.Context) error { g.certificate.close(); return nil })
 	}
-	for _, l := range []*listener{g.admin, g.public} {
-		if err := l.start(ctx); err != nil {
+	g.admin.start(func(err error) { g.log.Error("the admin listener has failed", zap.Error(err)) })
+	g.onStop("admin listener", g.admin.stop)
+	g.public.start(g.fail)
+	g.onStop("public listener", g.public.stop)
+	if g.lock != nil {
+		if err := g.lock.SetAddress(g.Addr().String(), g.AdminAddr().String(), g.certificate != nil); err != nil {
 			return err
 		}
-		g.onStop(l.name+" listener", l.stop)
-	}
-	if err := g.lock.SetAddress(g.Addr().String(), g.AdminAddr().String(), g.certificate != nil); err != nil {
-		return err
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
 	return nil
@@ -252,9 +280,24 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
 func (g *Gateway) applyKeyChanges() {
-	g.queue.SetLimits(g.concurrency)
+	if g.cluster == nil {
+		g.queue.SetLimits(g.concurrency)
+	}
 	g.ledger.RefreshCaps()
 }
+
+// shareConcurrency makes limits.concurrency_per_key that of all gateways on a PostgreSQL database.
+func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
+	if g.cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	return g.cluster.SetConcurrencyPerKey(ctx, c.Limits.ConcurrencyPerKey) //nolint:wrapcheck // it says what failed
+}
+
+// shareTimeout limits a change of the number of slots, which visits all keys.
+const shareTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
@@ -272,8 +315,16 @@ func (g *Gateway) Addr() net.Addr { return g.public.addr() }
 // AdminAddr returns the address of the admin listener.
 func (g *Gateway) AdminAddr() net.Addr { return g.admin.addr() }
 
-// Failed returns a channel that receives an error if the public listener fails.
-func (g *Gateway) Failed() <-chan error { return g.public.failed }
+// fail reports an error that makes the gateway useless.
+func (g *Gateway) fail(err error) {
+	select {
+	case g.failed <- err:
+	default: // an earlier one is enough
+	}
+}
+
+// Failed returns a channel that receives an error if the public listener fails, or another process has this gateway's name.
+func (g *Gateway) Failed() <-chan error { return g.failed }
 
 // Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The
 // caller has validated the configuration, so a reload cannot fail; a bad certificate leaves the old one in force.
@@ -290,6 +341,9 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
+	if err := g.shareConcurrency(context.Background(), cfg); err != nil {
+		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
+	}
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)

@@ -114,7 +114,7 @@ func (s logState) Dropped() uint64 { return s.dropped }
 // build returns a gateway that is not started. The test's cleanup stops it.
 func build(t *testing.T, c *config.Config) *gateway.Gateway {
 	t.Helper()
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func testFastPathServesCompletions(t *testing.T, fastPath bool) {
 // A gateway whose log cannot be written serves, so a load balancer must not take it out.
 func TestReadinessNotesLostLogLines(t *testing.T) {
 	c := newConfig(t)
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{failing: true, dropped: 17})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{failing: true, dropped: 17})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,13 +251,13 @@ func TestReadinessNotesLostLogLines(t *testing.T) {
 func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
 	c := newConfig(t)
 	c.Database.Path = filepath.Join(t.TempDir(), "nowhere", "gateway.db")
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), logState{})
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{})
 	if err == nil || !strings.Contains(err.Error(), "database") {
 		t.Errorf("New returned %v and error %v, want an error about the database", g, err)
 	}
 }
 
-func TestFailedStartStopsEverythingStarted(t *testing.T) {
+func TestFailedNewClosesEverythingOpened(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -270,14 +270,13 @@ func TestFailedStartStopsEverythingStarted(t *testing.T) {
 	}
 	free.Close()
 	c := newConfig(t)
-	c.Server.Listen, c.Server.AdminListen = taken.Addr().String(), free.Addr().String()
-	g := build(t, c)
-	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
-		t.Fatalf("Start returned %v, want an error that names the address in use", err)
+	c.Server.Listen, c.Server.AdminListen = free.Addr().String(), taken.Addr().String()
+	if _, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{}); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
+		t.Fatalf("New returned %v, want an error that names the address in use", err)
 	}
 	goleak.VerifyNone(t, before)
 	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free.Addr().String()); err != nil {
-		t.Errorf("the admin address is still in use: %v", err)
+		t.Errorf("the public address is still in use: %v", err)
 	} else {
 		again.Close()
 	}

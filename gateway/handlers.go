@@ -23,7 +23,9 @@ func (g *Gateway) publicHandler() http.Handler {
 		return wantsPage(c.Request()) && g.console.ServeError(c, status)
 	})
 	g.proxy.Mount(e)
-	g.proxy.Extend(e, extensions(g.batches))
+	if keepsFiles(g.booted) {
+		g.proxy.Extend(e, extensions(g.batches))
+	}
 	g.mountReceipts(e)
 	g.console.Mount(e)
 	g.mountHealth(e)
@@ -93,7 +95,7 @@ func (g *Gateway) mountHealth(e *echo.Echo) {
 		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), readyTimeout)
 		defer cancel()
-		if err := g.db.Ping(ctx); err != nil {
+		if err := g.checkDatabase(ctx); err != nil {
 			g.log.Warn("not ready: the database does not answer", zap.Error(err))
 			return c.String(http.StatusServiceUnavailable, "the database does not answer\n")
 		}

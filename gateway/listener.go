@@ -15,15 +15,12 @@ import (
 	"basegate/proxy"
 )
 
-// listener is one HTTP server on one address.
+// listener is one HTTP server on one address. Clients that connect before its start wait.
 type listener struct {
-	name     string
-	address  string
-	maxFiles int
-	server   httpServer
-	socket   net.Listener
-	failed   chan error    // receives the error of a server that ends without stop
-	ended    chan struct{} // closed when serve returns
+	name   string
+	socket net.Listener
+	server httpServer    // nil before it is built
+	ended  chan struct{} // closed when the server has ended; nil before start
 }
 
 // httpServer is the server of net/http, or the HTTP/1.1 fast path in front of it.
@@ -86,26 +83,24 @@ func newPublicServer(baseContext context.Context, fastPath bool, c *certificate,
 	}
 }
 
-// newListener returns a listener that accepts connections while fewer than maxFiles file descriptors are open.
-func newListener(name, address string, maxFiles int, s httpServer) *listener {
-	return &listener{name: name, address: address, maxFiles: maxFiles, server: s, failed: make(chan error, 1), ended: make(chan struct{})}
-}
-
-func (l *listener) start(ctx context.Context) error {
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
+// bind returns a socket that accepts connections while fewer than maxFiles file descriptors are open.
+func bind(ctx context.Context, name, address string, maxFiles int) (net.Listener, error) {
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen on %s (%s): %w", l.address, l.name, err)
+		return nil, fmt.Errorf("listen on %s (%s): %w", address, name, err)
 	}
-	l.socket = newReservingListener(socket, l.maxFiles)
-	go l.serve()
-	return nil
+	return newReservingListener(socket, maxFiles), nil
 }
 
-func (l *listener) serve() {
-	defer close(l.ended)
-	if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
-		l.failed <- fmt.Errorf("serve %s: %w", l.name, err)
-	}
+// start serves connections until stop. If the server ends before, failed is called.
+func (l *listener) start(failed func(error)) {
+	l.ended = make(chan struct{})
+	go func() {
+		defer close(l.ended)
+		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+			failed(fmt.Errorf("serve %s: %w", l.name, err))
+		}
+	}()
 }
 
 func (l *listener) addr() net.Addr { return l.socket.Addr() }
@@ -118,4 +113,12 @@ func (l *listener) stop(ctx context.Context) error {
 	}
 	<-l.ended
 	return err
+}
+
+// close closes the socket of a listener that was not started.
+func (l *listener) close() error {
+	if l.ended != nil {
+		return nil
+	}
+	return l.socket.Close() //nolint:wrapcheck // net's own
 }

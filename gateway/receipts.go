@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"path/filepath"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -14,14 +16,24 @@ import (
 	"basegate/receipt"
 )
 
-// ReceiptSettings returns the settings of the receipt log, which is beside the database.
+// ReceiptSettings returns the settings of the receipt log. Its files are beside a SQLite database.
 func ReceiptSettings(c *config.Config) receipt.Settings {
-	return receipt.Settings{
-		Folder:  c.Database.Path + ".receipts",
+	s := receipt.Settings{
+		Key:     c.Receipts.Key,
 		Origin:  c.Server.PublicURL.Host + strings.TrimSuffix(c.Server.PublicURL.Path, "/") + receiptsPath,
 		Publish: c.Receipts.Publish,
 	}
+	if c.Database.Postgres() {
+		s.Key = cmp.Or(s.Key, sharedKey)
+	} else {
+		s.Folder = c.Database.Path + ".receipts"
+		s.Key = cmp.Or(s.Key, filepath.Join(s.Folder, "key"))
+	}
+	return s
 }
+
+// sharedKey is the file of the signing key with PostgreSQL if receipts.key is empty.
+const sharedKey = "basegate.receipts/key"
 
 const receiptsPath = "/receipts"
 
@@ -31,6 +43,11 @@ func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper)
 		return nil
 	}
 	settings := ReceiptSettings(g.config)
+	if g.booted.Database.Postgres() {
+		if settings.Holder, err = g.gatewayName(); err != nil {
+			return err
+		}
+	}
 	settings.Transport = transport
 	if g.receipts, err = receipt.Open(ctx, settings, g.db, g.log.Named("receipts")); err != nil {
 		return err //nolint:wrapcheck // it says what failed

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -68,8 +69,18 @@ func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
-	return identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+	s := identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+	if g.db.Postgres() != nil {
+		s.PollInterval, s.CatchUpInterval = clusterPollInterval, clusterCatchUpInterval
+	}
+	return s
 }
+
+// The intervals on PostgreSQL, which answers the reads of several gateways.
+const (
+	clusterPollInterval    = 250 * time.Millisecond
+	clusterCatchUpInterval = 50 * time.Millisecond
+)
 
 func promptSettings(c *config.Config) prompts.Settings {
 	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
@@ -159,6 +170,9 @@ func needsRestart(old, next *config.Config) []string {
 		{"server.tls", (old.Server.TLS.Cert == "") != (next.Server.TLS.Cert == "")},
 		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
 		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
+		{"gateway.name", old.Gateway.Name != next.Gateway.Name},
+		{"database.url", old.Database.URL != next.Database.URL},
+		{"database.migrate", old.Database.Migrate != next.Database.Migrate},
 		{"database.path", old.Database.Path != next.Database.Path},
 		{"database.flush", old.Database.Flush != next.Database.Flush},
 		{"files.url", filesLocation(old) != filesLocation(next)},

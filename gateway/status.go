@@ -49,7 +49,7 @@ type Certificate struct {
 
 // DatabaseStatus is the state of the database.
 type DatabaseStatus struct {
-	Path  string `json:"path"`
+	Path  string `json:"path"`            // of the file, or the URL of a PostgreSQL database without its password
 	Error string `json:"error,omitempty"` // why it does not answer
 }
 
@@ -62,14 +62,14 @@ type LogStatus struct {
 // mountStatus serves the status. The configuration's mistakes may name hosts and paths, so only the admin listener may.
 func (g *Gateway) mountStatus(e *echo.Echo) {
 	e.GET("/status", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, g.status(c.Request().Context(), g.databasePath))
+		return c.JSON(http.StatusOK, g.status(c.Request().Context(), g.booted.Database.Location()))
 	})
 }
 
 func (g *Gateway) status(ctx context.Context, path string) *Status {
 	s := &Status{
 		Address: g.Addr().String(), AdminAddress: g.AdminAddr().String(), TLS: g.certificate != nil,
-		Version: g.Version, PID: os.Getpid(), Since: g.startedAt,
+		Version: g.version, PID: os.Getpid(), Since: g.startedAt,
 		Draining: g.proxy.Draining(), InFlight: g.proxy.InFlight(),
 		Configuration: g.configState.status(),
 		Database:      DatabaseStatus{Path: path},
@@ -84,7 +84,7 @@ func (g *Gateway) status(ctx context.Context, path string) *Status {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := g.db.Ping(ctx); err != nil {
+	if err := g.checkDatabase(ctx); err != nil {
 		s.Database.Error = err.Error()
 	}
 	return s

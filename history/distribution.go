@@ -29,6 +29,12 @@ func (d *distribution) observe(t time.Duration) {
 	}
 }
 
+func (d *distribution) merge(other *distribution) {
+	for i, n := range other {
+		d[i] = uint16(min(uint32(d[i])+uint32(n), math.MaxUint16))
+	}
+}
+
 // total sums up distributions of several points.
 type total [buckets]int64
 

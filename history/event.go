@@ -59,18 +59,24 @@ func (h *History) Add(e Event) {
 	current.events = append(current.events, e)
 }
 
-// Events returns the latest events since a time, at most limit, the newest first.
+// Events returns the latest events since a time, at most limit, the newest first. One that several gateways have recorded
+// within a minute is returned once.
 func (h *History) Events(since time.Time, limit int) []Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []Event
-	for _, o := range h.hours {
-		for _, e := range slices.Backward(o.events) {
-			if !e.Time.Before(since) {
-				all = append(all, e)
+	for _, hours := range []map[int64]*hour{h.hours, h.others.hours} {
+		for _, o := range hours {
+			for _, e := range slices.Backward(o.events) {
+				if !e.Time.Before(since) {
+					all = append(all, e)
+				}
 			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Event) int { return b.Time.Compare(a.Time) })
+	if len(h.others.hours) > 0 {
+		all = withoutRepeats(all)
+	}
 	return all[:min(limit, len(all))]
 }

@@ -36,3 +36,6 @@ func Reencode(data []byte) ([]byte, error) {
 	}
 	return encode(o.stored())
 }
+
+// ReadOthers reads what other gateways have saved. Call it only if the History is not started.
+func (h *History) ReadOthers(ctx context.Context) { h.readOthers(ctx) }

@@ -2,6 +2,9 @@
 // tokens, errors, queue depth and time to first token, by model and backend, and the events of the fleet and of budgets.
 // So an operator sees what happened without Prometheus.
 //
+// Several gateways that share a PostgreSQL database each record their own requests. Each reads the hours that the others
+// have saved, and its reports are sums over all gateways, those of the others up to a minute old.
+//
 // Its memory is bounded whatever the configuration is: an hour has at most maxSeries series, maxCodes error codes and
 // maxEvents events. Further models are counted together as OtherModels. The hours are also rows of the database, written
 // every minute and at Close, so that a restart keeps them and a crash loses at most a minute.
@@ -101,8 +104,11 @@ type History struct {
 	sample func() Gauges
 	clock  func() time.Time
 
-	mu    sync.Mutex
-	hours map[int64]*hour // by the Unix time of the hour's begin
+	gateway string // see ShareAs
+
+	mu     sync.Mutex
+	hours  map[int64]*hour // by the Unix time of the hour's begin
+	others others
 
 	saveFailing bool // used by run only
 
@@ -112,13 +118,14 @@ type History struct {
 
 // New returns a History. It calls sample at every point, which must return at once.
 func New(db *database.DB, log *zap.Logger, sample func() Gauges) *History {
-	return &History{db: db, log: log, sample: sample, clock: time.Now, hours: map[int64]*hour{}}
+	return &History{db: db, log: log, sample: sample, clock: time.Now, hours: map[int64]*hour{}, others: others{hours: map[int64]*hour{}}}
 }
 
 // Start reads what earlier runs have recorded of the last day, and samples and saves until Close. An hour that cannot be
 // read is left out: history is no reason not to serve.
 func (h *History) Start(ctx context.Context) {
 	h.load(ctx)
+	h.readOthers(ctx)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	h.stop, h.done = stop, make(chan struct{})
 	go h.run(running)
@@ -145,6 +152,7 @@ func (h *History) run(ctx context.Context) {
 			h.recordGauges()
 		case <-save.C:
 			h.save(ctx)
+			h.readOthers(ctx)
 		case <-ctx.Done():
 			h.save(context.WithoutCancel(ctx))
 			return
@@ -178,16 +186,16 @@ func (h *History) at(t time.Time) (current *hour, step int) {
 	if current == nil {
 		current = newHour()
 		h.hours[begin] = current
-		h.prune(t)
+		prune(h.hours, t)
 	}
 	return current, int((t.Unix() - begin) / int64(Step/time.Second))
 }
 
-// prune drops the hours that are too old, and those of a clock that was ahead. h.mu is held.
-func (h *History) prune(now time.Time) {
-	for begin := range h.hours {
+// prune drops the hours that are too old, and those of a clock that was ahead.
+func prune(hours map[int64]*hour, now time.Time) {
+	for begin := range hours {
 		if age := now.Sub(time.Unix(begin, 0)); age > Keep+time.Hour || age < -time.Hour {
-			delete(h.hours, begin)
+			delete(hours, begin)
 		}
 	}
 }
@@ -222,7 +230,9 @@ func (o *hour) add(k Key, step int, q *Request) (model string) {
 // otherCodes is the code under which the pairs beyond the limit are counted together.
 const otherCodes = "other"
 
-func (o *hour) addCode(k codeKey, step int) {
+func (o *hour) addCode(k codeKey, step int) { o.addCodes(k, step, 1) }
+
+func (o *hour) addCodes(k codeKey, step int, n uint32) {
 	counts := o.codes[k]
 	if counts == nil {
 		if len(o.codes) >= maxCodes {
@@ -234,7 +244,7 @@ func (o *hour) addCode(k codeKey, step int) {
 			o.codes[k] = counts
 		}
 	}
-	counts[step] = saturatingAdd(counts[step], 1)
+	counts[step] = saturatingAdd(counts[step], int64(n))
 }
 
 // recordGauges samples the gauges into the current point.

@@ -53,9 +53,7 @@ func (h *History) Read(period, interval time.Duration) Report {
 	sums := &reader{report: &r, series: map[Key][]sum{}, codes: map[codeKey][]int64{}, ran: make([]bool, r.Points)}
 	for begin := r.Begin.Truncate(time.Hour); begin.Before(end); begin = begin.Add(time.Hour) {
 		h.mu.Lock() // for one hour at a time, since requests that end wait for it
-		if o := h.hours[begin.Unix()]; o != nil {
-			sums.addHour(begin, o)
-		}
+		sums.addHours(begin, h.hours[begin.Unix()], h.others.hours[begin.Unix()])
 		h.mu.Unlock()
 	}
 	sums.finish()
@@ -86,29 +84,61 @@ func (s *reader) intervalOf(begin time.Time, step int) int {
 	return int(from / s.report.Interval)
 }
 
-func (s *reader) addHour(begin time.Time, o *hour) {
+// addHours adds an hour of this gateway, and of the others; either may be nil.
+func (s *reader) addHours(begin time.Time, own, others *hour) {
+	if own == nil {
+		own, others = others, nil
+	}
+	if own == nil {
+		return
+	}
+	if others == nil {
+		others = &hour{}
+	}
 	for step := range stepsPerHour {
 		at := s.intervalOf(begin, step)
 		if at < 0 {
 			continue
 		}
-		if g := o.gauges[step]; g.sampled {
+		g := own.gauges[step]
+		g.merge(others.gauges[step])
+		if g.sampled {
 			s.ran[at] = true
 			s.report.Waiting[at] = highest(s.report.Waiting[at], g.waiting)
 			s.report.Running[at] = highest(s.report.Running[at], g.running)
 		}
-		for k, points := range o.series {
-			if p := &points[step]; p.requests > 0 || p.inFlight > 0 {
-				s.at(k, at).add(p)
-			}
+		s.addSeries(own, others, step, at)
+		s.addCodes(own, step, at)
+		s.addCodes(others, step, at)
+	}
+}
+
+// addSeries adds a step of all series to an interval. What is in flight at one time adds up, so it is added before the
+// highest number of the interval is taken.
+func (s *reader) addSeries(own, others *hour, step, at int) {
+	for k, points := range own.series {
+		p := points[step]
+		if more := others.series[k]; more != nil {
+			p.merge(&more[step])
 		}
-		for k, counts := range o.codes {
-			if counts[step] > 0 {
-				if s.codes[k] == nil {
-					s.codes[k] = make([]int64, s.report.Points)
-				}
-				s.codes[k][at] += int64(counts[step])
+		if p.requests > 0 || p.inFlight > 0 {
+			s.at(k, at).add(&p)
+		}
+	}
+	for k, points := range others.series {
+		if p := &points[step]; own.series[k] == nil && (p.requests > 0 || p.inFlight > 0) {
+			s.at(k, at).add(p)
+		}
+	}
+}
+
+func (s *reader) addCodes(o *hour, step, at int) {
+	for k, counts := range o.codes {
+		if counts[step] > 0 {
+			if s.codes[k] == nil {
+				s.codes[k] = make([]int64, s.report.Points)
 			}
+			s.codes[k][at] += int64(counts[step])
 		}
 	}
 }

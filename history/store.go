@@ -170,7 +170,7 @@ func (h *History) load(ctx context.Context) {
 	now := h.clock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	err := selectHours(ctx, h.db, now.Add(-Keep).Truncate(time.Hour).Unix(), func(begin int64, data []byte) {
+	err := selectHours(ctx, h.db, h.gateway, now.Add(-Keep).Truncate(time.Hour).Unix(), func(begin int64, data []byte) {
 		o, err := decode(data)
 		if err != nil {
 			h.log.Warn("an hour of the overview's history cannot be read", zap.Time("hour", time.Unix(begin, 0)), zap.Error(err))
@@ -181,7 +181,7 @@ func (h *History) load(ctx context.Context) {
 	if err != nil {
 		h.log.Warn("the overview's history cannot be read", zap.Error(err))
 	}
-	h.prune(now)
+	prune(h.hours, now)
 }
 
 // save writes the hours that have changed, and deletes rows that are too old.
@@ -200,7 +200,7 @@ func (h *History) save(ctx context.Context) {
 	writeCtx := context.WithoutCancel(ctx) // the write may run after ctx has ended
 	err := h.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		for begin, data := range encoded {
-			if err := upsertHour(writeCtx, tx, begin, data); err != nil {
+			if err := h.upsertHour(writeCtx, tx, begin, data); err != nil {
 				return err
 			}
 		}

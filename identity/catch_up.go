@@ -12,9 +12,6 @@ import (
 var ErrKeysUnreadable = errors.New("the key is not in memory, and the database cannot be read")
 
 const (
-	// minCatchUpInterval is the shortest time between two reads of the database because of unknown secrets. It limits
-	// what guesses cost the database to a hundred reads of one row a second.
-	minCatchUpInterval = 10 * time.Millisecond
 	// catchUpTimeout limits one such read.
 	catchUpTimeout = 2 * time.Second
 	// maxRefused is the number of secrets that are remembered as unknown, 32 bytes each.
@@ -61,6 +58,10 @@ type catchUp struct {
 	err  error
 }
 
+// CatchUp returns when the snapshot has every change that was committed before the call, by any process. Calls share their
+// reads of the database with those for unknown secrets.
+func (k *Keys) CatchUp(ctx context.Context) error { return k.catchUp(ctx) }
+
 // catchUp returns when the snapshot has every change that was committed before the call. The error is
 // ErrKeysUnreadable, or context.Cause(ctx) if ctx ends first.
 func (k *Keys) catchUp(ctx context.Context) error {
@@ -105,5 +106,5 @@ func (k *Keys) lead(ctx context.Context, c *catchUp) {
 		c.err = fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
 	}
 	ended := time.Now()
-	k.unknown.next = ended.Add(max(minCatchUpInterval, ended.Sub(began)))
+	k.unknown.next = ended.Add(max(k.settings.CatchUpInterval, ended.Sub(began)))
 }

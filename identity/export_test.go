@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"errors"
 	"time"
 )
@@ -28,14 +29,14 @@ func NewNetworkSlowdown() Slowdown { return Slowdown{newSlowdown(networkSlowdown
 
 // Begin counts a failed attempt, or returns the time until one is allowed.
 func (s Slowdown) Begin(subject string) (retryIn time.Duration) {
-	if tooMany, ok := errors.AsType[*TooManyAttemptsError](s.s.begin(subject)); ok {
+	if tooMany, ok := errors.AsType[*TooManyAttemptsError](s.s.begin(context.Background(), subject)); ok {
 		return tooMany.RetryIn
 	}
 	return 0
 }
 
 // TakeBack makes the last attempt a success.
-func (s Slowdown) TakeBack(subject string) { s.s.takeBack(subject) }
+func (s Slowdown) TakeBack(subject string) { _ = s.s.takeBack(context.Background(), subject) }
 
 // Len returns the number of subjects in memory.
 func (s Slowdown) Len() int { return len(s.s.subjects) }

@@ -32,6 +32,7 @@ type Store struct {
 // Settings configure a Store.
 type Settings struct {
 	PollInterval      time.Duration // 0: DefaultPollInterval
+	CatchUpInterval   time.Duration // 0: DefaultCatchUpInterval
 	ConcurrencyPerKey int           // of a key without a concurrency of its own; 0: DefaultConcurrencyPerKey
 
 	// Changed is called, if not nil, when a new snapshot of the keys is in force. Calls do not overlap. It must not
@@ -41,6 +42,10 @@ type Settings struct {
 
 // DefaultPollInterval keeps the snapshot within a quarter of a second of the database. A poll reads one row.
 const DefaultPollInterval = 100 * time.Millisecond
+
+// DefaultCatchUpInterval is the shortest time between two reads of the database because of unknown secrets. It limits what
+// guesses cost the database to a hundred reads of one row a second.
+const DefaultCatchUpInterval = 10 * time.Millisecond
 
 // DefaultConcurrencyPerKey is the configuration's default.
 const DefaultConcurrencyPerKey = 8

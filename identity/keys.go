@@ -42,6 +42,9 @@ func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
 	if s.PollInterval == 0 {
 		s.PollInterval = DefaultPollInterval
 	}
+	if s.CatchUpInterval == 0 {
+		s.CatchUpInterval = DefaultCatchUpInterval
+	}
 	k := &Keys{db: db, log: log, settings: s}
 	k.snapshot.Store(&snapshot{})
 	k.Reload(s)

@@ -107,13 +107,19 @@ func insertSession(
 	return n > 0, err
 }
 
+// databaseNow is the time of PostgreSQL's clock, by which all gateways agree whether a session has expired.
+const databaseNow = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
 // selectSessionAccount returns sql.ErrNoRows if no session has the token, it has expired, or the password has been changed
 // since.
-func selectSessionAccount(ctx context.Context, q querier, token string) (Account, error) {
+func selectSessionAccount(ctx context.Context, db *database.DB, token string) (Account, error) {
 	const text = `SELECT` + accountColumns + `
 		FROM sessions s JOIN accounts a ON a.id = s.account_id JOIN passwords p ON p.account_id = a.id
-		WHERE s.token_hash = $1 AND s.expires_at > $2 AND s.password_generation = p.generation`
-	return scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
+		WHERE s.token_hash = $1 AND s.password_generation = p.generation AND s.expires_at > `
+	if db.Postgres() != nil {
+		return scanAccount(db.Read().QueryRowContext(ctx, text+databaseNow, hashToken(token)))
+	}
+	return scanAccount(db.Read().QueryRowContext(ctx, text+`$2`, hashToken(token), now().UnixMicro()))
 }
 
 func deleteSession(ctx context.Context, tx database.Tx, token string) error {

@@ -18,14 +18,15 @@ var ErrNoSession = errors.New("there is no such session, or it has ended")
 // survives a change of the password, whenever its sign-in began.
 type Sessions struct {
 	db       *database.DB
-	networks *slowdown // of sign-ins, by the client's network
-	accounts *slowdown // of sign-ins, by account, or by a browser that an account knows
+	networks attempts // to sign in, by the client's network
+	accounts attempts // to sign in, by account, or by a browser that an account knows
 	hasher   *passwordHasher
 }
 
 func newSessions(db *database.DB) *Sessions {
 	return &Sessions{
-		db: db, networks: newSlowdown(networkSlowdown), accounts: newSlowdown(accountSlowdown), hasher: newPasswordHasher(),
+		db: db, hasher: newPasswordHasher(),
+		networks: newAttempts(db, "network", networkSlowdown), accounts: newAttempts(db, "account", accountSlowdown),
 	}
 }
 
@@ -35,7 +36,7 @@ func (s *Sessions) Account(ctx context.Context, token string) (Account, error) {
 	if len(token) != tokenDigits {
 		return Account{}, ErrNoSession
 	}
-	account, err := selectSessionAccount(ctx, s.db.Read(), token)
+	account, err := selectSessionAccount(ctx, s.db, token)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && account.State.refusal() != nil {
 		return Account{}, ErrNoSession
 	}

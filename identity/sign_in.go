@@ -95,11 +95,11 @@ func (s *Sessions) knowsBrowser(ctx context.Context, c Credentials) (bool, error
 // network unless that is empty. The error may be ErrBadCredentials or a *TooManyAttemptsError.
 func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network, subject string) (login, error) {
 	if network != "" {
-		if err := s.networks.begin(network); err != nil {
+		if err := s.networks.begin(ctx, network); err != nil {
 			return login{}, err
 		}
 	}
-	if err := s.accounts.begin(subject); err != nil {
+	if err := s.accounts.begin(ctx, subject); err != nil {
 		return login{}, err
 	}
 	l, err := selectLogin(ctx, s.db.Read(), c.Email)
@@ -113,8 +113,14 @@ func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network,
 	if !matches {
 		return login{}, ErrBadCredentials
 	}
-	s.networks.takeBack(network)
-	s.accounts.forget(subject)
+	if network != "" {
+		if err := s.networks.takeBack(ctx, network); err != nil {
+			return login{}, err
+		}
+	}
+	if err := s.accounts.forget(ctx, subject); err != nil {
+		return login{}, err
+	}
 	return l, nil
 }
 

@@ -10,7 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/identity"
+	"basegate/internal/databasetest"
+	"basegate/internal/poll"
 )
 
 // signIn signs in from a browser that no account knows, and returns the token of the session.
@@ -46,7 +50,11 @@ func startStoreWithPassword(t *testing.T) *identity.Store {
 
 // The tests of delays run in a synctest bubble, whose clock stands still while the test runs.
 
+// serverClock is why a test of delays does not run on PostgreSQL; TestFailuresCountAtEveryGateway does.
+const serverClock = "delays are measured by the clock of the server, which no test can stop"
+
 func TestSignInFromAKnownBrowserIsNotDelayedByStrangers(t *testing.T) {
+	databasetest.SkipPostgres(t, serverClock)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := t.Context(), startStoreWithPassword(t)
 		c := identity.Credentials{Email: ada, Password: password, Address: address}
@@ -83,6 +91,7 @@ func TestSignInFromAKnownBrowserIsNotDelayedByStrangers(t *testing.T) {
 }
 
 func TestBrowserIsKnownToItsAccountOnlyUntilThePasswordChanges(t *testing.T) {
+	databasetest.SkipPostgres(t, serverClock)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := t.Context(), startStoreWithPassword(t)
 		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: "eve@example.org"})
@@ -149,6 +158,7 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 }
 
 func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
+	databasetest.SkipPostgres(t, serverClock)
 	if testing.Short() {
 		t.Skip("takes several seconds; make test-all runs it")
 	}
@@ -182,6 +192,7 @@ func TestFailuresDelayTheNetworkForAllAccounts(t *testing.T) {
 
 // Whether an account exists can be seen neither from the errors nor from when they change.
 func TestUnknownAccountIsDelayedLikeAKnownOne(t *testing.T) {
+	databasetest.SkipPostgres(t, serverClock)
 	outcomes := map[string]string{}
 	for _, email := range []string{ada, "nobody@example.org"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -208,6 +219,7 @@ func TestUnknownAccountIsDelayedLikeAKnownOne(t *testing.T) {
 
 // A sign-in that has checked the old password when it changes must not create a session that survives the change.
 func TestNoSessionOfTheOldPasswordSurvivesItsChange(t *testing.T) {
+	databasetest.SkipPostgres(t, serverClock)
 	for name, change := range map[string]func(ctx context.Context, s *identity.Store, next string) error{
 		"set": func(ctx context.Context, s *identity.Store, next string) error {
 			return s.Sessions.SetPassword(ctx, ada, next)
@@ -304,4 +316,40 @@ func TestStrangersDoNotDelayAPasswordChange(t *testing.T) {
 	failSignIns(t, s, ada)
 	_, err := s.Sessions.ChangePassword(ctx, identity.Credentials{Email: ada, Password: password, Address: address}, password+"!")
 	must(t, err)
+}
+
+func TestFailuresCountAtEveryGateway(t *testing.T) {
+	if !databasetest.Postgres() {
+		t.Skip("several gateways share PostgreSQL only")
+	}
+	path := newPath(t)
+	first := startStore(t, openDatabase(t, path), zap.NewNop())
+	second := startStore(t, openDatabase(t, path), zap.NewNop())
+	_, err := first.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	must(t, err)
+	must(t, first.Sessions.SetPassword(t.Context(), ada, password))
+	gateways := []*identity.Store{first, second}
+	attempt := func(i int, password string) error {
+		c := identity.Credentials{Email: ada, Password: password, Address: fmt.Sprintf("198.51.%d.1", i)}
+		_, err := gateways[i%2].Sessions.SignIn(t.Context(), c)
+		return err
+	}
+	failures := 0
+	poll.Until(t, "attempts at either gateway delay those at both", func() bool {
+		err := attempt(failures, "wrong")
+		failures++
+		return isTooMany(err)
+	})
+	if failures < 6 {
+		t.Errorf("attempt %d was delayed already", failures)
+	}
+	poll.Until(t, "the right password is accepted after the delay, and forgets the failures", func() bool {
+		return attempt(0, password) == nil
+	})
+	must(t, attempt(1, password))
+	for i := range 5 {
+		if err := attempt(i, "wrong"); !errors.Is(err, identity.ErrBadCredentials) {
+			t.Errorf("failure %d after a success: got error %v, want %v", i+1, err, identity.ErrBadCredentials)
+		}
+	}
 }

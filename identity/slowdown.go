@@ -1,10 +1,13 @@
 package identity
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
 	"time"
+
+	"basegate/database"
 )
 
 // TooManyAttemptsError is returned when too many sign-ins have failed for an account or from a network. The password was
@@ -35,8 +38,28 @@ var (
 // maxSubjects limits the subjects in memory; anyone can cause entries.
 const maxSubjects = 1 << 14
 
-// slowdown delays the attempts of each subject, such as an account or a network, the more of them have failed. The
-// failures are in memory, so a restart forgets them.
+// attempts delay those of each subject, such as an account or a network, the more of them have failed.
+type attempts interface {
+	// begin counts an attempt as failed, before its password is checked, so that concurrent attempts are delayed too. The
+	// error is a *TooManyAttemptsError, and the attempt not counted, if it comes before the next is allowed.
+	begin(ctx context.Context, subject string) error
+
+	// takeBack makes the attempt that begin has counted a success.
+	takeBack(ctx context.Context, subject string) error
+
+	// forget forgets the failures of a subject.
+	forget(ctx context.Context, subject string) error
+}
+
+// newAttempts returns those of a database. The kind tells them from others in it.
+func newAttempts(db *database.DB, kind string, s slowdownSettings) attempts {
+	if db.Postgres() != nil {
+		return &sharedSlowdown{db, kind, s}
+	}
+	return newSlowdown(s)
+}
+
+// slowdown are attempts in memory, so a restart forgets the failures.
 type slowdown struct {
 	settings slowdownSettings
 
@@ -55,9 +78,8 @@ func newSlowdown(s slowdownSettings) *slowdown {
 	return &slowdown{settings: s, subjects: map[string]*failures{}}
 }
 
-// begin counts an attempt as failed, before its password is checked, so that concurrent attempts are delayed too. The
-// error is a *TooManyAttemptsError, and the attempt not counted, if it comes before the next is allowed.
-func (s *slowdown) begin(subject string) error {
+// begin implements attempts.
+func (s *slowdown) begin(_ context.Context, subject string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -69,36 +91,45 @@ func (s *slowdown) begin(subject string) error {
 		f = &failures{}
 		s.subjects[subject] = f
 	}
+	return s.settings.begin(f, now)
+}
+
+// begin counts an attempt of a subject at a time, unless it is delayed.
+func (s slowdownSettings) begin(f *failures, now time.Time) error {
 	if now.Before(f.next) {
 		return &TooManyAttemptsError{RetryIn: f.next.Sub(now)}
 	}
 	f.count, f.counted = s.remembered(f, now)+1, now
-	if excess := math.Ceil(f.count - s.settings.free); excess > 0 {
-		delay := math.Min(math.Exp2(excess-1)*float64(time.Second), float64(s.settings.maxDelay))
+	if excess := math.Ceil(f.count - s.free); excess > 0 {
+		delay := math.Min(math.Exp2(excess-1)*float64(time.Second), float64(s.maxDelay))
 		f.next = now.Add(time.Duration(delay))
 	}
 	return nil
 }
 
-// takeBack makes the attempt that begin has counted a success.
-func (s *slowdown) takeBack(subject string) {
+// takeBack implements attempts.
+func (s *slowdown) takeBack(_ context.Context, subject string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.subjects[subject]; f != nil {
-		f.count, f.next = max(f.count-1, 0), time.Time{}
+		f.takeBack()
 	}
+	return nil
 }
 
-// forget forgets the failures of a subject.
-func (s *slowdown) forget(subject string) {
+func (f *failures) takeBack() { f.count, f.next = max(f.count-1, 0), time.Time{} }
+
+// forget implements attempts.
+func (s *slowdown) forget(_ context.Context, subject string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.subjects, subject)
+	return nil
 }
 
 // remembered returns the failures of a subject that are not forgotten.
-func (s *slowdown) remembered(f *failures, now time.Time) float64 {
-	return max(f.count-float64(now.Sub(f.counted))/float64(s.settings.forget), 0)
+func (s slowdownSettings) remembered(f *failures, now time.Time) float64 {
+	return max(f.count-float64(now.Sub(f.counted))/float64(s.forget), 0)
 }
 
 // evict removes the subjects whose failures are forgotten, or else the one with the fewest: those that are delayed stay.
@@ -106,7 +137,7 @@ func (s *slowdown) evict(now time.Time) {
 	var fewest string
 	least := math.Inf(1)
 	for subject, f := range s.subjects {
-		n := s.remembered(f, now)
+		n := s.settings.remembered(f, now)
 		if n == 0 {
 			delete(s.subjects, subject)
 		} else if n < least {

@@ -59,7 +59,7 @@ func startGatewayWith(t *testing.T, change func(*config.Model), backends ...*moc
 	s.Gateway = parity.Endpoint{Name: "gateway", Key: createKey(t, c.Database.Path)}
 	log := logwriter.New(io.Discard)
 	t.Cleanup(func() { log.Close(time.Second) })
-	g, err := gateway.New(t.Context(), c, zap.NewNop(), log)
+	g, err := gateway.New(t.Context(), c, "test", zap.NewNop(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

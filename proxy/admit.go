@@ -104,7 +104,6 @@ func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Completions() {
 			return r, apierr.NoCompletions("model", r.Model)
 		}
-		err = s.askForReceipt(x, r)
 	}
 	return r, err //nolint:wrapcheck // an API error, or that of the memory
 }
@@ -159,9 +158,16 @@ func (x *exchange) unavailable(err error) error {
 
 // acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
 // looked up again, because it may have been paused or its caps changed meanwhile.
+//
+// If the ledger gives out the slots of the key, this one only limits its calls of the tokenizer at this gateway; reserve
+// replaces it.
 func (s *Server) acquireSlot(x *exchange) error {
+	queue := s.queue
+	if s.slots != nil {
+		queue = s.counts
+	}
 	began := time.Now()
-	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
 	if err == nil {
 		if x.delivery.keepalive.interval > 0 {
 			x.delivery.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })

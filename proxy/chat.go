@@ -36,9 +36,6 @@ func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, erro
 			return r, apierr.NoChat(s.chatModels(x))
 		}
 	}
-	if err == nil {
-		err = s.askForReceipt(x, r)
-	}
 	return r, err //nolint:wrapcheck // an API error, or that of the memory
 }
 

@@ -8,8 +8,12 @@ func (s *Server) completion(x *exchange) error { return s.generate(x, s.validate
 func (s *Server) generate(x *exchange, rules bodyRules) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	if err := s.readRequest(x, rules); err != nil {
+	withReceipt := false
+	if err := s.readRequest(x, s.receiptRules(rules, &withReceipt)); err != nil {
 		return err
+	}
+	if withReceipt {
+		s.beginReceipt(x)
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err
@@ -27,7 +31,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 	if err := s.acquireSlot(x); err != nil {
 		return err
 	}
-	defer x.slot.Release()
+	defer x.releaseSlot()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
@@ -43,6 +47,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 
 // serve obtains a response from a backend and relays it.
 func (s *Server) serve(x *exchange) error {
+	defer x.endWhenLost()()
 	x.memory.SetRunning()
 	if x.request.Stream {
 		x.charge.echoed = x.echoedTokens()

@@ -99,12 +99,13 @@ type promptCounter struct {
 // count and not the upper bound. Until stopCounting returns, x.prompt must not be used.
 func (x *exchange) startCounting() {
 	if !x.prompt.exact && !x.prompt.final && x.request.Prompts <= maxCounted {
-		x.prompt.counter.timer = time.AfterFunc(countAfter, x.countInBackground)
+		ctx := x.r.Context()
+		x.prompt.counter.timer = time.AfterFunc(countAfter, func() { x.countInBackground(ctx) })
 	}
 }
 
-func (x *exchange) countInBackground() {
-	ctx, done := x.prompt.counter.start(x.r.Context())
+func (x *exchange) countInBackground(ctx context.Context) {
+	ctx, done := x.prompt.counter.start(ctx)
 	if done == nil {
 		return
 	}

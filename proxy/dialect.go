@@ -91,7 +91,7 @@ func (s *Server) validateDialect(x *exchange, body []byte) (r *validate.Request,
 	if m, ok := s.lookup(x, d.Request.Model); ok && !m.Completions() {
 		return d.Request, apierr.NoCompletions(d.Request.NameOf("model"), d.Request.Model)
 	}
-	return d.Request, s.askForReceipt(x, d.Request)
+	return d.Request, nil
 }
 
 // translate returns the translation of a plain response, or nil if the response is sent as it is.

@@ -42,7 +42,8 @@ type limitedBy struct {
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	if err := s.readRequest(x, s.validateEstimate); err != nil {
+	withReceipt := false // an estimate has none; a completion with the same header would be refused for the same reasons
+	if err := s.readRequest(x, s.receiptRules(s.validateEstimate, &withReceipt)); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
@@ -124,7 +125,7 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 
 // queuePosition returns the place that the request would have in its key's queue; 0 if it would have a slot at once.
 func (s *Server) queuePosition(x *exchange) int {
-	stats := s.queue.KeyStats(x.caller.identity.KeyID)
+	stats := s.keyStats(x.caller.identity.KeyID)
 	if stats.Running < s.Concurrency(&x.caller.identity) {
 		return 0
 	}

@@ -199,15 +199,20 @@ func frames() []string {
 	}
 }
 
-// cancelled reports whether the request was cancelled: the client disconnected, or the gateway is stopping.
+// cancelled reports whether the request was cancelled: the client disconnected, the gateway is stopping, or its reservation
+// was lost.
 func (x *exchange) cancelled() bool { return x.r.Context().Err() != nil }
 
 // cancelErr returns the error of a cancelled request.
 func (x *exchange) cancelErr() error {
-	if cause := context.Cause(x.r.Context()); !errors.Is(cause, context.Canceled) {
+	switch cause := context.Cause(x.r.Context()); {
+	case errors.Is(cause, errLost):
+		return ledgerUnavailable(cause)
+	case !errors.Is(cause, context.Canceled):
 		return apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, cause)
+	default:
+		return errClientGone
 	}
-	return errClientGone
 }
 
 // errClientGone is returned for a request whose client has disconnected.

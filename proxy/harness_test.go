@@ -149,7 +149,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
 	if o.receipts {
-		h.receipts, err = receipt.Open(t.Context(), receipt.Settings{Folder: h.database + ".receipts", Origin: "log.example.org"}, db, log)
+		h.receipts, err = receipt.Open(t.Context(), receipt.Settings{Folder: h.database + ".receipts", Key: h.database + ".receipts/key", Origin: "log.example.org"}, db, log)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -121,7 +121,7 @@ func (s *Server) showKey(x *exchange) error {
 	if !i.ExpiresAt.IsZero() {
 		o.ExpiresAt = &i.ExpiresAt
 	}
-	stats := s.queue.KeyStats(i.KeyID)
+	stats := s.keyStats(i.KeyID)
 	o.Concurrency = keyConcurrency{s.Concurrency(i), stats.Running, stats.Waiting}
 	for _, c := range s.ledger.Standings(x.caller.payer) {
 		o.Caps = append(o.Caps, keyCap{

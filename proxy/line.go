@@ -208,7 +208,7 @@ func (s *Server) reserveLine(x *exchange) (err error) {
 	x.reservation, err = s.ledger.TryReserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Time: x.timings.arrived,
 		Batch: x.caller.line.Batch,
-	}, demand, requester{x})
+	}, demand, requester{s, x})
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
 	case err == nil:

@@ -47,7 +47,9 @@ type Server struct {
 	fleet     *fleet.Fleet
 	queue     *admission.Queue
 	estimates *admission.Queue // the slots of estimates; their memory is counted in queue
+	counts    *admission.Queue // those of calls of the tokenizer if the ledger gives out the others
 	ledger    Ledger
+	slots     ClusterSlots // nil if queue gives out the slots
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
@@ -73,12 +75,13 @@ type Ended struct {
 	FirstToken time.Duration
 }
 
-// Deps are the parts that a Server calls. All are required, except Refusals, Ended and Receipts.
+// Deps are the parts that a Server calls. All are required, except Slots, Refusals, Ended and Receipts.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
 	Queue     *admission.Queue
 	Ledger    Ledger
+	Slots     ClusterSlots      // of a Ledger that gives them out; nil: those of Queue
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
 	Usage     UsageReader     // of GET /v1/usage
@@ -91,8 +94,8 @@ type Deps struct {
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
+		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/receipt"
 	"basegate/stream"
@@ -21,31 +22,43 @@ type receiptState struct {
 	sealed  *receipt.Sealed // nil before the answer is whole
 	embed   bool            // onchain_data is the last member of a plain answer, or the last event of a stream
 	reasons []string        // finish reasons of a plain answer
-	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event
+	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
-// askForReceipt begins a receipt if the request asks for one, by header, by stream_options or in a dialect that always does.
-func (s *Server) askForReceipt(x *exchange, r *validate.Request) error {
-	asked := false
+// receiptRules adds to the rules of an endpoint that generates text, or estimates that, how a request asks for a receipt, and
+// sets asked if it does: by header, by stream_options or in a dialect that always does.
+func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
+	return func(x *exchange, body []byte) (*validate.Request, error) {
+		r, err := rules(x, body)
+		if err == nil {
+			*asked, err = s.asksForReceipt(x, r)
+		}
+		return r, err
+	}
+}
+
+func (s *Server) asksForReceipt(x *exchange, r *validate.Request) (asked bool, err error) {
 	if values := x.r.Header[apierr.ReceiptHeader]; len(values) > 0 {
-		var err error
 		if asked, err = parseReceiptHeader(values); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if s.receipts == nil {
-		if asked {
-			return apierr.ReceiptsOff()
-		}
-		return nil
+	if s.receipts == nil && asked {
+		return false, apierr.ReceiptsOff()
 	}
-	always := x.caller.dialect != nil && x.caller.dialect.Receipt
-	if !asked && !always && !r.IncludeReceipt {
-		return nil
-	}
+	return s.receipts != nil && (asked || x.alwaysHasReceipt() || r.IncludeReceipt), nil
+}
+
+// alwaysHasReceipt reports whether the request is of a dialect whose responses carry their receipts.
+func (x *exchange) alwaysHasReceipt() bool {
+	return x.caller.dialect != nil && x.caller.dialect.Receipt
+}
+
+// beginReceipt begins the receipt of a request that has asked for one.
+func (s *Server) beginReceipt(x *exchange) {
 	// In a stream of the dialect too, the client has to ask for the event.
-	x.receipt = &receiptState{draft: s.receipts.NewDraft(), embed: always && !r.Stream || r.IncludeReceipt}
-	return nil
+	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
+	x.receipt = &receiptState{draft: s.receipts.NewDraft(), embed: embed}
 }
 
 func parseReceiptHeader(values []string) (asked bool, err error) {
@@ -104,6 +117,15 @@ func (x *exchange) receiptEntry(usage stream.Usage, reasons []string) receipt.En
 	}
 }
 
+// record lets a settlement insert the entry.
+func (t *receiptState) record(o *budget.Outcome) {
+	if t.sealed.Shared() {
+		o.Receipt = t.sealed.Pending()
+	} else {
+		o.Record = t.sealed.Insert
+	}
+}
+
 // withReceipt adds the receipt to a plain answer: the header, and onchain_data if it is to be in the body.
 func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 	if x.receipt == nil {
@@ -141,11 +163,13 @@ func appendMember(pieces [][]byte, member []byte) [][]byte {
 
 // addEvents adds events that the client receives to the answer of the receipt.
 func (t *receiptState) addEvents(events []byte) {
+	t.draft.WriteEvents(events)
+	if t.first != nil || !t.embed {
+		return
+	}
 	for payload := range stream.Payloads(events) {
-		t.draft.WriteEvent(payload)
-		if t.first == nil {
-			t.first = chunkHead(payload)
-		}
+		t.first = chunkHead(payload)
+		break
 	}
 }
 

@@ -23,14 +23,22 @@ func (s *Server) checkBudget(x *exchange) error {
 }
 
 // requester counts the prompt and the memory of a waiting request if the ledger needs it.
-type requester struct{ x *exchange }
+type requester struct {
+	s *Server
+	x *exchange
+}
 
 // CountPrompt implements budget.Requester.
-func (r requester) CountPrompt(ctx context.Context) (int64, error) {
-	if err := r.x.countForDecision(ctx); err != nil {
-		return 0, errors.Join(errUncounted, err)
+func (r requester) CountPrompt(ctx context.Context) (int64, []int64, error) {
+	release, err := r.s.acquireCount(ctx, r.x)
+	if err != nil {
+		return 0, nil, err
 	}
-	return r.x.prompt.tokens, nil
+	defer release()
+	if err := r.x.countForDecision(ctx); err != nil {
+		return 0, nil, errors.Join(errUncounted, err)
+	}
+	return r.x.prompt.tokens, r.x.prompt.each, nil
 }
 
 // countForDecision is countPrompt for a decision on caps: if no backend has a tokenizer, the upper bound becomes final.
@@ -64,7 +72,9 @@ func (x *exchange) demand() budget.Demand {
 	if r.Truncate != validate.TruncateToFit {
 		return d
 	}
-	d.PromptAt = x.promptTokens
+	if x.prompt.context > 0 {
+		d.Prompts, d.Context = x.prompt.each, x.prompt.context
+	}
 	if lengthLimitsOf(x.model, r).scored > 0 {
 		d.MinTokens = r.MaxTokens // a lower max_tokens would score a longer prompt than checkLength has allowed
 	}
@@ -76,19 +86,43 @@ func (x *exchange) demand() budget.Demand {
 func (s *Server) reserve(x *exchange) (err error) {
 	r := x.request
 	began := time.Now()
-	x.delivery.keepalive.waitingFor(waitingForBudget)
+	if s.slots == nil {
+		x.delivery.keepalive.waitingFor(waitingForBudget)
+	} else {
+		x.slot.Release()
+		x.delivery.keepalive.waitingFor(s.clusterComment(x))
+	}
 	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
 		ChainID: x.chainID(),
-	}, x.demand(), requester{x})
+	}, x.demand(), requester{s, x})
 	x.timings.queued += time.Since(began)
+	if err == nil && s.slots != nil {
+		err = s.countRunning(x)
+	}
 	if err == nil {
 		if r.Truncate != 0 {
 			x.prompt.tokens = x.promptTokens(x.maxTokens())
 		}
 		return nil
 	}
+	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok && s.slots != nil {
+		s.showCap(x, exceeded)
+	}
 	return x.reserveErr(err)
+}
+
+// showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
+// has not read yet.
+func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
+	for _, c := range s.ledger.Standings(x.caller.payer) {
+		if c.Scope == e.Scope && c.Window == e.Window && c.Meter == e.Meter && c.Limit == e.Limit {
+			return
+		}
+	}
+	if s.keys.CatchUp(x.r.Context()) == nil {
+		_ = s.authenticate(x) // the refusal stands
+	}
 }
 
 // reserveErr converts an error of the ledger to the API error for the client.

@@ -30,7 +30,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 		}
 		outcome.Fallback = &fallback
 		if x.receipt != nil {
-			outcome.Record = x.receipt.sealed.Insert
+			x.receipt.record(&outcome)
 		}
 	}
 	x.charge.usage, x.charge.settled = usage, true
@@ -42,7 +42,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	// receives an error.
 	ctx := context.WithoutCancel(x.r.Context())
 	err := x.reservation.Settle(ctx, outcome)
-	if err == nil && outcome.Record != nil {
+	if err == nil && code == "" && x.receipt != nil {
 		err = x.receipt.sealed.Confirm(ctx)
 	}
 	switch {

@@ -2,55 +2,114 @@ package receipt_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
 	"basegate/database"
+	"basegate/receipt"
 )
 
-// BenchmarkReceipt makes receipts of plain answers as 64 concurrent requests do, tree heads included. cpu-µs/op is the CPU
-// time of the whole process for one; without is that of an empty write in the same transaction.
-func BenchmarkReceipt(b *testing.B) {
-	for _, receipts := range []bool{false, true} {
-		name := "without"
-		if receipts {
-			name = "with"
-		}
-		b.Run(name, func(b *testing.B) {
-			f := newFixture(b)
-			f.start()
-			ctx := context.Background()
-			body := make([]byte, 2<<10)
-			b.SetParallelism(32)
-			before := cpuTime(b)
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					confirm := func(context.Context) error { return nil }
-					insert := func(database.Tx) error { return nil }
-					if receipts {
-						draft := f.log.NewDraft()
-						draft.Write(body)
-						sealed, err := draft.Seal(entry(), "key_1", []byte(request))
-						if err != nil {
-							b.Fatal(err)
-						}
-						insert = func(tx database.Tx) error { return sealed.Insert(ctx, tx) }
-						confirm = sealed.Confirm
-					}
-					if err := f.db.WriteGrouped(ctx, insert); err != nil {
-						b.Fatal(err)
-					}
-					if err := confirm(ctx); err != nil {
-						b.Fatal(err)
-					}
+// benchEvents is how many events a stream of the benchmarks has.
+const benchEvents = 200
+
+// benchAnswers returns the events of a stream, and a plain answer.
+func benchAnswers() (events, plain []byte) {
+	for i := range benchEvents {
+		events = fmt.Appendf(events, `data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1760000000,"model":"bench",`+
+			`"choices":[{"index":0,"text":" word%03d","logprobs":null,"finish_reason":null,"stop_reason":null}],"usage":null}`+"\n\n", i)
+	}
+	return events, []byte(`{"choices":[{"text":"` + strings.Repeat("word ", 400) + `"}]}`)
+}
+
+// BenchmarkDraft makes the entry of an answer, without the log.
+func BenchmarkDraft(b *testing.B) {
+	events, plain := benchAnswers()
+	f := newFixture(b)
+	if err := f.open(); err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		write func(*receipt.Draft)
+	}{
+		{"plain", func(d *receipt.Draft) { d.Write(plain) }},
+		{"stream", func(d *receipt.Draft) {
+			d.WriteEvents(events)
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				draft := f.log.NewDraft()
+				c.write(draft)
+				if _, err := draft.Seal(entry(), "key_1", []byte(request)); err != nil {
+					b.Fatal(err)
 				}
-			})
-			b.StopTimer()
-			f.stop()
-			b.ReportMetric((cpuTime(b)-before)/float64(b.N), "cpu-µs/op")
+			}
 		})
 	}
+}
+
+// BenchmarkReceipt makes receipts as concurrent requests do, tree heads included: 64 with plain answers, and 16 with streams,
+// which wait for a tree head with their entry. cpu-µs/op is the CPU time of the whole process for one; without is that of an
+// empty write in the same transaction.
+func BenchmarkReceipt(b *testing.B) {
+	events, plain := benchAnswers()
+	write := func(d *receipt.Draft) { d.Write(plain) }
+	b.Run("without", func(b *testing.B) { benchmarkReceipt(b, 64, nil, false) })
+	b.Run("plain", func(b *testing.B) { benchmarkReceipt(b, 64, write, false) })
+	write = func(d *receipt.Draft) {
+		d.WriteEvents(events)
+	}
+	b.Run("stream", func(b *testing.B) { benchmarkReceipt(b, 16, write, true) })
+}
+
+func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft), stream bool) {
+	b.Helper()
+	f := newFixture(b)
+	f.start()
+	ctx := context.Background()
+	one := func() error {
+		if write == nil {
+			return f.db.WriteGrouped(ctx, func(database.Tx) error { return nil })
+		}
+		draft := f.log.NewDraft()
+		write(draft)
+		sealed, err := draft.Seal(entry(), "key_1", []byte(request))
+		if err != nil {
+			return err
+		}
+		if stream {
+			sealed.AwaitOthers(ctx)
+		}
+		if err := f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(ctx, tx) }).Wait(ctx); err != nil {
+			return err
+		}
+		if err := sealed.Confirm(ctx); err != nil || !stream {
+			return err
+		}
+		whole, err := sealed.Receipt(ctx)
+		if err == nil {
+			_, err = whole.Encode()
+		}
+		return err
+	}
+	b.SetParallelism(concurrency / 2)
+	before := cpuTime(b)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := one(); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.StopTimer()
+	f.stop()
+	b.ReportMetric((cpuTime(b)-before)/float64(b.N), "cpu-µs/op")
 }
 
 // cpuTime returns the CPU time of the process, in microseconds.

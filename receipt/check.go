@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,9 +18,9 @@ import (
 // ErrNoLog is returned if the database has no receipt log.
 var ErrNoLog = errors.New("the database has no receipt log yet; it begins at the first start of the gateway with receipts.enabled")
 
-// VerifierKey returns the key that verifies the tree heads of the log in a folder. The error is ErrNoKey if there is none.
-func VerifierKey(folder string) (string, error) {
-	key, err := readKey(folder)
+// VerifierKey returns the key that verifies the tree heads of a log. The error is ErrNoKey if there is none.
+func VerifierKey(s Settings) (string, error) {
+	key, err := readKey(s.Key)
 	if err != nil {
 		return "", err
 	}
@@ -39,15 +38,6 @@ type Checked struct {
 // Check compares the log in the database with its tree head, and with the tree heads that were given out before. With
 // entries, it computes all hashes anew and compares them with the tiles. A gateway may be running.
 func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Checked, err error) {
-	given := map[string]string{} // before the state, which must extend them
-	for _, path := range []string{filepath.Join(s.Folder, headFile), publishedFile(s.Publish)} {
-		if path == "" {
-			continue
-		}
-		if given[path], err = readFile(path); err != nil {
-			return c, fmt.Errorf("read tree head: %w", err)
-		}
-	}
 	stored, found, err := loadState(ctx, db)
 	switch {
 	case err != nil:
@@ -55,9 +45,17 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 	case !found:
 		return c, ErrNoLog
 	}
-	head, err := OpenCheckpoint(stored.checkpoint, stored.vkey)
+	verifier, err := parseKey(stored.vkey)
 	if err != nil {
-		return c, fmt.Errorf("the database's own tree head: %w", err)
+		return c, err
+	}
+	head, err := openCheckpoint(stored.checkpoint, verifier)
+	if err != nil {
+		return c, fmt.Errorf("the database's own tree head: check tree head: %w", err)
+	}
+	given, err := givenHeads(s, verifier) // before the rows, which must extend them
+	if err != nil {
+		return c, err
 	}
 	rows, last, err := countEntries(ctx, db)
 	switch {
@@ -67,22 +65,54 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 		return c, &CutError{Have: min(rows, last), Size: max(stored.size, head.Size), Source: "the database's own tree head"}
 	}
 	t, err := checkTree(ctx, db, &head, entries)
+	if err == nil {
+		err = t.addRest(ctx, db, rows, entries)
+	}
 	if err != nil {
 		return c, err
 	}
-	for path, checkpoint := range given {
-		if checkpoint == "" {
-			continue
-		}
-		older, err := OpenCheckpoint(checkpoint, stored.vkey)
-		if err != nil {
-			return c, fmt.Errorf("%s: %w", path, err)
-		}
-		if err := t.extends(&older, path); err != nil {
+	c = Checked{VerifierKey: stored.vkey, Checkpoint: stored.checkpoint, Size: head.Size}
+	for i := range given {
+		if err := t.extends(&given[i].TreeHead, given[i].path); err != nil {
 			return c, err
 		}
+		if given[i].Size > c.Size {
+			c.Size, c.Checkpoint = given[i].Size, given[i].checkpoint
+		}
 	}
-	return Checked{stored.vkey, stored.checkpoint, head.Size, rows - head.Size}, nil
+	c.Waiting = rows - c.Size
+	if db.Postgres() != nil {
+		if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM pending_receipts`).Scan(&c.Waiting); err != nil {
+			return c, fmt.Errorf("count pending entries: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// addRest adds the entries up to a place whose tiles are not saved yet.
+func (t *tree) addRest(ctx context.Context, db *database.DB, last int64, entries bool) error {
+	for t.size < last {
+		limit := min(roundLimit, last-t.size)
+		var err error
+		if entries {
+			err = eachEntry(ctx, db, t.size, limit, t.appendChecked)
+		} else {
+			err = eachLeaf(ctx, db.Read(), t.size, limit, t.appendNext)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendChecked adds the entry at a place, from 1, if it has the leaf hash that the log recorded.
+func (t *tree) appendChecked(seq int64, leaf tlog.Hash, entry []byte) error {
+	if seq != t.size+1 || tlog.RecordHash(entry) != leaf {
+		return fmt.Errorf("%w: entry %d", errChanged, t.size)
+	}
+	t.append(leaf)
+	return nil
 }
 
 // checkTree returns the tree of a head, whose root it checks.
@@ -113,14 +143,7 @@ func recompute(ctx context.Context, db *database.DB, head *TreeHead) (*tree, err
 		return nil, err
 	}
 	for t.size < head.Size {
-		err := eachEntry(ctx, db, t.size, min(roundLimit, head.Size-t.size), func(seq int64, leaf tlog.Hash, entry []byte) error {
-			if seq != t.size+1 || tlog.RecordHash(entry) != leaf {
-				return fmt.Errorf("%w: entry %d", errChanged, t.size)
-			}
-			t.append(leaf)
-			return nil
-		})
-		if err != nil {
+		if err := eachEntry(ctx, db, t.size, min(roundLimit, head.Size-t.size), t.appendChecked); err != nil {
 			return nil, err
 		}
 		for id, computed := range t.changed {
@@ -153,29 +176,75 @@ func compareTile(ctx context.Context, db *database.DB, id tileID, computed *tile
 }
 
 // Latest returns the latest checkpoint of the log in a database, and its verifier key.
-func Latest(ctx context.Context, db *database.DB) (checkpoint, vkey string, err error) {
+func Latest(ctx context.Context, s Settings, db *database.DB) (checkpoint, vkey string, err error) {
 	stored, found, err := loadState(ctx, db)
-	if err == nil && !found {
-		err = ErrNoLog
+	switch {
+	case err != nil:
+		return "", "", err
+	case !found:
+		return "", "", ErrNoLog
 	}
-	return stored.checkpoint, stored.vkey, err
+	verifier, err := parseKey(stored.vkey)
+	if err != nil {
+		return "", "", err
+	}
+	given, err := givenHeads(s, verifier)
+	if err != nil {
+		return "", "", err
+	}
+	checkpoint, size := stored.checkpoint, stored.size
+	for i := range given {
+		if given[i].Size > size {
+			checkpoint, size = given[i].checkpoint, given[i].Size
+		}
+	}
+	return checkpoint, stored.vkey, nil
 }
 
 // TileSource returns hash tiles of a log.
 type TileSource func(ctx context.Context, t tlog.Tile) ([]byte, error)
 
-// LocalTiles returns the tiles of the log in a database.
+// LocalTiles returns the tiles of the log in a database. Those that a running gateway has not saved yet are computed from the
+// entries.
 func LocalTiles(db *database.DB) TileSource {
 	return func(ctx context.Context, t tlog.Tile) ([]byte, error) {
-		found, err := loadTile(ctx, db, tileID{t.L, t.N})
+		id := tileID{t.L, t.N}
+		found, err := loadTile(ctx, db, id)
+		if err == nil && len(found.nodes[0]) < t.W || errors.Is(err, errMissingTile) {
+			found, err = computeTile(ctx, db, id, int64(t.W))
+		}
 		if err != nil {
 			return nil, err
 		}
-		if len(found.nodes[0]) < t.W {
-			return nil, errMissingTile
-		}
 		return found.stored(t.W), nil
 	}
+}
+
+// computeTile returns the first hashes of a tile, computed from the entries.
+func computeTile(ctx context.Context, db *database.DB, id tileID, width int64) (*tile, error) {
+	t := &tile{}
+	if id.level == 0 {
+		err := eachLeaf(ctx, db.Read(), id.number*tileWidth, width, func(_ int64, leaf tlog.Hash) error {
+			t.append(leaf)
+			return nil
+		})
+		if err == nil && int64(len(t.nodes[0])) < width {
+			err = fmt.Errorf("%w: level 0, number %d", errMissingTile, id.number)
+		}
+		return t, err
+	}
+	for i := range width {
+		child := tileID{id.level - 1, id.number*tileWidth + i}
+		full, err := loadTile(ctx, db, child)
+		if err == nil && !full.full() || errors.Is(err, errMissingTile) {
+			full, err = computeTile(ctx, db, child, tileWidth)
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.append(full.nodes[tileHeight][0])
+	}
+	return t, nil
 }
 
 // Remote is a log at a URL, such as https://base.example.org/receipts.
@@ -288,12 +357,14 @@ func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vk
 	if suffix, err = setAside(s, stamp); err != nil {
 		return "", "", err
 	}
-	key, err := makeKey(s.Folder, s.Origin+"/"+stamp)
+	key, err := makeKey(s.Key, s.Origin+"/"+stamp)
 	if err != nil {
 		return "", "", err
 	}
-	if _, err := begin(ctx, db, key); err != nil {
-		return "", "", err
+	if db.Postgres() != nil {
+		err = beginAnew(ctx, db, key)
+	} else {
+		_, err = begin(ctx, db, key)
 	}
-	return key.vkey, suffix, nil
+	return key.vkey, suffix, err
 }

@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"hash"
+	"sync"
+
+	"basegate/stream"
 )
 
 // cidPrefix begins every CIDv1 of raw bytes by their SHA-256: the version, the multicodec "raw", the multihash "sha2-256"
@@ -48,11 +51,33 @@ type Answer struct {
 // Write adds bytes of a plain answer.
 func (a *Answer) Write(p []byte) { a.hash.Write(p) }
 
-// WriteEvent adds the payload of an event of a stream.
-func (a *Answer) WriteEvent(payload []byte) {
-	if a.events {
-		a.hash.Write([]byte{'\n'})
+// blockSize is how many bytes of short payloads are hashed by one call.
+const blockSize = 4 << 10
+
+// blocks hold payloads until they are hashed.
+var blocks = sync.Pool{New: func() any { b := make([]byte, 0, blockSize); return &b }}
+
+// WriteEvents adds the payloads of events of a stream, as the client receives them.
+func (a *Answer) WriteEvents(events []byte) {
+	pooled := blocks.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	block := (*pooled)[:0]
+	for payload := range stream.Payloads(events) {
+		if len(block)+1+len(payload) > blockSize {
+			a.hash.Write(block)
+			block = block[:0]
+		}
+		if a.events {
+			block = append(block, '\n')
+		}
+		a.events = true
+		if len(block)+len(payload) > blockSize {
+			a.hash.Write(block)
+			a.hash.Write(payload)
+			block = block[:0]
+			continue
+		}
+		block = append(block, payload...)
 	}
-	a.events = true
-	a.hash.Write(payload)
+	a.hash.Write(block)
+	blocks.Put(pooled)
 }

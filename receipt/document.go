@@ -25,6 +25,8 @@ type Receipt struct {
 	LeafIndex  *int64  `json:"leaf_index,omitzero"`
 	Proof      *[]Hash `json:"inclusion_proof,omitzero"`
 	Checkpoint string  `json:"checkpoint,omitzero"` // the signed tree head
+
+	canonical []byte // the form of Entry, if it is known
 }
 
 // maxReceipt limits a receipt that is parsed, in bytes.
@@ -54,15 +56,6 @@ func Parse(data []byte) (*Receipt, error) {
 		return nil, fmt.Errorf("parse receipt: %w", errHalfProof)
 	}
 	return &r, nil
-}
-
-// Encode returns the receipt as one line of JSON.
-func (r *Receipt) Encode() ([]byte, error) {
-	data, err := json.Marshal(r, json.Deterministic(true))
-	if err != nil {
-		return nil, fmt.Errorf("encode receipt: %w", err)
-	}
-	return data, nil
 }
 
 // prove adds the proof that the entry is in a tree.

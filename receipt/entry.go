@@ -4,10 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -50,15 +48,6 @@ type Usage struct {
 
 // hashOfKeyID returns how an entry names a key.
 func hashOfKeyID(id string) Hash { return sha256.Sum256([]byte(id)) }
-
-// encode returns the canonical form of the entry.
-func (e *Entry) encode() ([]byte, error) {
-	data, err := json.Marshal(e, json.Deterministic(true))
-	if err != nil {
-		return nil, fmt.Errorf("encode entry: %w", err)
-	}
-	return data, nil
-}
 
 // Backend names what has generated the answer.
 func (e *Entry) Backend() string {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/mod/sumdb/note"
 )
@@ -18,9 +19,90 @@ import (
 // The files of the folder beside the database. They are not in the database, so that a backup of it does not hold the key,
 // and so that a database that was put back is recognized as older than the tree heads that have been given out.
 const (
-	keyFile  = "key"  // the signing key, in the form of package note
-	headFile = "head" // the latest checkpoint that anybody can have seen
+	headFile = "head" // the checkpoint that was in the database when the tree was last saved
+
+	// newestFile has the latest checkpoint that anybody can have seen. It is written in place, so a power failure while that
+	// happens may leave half of it; nobody has seen that tree head.
+	newestFile = "newest"
 )
+
+// headFiles are the files of the tree heads. One goroutine at a time may use them.
+type headFiles struct {
+	folder string
+	newest *os.File // nil before the first saveNewest
+}
+
+// saveNewest writes a tree head to disk before anybody sees it. To replace the file would take two flushes in place of one. A
+// tree head of a log is never shorter than those before.
+func (h *headFiles) saveNewest(checkpoint string) (err error) {
+	if h.newest == nil {
+		const flags = os.O_WRONLY | os.O_CREATE | syscall.O_DSYNC
+		if h.newest, err = os.OpenFile(filepath.Join(h.folder, newestFile), flags, 0o600); err != nil {
+			return fmt.Errorf("save tree head: %w", err)
+		}
+		err = syncFolder(h.folder)
+	}
+	if err == nil {
+		_, err = h.newest.WriteAt([]byte(checkpoint), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("save tree head: %w", errors.Join(err, h.close()))
+	}
+	return nil
+}
+
+// save replaces the file of the tree head that the database has.
+func (h *headFiles) save(checkpoint string) error {
+	if err := writeFile(filepath.Join(h.folder, headFile), []byte(checkpoint)); err != nil {
+		return fmt.Errorf("save tree head: %w", err)
+	}
+	return nil
+}
+
+func (h *headFiles) close() (err error) {
+	if h.newest != nil {
+		err, h.newest = h.newest.Close(), nil
+	}
+	return err
+}
+
+// givenHead is a tree head that was given out, and its file.
+type givenHead struct {
+	TreeHead
+
+	path, checkpoint string
+}
+
+// givenHeads returns the tree heads that the files have: those of the folder, and the published one.
+func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
+	newest := filepath.Join(s.Folder, newestFile)
+	paths := []string{filepath.Join(s.Folder, headFile), newest, publishedFile(s.Publish)}
+	if s.Folder == "" {
+		paths = paths[2:]
+	}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		checkpoint, err := readFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read tree head: %w", err)
+		}
+		if checkpoint == "" {
+			continue
+		}
+		head, err := openCheckpoint(checkpoint, verifier)
+		_, otherKey := errors.AsType[*WrongKeyError](err)
+		switch {
+		case err == nil:
+			given = append(given, givenHead{head, path, checkpoint})
+		case path == newest && !otherKey: // half of it
+		default:
+			return nil, fmt.Errorf("%s is not a tree head of this receipt log: %w", path, err)
+		}
+	}
+	return given, nil
+}
 
 // signingKey signs the tree heads of a log.
 type signingKey struct {
@@ -33,8 +115,7 @@ type signingKey struct {
 var ErrNoKey = errors.New("there is no signing key of the receipt log yet; the gateway makes it at its first start with receipts.enabled")
 
 // readKey reads the signing key. The error is ErrNoKey if there is none.
-func readKey(folder string) (*signingKey, error) {
-	path := filepath.Join(folder, keyFile)
+func readKey(path string) (*signingKey, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -74,25 +155,37 @@ func parseSigningKey(text string) (*signingKey, error) {
 	return &signingKey{signer, verifier, vkey}, nil
 }
 
-// makeKey makes a signing key for a log with a name and writes it to the folder, unless there is one.
-func makeKey(folder, origin string) (*signingKey, error) {
+// makeKey makes a signing key for a log with a name and writes it to a file. If another gateway with the same folder has made
+// the file meanwhile, makeKey returns the key of that.
+func makeKey(path, origin string) (*signingKey, error) {
 	secret, _, err := note.GenerateKey(rand.Reader, origin)
 	if err != nil {
 		return nil, fmt.Errorf("make signing key: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of the receipt log: %w", err)
 	}
-	if err := writeFile(filepath.Join(folder, keyFile), []byte(secret+"\n")); err != nil {
+	made := path + "." + rand.Text()
+	if err := writeFile(made, []byte(secret+"\n")); err != nil {
 		return nil, fmt.Errorf("write signing key: %w", err)
 	}
-	return parseSigningKey(secret)
+	err = os.Link(made, path)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err = errors.Join(err, os.Remove(made), syncFolder(filepath.Dir(path))); err != nil {
+		return nil, fmt.Errorf("write signing key: %w", err)
+	}
+	return readKey(path)
 }
 
 // setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
 func setAside(s Settings, stamp string) (suffix string, err error) {
 	suffix = ".until-" + stamp
-	files := []string{filepath.Join(s.Folder, keyFile), filepath.Join(s.Folder, headFile)}
+	files := []string{s.Key}
+	if s.Folder != "" {
+		files = append(files, filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile))
+	}
 	if published := publishedFile(s.Publish); published != "" {
 		files = append(files, published)
 	}

@@ -25,7 +25,7 @@ type fixture struct {
 func newFixture(tb testing.TB) *fixture {
 	tb.Helper()
 	folder := tb.TempDir()
-	f := &fixture{t: tb, settings: receipt.Settings{Folder: filepath.Join(folder, "receipts"), Origin: origin, Transport: http.DefaultTransport}}
+	f := &fixture{t: tb, settings: receipt.Settings{Folder: filepath.Join(folder, "receipts"), Key: filepath.Join(folder, "receipts", "key"), Origin: origin, Transport: http.DefaultTransport}}
 	f.openDatabase(filepath.Join(folder, "base.db"))
 	return f
 }

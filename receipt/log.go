@@ -16,8 +16,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
-	"path/filepath"
+	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +33,9 @@ import (
 
 // Settings configure a Log.
 type Settings struct {
-	Folder    string // of the signing key and the latest tree head
+	Folder    string // of the latest tree heads; not used on PostgreSQL, where they are in the database alone
+	Key       string // the file of the signing key
+	Holder    string // the name of this gateway among those that share the log on PostgreSQL
 	Origin    string // the name of a log that begins with this process
 	Publish   string // a file or an http(s) URL that receives the tree heads; empty: they are not published
 	Transport http.RoundTripper
@@ -43,16 +47,21 @@ type Log struct {
 	db       *database.DB
 	log      *zap.Logger
 	key      *signingKey
+	heads    *headFiles
+	shared   bool         // on PostgreSQL, by several gateways
+	waiting  atomic.Int64 // requests that wait for a tree head of a shared log
 	failures atomic.Int64 // tree heads that could not be published
 
-	mu   sync.Mutex // guards tree
-	tree *tree
+	mu    sync.Mutex // guards tree and queue
+	tree  *tree
+	queue queue
 
+	gate      gate
+	signing   chan struct{} // capacity 1; holds a token while a goroutine signs a tree head
 	published atomic.Pointer[signedHead]
 	advanced  atomic.Pointer[chan struct{}] // closed when published advances
 
-	wake       chan struct{} // capacity 1; holds a token if the sequencer should look for entries
-	demand     chan struct{} // capacity 1; holds a token if somebody waits for the next tree head
+	wake       chan struct{} // capacity 1; holds a token if there is something to sign or to save
 	sequencer  task
 	publishing task
 }
@@ -84,22 +93,33 @@ type signedHead struct {
 }
 
 const (
-	// pace is the least time between two runs of the sequencer: under load, many entries share one tree head.
-	pace = 20 * time.Millisecond
-	// lazyPace is how long entries wait for a tree head while nobody waits for it: a run writes and flushes two files.
+	// pace is the least time between two groups of streams: under load, many share a transaction and a tree head.
+	pace = 10 * time.Millisecond
+	// lazyPace is how long entries for which no request waits stay without a tree head.
 	lazyPace = 200 * time.Millisecond
+	// savePace is the least time between two runs of the sequencer that save the tree: each writes and flushes two files.
+	savePace = time.Second
+	// publishPace is the least time between two tree heads that are published to a file.
+	publishPace = 20 * time.Millisecond
 	// retryAfter is the time between two runs after one has failed.
 	retryAfter = time.Second
-	// roundLimit is the largest number of entries that one run adds.
+	// roundLimit is the number of entries that are read at a time.
 	roundLimit = 4096
 )
 
 // Open opens the log of a database, which begins with it if there is none, and checks that it extends each tree head that
-// was given out before: the one in the folder, and the published one. The caller must hold the lock of the database.
+// was given out before: those in the folder, and the published one. The caller must hold the lock of the database.
 func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*Log, error) {
-	l := &Log{settings: s, db: db, log: log, wake: make(chan struct{}, 1), demand: make(chan struct{}, 1)}
+	l := &Log{
+		settings: s, db: db, log: log, shared: db.Postgres() != nil, heads: &headFiles{folder: s.Folder}, signing: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
 	advanced := make(chan struct{})
 	l.advanced.Store(&advanced)
+	if l.shared {
+		if err := checkDurability(ctx, db); err != nil {
+			return nil, err
+		}
+	}
 	stored, found, err := loadState(ctx, db)
 	if err != nil {
 		return nil, err
@@ -107,26 +127,36 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 	if l.key, err = openKey(s, stored.vkey); err != nil {
 		return nil, err
 	}
-	if !found {
-		if stored, err = begin(ctx, db, l.key); err != nil {
-			return nil, err
-		}
+	switch {
+	case !found && l.shared:
+		stored, err = beginShared(ctx, db, l.key)
+	case !found:
+		stored, err = begin(ctx, db, l.key)
+	}
+	if err == nil && !l.shared {
+		err = os.MkdirAll(s.Folder, 0o700) // it may have no key
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := l.resume(ctx, stored); err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.heads.close())
 	}
 	return l, nil
 }
 
 // openKey reads the signing key, or makes it if the log has none.
 func openKey(s Settings, vkey string) (*signingKey, error) {
-	key, err := readKey(s.Folder)
+	path := s.Key
+	key, err := readKey(path)
 	if errors.Is(err, ErrNoKey) && vkey == "" {
-		return makeKey(s.Folder, s.Origin)
+		return makeKey(path, s.Origin)
 	}
-	path := filepath.Join(s.Folder, keyFile)
 	switch {
 	case errors.Is(err, ErrNoKey):
+		if s.Folder == "" {
+			path += " (receipts.key, which another gateway of the database has too)"
+		}
 		return nil, fmt.Errorf("the signing key of the receipt log is missing: put %s back from its backup, "+
 			"or begin a new log with basegate receipt log new", path)
 	case err != nil:
@@ -138,8 +168,8 @@ func openKey(s Settings, vkey string) (*signingKey, error) {
 	return key, nil
 }
 
-// begin writes the empty tree of a new log.
-func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error) {
+// emptyState returns the state of a new log.
+func emptyState(key *signingKey) (state, error) {
 	head := TreeHead{Origin: key.verifier.Name()}
 	var err error
 	if head.Root, err = tlog.TreeHash(0, nil); err != nil {
@@ -149,7 +179,15 @@ func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error)
 	if err != nil {
 		return state{}, err
 	}
-	s := state{vkey: key.vkey, checkpoint: checkpoint}
+	return state{vkey: key.vkey, checkpoint: checkpoint}, nil
+}
+
+// begin writes the empty tree of a new log.
+func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error) {
+	s, err := emptyState(key)
+	if err != nil {
+		return s, err
+	}
 	err = db.WriteExclusive(ctx, func(tx database.Tx) error {
 		return errors.Join(forgetTree(ctx, tx), saveState(ctx, tx, s))
 	})
@@ -159,7 +197,7 @@ func begin(ctx context.Context, db *database.DB, key *signingKey) (state, error)
 	return s, nil
 }
 
-// resume loads the tree and checks it.
+// resume loads the tree, adds the entries that it lacks, and checks it.
 func (l *Log) resume(ctx context.Context, s state) error {
 	head, err := openCheckpoint(s.checkpoint, l.key.verifier)
 	if err != nil {
@@ -183,24 +221,46 @@ func (l *Log) resume(ctx context.Context, s state) error {
 	if root != head.Root {
 		return errDamaged
 	}
-	for _, path := range []string{filepath.Join(l.settings.Folder, headFile), publishedFile(l.settings.Publish)} {
-		if err := l.checkExtends(path); err != nil {
+	if !l.shared { // on PostgreSQL, entries get their places with a tree head
+		if err := l.addStored(ctx); err != nil {
 			return err
 		}
 	}
-	if err := l.saveHead(s.checkpoint); err != nil {
+	given, err := givenHeads(l.settings, l.key.verifier)
+	if err != nil {
 		return err
 	}
+	for i := range given {
+		if err := l.tree.extends(&given[i].TreeHead, given[i].path); err != nil {
+			return err
+		}
+	}
 	l.published.Store(&signedHead{head, s.checkpoint})
-	return nil
+	if l.shared {
+		return nil
+	}
+	newest, err := l.sign(ctx, everything)
+	if err != nil {
+		return err
+	}
+	return l.heads.save(newest.checkpoint)
 }
 
-// saveHead writes a tree head to the folder before anybody sees it.
-func (l *Log) saveHead(checkpoint string) error {
-	if err := writeFile(filepath.Join(l.settings.Folder, headFile), []byte(checkpoint)); err != nil {
-		return fmt.Errorf("save tree head: %w", err)
+// addStored adds the entries of the database that are not in the tree: those that were settled shortly before a process
+// ended, or all of a log that begins anew. The tiles of many entries are written at once, so that they need no memory.
+func (l *Log) addStored(ctx context.Context) error {
+	for {
+		before := l.tree.size
+		err := eachLeaf(ctx, l.db.Read(), before, roundLimit, l.tree.appendNext)
+		if err != nil || l.tree.size-before < roundLimit {
+			l.queue.reset(l.tree.size)
+			return err
+		}
+		if err := l.db.WriteExclusive(ctx, func(tx database.Tx) error { return saveTiles(ctx, tx, l.tree.takeChanged()) }); err != nil {
+			return fmt.Errorf("save hash tiles: %w", err)
+		}
+		l.tree.forgetSaving()
 	}
-	return nil
 }
 
 var errDamaged = errors.New("the receipt log in the database is damaged: its hash tiles do not have the root of its tree head; " +
@@ -230,25 +290,6 @@ func (e *ForkError) Error() string {
 		"If the database was restored from a backup, begin a new log with basegate receipt log new", e.Size, e.Size, e.Source)
 }
 
-// checkExtends checks that the tree extends the tree head in a file, if there is one.
-func (l *Log) checkExtends(path string) error {
-	if path == "" {
-		return nil
-	}
-	checkpoint, err := readFile(path)
-	if err != nil {
-		return fmt.Errorf("read tree head: %w", err)
-	}
-	if checkpoint == "" {
-		return nil
-	}
-	head, err := openCheckpoint(checkpoint, l.key.verifier)
-	if err != nil {
-		return fmt.Errorf("%s is not a tree head of this receipt log: %w", path, err)
-	}
-	return l.tree.extends(&head, path)
-}
-
 // extends checks that the tree begins with the tree of a head.
 func (t *tree) extends(head *TreeHead, source string) error {
 	if head.Size > t.size {
@@ -275,138 +316,200 @@ func (l *Log) PublishFailures() int64 { return l.failures.Load() }
 
 // Start starts the sequencer and the publisher.
 func (l *Log) Start(ctx context.Context) {
-	l.sequencer.start(ctx, l.sequence)
+	if l.shared {
+		l.sequencer.start(ctx, l.sequenceShared)
+	} else {
+		l.sequencer.start(ctx, l.sequence)
+	}
 	l.publishing.start(ctx, l.publish)
 	l.wakeSequencer()
 }
 
-// Close adds the entries that are left, publishes the last tree head to a file, and waits for the goroutines to exit.
+// Close signs the entries that are left, publishes the last tree head to a file, and waits for the goroutines to exit.
 func (l *Log) Close() {
 	l.sequencer.end()
 	l.publishing.end()
+	if err := l.heads.close(); err != nil {
+		l.log.Warn("the file of the newest tree head could not be closed", zap.Error(err))
+	}
 }
 
-func (l *Log) wakeSequencer() { signal(l.wake) }
-
-// signal puts a token into a channel of capacity 1.
-func signal(to chan struct{}) {
+// wakeSequencer puts a token into the sequencer's channel.
+func (l *Log) wakeSequencer() {
 	select {
-	case to <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// sequence adds entries to the tree until ctx ends.
+// sequence signs the entries for which no request waits, and saves the tree, until ctx ends.
 func (l *Log) sequence(ctx context.Context) {
-	failing := false
+	failing, saved := false, time.Time{}
 	for {
 		select {
 		case <-l.wake:
 		case <-ctx.Done():
-			_ = l.addAll(context.WithoutCancel(ctx)) // the next start tries again
+			_ = l.save(ctx) // the next start tries again
 			return
 		}
-		l.gather(ctx)
-		pause := pace
-		err := l.addAll(ctx)
-		if err != nil {
-			pause = retryAfter
+		if !wait.For(ctx, lazyPace) {
+			continue
+		}
+		var err error
+		if time.Since(saved) < savePace {
+			_, err = l.sign(ctx, everything)
+			l.wakeSequencer()
+		} else if err = l.save(ctx); err == nil {
+			saved = time.Now()
+		}
+		switch {
+		case err == nil && failing:
+			l.log.Info("entries are added to the receipt log again")
+		case err != nil:
 			l.wakeSequencer()
 			if !failing {
 				l.log.Error("entries cannot be added to the receipt log", zap.Error(err))
 			}
-		} else if failing {
-			l.log.Info("entries are added to the receipt log again")
+			wait.For(ctx, retryAfter)
 		}
 		failing = err != nil
-		wait.For(ctx, pause)
 	}
 }
 
-// gather waits for further entries until somebody needs a tree head.
-func (l *Log) gather(ctx context.Context) {
-	lazy := time.NewTimer(lazyPace)
-	defer lazy.Stop()
+// enqueue records an entry that a transaction has inserted. It returns false if the entry is not the next one of the log.
+func (l *Log) enqueue(seq int64, leaf Hash) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.insert(seq, tlog.Hash(leaf))
+}
+
+// confirm records that the entries up to a place are on disk.
+func (l *Log) confirm(seq int64) {
+	l.mu.Lock()
+	l.queue.confirm(seq)
+	l.mu.Unlock()
+	l.wakeSequencer()
+}
+
+// everything is a size that no tree has: sign then signs every entry that is confirmed.
+const everything = math.MaxInt64
+
+// sign adds the confirmed entries to the tree and signs its head, unless it has enough entries already. The first of the
+// requests that wait signs for all of them. The head may still be too small for an entry that is not confirmed. If sign
+// fails, the entries stay in the tree, and the next call signs it.
+func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
+	advanced := *l.advanced.Load()
+	if size == everything {
+		advanced = nil
+	}
+	if head := l.published.Load(); head.Size >= size {
+		return head, nil
+	}
 	select {
-	case <-l.demand:
-	case <-lazy.C:
+	case l.signing <- struct{}{}:
+	case <-advanced:
+		return l.published.Load(), nil
 	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
 	}
+	defer func() { <-l.signing }()
+	if head := l.published.Load(); head.Size >= size {
+		return head, nil
+	}
+	runtime.Gosched() // the other requests of a transaction are about to confirm their entries
+	head, err := l.addConfirmed()
+	if err != nil || head.Size == l.published.Load().Size {
+		return l.published.Load(), err
+	}
+	signed := &signedHead{TreeHead: head}
+	if signed.checkpoint, err = signTreeHead(&head, l.key.signer); err != nil {
+		return nil, err
+	}
+	if err := l.heads.saveNewest(signed.checkpoint); err != nil {
+		return nil, err
+	}
+	l.publishHeadOf(signed)
+	return signed, nil
 }
 
-// addAll adds all entries that are not in the tree yet.
-func (l *Log) addAll(ctx context.Context) error {
-	for {
-		added, err := l.addEntries(ctx)
-		if err != nil || added < roundLimit {
+// publishHeadOf lets a tree head that is on disk be seen.
+func (l *Log) publishHeadOf(head *signedHead) {
+	l.published.Store(head)
+	next := make(chan struct{})
+	close(*l.advanced.Swap(&next))
+}
+
+// addConfirmed adds the confirmed entries to the tree, and returns its head.
+func (l *Log) addConfirmed() (head TreeHead, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, leaf := range l.queue.take() {
+		l.tree.append(leaf)
+	}
+	head = TreeHead{Origin: l.key.verifier.Name(), Size: l.tree.size}
+	head.Root, err = l.tree.root(head.Size)
+	return head, err
+}
+
+// save signs a tree head with every confirmed entry, and saves it with the changed tiles. A tree head that was given out
+// before is on disk already, and so are its entries, of which the next start would make the tiles again.
+func (l *Log) save(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	head, err := l.sign(ctx, everything)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	tiles := l.tree.takeChanged()
+	l.mu.Unlock()
+	if len(tiles) == 0 {
+		return nil
+	}
+	err = l.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		if err := saveTiles(ctx, tx, tiles); err != nil {
 			return err
 		}
-	}
-}
-
-// addEntries adds up to roundLimit entries, signs the new tree head, and lets it be seen when it is on disk. If that fails,
-// the entries stay in the tree in memory, which a later call saves: it is a function of the rows alone.
-func (l *Log) addEntries(ctx context.Context) (added int64, err error) {
-	l.mu.Lock()
-	before := l.tree.size
-	err = eachEntry(ctx, l.db, before, roundLimit, func(seq int64, leaf tlog.Hash, _ []byte) error {
-		if seq != l.tree.size+1 {
-			return &CutError{Have: l.tree.size, Size: seq, Source: "the entries in the database"}
-		}
-		l.tree.append(leaf)
-		return nil
-	})
-	size, tiles := l.tree.size, l.tree.changed
-	var head TreeHead
-	if err == nil && size > l.published.Load().Size {
-		head = TreeHead{Origin: l.key.verifier.Name(), Size: size}
-		head.Root, err = l.tree.root(size)
-	}
-	l.mu.Unlock()
-	if err != nil || head.Size == 0 {
-		return 0, err
-	}
-	checkpoint, err := signTreeHead(&head, l.key.signer)
-	if err != nil {
-		return 0, err
-	}
-	// Only this goroutine changes the tree, so the write, for which it waits, may read tiles without the lock.
-	ctx = context.WithoutCancel(ctx)
-	err = l.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		return saveTree(ctx, tx, tiles, state{l.key.vkey, size, checkpoint})
+		return saveState(ctx, tx, state{l.key.vkey, head.Size, head.checkpoint})
 	})
 	if err == nil {
 		err = l.db.Flush(ctx)
 	}
-	if err == nil {
-		err = l.saveHead(checkpoint)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("save tree head: %w", err)
-	}
 	l.mu.Lock()
-	clear(l.tree.changed)
+	if err == nil {
+		l.tree.forgetSaving()
+	} else {
+		l.tree.restoreChanged()
+	}
 	l.mu.Unlock()
-	l.published.Store(&signedHead{head, checkpoint})
-	next := make(chan struct{})
-	close(*l.advanced.Swap(&next))
-	return size - before, nil
+	if err != nil {
+		return fmt.Errorf("save tree: %w", err)
+	}
+	return l.heads.save(head.checkpoint)
 }
 
 // awaitInclusion waits until a tree head with the entry at a place is signed, and returns it.
 func (l *Log) awaitInclusion(ctx context.Context, seq int64) (*signedHead, error) {
-	for {
+	for ctx.Err() == nil {
 		advanced := *l.advanced.Load()
-		if head := l.published.Load(); head.Size >= seq {
-			return head, nil
+		head, err := l.sign(ctx, seq)
+		if err != nil || head.Size >= seq {
+			return head, err
 		}
-		signal(l.demand)
-		select {
+		select { // until the entry is confirmed
 		case <-advanced:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
 		}
 	}
+	return nil, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
+}
+
+// headWith waits for a tree head with an entry. On PostgreSQL it also sets the entry's place.
+func (l *Log) headWith(ctx context.Context, seq *int64, leaf Hash) (head *signedHead, err error) {
+	if !l.shared {
+		return l.awaitInclusion(ctx, *seq)
+	}
+	head, *seq, err = l.awaitShared(ctx, leaf)
+	return head, err
 }
 
 // prove returns the proof that a tree head has the entry at a place.
@@ -424,12 +527,17 @@ func (l *Log) prove(head *signedHead, seq int64) (tlog.RecordProof, error) {
 // error is sql.ErrNoRows if there is no such entry.
 func (l *Log) find(ctx context.Context, leaf Hash) (*Receipt, *storedEntry, error) {
 	stored, err := findEntry(ctx, l.db, leaf)
+	if l.shared && isUnknown(err) {
+		if err = l.awaitPending(ctx); err == nil {
+			stored, err = findEntry(ctx, l.db, leaf)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
-	head, err := l.awaitInclusion(ctx, stored.seq)
+	head, err := l.headWith(ctx, &stored.seq, leaf)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/database"
 	"basegate/receipt"
 )
 
@@ -50,7 +51,7 @@ func TestLogGoesOnAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer, err := receipt.OpenCheckpoint(f.file("head"), key)
+	newer, err := receipt.OpenCheckpoint(f.file("newest"), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +76,14 @@ func TestEntriesOfACrashedProcessAreAddedAtTheStart(t *testing.T) {
 func TestSigningKeyIsForItsOwnerAlone(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600} {
+	f.add(1)
+	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600, "newest": 0o600} {
 		info, err := os.Stat(filepath.Join(f.settings.Folder, name))
-		if err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: mode %v, error %v, want %v", name, info.Mode().Perm(), err, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, want %v", name, info.Mode().Perm(), want)
 		}
 	}
 }
@@ -123,6 +128,7 @@ func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 			// the same key signs another log of five entries
 			f.exec(unprotected, "DELETE FROM receipts", "DELETE FROM receipt_tiles", "DELETE FROM receipt_log")
 			os.Remove(filepath.Join(f.settings.Folder, "head"))
+			os.Remove(filepath.Join(f.settings.Folder, "newest"))
 			published := f.settings.Publish
 			f.settings.Publish = ""
 			f.start()
@@ -279,5 +285,83 @@ func TestReceiptWithoutASequencerHasNoProof(t *testing.T) {
 	}
 	if err := r.Verify([]byte(request), []byte(answer), ""); !errors.Is(err, receipt.ErrNoProof) {
 		t.Errorf("it verifies with %v, want ErrNoProof", err)
+	}
+}
+
+// A stream has its tree head before the tree is saved, and whoever keeps it may check it against the database at once.
+func TestTreeHeadOfAStreamIsCheckedBeforeItsTilesAreSaved(t *testing.T) {
+	f := newFixture(t)
+	if err := f.open(); err != nil { // the sequencer, which saves, does not run
+		t.Fatal(err)
+	}
+	f.add(3)
+	older := f.file("newest")
+	f.add(259)
+	checkpoint, key, err := receipt.Latest(t.Context(), f.settings, f.db)
+	if err != nil || checkpoint != f.file("newest") {
+		t.Fatalf("the latest tree head is %q, error %v, want %q", checkpoint, err, f.file("newest"))
+	}
+	var heads [2]receipt.TreeHead
+	for i, text := range []string{older, checkpoint} {
+		if heads[i], err = receipt.OpenCheckpoint(text, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := receipt.CheckConsistency(t.Context(), heads[0], heads[1], receipt.LocalTiles(f.db)); err != nil || heads[1].Size != 262 {
+		t.Errorf("the tree head of %d entries: %v", heads[1].Size, err)
+	}
+	for _, entries := range []bool{true, false} {
+		if found, err := receipt.Check(t.Context(), f.settings, f.db, entries); err != nil || found.Size != 262 || found.Waiting != 0 {
+			t.Errorf("got %+v, error %v, want 262 entries", found, err)
+		}
+	}
+}
+
+func TestStartRefusesALogThatLacksTheNewestTreeHead(t *testing.T) {
+	f := newFixture(t)
+	if err := f.open(); err != nil {
+		t.Fatal(err)
+	}
+	f.add(5)
+	f.exec("DROP TRIGGER receipts_deleted", "DELETE FROM receipts WHERE seq > 3") // as a backup of before
+	if err := f.open(); !errors.As(err, new(*receipt.CutError)) {
+		t.Errorf("the start says %v, want a CutError", err)
+	}
+	if _, err := receipt.Check(t.Context(), f.settings, f.db, true); !errors.As(err, new(*receipt.CutError)) {
+		t.Errorf("the check says %v, want a CutError", err)
+	}
+}
+
+// The newest tree head is written in place; a power failure may leave half of one that nobody has seen.
+func TestHalfOfTheNewestTreeHeadIsIgnored(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.add(2)
+	f.stop()
+	whole := f.file("newest")
+	f.writeFile(filepath.Join(f.settings.Folder, "newest"), whole[:60]+strings.Repeat("\x00", len(whole)-60))
+	f.start()
+	f.add(1)
+	if _, err := receipt.OpenCheckpoint(f.file("newest"), f.log.VerifierKey()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEntryOfAReplacedDatabaseIsNotConfirmed(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.add(3)
+	f.exec("DROP TRIGGER receipts_deleted", "DELETE FROM receipts WHERE seq > 1")
+	draft := f.log.NewDraft()
+	draft.Write([]byte(answer))
+	sealed, err := draft.Seal(entry(), "key_1", []byte(request))
+	if err == nil {
+		err = f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(context.WithoutCancel(t.Context()), tx) }).Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sealed.Confirm(t.Context()); !errors.As(err, new(*receipt.CutError)) {
+		t.Errorf("got %v, want a CutError", err)
 	}
 }

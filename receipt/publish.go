@@ -50,7 +50,7 @@ func (l *Log) publish(ctx context.Context) {
 				return
 			}
 		}
-		pause := pace
+		pause := publishPace
 		if isURL(to) {
 			pause = webhookInterval
 		}

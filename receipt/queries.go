@@ -68,11 +68,49 @@ func eachEntry(ctx context.Context, db *database.DB, after, limit int64, yield f
 	return rows.Err() //nolint:wrapcheck // of the database
 }
 
+// rowsQuerier runs a statement that returns rows.
+type rowsQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// eachLeaf calls yield with the leaf hashes of the entries after a place, in their order, at most limit of them.
+func eachLeaf(ctx context.Context, from rowsQuerier, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
+	const text = `SELECT seq, leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
+	rows, err := from.QueryContext(ctx, text, after, limit)
+	if err != nil {
+		return fmt.Errorf("read leaf hashes: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var seq int64
+		var leaf sql.RawBytes
+		if err := rows.Scan(&seq, &leaf); err != nil {
+			return fmt.Errorf("read leaf hashes: %w", err)
+		}
+		if len(leaf) != tlog.HashSize {
+			return fmt.Errorf("read leaf hash %d: %w", seq, errHash)
+		}
+		if err := yield(seq, tlog.Hash(leaf)); err != nil {
+			return err
+		}
+	}
+	return rows.Err() //nolint:wrapcheck // of the database
+}
+
 // loadTile reads a hash tile.
 func loadTile(ctx context.Context, db *database.DB, id tileID) (*tile, error) {
+	return loadTileFrom(ctx, db.Read(), id)
+}
+
+// rowQuerier runs a statement that returns one row.
+type rowQuerier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func loadTileFrom(ctx context.Context, from rowQuerier, id tileID) (*tile, error) {
 	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
 	var stored []byte
-	err := db.Read().QueryRowContext(ctx, text, id.level, id.number).Scan(&stored)
+	err := from.QueryRowContext(ctx, text, id.level, id.number).Scan(&stored)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.level, id.number)
 	}
@@ -91,7 +129,7 @@ type state struct {
 
 // loadState reads the state of the log; found is false before its first start.
 func loadState(ctx context.Context, db *database.DB) (s state, found bool, err error) {
-	const text = `SELECT verifier_key, size, checkpoint FROM receipt_log WHERE only = 1`
+	const text = `SELECT verifier_key, size, checkpoint FROM receipt_log WHERE "only" = 1`
 	err = db.Read().QueryRowContext(ctx, text).Scan(&s.vkey, &s.size, &s.checkpoint)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -111,23 +149,23 @@ func countEntries(ctx context.Context, db *database.DB) (rows, last int64, err e
 	return rows, last, nil
 }
 
-// saveTree writes the changed tiles and the state with which they belong.
-func saveTree(ctx context.Context, tx database.Tx, tiles map[tileID]*tile, s state) error {
-	const tileText = `
+// saveTiles writes the stored form of tiles.
+func saveTiles(ctx context.Context, tx database.Tx, tiles map[tileID][]byte) error {
+	const text = `
 		INSERT INTO receipt_tiles (level, number, hashes) VALUES ($1, $2, $3)
 		ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes`
-	for id, t := range tiles {
-		if _, err := tx.ExecContext(ctx, tileText, id.level, id.number, t.stored(len(t.nodes[0]))); err != nil {
+	for id, stored := range tiles {
+		if _, err := tx.ExecContext(ctx, text, id.level, id.number, stored); err != nil {
 			return err //nolint:wrapcheck // package database classifies it
 		}
 	}
-	return saveState(ctx, tx, s)
+	return nil
 }
 
 func saveState(ctx context.Context, tx database.Tx, s state) error {
 	const text = `
-		INSERT INTO receipt_log (only, verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
-		ON CONFLICT (only) DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
+		INSERT INTO receipt_log ("only", verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
+		ON CONFLICT ("only") DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
 	_, err := tx.ExecContext(ctx, text, s.vkey, s.size, s.checkpoint)
 	return err //nolint:wrapcheck // package database classifies it
 }

@@ -3,6 +3,7 @@ package receipt
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -66,8 +67,9 @@ func (t *tile) stored(width int) []byte {
 // used concurrently.
 type tree struct {
 	size    int64
-	edges   []*tile // the rightmost tile of each level
-	changed map[tileID]*tile
+	edges   []*tile          // the rightmost tile of each level
+	changed map[tileID]*tile // not on disk
+	saving  map[tileID]*tile // not known to be on disk; see takeChanged
 	load    func(tileID) (*tile, error)
 }
 
@@ -114,6 +116,35 @@ func (t *tree) append(leaf tlog.Hash) {
 	t.size++
 }
 
+// appendNext adds the entry at a place, from 1. The error is a CutError if it is not the next one.
+func (t *tree) appendNext(seq int64, leaf tlog.Hash) error {
+	if seq != t.size+1 {
+		return &CutError{Have: t.size, Size: seq, Source: "the entries in the database"}
+	}
+	t.append(leaf)
+	return nil
+}
+
+// takeChanged returns the stored form of the changed tiles, which the caller saves. Then it calls either forgetSaving or
+// restoreChanged.
+func (t *tree) takeChanged() map[tileID][]byte {
+	taken := make(map[tileID][]byte, len(t.changed))
+	for id, changed := range t.changed {
+		taken[id] = changed.stored(len(changed.nodes[0]))
+	}
+	t.saving, t.changed = t.changed, map[tileID]*tile{}
+	return taken
+}
+
+// forgetSaving forgets the tiles that takeChanged has returned: they are on disk.
+func (t *tree) forgetSaving() { t.saving = nil }
+
+// restoreChanged marks the tiles that takeChanged has returned as changed: they may not be on disk.
+func (t *tree) restoreChanged() {
+	maps.Copy(t.changed, t.saving) // a tile that is in both is the same one
+	t.saving = nil
+}
+
 // edge returns the rightmost tile of a level if it has a number.
 func (t *tree) edge(id tileID) *tile {
 	if id.level >= len(t.edges) {
@@ -131,8 +162,10 @@ func (t *tree) tile(id tileID) (*tile, error) {
 	if edge := t.edge(id); edge != nil {
 		return edge, nil
 	}
-	if changed := t.changed[id]; changed != nil {
-		return changed, nil
+	for _, unsaved := range []map[tileID]*tile{t.changed, t.saving} {
+		if found := unsaved[id]; found != nil {
+			return found, nil
+		}
 	}
 	return t.load(id)
 }

@@ -89,8 +89,8 @@ func TestStreamVerifiesAsReceivedAndAsJoinedPayloads(t *testing.T) {
 	e := entry()
 	e.Stream = true
 	sealed := f.seal(e, func(d *receipt.Draft) {
-		d.WriteEvent([]byte(`{"choices":[{"text":"a"}]}`))
-		d.WriteEvent([]byte(`{"choices":[{"text":"b"}]}`))
+		d.WriteEvents([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"))
+		d.WriteEvents([]byte(": comment\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\r\n\r\n"))
 	})
 	text, key := f.whole(sealed), f.log.VerifierKey()
 	onchain, err := json.Marshal(sealed.OnchainData())

@@ -10,12 +10,13 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/refusals"
 	"basegate/usage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 
 func must(tb testing.TB, err error) {
 	tb.Helper()
@@ -26,7 +27,7 @@ func must(tb testing.TB, err error) {
 
 func openDatabase(tb testing.TB) *database.DB {
 	tb.Helper()
-	db, err := database.Open(tb.Context(), database.Settings{Path: filepath.Join(tb.TempDir(), "base.db")}, zap.NewNop())
+	db, err := database.Open(tb.Context(), databasetest.Settings(tb, filepath.Join(tb.TempDir(), "base.db")), zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() { db.Close() })
 	return db

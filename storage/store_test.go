@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -201,6 +202,26 @@ func TestReadersSeeAnObjectThatIsFinishedMeanwhile(t *testing.T) {
 		must(t, err)
 		if got = append(got, rest...); !bytes.Equal(got, want) {
 			t.Errorf("read %d bytes that differ from the %d that were written", len(got), len(want))
+		}
+	})
+}
+
+func TestObjectsAreListedWithTheirSizes(t *testing.T) {
+	forEachStore(t, func(s testStore) {
+		want := map[string]int64{"a": 5, "b": 12, "c": 3}
+		for name, size := range want {
+			must(s.t, s.Append(s.t.Context(), name, 0, make([]byte, size-2)))
+			must(s.t, s.Append(s.t.Context(), name, size-2, make([]byte, 2)))
+		}
+		must(s.t, s.Append(s.t.Context(), "deleted", 0, make([]byte, 9)))
+		must(s.t, s.Delete(s.t.Context(), "deleted"))
+		got := map[string]int64{}
+		must(s.t, s.Store.(storage.Lister).List(s.t.Context(), func(name string, size int64) error {
+			got[name] = size
+			return nil
+		}))
+		if !maps.Equal(got, want) {
+			s.t.Errorf("got %v, want %v", got, want)
 		}
 	})
 }

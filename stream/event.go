@@ -82,6 +82,12 @@ func payload(event []byte) []byte {
 func Payloads(text []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(text) > 0 {
+			if data, rest, ok := cutSimple(text); ok {
+				if text = rest; !yield(data) {
+					return
+				}
+				continue
+			}
 			var event []byte
 			event, text = splitEvent(text)
 			if data := payload(event); len(data) > 0 && !yield(data) {
@@ -89,4 +95,18 @@ func Payloads(text []byte) iter.Seq[[]byte] {
 			}
 		}
 	}
+}
+
+// cutSimple splits the first event from text if it is one line of data and ends with \n\n, as vLLM writes every event. It
+// takes less than half of the time of splitEvent and payload.
+func cutSimple(text []byte) (data, rest []byte, ok bool) {
+	value, ok := bytes.CutPrefix(text, []byte("data: "))
+	if !ok {
+		return nil, nil, false
+	}
+	end := bytes.IndexByte(value, '\n')
+	if end <= 0 || end+1 == len(value) || value[end+1] != '\n' || value[end-1] == '\r' {
+		return nil, nil, false
+	}
+	return value[:end], value[end+2:], true
 }

@@ -17,8 +17,8 @@ type ended struct {
 	queue, firstToken, total int64 // microseconds
 }
 
-// endedColumns are the columns that scanEnded scans.
-const endedColumns = `seq, time, account_id, key_id, model, endpoint, workload, user_tag, stream, ` + failedCondition + `,
+// endedColumns are the columns that scanEnded scans after the row's number.
+const endedColumns = `time, account_id, key_id, model, endpoint, workload, user_tag, stream, ` + failedCondition + `,
 	prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`
 
 func scanEnded(rows *sql.Rows) (e ended, err error) {
@@ -27,9 +27,10 @@ func scanEnded(rows *sql.Rows) (e ended, err error) {
 	return e, err
 }
 
-func selectEnded(ctx context.Context, from database.Reader, after int64, limit int) ([]ended, error) {
-	const text = `SELECT ` + endedColumns + ` FROM requests WHERE seq > $1 ORDER BY seq LIMIT $2`
-	found, err := from.QueryContext(ctx, text, after, limit)
+// selectEnded returns the oldest rows that are not in the rollups, about limit of them: those of one number are not
+// parted.
+func selectEnded(ctx context.Context, from source, after int64, limit int) ([]ended, error) {
+	found, err := from.QueryContext(ctx, from.next, after, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +69,14 @@ func (c *counts) add(e *ended, n int64) {
 	if e.stream {
 		c.streams += n
 	}
+}
+
+func (c *counts) plus(n *counts) {
+	c.requests += n.requests
+	c.errors += n.errors
+	c.streams += n.streams
+	c.prompt += n.prompt
+	c.completion += n.completion
 }
 
 // rollup is a change of one rollup of a series.

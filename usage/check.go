@@ -52,9 +52,14 @@ func (s *Store) Check(ctx context.Context, report func(Difference)) error {
 	return nil
 }
 
-// periods returns the periods of the first level for which there are rollups of any level, or rows that these include.
+// periods returns the periods of the first level for which there are rollups of any level, or rows that these include, unless
+// their rows are not kept.
 func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 	found := map[int64]bool{}
+	var kept int64
+	if err := s.db.Read().QueryRowContext(ctx, s.dialect.kept).Scan(&kept); err != nil {
+		return nil, err
+	}
 	add := func(text string, start func(int64) int64) error {
 		rows, err := s.db.Read().QueryContext(ctx, text) //nolint:sqlclosecheck // each closes it
 		if err != nil {
@@ -63,12 +68,13 @@ func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 		return each(rows, func() error {
 			var n int64
 			err := rows.Scan(&n)
-			found[levels[0].number(start(n))] = true
+			if at := start(n); at >= kept {
+				found[levels[0].number(at)] = true
+			}
 			return err
 		})
 	}
-	const ofRows = `SELECT DISTINCT time / 86400000000 FROM requests WHERE seq <= (SELECT seq FROM usage_watermark)`
-	if err := add(ofRows, days.start); err != nil {
+	if err := add(s.dialect.days, days.start); err != nil {
 		return nil, err
 	}
 	for _, l := range levels {
@@ -79,10 +85,10 @@ func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// checker compares rollups in one snapshot.
+// checker compares rollups while they do not change.
 type checker struct {
-	from   database.Reader
-	w      watermark
+	from   source
+	now    state
 	report func(Difference)
 }
 
@@ -92,17 +98,19 @@ func (s *Store) checkSnapshot(ctx context.Context, report func(Difference), chec
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	w, err := selectWatermark(ctx, tx)
-	if err != nil {
+	c := &checker{from: source{tx, s.dialect}, report: report}
+	if c.now, err = c.from.freezeRollups(ctx); err != nil {
 		return err
 	}
-	return check(&checker{from: tx, w: w, report: report})
+	return check(c)
 }
 
 // compareSeries compares the rollups of series in a day and its hours.
 func (c *checker) compareSeries(ctx context.Context, day segment) error {
-	const text = `SELECT ` + endedColumns + ` FROM requests WHERE time >= $1 AND time < $2 AND seq <= $3`
-	rows, err := c.from.QueryContext(ctx, text, day.from, day.to, c.w.seq)
+	var q statement
+	q.add(`SELECT ` + c.from.number + `, ` + endedColumns + ` FROM requests`)
+	c.addIncluded(&q, day)
+	rows, err := q.query(ctx, c.from)
 	if err != nil {
 		return err
 	}
@@ -121,6 +129,13 @@ func (c *checker) compareSeries(ctx context.Context, day segment) error {
 		}
 	}
 	return nil
+}
+
+// addIncluded adds the condition for the rows of a period that the rollups include.
+func (c *checker) addIncluded(q *statement, s segment) {
+	q.addParam(` WHERE time >= `, s.from)
+	q.addParam(` AND time < `, s.to)
+	q.addCondition(c.from.upTo, c.now.seq)
 }
 
 // compareLevel compares the rollups of one level in a day with those of a batch, which it takes out of the batch.
@@ -174,11 +189,12 @@ func (c *checker) compareLevel(ctx context.Context, b *batch, l *level, day segm
 
 // compareTags compares the rollups of user tags in one period.
 func (c *checker) compareTags(ctx context.Context, s segment) error {
-	expected, err := c.tagCounts(ctx, `
-		SELECT account_id, key_id, user_tag, count(*), count(*) FILTER (WHERE `+failedCondition+`), count(*) FILTER (WHERE stream),
-			sum(prompt_tokens), sum(completion_tokens)
-		FROM requests WHERE time >= $1 AND time < $2 AND seq <= $3
-		GROUP BY account_id, key_id, user_tag`, s.from, s.to, c.w.seq)
+	var q statement
+	q.add(`SELECT account_id, key_id, user_tag, count(*), count(*) FILTER (WHERE ` + failedCondition + `),
+		count(*) FILTER (WHERE stream), sum(prompt_tokens), sum(completion_tokens) FROM requests`)
+	c.addIncluded(&q, s)
+	q.add(` GROUP BY account_id, key_id, user_tag`)
+	expected, err := c.tagCounts(ctx, q.text.String(), q.args...)
 	if err != nil {
 		return err
 	}
@@ -276,33 +292,54 @@ func (k tagKey) String() string {
 	return fmt.Sprintf("account %s, key %s, user tag %q", k.account, k.key, k.tag)
 }
 
-// Rebuild makes all rollups again from the rows. The caller holds the lock of the database, because a started Store has
-// the numbers of series in memory.
+// Rebuild makes all rollups again from the rows, but for those whose rows are not kept. On SQLite the caller holds the lock
+// of the database, because a started Store has the numbers of series in memory.
 func (s *Store) Rebuild(ctx context.Context) error {
 	if s.stop != nil {
 		return errors.New("rebuild rollups: the store is started")
 	}
 	err := s.db.WriteExclusive(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
-		for _, table := range []string{
-			"usage_hours", "usage_days", "usage_tag_days", "usage_tag_months", "usage_series", "usage_keys", "usage_tags",
-		} {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table); err != nil {
-				return err
-			}
-		}
-		_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET seq = 0, corrections = corrections + 1`)
-		return err
+		return s.clearRollups(context.WithoutCancel(ctx), tx)
 	})
 	if err != nil {
 		return fmt.Errorf("clear rollups: %w", err)
 	}
-	s.rollups = newRollups()
-	s.rollups.rows = maxBatchRows
+	s.rollups = newRollups(s.dialect)
+	s.rollups.rows = s.rollups.most()
 	for {
-		left, _, err := s.addBatch(ctx, s.db.Read())
-		if err != nil || left == 0 {
+		left, _, err := s.addBatch(ctx, s.reads())
+		switch {
+		case errors.Is(err, errMoved), errors.Is(err, errRollupsBusy): // a gateway adds rows too, or a page is read
+			if err := pause(ctx, busyPause); err != nil {
+				return err
+			}
+		case err != nil, left == 0:
 			return err
 		}
 	}
+}
+
+// clearRollups deletes the rollups that can be made again.
+func (s *Store) clearRollups(ctx context.Context, tx database.Tx) error {
+	if err := s.dialect.lockRollups(ctx, tx); err != nil {
+		return err
+	}
+	var kept int64
+	if err := tx.QueryRowContext(ctx, s.dialect.kept).Scan(&kept); err != nil {
+		return err
+	}
+	for _, l := range []*level{hours, days, tagDays, tagMonths} {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM `+l.table+` WHERE period >= $1`, l.number(kept)); err != nil {
+			return err
+		}
+	}
+	if kept == 0 {
+		for _, table := range []string{"usage_series", "usage_keys", "usage_tags"} {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET seq = 0, corrections = corrections + 1`)
+	return err
 }

@@ -21,7 +21,7 @@ func (l *Latency) Record(queue, firstToken, total, n int64) { l.record(queue, fi
 // AddBatch adds up to rows new rows to the rollups.
 func (s *Store) AddBatch(ctx context.Context, rows int) error {
 	s.rollups.rows = rows
-	_, _, err := s.addBatch(ctx, s.db.Read())
+	_, _, err := s.addBatch(ctx, s.reads())
 	return err
 }
 

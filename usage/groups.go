@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"basegate/database"
 )
 
 // dimension is a column by which rows are grouped, in each of the tables in which it is found.
@@ -168,17 +166,18 @@ func (g *groupSum) levels() []*level {
 }
 
 // read adds all requests that the filter selects.
-func (g *groupSum) read(ctx context.Context, from database.Reader, w watermark, last int64) error {
+func (g *groupSum) read(ctx context.Context, from source, now state) error {
 	since, until := g.filter.bounds()
 	levels := g.levels()
 	if len(levels) == 0 {
-		return g.readRows(ctx, from, rowRange{from: since, to: until, last: last})
+		return g.readRows(ctx, from, rowRange{from: since, to: until, at: now.at})
 	}
 	for _, s := range split(since, until, levels...) {
 		var err error
 		switch {
+		case now.seq == 0: // the rollups include nothing
 		case s.level == nil:
-			err = g.readRows(ctx, from, rowRange{from: s.from, to: s.to, last: w.seq})
+			err = g.readRows(ctx, from, rowRange{from: s.from, to: s.to, upTo: now.seq})
 		case g.users:
 			err = g.readTags(ctx, from, s)
 		default:
@@ -188,14 +187,17 @@ func (g *groupSum) read(ctx context.Context, from database.Reader, w watermark, 
 			return err
 		}
 	}
-	return g.readRows(ctx, from, rowRange{from: since, to: until, after: w.seq, last: last})
+	if now.seq >= now.at.last {
+		return nil
+	}
+	return g.readRows(ctx, from, rowRange{from: since, to: until, above: now.seq, at: now.at})
 }
 
 // sums are the columns that every table of rollups has.
 const sums = `, sum(u.requests), sum(u.errors), sum(u.streams), sum(u.prompt_tokens), sum(u.completion_tokens)`
 
 // readSeries adds rollups of series.
-func (g *groupSum) readSeries(ctx context.Context, from database.Reader, s segment) error {
+func (g *groupSum) readSeries(ctx context.Context, from source, s segment) error {
 	var q statement
 	columns := g.columns(func(d dimension) string {
 		if d.series == dayDimension.series {
@@ -220,7 +222,7 @@ func (g *groupSum) readSeries(ctx context.Context, from database.Reader, s segme
 }
 
 // readTags adds rollups of user tags. Their names are read afterwards, because grouping by numbers is faster.
-func (g *groupSum) readTags(ctx context.Context, from database.Reader, s segment) error {
+func (g *groupSum) readTags(ctx context.Context, from source, s segment) error {
 	columns := g.columns(func(d dimension) string { return d.tag })
 	var q statement
 	q.add(`SELECT coalesce(t.tag, `)
@@ -236,10 +238,11 @@ func (g *groupSum) readTags(ctx context.Context, from database.Reader, s segment
 	return g.scan(ctx, from, &q, false)
 }
 
-// rowRange selects rows by time and by number.
+// rowRange selects rows by time, number and mark.
 type rowRange struct {
 	from, to    int64 // times; to is excluded
-	after, last int64 // numbers; after is excluded
+	above, upTo int64 // numbers; 0 is no limit
+	at          mark
 }
 
 // fewRows is the number of rows up to which all rows after the watermark are read, without an index on what the filter
@@ -247,10 +250,7 @@ type rowRange struct {
 const fewRows = 50_000
 
 // readRows adds rows of requests.
-func (g *groupSum) readRows(ctx context.Context, from database.Reader, r rowRange) error {
-	if r.after >= r.last {
-		return nil
-	}
+func (g *groupSum) readRows(ctx context.Context, from source, r rowRange) error {
 	var q statement
 	columns := g.columns(func(d dimension) string { return d.row })
 	q.add(`SELECT ` + columns)
@@ -262,12 +262,16 @@ func (g *groupSum) readRows(ctx context.Context, from database.Reader, r rowRang
 			sum(prompt_tokens), sum(completion_tokens)`)
 	}
 	q.add(` FROM requests`)
-	if r.after > 0 && r.last-r.after <= fewRows {
-		q.add(` NOT INDEXED`)
+	if r.above > 0 && r.at.last-r.above <= fewRows {
+		q.add(from.noIndex)
 	}
-	q.addParam(` WHERE seq <= `, r.last)
-	if r.after > 0 {
-		q.addParam(` AND seq > `, r.after)
+	q.add(` WHERE true`)
+	q.addMark(from.dialect, r.at)
+	if r.above > 0 {
+		q.addCondition(from.above, r.above)
+	}
+	if r.upTo > 0 {
+		q.addCondition(from.upTo, r.upTo)
 	}
 	within := *g.filter
 	within.Since, within.Until = time.UnixMicro(r.from), time.UnixMicro(r.to)
@@ -298,7 +302,7 @@ func (g *groupSum) targets(r *Row) []any {
 }
 
 // scan adds the groups that a query returns, with encoded latencies if there are any.
-func (g *groupSum) scan(ctx context.Context, from database.Reader, q *statement, latency bool) error {
+func (g *groupSum) scan(ctx context.Context, from source, q *statement, latency bool) error {
 	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 	if err != nil {
 		return err
@@ -324,7 +328,7 @@ func (g *groupSum) scan(ctx context.Context, from database.Reader, q *statement,
 }
 
 // scanLatencies adds the rows that a query returns.
-func (g *groupSum) scanLatencies(ctx context.Context, from database.Reader, q *statement) error {
+func (g *groupSum) scanLatencies(ctx context.Context, from source, q *statement) error {
 	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 	if err != nil {
 		return err
@@ -386,16 +390,12 @@ func (g *groupSum) sorted() []Row {
 	return sorted
 }
 
-// Groups returns the usage that a filter selects in each of several groupings, all from one snapshot. ByRequest is not
-// one of them.
+// Groups returns the usage that a filter selects in each of several groupings, all of the same requests. ByRequest is not one
+// of them.
 func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, error) {
 	all := make([][]Row, len(by))
-	err := s.db.Report(ctx, f.Reader, reportWait, func(ctx context.Context, from database.Reader) error {
-		w, err := selectWatermark(ctx, from)
-		if err != nil {
-			return err
-		}
-		last, err := selectLastSeq(ctx, from)
+	err := s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
+		now, err := from.freezeRollups(ctx)
 		if err != nil {
 			return err
 		}
@@ -404,7 +404,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, 
 			if err != nil {
 				return err
 			}
-			if err := sum.read(ctx, from, w, last); err != nil {
+			if err := sum.read(ctx, from, now); err != nil {
 				return err
 			}
 			all[i] = sum.sorted()

@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"basegate/database"
+	"unicode/utf8"
 )
 
 // Refused is the State of a request that was refused before it had a row on the ledger. Only History and Request return
@@ -32,8 +30,8 @@ const (
 // Cursor is a place in the order of History, between two requests. The zero value is the place before the newest one.
 type Cursor struct {
 	time    int64
-	refused bool  // after all rows of the ledger with this time
-	seq     int64 // in its table
+	refused bool   // after all rows of the ledger with this time
+	id      string // of the request before it, in its table; empty: after all of its table with this time
 }
 
 var errCursor = errors.New("this is no place in the list of requests")
@@ -47,12 +45,11 @@ func ParseCursor(text string) (c Cursor, err error) {
 	if len(parts) != 3 || parts[1] != "l" && parts[1] != "r" {
 		return Cursor{}, errCursor
 	}
-	at, err1 := strconv.ParseInt(parts[0], 36, 64)
-	seq, err2 := strconv.ParseInt(parts[2], 36, 64)
-	if err1 != nil || err2 != nil || at < 0 || at >= maxTime || seq < 0 {
+	at, err := strconv.ParseInt(parts[0], 36, 64)
+	if err != nil || at < 0 || at >= maxTime || parts[2] == "" && parts[1] == "l" || !utf8.ValidString(parts[2]) || strings.Contains(parts[2], "\x00") {
 		return Cursor{}, errCursor
 	}
-	return Cursor{at, parts[1] == "r", seq}, nil
+	return Cursor{at, parts[1] == "r", parts[2]}, nil
 }
 
 // String returns the cursor for a URL; empty for the zero value.
@@ -64,7 +61,7 @@ func (c Cursor) String() string {
 	if c.refused {
 		table = "r"
 	}
-	return strconv.FormatInt(c.time, 36) + "-" + table + "-" + strconv.FormatInt(c.seq, 36)
+	return strconv.FormatInt(c.time, 36) + "-" + table + "-" + c.id
 }
 
 // IsZero reports whether the cursor is the place before the newest request.
@@ -81,7 +78,7 @@ type Requests struct {
 // were refused. A page has up to Filter.Limit of them, and Filter.Failed does not apply. Like Recent it looks at no more
 // than 20,000 requests for a page; if the page is not full then, the next one continues where the search has stopped.
 func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Cursor) (page Requests, err error) {
-	err = s.db.Report(ctx, f.Reader, reportWait, func(ctx context.Context, from database.Reader) error {
+	err = s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
 		page, err = readHistory(ctx, from, f, ending, after)
 		return err
 	})
@@ -91,7 +88,7 @@ func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Curs
 	return page, nil
 }
 
-func readHistory(ctx context.Context, from database.Reader, f Filter, ending Ending, after Cursor) (page Requests, err error) {
+func readHistory(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (page Requests, err error) {
 	f.Failed = ending == HasFailed
 	if !after.IsZero() {
 		if end := time.UnixMicro(after.time + 1).UTC(); f.Until.IsZero() || end.Before(f.Until) {
@@ -116,7 +113,7 @@ func readHistory(ctx context.Context, from database.Reader, f Filter, ending End
 		}
 	}
 	all := slices.Concat(rows, refused)
-	slices.SortFunc(all, func(a, b placed) int { return a.at.compare(b.at) })
+	slices.SortStableFunc(all, func(a, b placed) int { return a.at.compare(b.at) })
 	if len(all) > f.Limit {
 		all = all[:f.Limit]
 		page.Next = all[f.Limit-1].at
@@ -135,46 +132,41 @@ type placed struct {
 	at  Cursor
 }
 
-// compare orders places from the newest.
+// compare orders places from the newest. Those of one table and time are equal: the database has ordered them, and may
+// compare text in another way than Go.
 func (c Cursor) compare(d Cursor) int {
-	if byTime := cmp.Compare(d.time, c.time); byTime != 0 {
+	if byTime := cmp.Compare(d.time, c.time); byTime != 0 || c.refused == d.refused {
 		return byTime
 	}
-	if c.refused != d.refused {
-		if d.refused {
-			return -1
-		}
-		return 1
+	if d.refused {
+		return -1
 	}
-	return cmp.Compare(d.seq, c.seq)
+	return 1
 }
 
-// position returns the place in one of the two tables.
+// position returns the place in one of the two tables, among the requests that are not newer than the cursor; nil is before
+// all of them.
 func (c Cursor) position(refusals bool) *position {
 	switch {
 	case c.IsZero():
 		return nil
 	case c.refused == refusals:
-		return &position{c.time, c.seq}
-	case refusals: // rows of the ledger come before the refusals of the same time
-		return &position{c.time, math.MaxInt64}
+		return &position{c.time, c.id}
+	case refusals: // those of the same time come after the rows of the ledger
+		return nil
 	default:
-		return &position{c.time, 0}
+		return &position{c.time, ""}
 	}
 }
 
 // searchLedger returns up to Filter.Limit+1 rows of the ledger. If it has stopped before the oldest, because it has looked
 // at maxSearched rows, it also returns the time of the last of them.
-func searchLedger(ctx context.Context, from database.Reader, f Filter, ending Ending, after Cursor) (all []placed, stopped int64, err error) {
-	last, err := selectLastSeq(ctx, from)
-	if err != nil {
-		return nil, 0, err
-	}
+func searchLedger(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (all []placed, stopped int64, err error) {
 	searching := f
 	if err := searching.limitSearch(ctx, from); err != nil {
 		return nil, 0, err
 	}
-	found, err := selectPlaced(ctx, from, ledgerTable, &searching, endingCondition(ending), last, after.position(false), f.Limit+1)
+	found, err := selectPlaced(ctx, from, ledgerTable, &searching, endingCondition(ending), mark{}, after.position(false), f.Limit+1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -198,8 +190,8 @@ func searchLedger(ctx context.Context, from database.Reader, f Filter, ending En
 	return found, stopped, nil
 }
 
-func selectRefusals(ctx context.Context, from database.Reader, f *Filter, after Cursor, limit int) ([]placed, error) {
-	return selectPlaced(ctx, from, refusalsTable, f, "", math.MaxInt64, after.position(true), limit)
+func selectRefusals(ctx context.Context, from source, f *Filter, after Cursor, limit int) ([]placed, error) {
+	return selectPlaced(ctx, from, refusalsTable, f, "", mark{}, after.position(true), limit)
 }
 
 // Detail is what is known of one request.
@@ -212,7 +204,7 @@ type Detail struct {
 
 // Request returns a request of an account by its id, or of any account if that is empty; found is false if there is none.
 func (s *Store) Request(ctx context.Context, account, id string) (d Detail, found bool, err error) {
-	from := s.db.Read()
+	from := s.reads()
 	f := Filter{Account: account}
 	rows, err := selectByID(ctx, from, f, id)
 	if err == nil && len(rows) == 0 {
@@ -237,7 +229,7 @@ type RefusalCount struct {
 // Refusals returns how many requests were refused in the hours of a range, by code, the most frequent first. Of the
 // filter it uses Since, Until and Account.
 func (s *Store) Refusals(ctx context.Context, f Filter) ([]RefusalCount, error) {
-	all, err := selectRefusalCounts(ctx, s.db.Read(), &f)
+	all, err := selectRefusalCounts(ctx, s.reads(), &f)
 	if err != nil {
 		return nil, fmt.Errorf("read refusals: %w", err)
 	}

@@ -5,23 +5,21 @@ import (
 	"database/sql"
 	"errors"
 	"time"
-
-	"basegate/database"
 )
 
 // requestTable is a table with requests.
 type requestTable struct {
 	refused bool
-	query   string // up to the condition on seq
+	query   string // up to the conditions
 }
 
 var (
-	ledgerTable   = requestTable{query: `SELECT ` + requestColumns + ` FROM requests WHERE seq <= `}
-	refusalsTable = requestTable{refused: true, query: `SELECT ` + refusalColumns + ` FROM refusals WHERE seq <= `}
+	ledgerTable   = requestTable{query: `SELECT ` + requestColumns + ` FROM requests WHERE true`}
+	refusalsTable = requestTable{refused: true, query: `SELECT ` + refusalColumns + ` FROM refusals WHERE true`}
 )
 
 // refusalColumns are requestColumns of the table refusals.
-const refusalColumns = `seq, request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+const refusalColumns = `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 	status, code, 'refused', 0, 0, queue_us, 0, total_us`
 
 // endingCondition returns the condition for an ending, unless Filter.Failed is it.
@@ -32,35 +30,36 @@ func endingCondition(e Ending) string {
 	return ""
 }
 
-// selectPlaced returns up to limit rows of a table after a position, from the newest.
+// selectPlaced returns up to limit rows of a table after a position, from the newest. Only the ledger has marks.
 func selectPlaced(
-	ctx context.Context, from database.Reader, t requestTable, f *Filter, condition string, last int64, after *position, limit int,
+	ctx context.Context, from source, t requestTable, f *Filter, condition string, at mark, after *position, limit int,
 ) ([]placed, error) {
 	var s statement
-	s.addParam(t.query, last)
+	s.add(t.query)
+	s.addMark(from.dialect, at)
 	s.addRowFilter(f)
 	s.add(condition)
 	if after != nil {
-		s.addParam(` AND (time, seq) < (`, after.time)
-		s.addParam(`, `, after.seq)
+		s.addParam(` AND (time, request_id) < (`, after.time)
+		s.addParam(`, `, after.id)
 		s.add(`)`)
 	}
-	s.addParam(` ORDER BY time DESC, seq DESC LIMIT `, limit)
+	s.addParam(` ORDER BY time DESC, request_id DESC LIMIT `, limit)
 	found, err := s.query(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	var all []placed
 	err = each(found, func() error {
-		seq, r, err := scanRequest(found)
-		all = append(all, placed{r, Cursor{r.Time.UnixMicro(), t.refused, seq}})
+		r, err := scanRequest(found)
+		all = append(all, placed{r, Cursor{r.Time.UnixMicro(), t.refused, r.RequestID}})
 		return err
 	})
 	return all, err
 }
 
 // selectRefusal returns a refused request by its id.
-func selectRefusal(ctx context.Context, from database.Reader, account, id string) (d Detail, found bool, err error) {
+func selectRefusal(ctx context.Context, from source, account, id string) (d Detail, found bool, err error) {
 	var s statement
 	s.addParam(`SELECT `+refusalColumns+`, boot_us FROM refusals WHERE request_id = `, id)
 	s.addFilter(&Filter{Account: account}, "")
@@ -70,7 +69,7 @@ func selectRefusal(ctx context.Context, from database.Reader, account, id string
 	}
 	err = each(rows, func() error {
 		var boot int64
-		_, d.Row, err = scanRequest(withMore{rows, []any{&boot}})
+		d.Row, err = scanRequest(withMore{rows, []any{&boot}})
 		d.Boot, found = time.Duration(boot)*time.Microsecond, true
 		return err
 	})
@@ -86,14 +85,13 @@ type withMore struct {
 // Scan implements scanner.
 func (w withMore) Scan(targets ...any) error { return w.row.Scan(append(targets, w.more...)...) }
 
-// readDetails reads the row of request_details, which most requests do not have.
-func (d *Detail) readDetails(ctx context.Context, from database.Reader) error {
-	const text = `SELECT boot_us, attempts FROM request_details WHERE request_id = $1`
+// readDetails reads what most requests do not have.
+func (d *Detail) readDetails(ctx context.Context, from source) error {
 	var (
 		boot     int64
 		attempts string
 	)
-	err := from.QueryRowContext(ctx, text, d.RequestID).Scan(&boot, &attempts)
+	err := from.QueryRowContext(ctx, from.details, d.RequestID).Scan(&boot, &attempts)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -104,7 +102,7 @@ func (d *Detail) readDetails(ctx context.Context, from database.Reader) error {
 	return err
 }
 
-func selectRefusalCounts(ctx context.Context, from database.Reader, f *Filter) ([]RefusalCount, error) {
+func selectRefusalCounts(ctx context.Context, from source, f *Filter) ([]RefusalCount, error) {
 	since, until := f.bounds()
 	var s statement
 	s.addParam(`SELECT code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since))

@@ -23,28 +23,30 @@ func KeyDays(ctx context.Context, db *database.DB, since, until time.Time, each 
 		return fmt.Errorf("read usage by key and day: %w", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	if err := selectKeyDays(ctx, tx, since, until, each); err != nil {
+	if err := selectKeyDays(ctx, source{tx, dialectOf(db)}, since, until, each); err != nil {
 		return fmt.Errorf("read usage by key and day: %w", err)
 	}
 	return nil
 }
 
-func selectKeyDays(ctx context.Context, from database.Reader, since, until time.Time, do func(KeyDay)) error {
-	const (
-		rollups = `
+func selectKeyDays(ctx context.Context, from source, since, until time.Time, do func(KeyDay)) error {
+	const rollups = `
 			SELECT s.key_id, s.account_id, u.period, sum(u.prompt_tokens), sum(u.completion_tokens)
 			FROM usage_series s JOIN usage_days u ON u.series = s.id AND u.period >= $1 AND u.period < $2
 			GROUP BY s.key_id, s.account_id, u.period`
-		rows = `
-			SELECT key_id, account_id, time / $4, sum(prompt_tokens), sum(completion_tokens)
-			FROM requests NOT INDEXED
-			WHERE seq > $3 AND time >= $1 AND time < $2
-			GROUP BY key_id, account_id, time / $4`
-	)
-	w, err := selectWatermark(ctx, from)
+	now, err := from.freezeRollups(ctx)
 	if err != nil {
 		return err
 	}
+	first, end := since.UnixMicro(), until.UnixMicro()
+	var rows statement
+	rows.add(`SELECT key_id, account_id, ` + dayDimension.row + `, sum(prompt_tokens), sum(completion_tokens) FROM requests` +
+		from.noIndex + ` WHERE true`)
+	rows.addCondition(from.above, now.seq)
+	rows.addMark(from.dialect, now.at)
+	rows.addParam(` AND time >= `, first)
+	rows.addParam(` AND time < `, end)
+	rows.add(` GROUP BY key_id, account_id, ` + dayDimension.row)
 	scan := func(text string, args ...any) error {
 		found, err := from.QueryContext(ctx, text, args...)
 		if err != nil {
@@ -61,9 +63,8 @@ func selectKeyDays(ctx context.Context, from database.Reader, since, until time.
 			return err
 		})
 	}
-	first, end := since.UnixMicro(), until.UnixMicro()
 	if err := scan(rollups, days.number(first), days.number(end)); err != nil {
 		return err
 	}
-	return scan(rows, first, end, w.seq, dayMicros)
+	return scan(rows.text.String(), rows.args...)
 }

@@ -69,12 +69,12 @@ func searchCondition(text, length int) string {
 	}, ` OR `) + `)`
 }
 
-func (s *statement) query(ctx context.Context, from database.Reader) (*sql.Rows, error) {
+func (s *statement) query(ctx context.Context, from source) (*sql.Rows, error) {
 	return from.QueryContext(ctx, s.text.String(), s.args...)
 }
 
 // queryInt runs a query whose result is one integer; found is false if it is NULL or there is none.
-func (s *statement) queryInt(ctx context.Context, from database.Reader) (n int64, found bool, err error) {
+func (s *statement) queryInt(ctx context.Context, from source) (n int64, found bool, err error) {
 	var result sql.NullInt64
 	err = from.QueryRowContext(ctx, s.text.String(), s.args...).Scan(&result)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -100,7 +100,7 @@ type watermark struct {
 	corrections int64 // how many rows were changed after their insertion
 }
 
-func selectWatermark(ctx context.Context, from database.Reader) (w watermark, err error) {
+func selectWatermark(ctx context.Context, from source) (w watermark, err error) {
 	const text = `SELECT seq, corrections FROM usage_watermark`
 	err = from.QueryRowContext(ctx, text).Scan(&w.seq, &w.corrections)
 	return w, err
@@ -122,15 +122,8 @@ func countCorrection(ctx context.Context, tx database.Execer) error {
 	return err
 }
 
-// selectLastSeq returns the number of the newest row of requests, 0 if there is none.
-func selectLastSeq(ctx context.Context, from database.Reader) (int64, error) {
-	var last sql.NullInt64
-	err := from.QueryRowContext(ctx, `SELECT max(seq) FROM requests`).Scan(&last)
-	return last.Int64, err
-}
-
 // requestColumns are the columns that scanRequest scans.
-const requestColumns = `seq, request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
+const requestColumns = `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 	status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`
 
 // scanner is a row of a result.
@@ -138,9 +131,9 @@ type scanner interface {
 	Scan(targets ...any) error
 }
 
-func scanRequest(rows scanner) (seq int64, r Row, err error) {
+func scanRequest(rows scanner) (r Row, err error) {
 	var at, queue, first, total int64
-	err = rows.Scan(&seq, &r.RequestID, &at, &r.KeyID, &r.AccountID, &r.Model, &r.Backend, &r.Endpoint, &r.Workload, &r.User,
+	err = rows.Scan(&r.RequestID, &at, &r.KeyID, &r.AccountID, &r.Model, &r.Backend, &r.Endpoint, &r.Workload, &r.User,
 		&r.Stream, &r.Status, &r.Code, &r.State, &r.PromptTokens, &r.CompletionTokens, &queue, &first, &total)
 	r.Requests, r.Time = 1, time.UnixMicro(at).UTC()
 	if r.Code != "" || r.State == Interrupted { // a refused request has a code
@@ -152,33 +145,33 @@ func scanRequest(rows scanner) (seq int64, r Row, err error) {
 	r.Queue = time.Duration(queue) * time.Microsecond
 	r.FirstToken = time.Duration(first) * time.Microsecond
 	r.Total = time.Duration(total) * time.Microsecond
-	return seq, r, err
+	return r, err
 }
 
 // position is that of a row in the order of requests, which is from the newest.
 type position struct {
-	time, seq int64
+	time int64
+	id   string
 }
 
-// selectRequests returns up to limit rows after a position, among those up to the row last, and the position of the last
-// one.
-func selectRequests(ctx context.Context, from database.Reader, f *Filter, last int64, after *position, limit int) (
+// selectRequests returns up to limit rows after a position, among those before a mark, and the position of the last one.
+func selectRequests(ctx context.Context, from source, f *Filter, at mark, after *position, limit int) (
 	page []Row, end position, err error,
 ) {
 	within := *f
 	if after != nil { // SQLite seeks by the bound of the time, not by the comparison of two columns
 		within.Until = time.UnixMicro(after.time + 1)
 	}
-	found, err := selectPlaced(ctx, from, ledgerTable, &within, "", last, after, limit)
+	found, err := selectPlaced(ctx, from, ledgerTable, &within, "", at, after, limit)
 	for _, r := range found {
-		page, end = append(page, r.row), position{time: r.at.time, seq: r.at.seq}
+		page, end = append(page, r.row), position{time: r.at.time, id: r.at.id}
 	}
 	return page, end, err
 }
 
 // selectNthTime returns the time of the nth newest request that Account, Failed and the range of times select; found is
 // false if there are fewer.
-func selectNthTime(ctx context.Context, from database.Reader, f Filter, n int) (at int64, found bool, err error) {
+func selectNthTime(ctx context.Context, from source, f Filter, n int) (at int64, found bool, err error) {
 	f.Key, f.Model, f.Search = "", "", ""
 	var s statement
 	s.add(`SELECT time FROM requests WHERE true`)
@@ -188,7 +181,7 @@ func selectNthTime(ctx context.Context, from database.Reader, f Filter, n int) (
 }
 
 // selectLastDay returns the newest day for which there are rollups.
-func selectLastDay(ctx context.Context, from database.Reader, f *Filter) (day int64, found bool, err error) {
+func selectLastDay(ctx context.Context, from source, f *Filter) (day int64, found bool, err error) {
 	var s statement
 	s.add(`SELECT max(u.period) FROM usage_series s JOIN usage_days u ON u.series = s.id WHERE true`)
 	s.addFilter(f, "s.")
@@ -196,9 +189,10 @@ func selectLastDay(ctx context.Context, from database.Reader, f *Filter) (day in
 }
 
 // hasTail reports whether the filter selects rows after the watermark.
-func hasTail(ctx context.Context, from database.Reader, f *Filter, w watermark) (bool, error) {
+func hasTail(ctx context.Context, from source, f *Filter, w watermark) (bool, error) {
 	var s statement
-	s.addParam(`SELECT 1 FROM requests NOT INDEXED WHERE seq > `, w.seq)
+	s.add(`SELECT 1 FROM requests` + from.noIndex + ` WHERE true`)
+	s.addCondition(from.above, w.seq)
 	s.addRowFilter(f)
 	s.add(` LIMIT 1`)
 	_, found, err := s.queryInt(ctx, from)
@@ -206,7 +200,7 @@ func hasTail(ctx context.Context, from database.Reader, f *Filter, w watermark) 
 }
 
 // selectByID returns the rows whose id is the given one: one or none.
-func selectByID(ctx context.Context, from database.Reader, f Filter, id string) ([]Row, error) {
+func selectByID(ctx context.Context, from source, f Filter, id string) ([]Row, error) {
 	f.Search = ""
 	var s statement
 	s.addParam(`SELECT `+requestColumns+` FROM requests WHERE request_id = `, id)
@@ -217,7 +211,7 @@ func selectByID(ctx context.Context, from database.Reader, f Filter, id string) 
 	}
 	var all []Row
 	err = each(found, func() error {
-		_, r, err := scanRequest(found)
+		r, err := scanRequest(found)
 		all = append(all, r)
 		return err
 	})

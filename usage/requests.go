@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"time"
-
-	"basegate/database"
 )
 
 const (
@@ -68,12 +66,12 @@ func (s *Store) requests(ctx context.Context, f Filter) iter.Seq2[Row, error] {
 	}
 }
 
-// requestPages reads requests page by page. Rows are never changed in a way that moves them, so the rows up to the one
-// that was the newest at the first page are a snapshot.
+// requestPages reads requests page by page. Rows are never changed in a way that moves them, so the rows before the mark of
+// the first page are a snapshot.
 type requestPages struct {
 	store    *Store
 	filter   Filter
-	last     int64     // the newest row at the first page
+	at       mark      // of the first page
 	after    *position // the end of the previous page; nil before the first
 	read     int       // rows
 	complete bool
@@ -84,14 +82,14 @@ func (p *requestPages) next(ctx context.Context, wait time.Duration) (page []Row
 	if p.filter.Limit > 0 {
 		limit = min(limit, p.filter.Limit-p.read)
 	}
-	err = p.store.db.Report(ctx, p.filter.Reader, wait, func(ctx context.Context, from database.Reader) (err error) {
+	err = p.store.report(ctx, p.filter.Reader, wait, func(ctx context.Context, from source) (err error) {
 		if p.after == nil {
-			if p.last, err = selectLastSeq(ctx, from); err != nil {
+			if p.at, err = selectMark(ctx, from); err != nil {
 				return err
 			}
 		}
 		var end position
-		page, end, err = selectRequests(ctx, from, &p.filter, p.last, p.after, limit)
+		page, end, err = selectRequests(ctx, from, &p.filter, p.at, p.after, limit)
 		p.after = &end
 		return err
 	})
@@ -107,11 +105,7 @@ var maxSearched = 20_000
 // which there is no index, Recent looks only among the newest 20,000 requests of the account that it may select;
 // searched is the time of the oldest of them, or zero if it looked among all. An id is found among all.
 func (s *Store) Recent(ctx context.Context, f Filter) (rows []Row, searched time.Time, err error) {
-	err = s.db.Report(ctx, f.Reader, reportWait, func(ctx context.Context, from database.Reader) error {
-		last, err := selectLastSeq(ctx, from)
-		if err != nil {
-			return err
-		}
+	err = s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
 		searching := f
 		if err := searching.limitSearch(ctx, from); err != nil {
 			return err
@@ -119,7 +113,8 @@ func (s *Store) Recent(ctx context.Context, f Filter) (rows []Row, searched time
 		if searching.Since.After(f.Since) {
 			searched = searching.Since
 		}
-		rows, _, err = selectRequests(ctx, from, &searching, last, nil, f.Limit)
+		var err error
+		rows, _, err = selectRequests(ctx, from, &searching, mark{}, nil, f.Limit)
 		if err != nil || searched.IsZero() || f.Search == "" || len(rows) == f.Limit {
 			return err
 		}
@@ -136,7 +131,7 @@ func (s *Store) Recent(ctx context.Context, f Filter) (rows []Row, searched time
 }
 
 // limitSearch moves the bounds of the filter so that it has at most maxSearched rows to look at.
-func (f *Filter) limitSearch(ctx context.Context, from database.Reader) error {
+func (f *Filter) limitSearch(ctx context.Context, from source) error {
 	if f.Key == "" && f.Model == "" && f.Search == "" {
 		return nil
 	}

@@ -22,6 +22,15 @@ const (
 	minBuildRows = 500
 	maxBatchRows = 5000
 
+	// The same with several gateways: their settlements do not wait for the rollups, and each statement is a round trip.
+	sharedTarget  = 50 * time.Millisecond
+	minSharedRows = 1000
+	maxSharedRows = 20_000
+
+	// busyPause is the time until rollups that are being read are tried again, maxBusy times in a row.
+	busyPause = 100 * time.Millisecond
+	maxBusy   = 10
+
 	// The progress of a long build is logged.
 	longBuild   = 50_000 // rows
 	logInterval = 10 * time.Second
@@ -29,8 +38,10 @@ const (
 
 // rollups is the state of the goroutine that adds rows to the rollups.
 type rollups struct {
-	known *ids
-	rows  int // in the next batch
+	known  *ids
+	rows   int // in the next batch
+	shared bool
+	seen   *watermark // that this Store has read or written last; nil at first
 
 	failing bool // the latest attempt failed
 	build   struct {
@@ -39,7 +50,21 @@ type rollups struct {
 	}
 }
 
-func newRollups() rollups { return rollups{known: newIDs(), rows: minBatchRows} }
+func newRollups(d *dialect) rollups {
+	rows := minBatchRows
+	if d.shared {
+		rows = minSharedRows
+	}
+	return rollups{known: newIDs(), rows: rows, shared: d.shared}
+}
+
+// most returns the highest number of rows in a batch.
+func (r *rollups) most() int {
+	if r.shared {
+		return maxSharedRows
+	}
+	return maxBatchRows
+}
 
 // run adds new rows to the rollups until ctx ends.
 func (s *Store) run(ctx context.Context) {
@@ -57,21 +82,62 @@ func (s *Store) run(ctx context.Context) {
 }
 
 // addAll adds all rows that are not in the rollups. Between two writes it pauses for as long as the last one took, so
-// that settlements have at least half of the time.
+// that settlements have at least half of the time. While another gateway adds them, it does nothing.
 func (s *Store) addAll(ctx context.Context) error {
-	for {
-		left, took, err := s.addBatch(ctx, s.db.Read())
+	if others, err := s.changedByOthers(ctx); err != nil || others {
+		return err
+	}
+	for busy := 0; ; {
+		left, took, err := s.addBatch(ctx, s.reads())
 		s.logProgress(left, err)
-		if err != nil || left == 0 {
+		switch {
+		case errors.Is(err, errMoved) && s.dialect.shared:
+			return nil
+		case errors.Is(err, errRollupsBusy) && busy < maxBusy:
+			busy++
+			took = busyPause
+		case errors.Is(err, errRollupsBusy):
+			return nil
+		case err != nil || left == 0:
 			return err
 		}
-		pause := time.NewTimer(took)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
+		if pause(ctx, took) != nil {
+			return nil //nolint:nilerr // the Store is being closed
 		}
+	}
+}
+
+// changedByOthers reports whether another gateway has added rows since this one last looked.
+func (s *Store) changedByOthers(ctx context.Context) (bool, error) {
+	if !s.dialect.shared || s.rollups.seen == nil {
+		return false, nil
+	}
+	w, err := selectWatermark(ctx, s.reads())
+	if err != nil {
+		return false, fmt.Errorf("read watermark: %w", err)
+	}
+	return s.rollups.see(w), nil
+}
+
+// see records the state of the rollups, and reports whether it is another than the last one.
+func (r *rollups) see(w watermark) (changed bool) {
+	changed = r.seen != nil && *r.seen != w
+	if changed && r.shared {
+		r.known = newIDs()
+	}
+	r.seen = &w
+	return changed
+}
+
+// pause waits. The error is the cause of the end of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -80,11 +146,12 @@ var errMoved = errors.New("the rollups were changed at the same time")
 
 // addBatch adds the oldest rows that are not in the rollups. It returns how many are left, and how long the write kept
 // other writes waiting.
-func (s *Store) addBatch(ctx context.Context, from database.Reader) (left int64, took time.Duration, err error) {
+func (s *Store) addBatch(ctx context.Context, from source) (left int64, took time.Duration, err error) {
 	w, err := selectWatermark(ctx, from)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read watermark: %w", err)
 	}
+	s.rollups.see(w)
 	rows, err := selectEnded(ctx, from, w.seq, s.rollups.rows)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read new rows: %w", err)
@@ -102,6 +169,9 @@ func (s *Store) addBatch(ctx context.Context, from database.Reader) (left int64,
 		ctx := context.WithoutCancel(ctx)
 		start := time.Now()
 		defer func() { wrote = time.Since(start) }()
+		if err := s.dialect.lockRollups(ctx, tx); err != nil {
+			return err
+		}
 		moved, err := advanceWatermark(ctx, tx, w, to)
 		if err == nil && !moved {
 			err = errMoved
@@ -109,18 +179,20 @@ func (s *Store) addBatch(ctx context.Context, from database.Reader) (left int64,
 		if err != nil {
 			return err
 		}
+		if s.dialect.shared {
+			return b.applyShared(ctx, tx, known)
+		}
 		return b.apply(ctx, tx, known)
 	})
 	if err != nil {
 		s.rollups.known = newIDs() // some of them may have been rolled back, or are still in use
 		return 0, 0, fmt.Errorf("write rollups: %w", err)
 	}
-	if len(rows) == s.rollups.rows { // there may be more
-		last, err := selectLastSeq(ctx, from)
-		if err != nil {
-			return 0, wrote, fmt.Errorf("read newest row: %w", err)
+	s.rollups.see(watermark{to, w.corrections})
+	if len(rows) >= s.rollups.rows { // there may be more
+		if left, err = selectLeft(ctx, from, to); err != nil {
+			return 0, wrote, fmt.Errorf("count new rows: %w", err)
 		}
-		left = max(0, last-to)
 	}
 	s.rollups.adapt(len(rows), wrote, left)
 	return left, wrote, nil
@@ -129,14 +201,17 @@ func (s *Store) addBatch(ctx context.Context, from database.Reader) (left int64,
 // adapt sets the size of the next batch by how long the last one took to write, and by how many rows are left.
 func (r *rollups) adapt(rows int, took time.Duration, left int64) {
 	target, least := targetWrite, minBatchRows
-	if left > maxBatchRows {
+	switch {
+	case r.shared:
+		target, least = sharedTarget, minSharedRows
+	case left > maxBatchRows:
 		target, least = targetBuild, minBuildRows
 	}
 	switch {
 	case took > target:
 		r.rows = max(least, rows*3/4)
-	case took < target/2 && rows == r.rows:
-		r.rows = min(maxBatchRows, max(least, rows*5/4))
+	case took < target/2 && rows >= r.rows:
+		r.rows = min(r.most(), max(least, rows*5/4))
 	}
 }
 
@@ -172,14 +247,14 @@ func (s *Store) logOutage(ctx context.Context, err error) {
 	s.rollups.failing = err != nil
 }
 
-// Correct makes a change of a row of requests in tx. The row must exist before and after change. If the rollups include
-// it, they are changed too.
+// Correct makes a change of a row of requests in tx, on SQLite; PostgreSQL's functions settle a request once. The row must
+// exist before and after change. If the rollups include it, they are changed too.
 func Correct(ctx context.Context, tx database.Tx, requestID string, change func() error) error {
 	before, err := selectOneEnded(ctx, tx, requestID)
 	if err != nil {
 		return err
 	}
-	w, err := selectWatermark(ctx, tx)
+	w, err := selectWatermark(ctx, source{tx, sqlite})
 	if err != nil {
 		return fmt.Errorf("read watermark: %w", err)
 	}
@@ -200,7 +275,7 @@ func Correct(ctx context.Context, tx database.Tx, requestID string, change func(
 }
 
 func selectOneEnded(ctx context.Context, tx database.Tx, requestID string) (e ended, err error) {
-	found, err := tx.QueryContext(ctx, `SELECT `+endedColumns+` FROM requests WHERE request_id = $1`, requestID)
+	found, err := tx.QueryContext(ctx, `SELECT seq, `+endedColumns+` FROM requests WHERE request_id = $1`, requestID)
 	if err != nil {
 		return e, fmt.Errorf("read request: %w", err)
 	}

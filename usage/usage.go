@@ -27,8 +27,9 @@ import (
 
 // Store reads the usage of a database. It is safe for concurrent use.
 type Store struct {
-	db  *database.DB
-	log *zap.Logger
+	db      *database.DB
+	dialect *dialect
+	log     *zap.Logger
 
 	rollups rollups
 	stop    context.CancelFunc // nil before Start
@@ -38,7 +39,7 @@ type Store struct {
 
 // New returns a Store. It reads complete figures before Start too, but slowly if many rows are not in the rollups yet.
 func New(db *database.DB, log *zap.Logger) *Store {
-	return &Store{db: db, log: log, rollups: newRollups()}
+	return &Store{db: db, dialect: dialectOf(db), log: log, rollups: newRollups(dialectOf(db))}
 }
 
 // Start starts to add new rows to the rollups, until Close. Only one Store of a database may be started.

@@ -76,11 +76,28 @@ type reply struct {
 	Absent  []string   `json:"absent"` // settlements of requests that were not in flight
 	Admit   []decision `json:"admit"`
 	Decided []decision `json:"decided"` // on admissions that waited
+
+	Now   int64            `json:"now"`   // microseconds
+	Ahead map[string]int64 `json:"ahead"` // starts of the days of accounts whose day is after that of Now
 }
+
+// rowTime returns the time of the row of a request that was granted in full, as ledger_time.
+func (r *reply) rowTime(a *admission) int64 {
+	arrived := r.Now - a.Age
+	if day, ahead := r.Ahead[a.Account]; ahead {
+		return day
+	}
+	if arrived/microsPerDay != r.Now/microsPerDay {
+		return r.Now
+	}
+	return arrived
+}
+
+const microsPerDay = 24 * 60 * 60 * 1_000_000
 
 // deliver completes the operations of a call, and the waits that have ended.
 func (l *lane) deliver(batch []*operation, r *reply) {
-	l.ledger.stats.operations.Add(int64(len(batch)))
+	l.epoch.metrics.operations.Add(int64(len(batch)))
 	decisions := make(map[string]*decision, len(r.Admit))
 	for i := range r.Admit {
 		decisions[r.Admit[i].ID] = &r.Admit[i]
@@ -101,22 +118,26 @@ func (l *lane) deliver(batch []*operation, r *reply) {
 			o.complete(decision{Kind: kindDuplicate})
 		case o.admit != nil:
 			admitted[o.admit.ID] = true
-			l.deliverAdmission(o, decisions[o.admit.ID])
+			d := decisions[o.admit.ID]
+			if d == nil {
+				d = &decision{ID: o.admit.ID, Kind: kindGranted, Max: o.admit.Max, Prompt: o.admit.Prompt, Time: r.rowTime(o.admit)}
+			}
+			l.deliverAdmission(o, d)
 		case o.settle != nil && slices.Contains(r.Absent, o.settle.ID):
 			o.complete(decision{err: ErrAbsent})
+		case o.settle != nil:
+			l.epoch.recent.add(o.settle)
+			o.complete(decision{})
 		default:
 			o.complete(decision{})
 		}
 	}
 }
 
-// deliverAdmission completes an admission that has been decided; nil is a full grant. One that waits stays known until its
+// deliverAdmission completes an admission that has been decided. One that waits stays known until its
 // wait ends. One that nobody waits for any longer is canceled.
 func (l *lane) deliverAdmission(o *operation, d *decision) {
 	a := o.admit
-	if d == nil {
-		d = &decision{ID: a.ID, Kind: kindGranted, Max: a.Max, Prompt: a.Prompt}
-	}
 	a.ticket = d.Ticket
 	if a.abandoned {
 		if d.Kind == kindGranted || d.Kind == kindWait {

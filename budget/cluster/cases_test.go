@@ -32,7 +32,7 @@ type caseEngine struct {
 type caseRequest struct {
 	account     string
 	admission   *cluster.Admission
-	reservation *cluster.Reservation
+	reservation budget.Reservation
 	waiting     bool
 }
 
@@ -102,7 +102,7 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 func (e *caseEngine) admit(s ledgercases.Step) ledgercases.Decision {
 	account := e.owners[s.Key].Account
 	admission, kind, reservation, err := e.ledger.Submit(e.t, budget.Payer{Key: s.Key, Account: account}, budget.Request{ID: s.Request},
-		cluster.Demand{
+		budget.Demand{
 			PromptTokens: s.Demand.PromptTokens, Exact: s.Demand.Exact, Candidates: s.Demand.Candidates, MaxTokens: s.Demand.MaxTokens,
 			MinTokens: s.Demand.MinTokens, Prompts: s.Demand.Prompts, Context: s.Demand.Context,
 		})
@@ -135,7 +135,7 @@ func (e *caseEngine) decided() map[string]ledgercases.Decision {
 	return all
 }
 
-func decision(kind string, r *cluster.Reservation, err error) ledgercases.Decision {
+func decision(kind string, r budget.Reservation, err error) ledgercases.Decision {
 	d := ledgercases.Decision{Kind: ledgercases.Kind(kind)}
 	if r != nil {
 		d.MaxTokens = r.MaxTokens()

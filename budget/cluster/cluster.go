@@ -13,7 +13,9 @@
 // they stop while those of another gateway succeed, that one ends its epoch: its requests in flight are charged by their
 // last checkpoint, and whatever it sends later is refused with ErrFenced.
 //
-// The caps in a budget.Payer are not used: the database has them, from SetOwners. Package database/postgres connects and
+// Caps are evaluated in the database only: triggers copy those of keys and accounts, so that a change is in force, in every
+// gateway, when it is committed. What a Ledger says of caps without a reservation is evaluated here, by the caps of
+// budget.Payer and the counters that the latest replies of the database carried. Package database/postgres connects and
 // migrates.
 package cluster
 
@@ -21,26 +23,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"basegate/budget"
+	"basegate/database"
 	"basegate/database/postgres"
 )
 
 var (
-	// ErrFenced is returned after the gateway's epoch has ended because another gateway took it for dead. Nothing is
-	// settled any more.
-	ErrFenced = errors.New("another gateway has ended this gateway's epoch")
+	// ErrFenced is returned after an epoch of the gateway has ended because another gateway took it for dead. Nothing of it
+	// is settled any more. The gateway begins another one.
+	ErrFenced = fmt.Errorf("%w: the gateway's epoch has ended", database.ErrUnavailable)
 
-	// ErrUnavailable is returned if the database does not respond in time.
-	ErrUnavailable = errors.New("the database is not available")
-
-	// ErrUnknownOwner is returned by Reserve for a key or an account that SetOwners has not recorded.
-	ErrUnknownOwner = errors.New("the key or the account is not on the ledger")
+	// ErrUnknownOwner is returned by Reserve for a key or an account that is not on the ledger.
+	ErrUnknownOwner = fmt.Errorf("%w: it or its account is not on the ledger", budget.ErrKeyDisabled)
 
 	// ErrAbsent is returned by Settle if the request is not in flight in the database. It was charged already.
 	ErrAbsent = errors.New("the request is not in flight")
@@ -48,6 +48,8 @@ var (
 	// ErrLostCommits is the cause of ErrFenced if the database has forgotten commits that it had acknowledged, as after a
 	// failover to a standby that was behind.
 	ErrLostCommits = errors.New("the database has lost commits that it had acknowledged")
+
+	errTimeout = fmt.Errorf("%w: it does not reply", database.ErrUnavailable)
 )
 
 // Settings configure a Ledger. Zero values mean the defaults.
@@ -56,15 +58,26 @@ type Settings struct {
 	Version string // of the program, for operators
 	Lanes   int    // default 3
 
+	// Payer returns a key's current caps and those of its account, or an error if the key may not be used, as in
+	// budget.Settings. The database does not need it.
+	Payer func(key string) (budget.Payer, error)
+
+	// Alarm is called when a cap is nearly used or used up, in one gateway. It may be nil.
+	Alarm func(budget.Alarm)
+
+	// NameTaken is called once if another process has begun an epoch under the gateway's name. The ledger then admits nothing
+	// any more. It may be nil.
+	NameTaken func()
+
 	Beat         time.Duration // interval of the heartbeats; default 2 s
 	Dead         time.Duration // a gateway without heartbeats for so long is reaped; default 12 s
 	AdmitTimeout time.Duration // how long Reserve waits for the database's reply; default 5 s
-	CutOff       time.Duration // how long Settle waits for the database; default 60 s
+	CutOff       time.Duration // how long requests that run go on without the database; default 60 s
 }
 
 func (s Settings) withDefaults() Settings {
 	if s.Lanes == 0 {
-		s.Lanes = 3
+		s.Lanes = defaultLanes
 	}
 	for _, d := range []struct {
 		value     *time.Duration
@@ -79,45 +92,25 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// Ledger is one gateway's access to the ledger, for one epoch. It is safe for concurrent use.
+// Ledger is one gateway's access to the ledger. It is safe for concurrent use.
 type Ledger struct {
 	db       *postgres.DB
 	log      *zap.Logger
 	settings Settings
+	metrics  *metrics
+	balances balances
+	recent   recentSettlements
 
-	gateway int32
-	epoch   int64
-	lanes   []*lane
+	epoch  atomic.Pointer[epoch] // the current one, or the latest if that has ended; nil before Start
+	closed atomic.Bool
 
-	counters sync.Map // owner's id → Counters
-	stats    stats
-
-	fenced chan struct{} // closed by fence
-	once   sync.Once     // of fence
-	cause  error         // set before fenced is closed
-
-	stop       context.CancelFunc // of the background work
+	stop       context.CancelFunc // of the background work; nil before Start
 	background sync.WaitGroup
-	closed     atomic.Bool
-	reaping    atomic.Bool
 }
 
-// stats are the counters of Stats.
-type stats struct{ calls, operations, resent, bisected, reaped, uncharged atomic.Int64 }
-
-// Stats are totals since Start.
-type Stats struct {
-	Calls      int64 // of ledger_v1 that were executed
-	Operations int64 // in them
-	Resent     int64 // calls that were sent again
-	Bisected   int64 // calls that were split because the database refused a value
-	Reaped     int64 // gateways whose epochs this one has ended
-	Uncharged  int64 // tokens sent to clients after the last checkpoint, and not charged since the epoch has ended
-}
-
-// New returns a Ledger. Start must be called before any other method.
+// New returns a Ledger. Before Start, Reserve returns budget.ErrClosed.
 func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
-	return &Ledger{db: db, log: log, settings: s.withDefaults(), fenced: make(chan struct{})}
+	return &Ledger{db: db, log: log, settings: s.withDefaults(), metrics: newMetrics(), balances: newBalances()}
 }
 
 // Start begins an epoch, and ends the previous one of the gateway of this name. It starts the lanes, the heartbeats and the
@@ -129,116 +122,63 @@ func (l *Ledger) Start(ctx context.Context) error {
 	if err := l.createPartitions(ctx); err != nil {
 		return fmt.Errorf("start ledger: %w", err)
 	}
-	var interrupted int64
-	err := l.db.Pool().QueryRow(ctx, `SELECT gateway, epoch, interrupted FROM ledger_join_v1($1, $2, $3)`,
-		l.settings.Name, l.settings.Version, l.settings.Lanes).Scan(&l.gateway, &l.epoch, &interrupted)
+	if err := l.loadBalances(ctx); err != nil {
+		return fmt.Errorf("start ledger: %w", err)
+	}
+	first, err := l.join(ctx)
 	if err != nil {
 		return fmt.Errorf("start ledger: %w", err)
 	}
-	if interrupted > 0 {
-		l.log.Info("requests of this gateway's previous epoch are marked as interrupted", zap.Int64("requests", interrupted))
-	}
+	l.epoch.Store(first)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
-	for n := range l.settings.Lanes {
-		l.lanes = append(l.lanes, newLane(l, n))
-	}
-	for _, lane := range l.lanes {
-		l.background.Go(func() { lane.run(running) })
-	}
-	l.background.Go(func() { l.beat(running) })
-	l.background.Go(func() { l.listen(running) })
+	l.background.Go(func() { l.runEpochs(running, first) })
 	l.background.Go(func() { l.maintain(running) })
+	l.background.Go(func() { l.watch(running) })
 	return nil
 }
 
 // closeTimeout limits the settlements that Close waits for, and the end of the epoch.
 const closeTimeout = 5 * time.Second
 
-// Close refuses new requests, waits for the settlements that have been submitted, up to five seconds, and ends the epoch:
-// requests that are still open are charged by their last checkpoint.
+// Close refuses new requests and those that wait, with budget.ErrClosed, waits for the settlements that have been submitted,
+// up to five seconds, and ends the epoch: requests that are still open are charged by their last checkpoint.
 func (l *Ledger) Close() {
 	if l.stop == nil || l.closed.Swap(true) {
 		return
 	}
-	deadline := time.NewTimer(closeTimeout)
-	defer deadline.Stop()
-	for _, lane := range l.lanes {
-		select {
-		case <-lane.drained():
-		case <-l.fenced:
-		case <-deadline.C:
-			deadline.Reset(0)
-		}
-	}
+	e := l.epoch.Load()
+	e.cancelWaiters()
+	e.drain(closeTimeout)
 	l.stop()
 	l.background.Wait()
-	for _, lane := range l.lanes {
-		lane.fail(ErrClosed)
+	e = l.epoch.Load()
+	for _, lane := range e.lanes {
+		lane.fail(budget.ErrClosed)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // the caller's has usually ended
 	defer cancel()
 	var interrupted int64
-	err := l.db.Pool().QueryRow(ctx, `SELECT ledger_leave_v1($1, $2)`, l.gateway, l.epoch).Scan(&interrupted)
+	err := l.db.Pool().QueryRow(ctx, `SELECT ledger_leave_v1($1, $2)`, e.gateway, e.number).Scan(&interrupted)
 	if err != nil {
 		l.log.Warn("the gateway's epoch could not be ended; another gateway will end it", zap.Error(err))
 	}
 }
 
-// ErrClosed is returned after Close.
-var ErrClosed = errors.New("the ledger is closed")
+// RefreshCaps does nothing: the transaction that changes caps evaluates the waiting requests of all gateways.
+func (*Ledger) RefreshCaps() {}
 
-// Fenced returns a channel that is closed when the gateway's epoch has ended. Its requests must end: nothing of them can be
-// settled.
-func (l *Ledger) Fenced() <-chan struct{} { return l.fenced }
-
-// fence ends the gateway's work.
-func (l *Ledger) fence(cause error) {
-	l.once.Do(func() {
-		l.cause = ErrFenced
-		if !errors.Is(cause, ErrFenced) {
-			l.cause = fmt.Errorf("%w: %w", ErrFenced, cause)
-		}
-		l.log.Error("the gateway's epoch has ended", zap.Int32("gateway", l.gateway), zap.Int64("epoch", l.epoch), zap.Error(l.cause))
-		close(l.fenced)
-		for _, lane := range l.lanes {
-			lane.fail(l.cause)
-		}
-	})
-}
-
-// Stats returns the totals.
-func (l *Ledger) Stats() Stats {
-	return Stats{
-		Calls: l.stats.calls.Load(), Operations: l.stats.operations.Load(), Resent: l.stats.resent.Load(),
-		Bisected: l.stats.bisected.Load(), Reaped: l.stats.reaped.Load(), Uncharged: l.stats.uncharged.Load(),
+// Waiting returns the number of this gateway's requests that wait for a slot or until reservations of others end.
+func (l *Ledger) Waiting() int {
+	e := l.epoch.Load()
+	if e == nil {
+		return 0
 	}
-}
-
-// Counters are an owner's tokens and requests, as of the latest call that concerned it.
-type Counters struct {
-	MonthInput, MonthOutput int64 // used
-	Day                     int64 // used, input and output
-	ReservedInput           int64 // by requests in flight that were admitted this month
-	ReservedOutput          int64
-	ReservedDay             int64 // by those that were admitted today
-	Running, Waiting        int64 // requests
-}
-
-// Counters returns the latest known counters of a key or an account, and false if none are known.
-func (l *Ledger) Counters(owner string) (Counters, bool) {
-	found, ok := l.counters.Load(owner)
-	if !ok {
-		return Counters{}, false
+	waiting := 0
+	for _, lane := range e.lanes {
+		waiting += lane.count().waiting
 	}
-	return found.(Counters), true //nolint:errcheck // the map holds nothing else
-}
-
-// lane returns the lane of an account.
-func (l *Ledger) lane(account string) *lane {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(account))
-	return l.lanes[int(h.Sum32()%uint32(len(l.lanes)))] //nolint:gosec // a few lanes
+	return waiting
 }
 
 // createPartitions creates the partitions of the coming months.

@@ -10,6 +10,7 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 	"basegate/quota"
@@ -27,14 +28,14 @@ func setOwners(tb testing.TB, l *cluster.Ledger, slots int, caps quota.Caps) {
 	}))
 }
 
-func reserve(tb testing.TB, l *cluster.Ledger, d cluster.Demand) *cluster.Reservation {
+func reserve(tb testing.TB, l *cluster.Ledger, d budget.Demand) budget.Reservation {
 	tb.Helper()
 	r, err := l.Reserve(tb.Context(), payer, newRequest(), d, nil)
 	must(tb, err)
 	return r
 }
 
-func settle(tb testing.TB, r *cluster.Reservation, prompt, completion int64) {
+func settle(tb testing.TB, r budget.Reservation, prompt, completion int64) {
 	tb.Helper()
 	must(tb, r.Settle(tb.Context(), budget.Outcome{Prompt: prompt, Completion: completion, Status: 200}))
 }
@@ -62,7 +63,7 @@ func TestWaitersAreGrantedInTheOrderOfTheirTicketsAcrossGateways(t *testing.T) {
 			continue
 		}
 		settle(t, running, 1, 1)
-		var granted *cluster.Reservation
+		var granted budget.Reservation
 		poll.Until(t, fmt.Sprintf("waiter %d is granted", i), func() bool {
 			_, r, err, ok := a.Decided()
 			must(t, err)
@@ -200,7 +201,7 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
 	setOwners(t, l, 0, quota.Caps{})
 	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
-	reservations := make([]*cluster.Reservation, 20)
+	reservations := make([]budget.Reservation, 20)
 	for i := range reservations {
 		reservations[i] = reserve(t, l, demand(1, 1))
 	}
@@ -272,18 +273,18 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 		t.Errorf("got %d waiters and %d reaped gateways, want 0 and 1", waiting, other.Stats().Reaped)
 	}
 
+	_, epoch := stopped.Identity()
+	fenced := stopped.Fenced()
 	proxy.unblock()
 	if err := running.Settle(t.Context(), budget.Outcome{Prompt: 90, Completion: 40}); !errors.Is(err, cluster.ErrFenced) {
 		t.Errorf("settle after the epoch has ended: got %v, want ErrFenced", err)
 	}
-	<-stopped.Fenced()
+	<-fenced
+	<-running.Lost().Done()
 	poll.Until(t, "the waiter's wait ends", func() bool {
 		_, _, err, ok := waiter.Decided()
 		return ok && errors.Is(err, cluster.ErrFenced)
 	})
-	if _, err := stopped.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrFenced) {
-		t.Errorf("reserve after the epoch has ended: got %v, want ErrFenced", err)
-	}
 	if got := stopped.Stats().Uncharged; got != 5 {
 		t.Errorf("got %d uncharged tokens, want 5", got)
 	}
@@ -293,6 +294,8 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	if used != 140 {
 		t.Errorf("got %d tokens used, want 140", used)
 	}
+	poll.Until(t, "the gateway begins another epoch", func() bool { return stopped.Rejoined(epoch) })
+	settle(t, reserve(t, stopped, demand(1, 1)), 1, 1)
 }
 
 // An outage stops the heartbeats of all gateways, and ends the epoch of none.
@@ -317,7 +320,7 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	server.Pause(t)
 	began := time.Now()
 	poll.Until(t, "three times the limit of heartbeats has passed", func() bool { return time.Since(began) > 3*s.Dead })
-	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrUnavailable) {
+	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("reserve in an outage: got %v, want ErrUnavailable", err)
 	}
 	server.Resume(t)
@@ -376,10 +379,11 @@ func TestLostCommitsFenceTheGateway(t *testing.T) {
 	setOwners(t, l, 0, quota.Caps{})
 	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
 	db.exec(t, `UPDATE lane SET seq = seq - 1`) // as a standby that was behind
+	fenced := l.Fenced()
 	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrFenced) {
 		t.Errorf("got %v, want ErrFenced", err)
 	}
-	<-l.Fenced()
+	<-fenced
 }
 
 func TestRestartedGatewayEndsItsPreviousEpoch(t *testing.T) {

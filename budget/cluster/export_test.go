@@ -11,14 +11,14 @@ type Admission struct {
 	ledger *Ledger
 	lane   *lane
 	o      *operation
-	d      Demand
+	d      budget.Demand
 	ended  <-chan decision // nil unless the request waits
 }
 
 // Submit submits a request and returns its first decision, and its reservation if that is a grant.
-func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d Demand) (*Admission, string, *Reservation, error) {
+func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d budget.Demand) (*Admission, string, budget.Reservation, error) {
 	tb.Helper()
-	a := &Admission{ledger: l, lane: l.lane(p.Account), d: d.normalized()}
+	a := &Admission{ledger: l, lane: l.epoch.Load().lane(p.Account), d: normalized(d)}
 	o, got, err := l.admit(tb.Context(), a.lane, p, r, a.d, false)
 	if err != nil {
 		tb.Fatal(err)
@@ -37,7 +37,7 @@ func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d Deman
 }
 
 // Decided returns the decision on a request that waits, and false if there is none yet.
-func (a *Admission) Decided() (kind string, r *Reservation, err error, decided bool) {
+func (a *Admission) Decided() (kind string, r budget.Reservation, err error, decided bool) {
 	select {
 	case got := <-a.ended:
 		if got.Kind == kindGranted {
@@ -62,7 +62,7 @@ func (a *Admission) Cancel() { a.lane.abandon(a.o) }
 // on waiters.
 func (l *Ledger) Sync(tb testing.TB, account string) {
 	tb.Helper()
-	lane := l.lane(account)
+	lane := l.epoch.Load().lane(account)
 	o := &operation{account: account, key: account, checkpoint: &checkpoint{ID: "none"}, done: make(chan decision, 1)}
 	lane.mu.Lock()
 	lane.collect = true
@@ -76,4 +76,16 @@ func (l *Ledger) Sync(tb testing.TB, account string) {
 }
 
 // Identity returns the gateway's number and epoch.
-func (l *Ledger) Identity() (gateway int32, epoch int64) { return l.gateway, l.epoch }
+func (l *Ledger) Identity() (gateway int32, epoch int64) {
+	e := l.epoch.Load()
+	return e.gateway, e.number
+}
+
+// Fenced returns a channel that is closed when the current epoch has ended.
+func (l *Ledger) Fenced() <-chan struct{} { return l.epoch.Load().fenced }
+
+// Rejoined reports whether the ledger has begun an epoch after one.
+func (l *Ledger) Rejoined(epoch int64) bool {
+	e := l.epoch.Load()
+	return e.number > epoch
+}

@@ -114,6 +114,6 @@ func newRequest() budget.Request {
 }
 
 // demand returns an exact demand for one candidate.
-func demand(prompt, maxTokens int64) cluster.Demand {
-	return cluster.Demand{PromptTokens: prompt, Exact: true, Candidates: 1, MaxTokens: maxTokens}
+func demand(prompt, maxTokens int64) budget.Demand {
+	return budget.Demand{PromptTokens: prompt, Exact: true, Candidates: 1, MaxTokens: maxTokens}
 }

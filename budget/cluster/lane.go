@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"go.uber.org/zap"
 
+	"basegate/budget"
 	"basegate/database/postgres"
 	"basegate/internal/wait"
 )
@@ -21,24 +22,29 @@ import (
 // batchSize is the largest number of operations of one call.
 const batchSize = 64
 
+// maxCallSize limits the operations of one call of several, in bytes, so that a socket's buffers take the call and its reply.
+const maxCallSize = 48 << 10
+
 // callTimeout limits one call, including the time to notice that the connection is lost. It is longer than the server's
 // statement_timeout.
 const callTimeout = 5 * time.Second
 
 // lane sends the operations of some of the accounts, one call after the other.
 type lane struct {
-	ledger *Ledger
-	n      int
-	wake   chan struct{} // capacity 1; holds a token if run should look at the queue
+	epoch *epoch
+	n     int
+	wake  chan struct{} // capacity 1; holds a token if run should look at the queue
 
 	mu      sync.Mutex // guards the fields below, and what operations and Reservations say
 	queue   []*operation
 	waiting map[string]*operation // admissions that wait, by request
-	open    map[*Reservation]struct{}
-	collect bool          // decisions on waiters may be in the database
-	calling bool          // a call is in flight
-	failed  error         // of the ledger: fenced or closed
-	outage  time.Time     // when the calls began to fail; zero while they succeed
+	open    map[*reservation]struct{}
+	collect bool            // decisions on waiters may be in the database
+	calling bool            // a call is in flight
+	failed  error           // of the ledger: fenced or closed
+	outage  time.Time       // when the calls began to fail; zero while they succeed
+	lost    context.Context //nolint:containedctx // ends when the requests that are open now have to end
+	lose    context.CancelFunc
 	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
 
 	// Used by run alone.
@@ -46,10 +52,12 @@ type lane struct {
 	seq  int64
 }
 
-func newLane(l *Ledger, n int) *lane {
-	return &lane{
-		ledger: l, n: n, wake: make(chan struct{}, 1), waiting: map[string]*operation{}, open: map[*Reservation]struct{}{},
+func newLane(e *epoch, n int) *lane {
+	l := &lane{
+		epoch: e, n: n, wake: make(chan struct{}, 1), waiting: map[string]*operation{}, open: map[*reservation]struct{}{},
 	}
+	l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with the epoch
+	return l
 }
 
 // enqueue adds an operation to the next call. The error is that of the ledger's end.
@@ -93,14 +101,56 @@ func (l *lane) poll() {
 	}
 }
 
-// unavailable returns ErrUnavailable if calls have failed for longer than a second.
+// unavailable returns database.ErrUnavailable if calls have failed for longer than a second.
 func (l *lane) unavailable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.outage.IsZero() && time.Since(l.outage) > time.Second {
-		return ErrUnavailable
+		return errTimeout
 	}
 	return nil
+}
+
+// cutOff ends the requests that run if calls have failed for too long, and those that come with them.
+func (l *lane) cutOff() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil && !l.outage.IsZero() && time.Since(l.outage) > l.epoch.settings.CutOff {
+		l.lose()
+		l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // as in newLane
+	}
+}
+
+// cancelWaiters ends the waits of all requests.
+func (l *lane) cancelWaiters() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, o := range l.waiting {
+		delete(l.waiting, id)
+		_ = l.enqueueLocked(o.cancellation()) // if the epoch has ended, so have its waits
+		o.complete(decision{err: budget.ErrClosed})
+	}
+}
+
+// laneCounts are what a lane holds.
+type laneCounts struct {
+	waiting, open, unsettled int
+	reserved                 int64 // tokens
+}
+
+func (l *lane) count() (c laneCounts) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.waiting, c.open = len(l.waiting), len(l.open)
+	for r := range l.open {
+		c.reserved += r.input + r.output
+	}
+	for _, o := range l.queue {
+		if o.settle != nil {
+			c.unsettled++
+		}
+	}
+	return c
 }
 
 // drained returns a channel that is closed when nothing is left to send.
@@ -122,6 +172,7 @@ func (l *lane) fail(err error) {
 	defer l.mu.Unlock()
 	if l.failed == nil {
 		l.failed = err
+		l.lose()
 	}
 	for _, o := range l.queue {
 		o.complete(decision{err: err})
@@ -161,7 +212,11 @@ func (l *lane) run(ctx context.Context) {
 func (l *lane) take() (batch []*operation, wakeAccounts []string, collect bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(len(l.queue), batchSize)
+	n, size := 0, 0
+	for n < min(len(l.queue), batchSize) && (n == 0 || size+l.queue[n].size() <= maxCallSize) {
+		size += l.queue[n].size()
+		n++
+	}
 	batch = slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
 	for _, o := range batch {
@@ -203,21 +258,24 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 	case err == nil:
 		l.deliver(batch, r)
 	case errors.Is(err, ErrFenced) || errors.Is(err, ErrLostCommits):
+		l.epoch.fence(err)
 		for _, o := range batch {
-			o.complete(decision{err: ErrFenced})
+			o.complete(decision{err: l.epoch.cause})
 		}
-		l.ledger.fence(err)
 	case ctx.Err() != nil:
 		for _, o := range batch {
-			o.complete(decision{err: ErrClosed})
+			o.complete(decision{err: budget.ErrClosed})
 		}
 	case len(batch) > 1:
-		l.ledger.stats.bisected.Add(1)
+		l.epoch.metrics.bisected.Add(1)
 		half := len(batch) / 2
 		l.execute(ctx, batch[:half], nil, false)
 		l.execute(ctx, batch[half:], wakeAccounts, collect)
 	case len(batch) == 1:
-		l.ledger.log.Error("the database refuses an operation of the ledger", zap.Error(err))
+		l.epoch.log.Error("the database refuses an operation of the ledger", zap.Error(err))
+		if batch[0].settle != nil {
+			l.epoch.metrics.lost.Add(1)
+		}
 		batch[0].complete(decision{err: fmt.Errorf("the database refuses the request: %w", err)})
 	}
 }
@@ -229,7 +287,7 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 	backoff := resendBackoff
 	for attempt := 0; ; attempt++ {
 		if attempt > 0 {
-			l.ledger.stats.resent.Add(1)
+			l.epoch.metrics.resent.Add(1)
 			if !wait.For(ctx, backoff) {
 				return nil, context.Cause(ctx)
 			}
@@ -242,7 +300,7 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 			return r, err
 		case postgres.IsData(err) && attempt == 0 && postgres.Code(err) == checkViolation:
 			// Perhaps the month has no partition yet.
-			err = errors.Join(err, l.ledger.createPartitions(ctx))
+			err = errors.Join(err, l.epoch.createPartitions(ctx))
 		case postgres.IsData(err):
 			return l.useUp(ctx, c, err)
 		case postgres.IsConnection(err):
@@ -289,9 +347,9 @@ func (l *lane) recordOutage(err error) {
 	l.mu.Unlock()
 	switch {
 	case err != nil && began.IsZero():
-		l.ledger.log.Warn("a call to the ledger has failed and is sent again", zap.Int("lane", l.n), zap.Error(err))
+		l.epoch.log.Warn("a call to the ledger has failed and is sent again", zap.Int("lane", l.n), zap.Error(err))
 	case err == nil && !began.IsZero():
-		l.ledger.log.Info("calls to the ledger succeed again", zap.Int("lane", l.n), zap.Duration("outage", time.Since(began)))
+		l.epoch.log.Info("calls to the ledger succeed again", zap.Int("lane", l.n), zap.Duration("outage", time.Since(began)))
 	}
 }
 
@@ -307,7 +365,7 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if l.conn == nil {
-		conn, err := l.ledger.db.Connect(ctx)
+		conn, err := l.epoch.db.Connect(ctx)
 		if err != nil {
 			return nil, err //nolint:wrapcheck // has its context
 		}
@@ -320,19 +378,19 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 		owners   []string
 		counters pgtype.FlatArray[int64]
 	)
-	err := l.conn.QueryRow(ctx, text, l.ledger.gateway, l.ledger.epoch, l.n, l.seq, c.accounts, c.keys,
+	err := l.conn.QueryRow(ctx, text, l.epoch.gateway, l.epoch.number, l.n, l.seq, c.accounts, c.keys,
 		c.settle, c.checkpoint, c.cancel, c.admit, c.collect, c.wake).Scan(&status, &body, &owners, &counters)
 	if err != nil {
 		return nil, fmt.Errorf("call the ledger: %w", err)
 	}
-	l.ledger.stats.calls.Add(1)
+	l.epoch.metrics.calls.Add(1)
 	switch status {
 	case "fenced":
 		return nil, ErrFenced
 	case "lost":
 		return nil, ErrLostCommits
 	}
-	l.ledger.storeCounters(owners, counters)
+	l.epoch.balances.store(owners, counters)
 	r := &reply{}
 	if err := json.Unmarshal(body, r); err != nil {
 		return nil, fmt.Errorf("%w: read the ledger's reply: %w", ErrLostCommits, err)
@@ -341,17 +399,4 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 		return nil, fmt.Errorf("%w: the reply is that of another call", ErrLostCommits)
 	}
 	return r, nil
-}
-
-// countersPerOwner is the number of counters that ledger_v1 returns of each owner.
-const countersPerOwner = 8
-
-func (l *Ledger) storeCounters(owners []string, all []int64) {
-	if len(all) != len(owners)*countersPerOwner {
-		return
-	}
-	for i, owner := range owners {
-		c := all[i*countersPerOwner:]
-		l.counters.Store(owner, Counters{c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]})
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/database"
 	"basegate/internal/postgrestest"
 	"basegate/quota"
 )
@@ -121,7 +122,7 @@ func (l *load) client(t *testing.T, rng *rand.Rand, ledger *cluster.Ledger) {
 		case errors.Is(err, context.Canceled):
 			l.count("canceled")
 			continue
-		case errors.Is(err, cluster.ErrUnavailable):
+		case errors.Is(err, database.ErrUnavailable):
 			l.count("unavailable")
 			continue
 		case err != nil:

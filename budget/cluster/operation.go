@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/database"
 	"basegate/usage"
 )
 
@@ -20,8 +21,22 @@ type operation struct {
 	checkpoint *checkpoint
 	cancel     *cancellation
 
-	sent bool          // a call with it has been sent; guarded by the lane's lock
-	done chan decision // capacity 1; nil if nobody waits
+	chain string        // of an admission: budget.Request.ChainID
+	sent  bool          // a call with it has been sent; guarded by the lane's lock
+	done  chan decision // capacity 1; nil if nobody waits
+}
+
+// size returns about how many bytes the operation has in a call.
+func (o *operation) size() int {
+	const names, number = 400, 8
+	switch {
+	case o.admit != nil:
+		return names + len(o.admit.Tag) + len(o.admit.Details) + (len(o.admit.Prompts)+len(o.admit.Times))*number
+	case o.settle != nil:
+		return names + len(o.settle.Attempts) + len(o.settle.Receipt)*4/3
+	default:
+		return names
+	}
 }
 
 // complete delivers the result, unless there is one.
@@ -47,7 +62,8 @@ type admission struct {
 	Output     int64   `json:"output"` // of all candidates
 	Exact      bool    `json:"exact,omitempty"`
 	Impatient  bool    `json:"impatient,omitempty"`
-	Prompts    []int64 `json:"prompts,omitempty"`
+	Prompts    []int64 `json:"prompts,omitempty"` // lengths
+	Times      []int64 `json:"times,omitempty"`   // how many prompts have each length
 	Context    int64   `json:"context,omitempty"`
 	Age        int64   `json:"age"` // microseconds since the request arrived
 	Model      string  `json:"model"`
@@ -56,6 +72,7 @@ type admission struct {
 	Tag        string  `json:"tag,omitempty"`
 	Stream     bool    `json:"stream,omitempty"`
 	Batch      string  `json:"batch,omitempty"`
+	Details    string  `json:"details,omitempty"` // of a request that is interrupted
 
 	// The rest is not sent; guarded by the lane's lock.
 	abandoned bool  // nobody waits any longer: a reservation that is granted is to be canceled
@@ -76,15 +93,17 @@ type settlement struct {
 	Total      int64       `json:"total,omitempty"`
 	Boot       int64       `json:"boot,omitempty"`
 	Attempts   string      `json:"attempts,omitempty"`
+	Receipt    []byte      `json:"receipt,omitempty"`
+	Time       int64       `json:"time,omitempty"` // of the row, if it may have been written already
+
+	row requestRow // of the request, in case its admission is lost by a failover
 }
 
-// newSettlement returns the settlement of an outcome.
-func newSettlement(id string, state usage.State, o *budget.Outcome) *settlement {
-	return &settlement{
-		ID: id, State: state, Prompt: max(o.Prompt, 0), Completion: max(o.Completion, 0), Status: o.Status, Code: escape(o.Code),
-		Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
-		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, "")),
-	}
+// requestRow is what the ledger knows of a request that was admitted.
+type requestRow struct {
+	admission *admission
+	time      int64  // of the row, in microseconds
+	chain     string // budget.Request.ChainID
 }
 
 // checkpoint records the progress of a request in flight.
@@ -125,6 +144,7 @@ type decision struct {
 	Max     int64   `json:"max"`
 	Prompt  int64   `json:"prompt"`
 	Ticket  int64   `json:"ticket"`
+	Time    int64   `json:"time"` // of the row
 	Refusal refusal `json:"cap"`
 
 	err   error           // of the call
@@ -145,7 +165,7 @@ func (d *decision) failure() error {
 	case kindDisabled:
 		return budget.ErrKeyDisabled
 	}
-	return fmt.Errorf("%w: an unknown decision: %q", ErrUnavailable, d.Kind)
+	return fmt.Errorf("%w: an unknown decision: %q", database.ErrUnavailable, d.Kind)
 }
 
 // refusal is a budget.Exceeded in the encoding of ledger_evaluate.

@@ -1,57 +1,29 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
-
-	"basegate/quota"
 )
 
-// Owner is a key or an account, as the ledger knows it.
-type Owner struct {
-	ID      string
-	Account string // of a key; empty for an account
-	Caps    quota.Caps
-	Slots   int  // of a key: the requests that may run at once; 0 is unbounded
-	Enabled bool // false refuses its requests, also those that wait
-}
+// syncPage is how many accounts are synced by one transaction.
+const syncPage = 100
 
-// ownerRow is an Owner as ledger_owners_v1 reads it.
-type ownerRow struct {
-	ID          string    `json:"id"`
-	Account     string    `json:"account"`
-	Enabled     bool      `json:"enabled"`
-	MonthTotal  quota.Cap `json:"month_total"`
-	DayTotal    quota.Cap `json:"day_total"`
-	MonthInput  quota.Cap `json:"month_input"`
-	MonthOutput quota.Cap `json:"month_output"`
-	Slots       *int      `json:"slots"`
-}
-
-// SetOwners records keys and accounts, or changes their caps, slots and state, for all gateways. It leaves their counters
-// as they are and evaluates the requests that wait. An account that only keys name is recorded as disabled.
-func (l *Ledger) SetOwners(ctx context.Context, owners []Owner) error {
-	rows := make([]ownerRow, 0, len(owners))
-	for _, o := range owners {
-		row := ownerRow{
-			ID: o.ID, Account: cmp.Or(o.Account, o.ID), Enabled: o.Enabled, MonthTotal: o.Caps.MonthTotal,
-			DayTotal: o.Caps.DayTotal, MonthInput: o.Caps.MonthInput, MonthOutput: o.Caps.MonthOutput,
-		}
-		if o.Slots > 0 {
-			row.Slots = &o.Slots
-		}
-		rows = append(rows, row)
+// SetConcurrencyPerKey records how many requests may run at once of a key that has no number of its own, for all gateways.
+// It is in force for all keys when it returns.
+func (l *Ledger) SetConcurrencyPerKey(ctx context.Context, n int) error {
+	var outdated bool
+	if err := l.db.Pool().QueryRow(ctx, `SELECT ledger_configure_v1($1)`, n).Scan(&outdated); err != nil {
+		return fmt.Errorf("set the concurrency of keys: %w", err)
 	}
-	slices.SortFunc(rows, func(a, b ownerRow) int { return cmp.Compare(a.ID, b.ID) })
-	text, err := json.Marshal(rows)
-	if err != nil {
-		return fmt.Errorf("set owners: %w", err)
-	}
-	if _, err := l.db.Pool().Exec(ctx, `SELECT ledger_owners_v1($1)`, string(text)); err != nil {
-		return fmt.Errorf("set owners: %w", err)
+	for after := ""; outdated; {
+		var last *string
+		if err := l.db.Pool().QueryRow(ctx, `SELECT ledger_sync_v1($1, $2)`, after, syncPage).Scan(&last); err != nil {
+			return fmt.Errorf("set the concurrency of keys: %w", err)
+		}
+		if last == nil {
+			return nil
+		}
+		after = *last
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,13 +9,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/budget"
 	"basegate/usage"
 )
 
-// Reservation is a request's share of its caps, and its slot, until it ends. It is ended by Settle, or else by Release; the
-// first call counts and later calls have no effect. It is safe for concurrent use.
-type Reservation struct {
+// reservation is the budget.Reservation of a Ledger. It holds a slot of the key besides, unless it is a line of a batch.
+type reservation struct {
 	lane         *lane
 	id           string
 	account, key string
@@ -23,6 +25,8 @@ type Reservation struct {
 	maxTokens    int64
 	clamped      bool
 	admitted     time.Time
+	lost         context.Context //nolint:containedctx // ends with the reservation
+	row          requestRow
 
 	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
 	backend            atomic.Pointer[string]
@@ -41,27 +45,28 @@ type Reservation struct {
 const promptUnknown = -1
 
 // addOpen returns the Reservation of a request that was admitted.
-func (l *lane) addOpen(o *operation, d *Demand, got decision) *Reservation {
-	r := &Reservation{
+func (l *lane) addOpen(o *operation, d *budget.Demand, got decision) *reservation {
+	r := &reservation{
 		lane: l, id: o.admit.ID, account: o.account, key: o.key, input: got.Prompt, output: product(d.Candidates, got.Max),
-		maxTokens: got.Max, clamped: got.Max < d.MaxTokens, admitted: time.Now(),
+		maxTokens: got.Max, clamped: got.Max < d.MaxTokens, admitted: time.Now(), row: requestRow{o.admit, got.Time, o.chain},
 	}
 	r.prompt.Store(promptUnknown)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	r.lost = l.lost
 	l.open[r] = struct{}{}
 	return r
 }
 
-// MaxTokens returns how many tokens each candidate may have.
-func (r *Reservation) MaxTokens() int64 { return r.maxTokens }
+// MaxTokens implements budget.Reservation.
+func (r *reservation) MaxTokens() int64 { return r.maxTokens }
 
-// Clamped reports whether MaxTokens is lower than demanded.
-func (r *Reservation) Clamped() bool { return r.clamped }
+// Clamped implements budget.Reservation.
+func (r *reservation) Clamped() bool { return r.clamped }
 
-// WriteError returns ErrUnavailable, ErrFenced or ErrClosed if the settlement could not be written at present. A stream
-// that begins then might not be charged.
-func (r *Reservation) WriteError() error {
+// WriteError implements budget.Reservation. The error is database.ErrUnavailable, which ErrFenced is too, or
+// budget.ErrClosed.
+func (r *reservation) WriteError() error {
 	r.lane.mu.Lock()
 	failed := r.lane.failed
 	r.lane.mu.Unlock()
@@ -71,19 +76,20 @@ func (r *Reservation) WriteError() error {
 	return r.lane.unavailable()
 }
 
-// SetPromptTokens records the exact number of prompt tokens when it becomes known.
-func (r *Reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+// Lost implements budget.Reservation.
+func (r *reservation) Lost() context.Context { return r.lost }
 
-// SetProgress records how many completion tokens have been sent to the client. It is cheap enough for every event of a
-// stream. If the gateway dies, the request is charged the numbers of the last checkpoint, about a second old, and nothing
-// if it ran for less than a second.
-func (r *Reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
+// SetPromptTokens implements budget.Reservation.
+func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
 
-// SetBackend records which backend the request is sent to.
-func (r *Reservation) SetBackend(backend string) { r.backend.Store(&backend) }
+// SetProgress implements budget.Reservation.
+func (r *reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
+
+// SetBackend implements budget.Reservation.
+func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
 
 // progress returns what a checkpoint records. While the prompt's tokens are unknown, they are those reserved.
-func (r *Reservation) progress() checkpoint {
+func (r *reservation) progress() checkpoint {
 	c := checkpoint{ID: r.id, Prompt: r.prompt.Load(), Completion: r.completion.Load()}
 	if c.Prompt == promptUnknown {
 		c.Prompt = r.input
@@ -94,15 +100,13 @@ func (r *Reservation) progress() checkpoint {
 	return c
 }
 
-// Settle ends the reservation: it charges the outcome and waits until that is committed. The last byte of the response may
-// be sent when Settle has returned nil.
-//
-// If Settle returns an error, the client must not receive a complete response. After ErrUnavailable or the end of ctx, the
-// settlement is sent when the database is available again: with the outcome's Fallback, unless it has been sent before and
-// may have been executed. After ErrFenced, nothing is charged but the last checkpoint.
-func (r *Reservation) Settle(ctx context.Context, o budget.Outcome) error {
+// Settle implements budget.Reservation. After database.ErrUnavailable or the end of ctx, the settlement is sent when the
+// database is available again: with the outcome's Fallback, unless it has been sent before and may have been executed.
+// After ErrFenced, nothing is charged but the last checkpoint.
+func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
+	began := time.Now()
 	r.end(usage.Settled, &o)
-	limit := time.NewTimer(r.lane.ledger.settings.CutOff)
+	limit := time.NewTimer(r.lane.epoch.settings.CutOff)
 	defer limit.Stop()
 	var err error
 	select {
@@ -110,11 +114,13 @@ func (r *Reservation) Settle(ctx context.Context, o budget.Outcome) error {
 		r.ending.done <- got // for a second call
 		err = got.err
 	case <-ctx.Done():
-		r.lane.replace(r.ending, r.id, o.Fallback)
+		r.lane.replace(r.ending, r, o.Fallback)
 		err = context.Cause(ctx)
+	case <-r.lost.Done():
+		err = r.lane.giveUp(r, o.Fallback)
 	case <-limit.C:
-		r.lane.replace(r.ending, r.id, o.Fallback)
-		err = ErrUnavailable
+		r.lane.replace(r.ending, r, o.Fallback)
+		err = errTimeout
 	}
 	if errors.Is(err, ErrFenced) {
 		r.lane.countUncharged(r)
@@ -122,37 +128,65 @@ func (r *Reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	if err != nil {
 		return fmt.Errorf("settle the request: %w", err)
 	}
+	r.lane.epoch.metrics.commits.Observe(time.Since(began).Seconds())
 	return nil
 }
 
+// giveUp returns the result of a settlement whose request has to end, or why there is none yet.
+func (l *lane) giveUp(r *reservation, fallback *budget.Outcome) error {
+	l.replace(r.ending, r, fallback)
+	select {
+	case got := <-r.ending.done:
+		r.ending.done <- got
+		return got.err
+	default:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.failed, errTimeout)
+}
+
 // replace charges another outcome, if the settlement has not been sent.
-func (l *lane) replace(ending *operation, id string, fallback *budget.Outcome) {
+func (l *lane) replace(ending *operation, r *reservation, fallback *budget.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if fallback != nil && !ending.sent {
-		settle := newSettlement(id, usage.Settled, fallback)
-		if settle.Backend == "" {
-			settle.Backend = ending.settle.Backend
-		}
-		ending.settle = settle
+		ending.settle = r.newSettlement(usage.Settled, fallback)
 	}
 }
 
+// newSettlement returns the settlement of an outcome.
+func (r *reservation) newSettlement(state usage.State, o *budget.Outcome) *settlement {
+	s := &settlement{
+		ID: r.id, State: state, Prompt: max(o.Prompt, 0), Completion: max(o.Completion, 0), Status: o.Status, Code: escape(o.Code),
+		Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
+		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
+		Receipt: o.Receipt, row: r.row,
+	}
+	if s.Backend == "" {
+		s.Backend = r.progress().Backend
+	}
+	if s.Prompt > r.input || s.Completion > r.output {
+		r.lane.epoch.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.id),
+			zap.Int64("prompt_tokens", s.Prompt), zap.Int64("completion_tokens", s.Completion),
+			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
+	}
+	return s
+}
+
 // countUncharged counts, once, the tokens that were sent to the client and are not charged since the epoch has ended.
-func (l *lane) countUncharged(r *Reservation) {
+func (l *lane) countUncharged(r *reservation) {
 	p := r.progress()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if tokens := p.Completion; tokens > 0 || r.prompt.Load() != promptUnknown {
-		l.ledger.stats.uncharged.Add(max(p.Prompt+tokens-r.durable, 0))
+		l.epoch.metrics.uncharged.Add(max(p.Prompt+tokens-r.durable, 0))
 	}
 	r.durable = p.Prompt + p.Completion
 }
 
-// Release ends a reservation that has not been settled, as interrupted. It charges the tokens last recorded by
-// SetPromptTokens and SetProgress, or nothing if neither was called. It is meant for defer and does not wait for the
-// database.
-func (r *Reservation) Release() {
+// Release implements budget.Reservation.
+func (r *reservation) Release() {
 	var o budget.Outcome
 	if r.prompt.Load() != promptUnknown || r.completion.Load() > 0 {
 		known := r.progress()
@@ -162,19 +196,21 @@ func (r *Reservation) Release() {
 }
 
 // end submits the settlement, once.
-func (r *Reservation) end(state usage.State, o *budget.Outcome) {
+func (r *reservation) end(state usage.State, o *budget.Outcome) {
 	r.once.Do(func() {
-		settle := newSettlement(r.id, state, o)
-		if settle.Backend == "" {
-			settle.Backend = r.progress().Backend
-		}
-		r.ending = &operation{account: r.account, key: r.key, settle: settle, done: make(chan decision, 1)}
-		l := r.lane
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.open, r)
-		if err := l.enqueueLocked(r.ending); err != nil {
+		r.ending = &operation{account: r.account, key: r.key, settle: r.newSettlement(state, o), done: make(chan decision, 1)}
+		r.lane.close(r)
+		r.lane.epoch.metrics.countEnded(state)
+		if err := r.lane.enqueue(r.ending); err != nil {
 			r.ending.complete(decision{err: err})
+			r.lane.countUncharged(r)
 		}
 	})
+}
+
+// close removes a reservation from the open ones.
+func (l *lane) close(r *reservation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, r)
 }

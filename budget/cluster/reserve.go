@@ -3,35 +3,42 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"basegate/budget"
+	"basegate/usage"
 )
-
-// Demand is the worst-case cost of a request, as budget.Demand, but with data in place of a function.
-type Demand struct {
-	PromptTokens int64 // of all prompts together
-	Exact        bool  // PromptTokens is the exact count; if false, it is an upper bound
-	Candidates   int64 // prompts × max(n, best_of); at least 1
-	MaxTokens    int64 // of each candidate; at least 1
-	MinTokens    int64 // of each candidate: a lower max_tokens is no use
-
-	// Prompts are the tokens of each prompt, if a lower max_tokens makes them longer because they are truncated to what it
-	// leaves of Context; nil otherwise.
-	Prompts []int64
-	Context int64
-}
 
 // maxCount is where token counts saturate, as in package budget.
 const maxCount = 1 << 50
 
-// normalized limits the counts to their valid ranges.
-func (d Demand) normalized() Demand {
+// normalized limits the counts of a demand to their valid ranges.
+func normalized(d budget.Demand) budget.Demand {
 	d.PromptTokens = min(max(d.PromptTokens, 0), maxCount)
 	d.Candidates = min(max(d.Candidates, 1), maxCount)
 	d.MaxTokens = min(max(d.MaxTokens, 1), maxCount)
 	d.MinTokens = min(max(d.MinTokens, 0), maxCount)
 	return d
+}
+
+// promptLengths returns the different lengths of prompts that are truncated to a context, and how many prompts have each, so
+// that a request with very many prompts costs the database little.
+func promptLengths(prompts []int64, limit int64) (lengths, times []int64) {
+	if prompts == nil {
+		return nil, nil
+	}
+	count := map[int64]int64{}
+	for _, tokens := range prompts {
+		count[min(max(tokens, 0), max(limit, 0))]++
+	}
+	lengths = slices.Sorted(maps.Keys(count))
+	times = make([]int64, len(lengths))
+	for i, length := range lengths {
+		times[i] = count[length]
+	}
+	return lengths, times
 }
 
 // product returns a × b, at most maxCount.
@@ -47,40 +54,42 @@ func product(a, b int64) int64 {
 // no room for the request.
 //
 // Reserve waits as long as reservations of other requests or their slots stand in the way, until ctx ends. It returns
-// ErrUnavailable if the database does not respond in time, but a request that waits keeps its place during an outage.
+// database.ErrUnavailable if the database does not respond in time, but a request that waits keeps its place during an outage.
 // Otherwise it is budget.Ledger.Reserve.
-func (l *Ledger) Reserve(ctx context.Context, p budget.Payer, r budget.Request, d Demand, requester budget.Requester) (*Reservation, error) {
+func (l *Ledger) Reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error) {
 	return l.reserve(ctx, p, r, d, requester, false)
 }
 
 // TryReserve is Reserve without waiting: it returns budget.ErrReserved at once if only reservations or slots of other
 // requests stand in the way.
-func (l *Ledger) TryReserve(ctx context.Context, p budget.Payer, r budget.Request, d Demand, requester budget.Requester) (*Reservation, error) {
+func (l *Ledger) TryReserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error) {
 	return l.reserve(ctx, p, r, d, requester, true)
 }
 
-func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, d Demand, requester budget.Requester,
+func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester,
 	impatient bool,
-) (*Reservation, error) {
+) (budget.Reservation, error) {
 	if l.closed.Load() {
-		return nil, ErrClosed
+		return nil, budget.ErrClosed
 	}
-	lane := l.lane(p.Account)
+	e := l.epoch.Load()
+	if e == nil {
+		return nil, budget.ErrClosed
+	}
+	lane := e.lane(p.Account)
 	if err := lane.unavailable(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
-	d = d.normalized()
+	d = normalized(d)
 	if requester == nil {
 		d.Exact = true
 	}
 	o, got, err := l.admit(ctx, lane, p, r, d, impatient)
 	if err == nil && got.Kind == kindCount {
-		tokens, failed := requester.CountPrompt(ctx)
-		if failed != nil {
-			return nil, fmt.Errorf("count the tokens of the prompt: %w", failed)
+		if err := d.Count(ctx, requester); err != nil {
+			return nil, err //nolint:wrapcheck // has its context
 		}
-		d.PromptTokens, d.Exact = tokens, true
-		d = d.normalized()
+		d = normalized(d)
 		o, got, err = l.admit(ctx, lane, p, r, d, impatient)
 	}
 	if err == nil && got.Kind == kindWait {
@@ -96,18 +105,18 @@ func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, 
 }
 
 // admit submits an admission and waits for its first decision.
-func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d Demand, impatient bool) (*operation, decision, error) {
+func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, impatient bool) (*operation, decision, error) {
 	a := &admission{
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
-		Min: d.MinTokens, Output: product(d.Candidates, d.MaxTokens), Exact: d.Exact, Impatient: impatient, Prompts: d.Prompts,
-		Context: d.Context, Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload),
-		Tag: escape(r.User), Stream: r.Stream, Batch: escape(r.Batch),
+		Min: d.MinTokens, Output: product(d.Candidates, d.MaxTokens), Exact: d.Exact, Impatient: impatient, Context: d.Context, Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload),
+		Tag: escape(r.User), Stream: r.Stream, Batch: escape(r.Batch), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}
+	a.Prompts, a.Times = promptLengths(d.Prompts, d.Context)
 	if !r.Time.IsZero() {
 		a.Age = max(time.Since(r.Time).Microseconds(), 0)
 	}
 	done := make(chan decision, 1)
-	o := &operation{account: p.Account, key: p.Key, admit: a, done: done}
+	o := &operation{account: p.Account, key: p.Key, admit: a, chain: r.ChainID, done: done}
 	if err := lane.enqueue(o); err != nil {
 		return nil, decision{}, err
 	}
@@ -124,7 +133,7 @@ func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget
 		return nil, decision{}, fmt.Errorf("reserve tokens: %w", context.Cause(ctx))
 	case <-limit.C:
 		lane.abandon(o)
-		return nil, decision{}, fmt.Errorf("reserve tokens: %w", ErrUnavailable)
+		return nil, decision{}, fmt.Errorf("reserve tokens: %w", errTimeout)
 	}
 }
 

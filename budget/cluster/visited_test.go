@@ -38,8 +38,8 @@ func TestCallVisitsOnlyTheRowsOfItsOperations(t *testing.T) {
 	db.exec(t, `INSERT INTO owner (id, account, enabled, day, month)
 		SELECT format('acc%s', i), format('acc%s', i), true, now()::date, date_trunc('month', now())::date FROM generate_series(1, 5000) i`)
 	db.exec(t, `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
-			workload, user_tag, stream)
-		SELECT format('dead%s', i), 1, 1, 'acc1', 'acc1', now()::date, 0, 0, 0, '', '', '', '', false FROM generate_series(1, 20000) i`)
+			workload, user_tag, stream, details)
+		SELECT format('dead%s', i), 1, 1, 'acc1', 'acc1', now()::date, 0, 0, 0, '', '', '', '', false, '' FROM generate_series(1, 20000) i`)
 	db.exec(t, `DELETE FROM inflight`)
 	db.exec(t, `SELECT ledger_join_v1('gateway', 'test', 1)`)
 

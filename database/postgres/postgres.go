@@ -32,6 +32,8 @@ type Settings struct {
 	LockTimeout      time.Duration // of one wait for a lock; default 1 s
 	IdleInTx         time.Duration // of a transaction without a statement; default 5 s
 	Unacknowledged   time.Duration // of data that the client does not acknowledge; default 5 s
+
+	Unfinished bool // accept a database to which an unfinished copy is being made
 }
 
 // The defaults of Settings.
@@ -45,8 +47,8 @@ const (
 // minServerVersion is the oldest supported major version of PostgreSQL.
 const minServerVersion = 15
 
-// poolSize is the number of connections for short statements that are not on the path of a request.
-const poolSize = 2
+// PoolSize is the number of connections for short statements that are not on the path of a request.
+const PoolSize = 6
 
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
@@ -59,9 +61,13 @@ const schema = "basegate"
 
 // DB is a database. It is safe for concurrent use.
 type DB struct {
-	config *pgx.ConnConfig
-	pool   *pgxpool.Pool
+	config     *pgx.ConnConfig
+	pool       *pgxpool.Pool
+	unfinished bool // Settings.Unfinished
 }
+
+// ErrUnfinished is returned by Open if a copy to the database was begun and is not complete.
+var ErrUnfinished = errors.New("a copy to this database is not complete: run the same basegate database copy again")
 
 // ErrPooler is returned by Open if notifications do not arrive, as behind a pooler in transaction mode.
 var ErrPooler = errors.New("a notification to itself did not arrive: connect to PostgreSQL directly, or through a pooler in session mode")
@@ -72,8 +78,11 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
 	}
+	if err := checkTLS(poolConfig.ConnConfig); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	s.apply(poolConfig.ConnConfig)
-	poolConfig.MaxConns, poolConfig.MinConns = poolSize, 0
+	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
 	connConfig := poolConfig.ConnConfig.Copy()
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(poolStatementTimeout.Milliseconds(), 10)
@@ -81,7 +90,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	db := &DB{config: connConfig, pool: pool}
+	db := &DB{config: connConfig, pool: pool, unfinished: s.Unfinished}
 	if err := db.check(ctx); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -125,6 +134,9 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 	c.DialFunc = dialer.DialContext
 }
 
+// Config returns a copy of the configuration of connections.
+func (db *DB) Config() *pgx.ConnConfig { return db.config.Copy() }
+
 // Close closes the pool. Connections of Connect stay open.
 func (db *DB) Close() { db.pool.Close() }
 
@@ -155,19 +167,35 @@ func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
 func (db *DB) check(ctx context.Context) error {
 	conn, err := db.Connect(ctx)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	reported, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
 	if major, err := strconv.Atoi(strings.Fields(reported + " ")[0]); err == nil && major < minServerVersion {
 		return fmt.Errorf("the server is PostgreSQL %d; %d or later is required", major, minServerVersion)
 	}
-	var standby bool
-	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+	var standby, readOnly bool
+	var encoding string
+	const text = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, current_setting('server_encoding')"
+	if err := conn.QueryRow(ctx, text).Scan(&standby, &readOnly, &encoding); err != nil {
 		return fmt.Errorf("find out whether the server is a standby: %w", err)
 	}
-	if standby {
+	switch {
+	case standby:
 		return errors.New("the server is a standby, which cannot be written; name the primary")
+	case readOnly:
+		return errors.New("transactions are read-only by default: reset default_transaction_read_only of the role, the database or the server")
+	case encoding != "UTF8":
+		return fmt.Errorf("the database's encoding is %s: make it with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)
+	}
+	if !db.unfinished {
+		var copying bool
+		if err := conn.QueryRow(ctx, "SELECT to_regclass('database_copy') IS NOT NULL").Scan(&copying); err != nil {
+			return fmt.Errorf("look for an unfinished copy: %w", err)
+		}
+		if copying {
+			return ErrUnfinished
+		}
 	}
 	return db.checkNotifications(ctx, conn)
 }

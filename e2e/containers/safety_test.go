@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/moby/moby/client"
+	"github.com/tidwall/gjson"
 
 	"basegate/internal/poll"
 )
@@ -96,5 +98,32 @@ func TestEnvExampleDecidesAboutTheSocket(t *testing.T) {
 	}
 	if out, err := config("DOCKER_GID=1\n", "-f", "vllm-compose.yml", "-f", "deploy/docker-socket/compose.yml"); err == nil {
 		t.Errorf("the override without COMPOSE_FILE: no error: %s", out)
+	}
+}
+
+// HAProxy is what an operator starts of the profile cluster: it brings the four services that it needs. A plain `up` starts
+// none of them.
+func TestClusterProfileIsStartedByHAProxy(t *testing.T) {
+	p := newProject(t)
+	p.env = append(p.env, "BASEGATE_S3_SECRET=s", "POSTGRES_PASSWORD=p", "BASEGATE_DATABASE_PASSWORD=d")
+	if plain := strings.Fields(p.compose("config", "--services")); !slices.Equal(plain, []string{"gateway"}) {
+		t.Errorf("a plain up starts %v, want the gateway", plain)
+	}
+	model := gjson.Parse(p.compose("--profile", "cluster", "config", "--format", "json"))
+	needed := func(service string) []string {
+		var names []string
+		for name := range model.Get("services." + service + ".depends_on").Map() {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	if got := needed("haproxy"); !slices.Equal(got, []string{"gateway-1", "gateway-2"}) {
+		t.Errorf("HAProxy needs %v", got)
+	}
+	for _, gateway := range []string{"gateway-1", "gateway-2"} {
+		if got := needed(gateway); !slices.Equal(got, []string{"postgres", "s3"}) {
+			t.Errorf("%s needs %v", gateway, got)
+		}
 	}
 }

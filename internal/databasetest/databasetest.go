@@ -3,9 +3,11 @@
 package databasetest
 
 import (
+	"context"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -34,6 +36,12 @@ func Settings(tb testing.TB, path string) database.Settings {
 	if !Postgres() {
 		return database.Settings{Path: path}
 	}
+	return PostgresSettings(tb, path)
+}
+
+// PostgresSettings is Settings for a test of what only PostgreSQL has, whichever engine is selected.
+func PostgresSettings(tb testing.TB, path string) database.Settings {
+	tb.Helper()
 	server := postgrestest.Shared(tb)
 	created.Lock()
 	defer created.Unlock()
@@ -66,6 +74,23 @@ func createTemplate(tb testing.TB, server *postgrestest.Server) (name string) {
 		tb.Fatal(err)
 	}
 	return name
+}
+
+// CreatePartitions creates what PostgreSQL needs for rows of the ledger in the months from one time to another.
+func CreatePartitions(tb testing.TB, db *database.DB, from, to time.Time) {
+	tb.Helper()
+	if db.Postgres() == nil {
+		return
+	}
+	for at := from; !at.After(to); at = at.AddDate(0, 1, 0) {
+		err := db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
+			_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), `SELECT ledger_partition_v1($1)`, at.UnixMicro())
+			return err
+		})
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }
 
 // SkipPostgres skips a test of what only SQLite has.

@@ -19,8 +19,10 @@ type family struct {
 
 // With both caps and slots, each account has one key: engines may order requests of several keys by their arrival or by when
 // they got their slots. With slots, no key is disabled: engines may refuse a request that waits for a slot at once or later.
-// Two more answers may differ, so other seeds may not hold for every engine: whether a request that waits for tokens keeps its
-// slot when slots are taken away, and when a request behind a blocked one is refused.
+// Two more answers may differ, so other seeds may not hold for every engine. If slots are taken away, a request that waits for
+// tokens keeps its slot on SQLite, and waits for a slot too on PostgreSQL, where the number of slots always holds. If used tokens
+// come to refuse a request that waits behind a blocked one, SQLite refuses it at once, and PostgreSQL when its turn comes, unless
+// a change of caps is the reason: it does not evaluate every waiter whenever a request ends.
 var families = []family{
 	{name: "caps", accounts: 2, keys: 2, caps: true, inexact: true, steps: 60, count: 18},
 	{name: "slots", accounts: 1, keys: 2, slots: true, steps: 40, count: 4},

@@ -28,6 +28,7 @@ type Server struct {
 	folder  string
 	bin     string
 	options []string
+	port    string // of the socket, and of the TCP listener if there is one
 	standby bool
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has exited
@@ -39,6 +40,14 @@ func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
 
 // Standby makes the server a standby, which cannot be written.
 func Standby(s *Server) { s.standby = true }
+
+// Listen makes the server listen on a port of 127.0.0.1 too, for what must stand between it and its clients.
+func Listen(port string) func(*Server) {
+	return func(s *Server) {
+		s.port = port
+		s.options = append(s.options, "-c", "listen_addresses=127.0.0.1")
+	}
+}
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
@@ -115,11 +124,11 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &Server{folder: folder, bin: bin, options: []string{"-c", "fsync=off"}}
+	s := &Server{folder: folder, bin: bin, options: []string{"-c", "fsync=off"}, port: "5432"}
 	for _, option := range options {
 		option(s)
 	}
-	if credential := unprivileged(tb); credential != nil {
+	if credential := Unprivileged(tb); credential != nil {
 		if err := os.Chown(folder, int(credential.Uid), int(credential.Gid)); err != nil {
 			tb.Fatal(err)
 		}
@@ -147,8 +156,8 @@ func (s *Server) remove() {
 	_ = os.RemoveAll(s.folder)
 }
 
-// unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
-func unprivileged(tb testing.TB) *syscall.Credential {
+// Unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
+func Unprivileged(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Getuid() != 0 {
 		return nil
@@ -173,7 +182,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...) //nolint:gosec // programs of PostgreSQL
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}
 	return cmd
 }
 
@@ -181,7 +190,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 func (s *Server) Run(tb testing.TB) {
 	tb.Helper()
 	args := append([]string{
-		"-D", filepath.Join(s.folder, "data"), "-k", s.folder, "-c", "listen_addresses=", "-c", "max_connections=200",
+		"-D", filepath.Join(s.folder, "data"), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=200",
 		"-c", "logging_collector=off", "-c", "log_min_messages=fatal",
 	}, s.options...)
 	s.process = s.command(tb, "postgres", args...)
@@ -278,11 +287,11 @@ func (s *Server) CPU(tb testing.TB) time.Duration {
 
 // URL returns the address of a database of this server.
 func (s *Server) URL(database string) string {
-	return "postgres://postgres@/" + database + "?" + url.Values{"host": {s.folder}}.Encode()
+	return "postgres://postgres@/" + database + "?" + url.Values{"host": {s.folder}, "port": {s.port}}.Encode()
 }
 
 // Socket returns the path of the server's socket.
-func (s *Server) Socket() string { return filepath.Join(s.folder, ".s.PGSQL.5432") }
+func (s *Server) Socket() string { return filepath.Join(s.folder, ".s.PGSQL."+s.port) }
 
 var lastDatabase atomic.Int64
 

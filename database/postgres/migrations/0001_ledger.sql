@@ -39,7 +39,10 @@ CREATE TABLE owner (
     month_input  bigint CHECK (month_input >= 0),
     month_output bigint CHECK (month_output >= 0),
     slots        integer CHECK (slots >= 1), -- of a key: the requests that may run at once; NULL is unbounded
-    running      integer NOT NULL DEFAULT 0,
+    expires_at   bigint, -- of a key: its requests are refused from then on; NULL is never
+    last_use     bigint NOT NULL DEFAULT 0, -- when the latest request arrived; 0 is never
+    raised       smallint NOT NULL DEFAULT 0, -- caps whose alarm of a refusal has been raised in the window: total 1, day 2, input 4, output 8
+    running      integer NOT NULL DEFAULT 0, -- requests in flight, without lines of batches, which need no slot
     waiting      integer NOT NULL DEFAULT 0,
     ticket       bigint NOT NULL DEFAULT 0, -- of an account: the last one handed out
     blocked      boolean NOT NULL DEFAULT false, -- a waiter waits because of this owner's caps or slots
@@ -85,7 +88,8 @@ CREATE TABLE inflight (
     workload          text NOT NULL,
     user_tag          text NOT NULL,
     stream            boolean NOT NULL,
-    batch_id          text
+    batch_id          text,
+    details           text NOT NULL -- attempts of the request's row if it is interrupted
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_cost_delay = 0);
 
@@ -103,7 +107,8 @@ CREATE TABLE waiter (
     candidates bigint NOT NULL,
     max_tokens bigint NOT NULL,
     min_tokens bigint NOT NULL,
-    prompts    bigint[],
+    prompts    bigint[], -- lengths of prompts that are truncated
+    times      bigint[], -- how many prompts have each length
     context    bigint,
     model      text NOT NULL,
     endpoint   text NOT NULL,
@@ -111,6 +116,7 @@ CREATE TABLE waiter (
     user_tag   text NOT NULL,
     stream     boolean NOT NULL,
     batch_id   text,
+    details    text NOT NULL,
     PRIMARY KEY (account, key, ticket)
 ) WITH (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 
@@ -122,6 +128,24 @@ CREATE TABLE decided (
     reply      json NOT NULL,
     PRIMARY KEY (gateway, lane, request_id)
 ) WITH (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+
+-- Caps that are nearly used or used up, until one gateway has taken the row and raised the alarm. cap is in the encoding of
+-- ledger_evaluate.
+CREATE TABLE alarm (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    percent integer NOT NULL,
+    key     text NOT NULL, -- that was charged or refused
+    account text NOT NULL,
+    cap     json NOT NULL
+);
+
+-- Receipts whose requests have been settled, until the receipt log has numbered them.
+CREATE TABLE pending_receipts (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    request_id text NOT NULL,
+    key_id     text NOT NULL,
+    receipt    bytea NOT NULL -- in the encoding of package receipt
+);
 
 -- One row per request that has ended. xid is the transaction that inserted it: a reader that follows the table takes the
 -- rows below pg_snapshot_xmin(pg_current_snapshot()), so that it misses none.

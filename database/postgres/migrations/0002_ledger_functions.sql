@@ -53,6 +53,7 @@ BEGIN
         ON CONFLICT (owner, day) DO UPDATE SET input = spend.input + excluded.input, output = spend.output + excluded.output;
     WITH rolled AS (
         UPDATE owner o SET day = n.day, month = n.month, day_in = 0, day_out = 0, reserved_day = 0,
+            raised = CASE WHEN n.month = o.month THEN o.raised & ~2 ELSE 0 END,
             month_in = CASE WHEN n.month = o.month THEN o.month_in ELSE 0 END,
             month_out = CASE WHEN n.month = o.month THEN o.month_out ELSE 0 END,
             reserved_in = CASE WHEN n.month = o.month THEN o.reserved_in ELSE 0 END,
@@ -67,24 +68,27 @@ $$;
 -- +goose StatementEnd
 
 -- ledger_prompt returns the tokens of all prompts beside a max_tokens: prompts that are truncated to what max_tokens leaves
--- of the context are longer if it is lowered.
+-- of the context are longer if it is lowered. p_times are the numbers of prompts of the lengths in p_prompts.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_prompt(p_at bigint, p_prompt bigint, p_max bigint, p_prompts bigint[], p_context bigint)
+CREATE FUNCTION ledger_prompt(p_at bigint, p_prompt bigint, p_max bigint, p_prompts bigint[], p_times bigint[],
+    p_context bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_prompts IS NULL OR p_at >= p_max THEN p_prompt ELSE
-        (SELECT least(coalesce(sum(least(n, greatest(p_context - p_at, 0))), 0), 1125899906842624)::bigint FROM unnest(p_prompts) n)
+        (SELECT least(coalesce(sum(times * least(n, greatest(p_context - p_at, 0))::numeric), 0), 1125899906842624)::bigint
+            FROM unnest(p_prompts, p_times) u(n, times))
         END
 $$;
 -- +goose StatementEnd
 
 -- ledger_evaluate decides on one request by all caps at once, by the same rules as package budget. Used tokens refuse the
 -- request or lower its max_tokens; reservations, taken slots, and earlier requests that they block make it wait. refusal is
--- the cap that refuses: scope, window, meter, limit, used, reserved and the end of the window.
+-- the cap that refuses: scope, window, meter, limit, used, reserved and the end of the window; named is its number, from 1.
+-- p_slot is false for a line of a batch, which needs no slot.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_evaluate(k owner, a owner, p_prompt bigint, p_candidates bigint, p_max bigint, p_min bigint,
-    p_prompts bigint[], p_context bigint,
-    OUT max_tokens bigint, OUT prompt bigint, OUT output bigint, OUT refusal text, OUT blocked_key boolean,
-    OUT blocked_account boolean)
+    p_prompts bigint[], p_times bigint[], p_context bigint, p_slot boolean,
+    OUT max_tokens bigint, OUT prompt bigint, OUT output bigint, OUT refusal text, OUT named integer, OUT blocked_slot boolean,
+    OUT blocked_key boolean, OUT blocked_account boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     -- Of each owner: the month's total, the day's total, the month's input, the month's output.
@@ -117,7 +121,7 @@ BEGIN
             v_high := p_max;
             WHILE v_allowed < v_high LOOP
                 v_middle := (v_allowed + v_high + 1) / 2;
-                IF ledger_prompt(v_middle, p_prompt, p_max, p_prompts, p_context)
+                IF ledger_prompt(v_middle, p_prompt, p_max, p_prompts, p_times, p_context)
                     + least(p_candidates::numeric * v_middle, 1125899906842624) <= v_left THEN
                     v_allowed := v_middle;
                 ELSE
@@ -131,7 +135,7 @@ BEGIN
         END IF;
         max_tokens := least(max_tokens, v_allowed);
     END LOOP;
-    prompt := ledger_prompt(max_tokens, p_prompt, p_max, p_prompts, p_context);
+    prompt := ledger_prompt(max_tokens, p_prompt, p_max, p_prompts, p_times, p_context);
     FOREACH v_need IN ARRAY ARRAY[3, 7] LOOP -- a truncated prompt is longer at a lower max_tokens
         v_left := v_caps[v_need] - v_used[v_need];
         IF prompt > v_left AND (v_named IS NULL OR v_named IN (2, 6) OR v_left < v_caps[v_named] - v_used[v_named]) THEN
@@ -144,11 +148,12 @@ BEGIN
             CASE v_named % 4 WHEN 3 THEN 'input' WHEN 0 THEN 'output' ELSE 'total' END,
             v_caps[v_named], v_used[v_named], v_reserved[v_named],
             ledger_start(CASE WHEN v_named IN (2, 6) THEN a.day + 1 ELSE (a.month + interval '1 month')::date END));
+        named := v_named;
         RETURN;
     END IF;
     output := least(p_candidates::numeric * max_tokens, 1125899906842624);
-    blocked_key := coalesce(k.running >= k.slots, false) OR k.blocked AND
-        coalesce(k.month_total, k.day_total, k.month_input, k.month_output, k.slots) IS NOT NULL;
+    blocked_slot := p_slot AND coalesce(k.running >= k.slots, false);
+    blocked_key := k.blocked AND coalesce(k.month_total, k.day_total, k.month_input, k.month_output) IS NOT NULL;
     blocked_account := a.blocked AND coalesce(a.month_total, a.day_total, a.month_input, a.month_output) IS NOT NULL;
     FOR i IN 1..8 LOOP
         v_need := CASE WHEN i IN (3, 7) THEN prompt WHEN i IN (4, 8) THEN output ELSE prompt + output END;
@@ -160,12 +165,76 @@ END
 $$;
 -- +goose StatementEnd
 
+-- ledger_crosses reports whether a charge has taken used tokens over 80 % or 100 % of a cap. The cap less a fifth, rounded down,
+-- is 80 %, rounded up.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_crosses(p_used bigint, p_charge bigint, p_cap bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_used >= p_cap AND p_used - p_charge < p_cap
+        OR p_used >= p_cap - p_cap / 5 AND p_used - p_charge < p_cap - p_cap / 5
+$$;
+-- +goose StatementEnd
+
+-- ledger_raise leaves alarms about the caps of owners that a charge takes over 80 % or 100 %. charged has the owners that
+-- were charged, with what was added to their windows.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_raise(p_charged json) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    c record;
+BEGIN
+    FOR c IN
+        SELECT o.id, o.account, o.day, o.month, n.key, v.bit, v.meter, v.cap, v.used, v.reserved,
+            CASE WHEN v.used >= v.cap AND v.used - v.charge < v.cap THEN 100 ELSE 80 END AS percent
+        FROM json_to_recordset(p_charged) AS n(owner text, key text, day_in bigint, day_out bigint, month_in bigint, month_out bigint)
+        JOIN owner o ON o.id = n.owner
+        CROSS JOIN LATERAL (VALUES
+            (1, 'total', o.month_total, o.month_in + o.month_out, n.month_in + n.month_out, o.reserved_in + o.reserved_out),
+            (2, 'total', o.day_total, o.day_in + o.day_out, n.day_in + n.day_out, o.reserved_day),
+            (4, 'input', o.month_input, o.month_in, n.month_in, o.reserved_in),
+            (8, 'output', o.month_output, o.month_out, n.month_out, o.reserved_out)) v(bit, meter, cap, used, charge, reserved)
+        WHERE ledger_crosses(v.used, v.charge, v.cap)
+        ORDER BY o.id, v.bit
+    LOOP
+        INSERT INTO alarm (percent, key, account, cap) VALUES (c.percent, c.key, c.account,
+            json_build_array(CASE WHEN c.id = c.account THEN 'account' ELSE 'key' END, CASE c.bit WHEN 2 THEN 'day' ELSE 'month' END,
+                c.meter, c.cap, c.used, c.reserved,
+                ledger_start(CASE c.bit WHEN 2 THEN c.day + 1 ELSE (c.month + interval '1 month')::date END)));
+        UPDATE owner SET raised = CASE c.percent WHEN 100 THEN raised | c.bit ELSE raised & ~c.bit END WHERE id = c.id;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- ledger_raise_refusal leaves an alarm about a cap that has refused a request because it is used up, or nearly so: what is
+-- left of a cap may be too little for any request. It does that once in the cap's window, unless the cap is changed.
+-- p_named is the cap's number in ledger_evaluate.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_raise_refusal(p_key text, p_account text, p_named integer, p_refusal text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_cap json := p_refusal::json;
+    v_bit integer := 1 << ((p_named - 1) % 4);
+BEGIN
+    IF (v_cap ->> 3)::bigint = 0 OR (v_cap ->> 4)::numeric * 100 < (v_cap ->> 3)::numeric * 95 THEN
+        RETURN;
+    END IF;
+    UPDATE owner SET raised = raised | v_bit
+        WHERE id = CASE WHEN p_named <= 4 THEN p_key ELSE p_account END AND raised & v_bit = 0;
+    IF FOUND THEN
+        INSERT INTO alarm (percent, key, account, cap) VALUES (100, p_key, p_account, v_cap);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- ledger_settle ends requests of one gateway: it deletes their rows in flight, replaces their reservations by what they
 -- used, in the windows in which they were admitted, and inserts their rows into requests, unless they are dropped. It
 -- returns the ids of those that were in flight, and their accounts. The caller has locked the accounts and rolled the owners.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_settle(p_gateway integer, p_epoch bigint, p_settle json, OUT settled text[], OUT accounts text[])
 LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_charged json;
+    v_keys text[];
 BEGIN
     WITH s AS (
         SELECT * FROM json_to_recordset(p_settle) AS s(id text, state text, prompt bigint, completion bigint, status bigint,
@@ -179,7 +248,7 @@ BEGIN
             status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id)
         SELECT request_id, time, key, account, model, coalesce(final_backend, backend), endpoint, workload, user_tag, stream,
             coalesce(status, 0), coalesce(code, ''), state, prompt, completion, coalesce(queue, 0), coalesce(first, 0),
-            coalesce(total, 0), coalesce(boot, 0), coalesce(attempts, ''), batch_id
+            coalesce(total, 0), coalesce(boot, 0), coalesce(attempts, details), batch_id
         FROM d WHERE state <> 'dropped'
     ), e AS ( -- each ended request twice: for its key, and for its account
         SELECT v.owner, d.*, d.day = a.day AS today, d.day >= a.month AS this_month
@@ -194,7 +263,7 @@ BEGIN
             month_in = o.month_in + n.month_in, month_out = o.month_out + n.month_out,
             reserved_in = o.reserved_in - n.reserved_in, reserved_out = o.reserved_out - n.reserved_out
         FROM (
-            SELECT e.owner, count(*) AS n,
+            SELECT e.owner, count(*) FILTER (WHERE batch_id IS NULL) AS n, min(e.key) AS key,
                 coalesce(sum(prompt) FILTER (WHERE today), 0) AS day_in,
                 coalesce(sum(completion) FILTER (WHERE today), 0) AS day_out,
                 coalesce(sum(reserved_in + reserved_out) FILTER (WHERE today), 0) AS reserved_day,
@@ -203,8 +272,23 @@ BEGIN
                 coalesce(sum(reserved_in) FILTER (WHERE this_month), 0) AS reserved_in,
                 coalesce(sum(reserved_out) FILTER (WHERE this_month), 0) AS reserved_out
             FROM e GROUP BY e.owner) n
-        WHERE o.id = n.owner)
-    SELECT array_agg(d.request_id), array_agg(DISTINCT d.account) INTO settled, accounts FROM d;
+        WHERE o.id = n.owner
+        RETURNING n.owner, n.key, n.day_in, n.day_out, n.month_in, n.month_out,
+            (ledger_crosses(o.month_in + o.month_out, (n.month_in + n.month_out)::bigint, o.month_total)
+                OR ledger_crosses(o.day_in + o.day_out, (n.day_in + n.day_out)::bigint, o.day_total)
+                OR ledger_crosses(o.month_in, n.month_in::bigint, o.month_input)
+                OR ledger_crosses(o.month_out, n.month_out::bigint, o.month_output)) IS TRUE AS crosses)
+    SELECT array_agg(d.request_id), array_agg(d.key), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE crosses)
+        INTO settled, v_keys, accounts, v_charged FROM d;
+    IF strpos(p_settle::text, '"receipt":') > 0 THEN
+        INSERT INTO pending_receipts (request_id, key_id, receipt)
+            SELECT d.id, d.key, decode(s.receipt, 'base64') FROM unnest(settled, v_keys) WITH ORDINALITY d(id, key, i)
+            JOIN json_to_recordset(p_settle) AS s(id text, receipt text) ON s.id = d.id
+            WHERE s.receipt IS NOT NULL ORDER BY d.i;
+    END IF;
+    IF v_charged IS NOT NULL THEN
+        PERFORM ledger_raise(v_charged);
+    END IF;
 END
 $$;
 -- +goose StatementEnd
@@ -222,17 +306,19 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ledger_open(w waiter, p_day date, p_now bigint, p_prompt bigint, p_output bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_time bigint := ledger_time(w.arrived, p_now, p_day);
 BEGIN
     INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
-        workload, user_tag, stream, batch_id)
-    VALUES (w.request_id, w.gateway, w.epoch, w.account, w.key, p_day, ledger_time(w.arrived, p_now, p_day), p_prompt, p_output,
-        w.model, w.endpoint, w.workload, w.user_tag, w.stream, w.batch_id)
+        workload, user_tag, stream, batch_id, details)
+    VALUES (w.request_id, w.gateway, w.epoch, w.account, w.key, p_day, v_time, p_prompt, p_output,
+        w.model, w.endpoint, w.workload, w.user_tag, w.stream, w.batch_id, w.details)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    UPDATE owner SET running = running + 1, reserved_day = reserved_day + p_prompt + p_output,
-        reserved_in = reserved_in + p_prompt, reserved_out = reserved_out + p_output
+    UPDATE owner SET running = running + (w.batch_id IS NULL)::integer, last_use = greatest(last_use, v_time),
+        reserved_day = reserved_day + p_prompt + p_output, reserved_in = reserved_in + p_prompt, reserved_out = reserved_out + p_output
     WHERE id IN (w.key, w.account);
     RETURN true;
 END
@@ -241,8 +327,9 @@ $$;
 
 -- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
 -- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation, unless p_all: what follows could only be refused, which can wait, unless caps have changed. Decisions on waiters of this gateway and lane are returned, others are left for their lanes to collect,
--- and their gateways notified. The caller has locked the account and rolled it.
+-- evaluation: what follows could only be refused, which can wait. With p_all, after a change of caps, it evaluates every
+-- waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway and lane are returned, others
+-- are left for their lanes to collect, and their gateways notified. The caller has locked the account and rolled it.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -272,23 +359,27 @@ BEGIN
         SELECT * INTO w FROM waiter WHERE account = p_account AND key = v_keys[v_next] AND ticket = v_tickets[v_next];
         SELECT * INTO k FROM owner WHERE id = w.key;
         SELECT * INTO a FROM owner WHERE id = p_account;
-        SELECT * INTO d FROM ledger_evaluate(k, a, w.prompt, w.candidates, w.max_tokens, w.min_tokens, w.prompts, w.context);
+        SELECT * INTO d FROM ledger_evaluate(k, a, w.prompt, w.candidates, w.max_tokens, w.min_tokens, w.prompts, w.times,
+            w.context, w.batch_id IS NULL);
         v_ended := true;
-        IF NOT (k.enabled AND a.enabled) THEN
+        IF NOT (k.enabled AND a.enabled) OR k.expires_at <= p_now THEN
             v_reply := json_build_object('id', w.request_id, 'kind', 'disabled');
         ELSIF d.refusal IS NOT NULL THEN
+            PERFORM ledger_raise_refusal(w.key, p_account, d.named, d.refusal);
             v_reply := json_build_object('id', w.request_id, 'kind', 'refused', 'cap', d.refusal::json);
-        ELSIF d.blocked_key OR d.blocked_account THEN
+        ELSIF d.blocked_slot OR d.blocked_key OR d.blocked_account THEN
             v_ended := false;
             UPDATE owner SET blocked = true WHERE id = w.key AND d.blocked_key OR id = p_account AND d.blocked_account;
             EXIT WHEN d.blocked_account AND NOT p_all;
         ELSIF ledger_open(w, a.day, p_now, d.prompt, d.output) THEN
-            v_reply := json_build_object('id', w.request_id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt);
+            v_reply := json_build_object('id', w.request_id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt,
+                'time', ledger_time(w.arrived, p_now, a.day));
         ELSE
             v_reply := json_build_object('id', w.request_id, 'kind', 'duplicate');
         END IF;
         IF NOT v_ended THEN
-            v_tickets[v_next] := NULL;
+            v_tickets[v_next] := CASE WHEN p_all THEN (
+                SELECT min(ticket) FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket) END;
             CONTINUE;
         END IF;
         DELETE FROM waiter WHERE account = p_account AND key = w.key AND ticket = w.ticket;
@@ -351,8 +442,8 @@ DECLARE
 BEGIN
     FOR n IN
         SELECT * FROM json_to_recordset(p_admit) AS n(id text, key text, account text, prompt bigint, candidates bigint,
-            max bigint, min bigint, exact boolean, impatient boolean, prompts bigint[], context bigint, age bigint,
-            model text, endpoint text, workload text, tag text, stream boolean, batch text)
+            max bigint, min bigint, exact boolean, impatient boolean, prompts bigint[], times bigint[], context bigint,
+            age bigint, model text, endpoint text, workload text, tag text, stream boolean, batch text, details text)
         WHERE NOT id = ANY (p_done)
     LOOP
         SELECT * INTO k FROM owner WHERE id = n.key AND account = n.account;
@@ -360,22 +451,25 @@ BEGIN
         IF k.id IS NULL OR a.id IS NULL THEN
             v_replies := v_replies || json_build_object('id', n.id, 'kind', 'unknown');
             CONTINUE;
-        ELSIF NOT (k.enabled AND a.enabled) THEN
+        ELSIF NOT (k.enabled AND a.enabled) OR k.expires_at <= p_now THEN
             v_replies := v_replies || json_build_object('id', n.id, 'kind', 'disabled');
             CONTINUE;
         END IF;
-        SELECT * INTO d FROM ledger_evaluate(k, a, n.prompt, n.candidates, n.max, coalesce(n.min, 0), n.prompts, n.context);
+        SELECT * INTO d FROM ledger_evaluate(k, a, n.prompt, n.candidates, n.max, coalesce(n.min, 0), n.prompts, n.times,
+            n.context, n.batch IS NULL);
         w := ROW(n.account, n.key, 0, n.id, p_gateway, p_epoch, p_lane, p_now - n.age, n.prompt, n.candidates, n.max,
-            coalesce(n.min, 0), n.prompts, n.context, n.model, n.endpoint, n.workload, coalesce(n.tag, ''),
-            coalesce(n.stream, false), n.batch);
+            coalesce(n.min, 0), n.prompts, n.times, n.context, n.model, n.endpoint, n.workload, coalesce(n.tag, ''),
+            coalesce(n.stream, false), n.batch, coalesce(n.details, ''));
         IF NOT coalesce(n.exact, false)
-            AND (d.refusal IS NOT NULL OR d.blocked_key OR d.blocked_account OR d.max_tokens < n.max) THEN
+            AND (d.refusal IS NOT NULL OR d.blocked_slot OR d.blocked_key OR d.blocked_account OR d.max_tokens < n.max) THEN
             v_reply := json_build_object('id', n.id, 'kind', 'count');
         ELSIF d.refusal IS NOT NULL THEN
+            PERFORM ledger_raise_refusal(n.key, n.account, d.named, d.refusal);
             v_reply := json_build_object('id', n.id, 'kind', 'refused', 'cap', d.refusal::json);
-        ELSIF NOT (d.blocked_key OR d.blocked_account) THEN
+        ELSIF NOT (d.blocked_slot OR d.blocked_key OR d.blocked_account) THEN
             IF ledger_open(w, a.day, p_now, d.prompt, d.output) THEN
-                v_reply := json_build_object('id', n.id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt);
+                v_reply := json_build_object('id', n.id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt,
+                    'time', ledger_time(w.arrived, p_now, a.day));
             ELSE
                 v_reply := json_build_object('id', n.id, 'kind', 'duplicate');
             END IF;
@@ -407,16 +501,16 @@ DECLARE
 BEGIN
     WITH n AS MATERIALIZED (
         SELECT * FROM json_to_recordset(p_admit) AS n(id text, key text, account text, prompt bigint, output bigint, age bigint,
-            model text, endpoint text, workload text, tag text, stream boolean, batch text)
+            model text, endpoint text, workload text, tag text, stream boolean, batch text, details text)
     ), need AS (
-        SELECT v.owner, n.account, count(*) AS n, sum(n.prompt) AS input, sum(n.output) AS output
+        SELECT v.owner, n.account, count(*) FILTER (WHERE n.batch IS NULL) AS n, sum(n.prompt) AS input, sum(n.output) AS output
         FROM n CROSS JOIN LATERAL (VALUES (n.key), (n.account)) v(owner) GROUP BY v.owner, n.account
     ), fits AS (
         SELECT need.account, min(o.day) AS day
         FROM need LEFT JOIN owner o ON o.id = need.owner AND o.account = need.account
         GROUP BY need.account
-        HAVING bool_and(coalesce(o.enabled, false) AND o.waiting = 0
-            AND (o.slots IS NULL OR o.running + need.n <= o.slots)
+        HAVING bool_and(coalesce(o.enabled, false) AND o.waiting = 0 AND (o.expires_at IS NULL OR o.expires_at > p_now)
+            AND (o.slots IS NULL OR need.n = 0 OR o.running + need.n <= o.slots)
             AND (o.month_total IS NULL OR
                 o.month_in + o.month_out + o.reserved_in + o.reserved_out + need.input + need.output <= o.month_total)
             AND (o.day_total IS NULL OR o.day_in + o.day_out + o.reserved_day + need.input + need.output <= o.day_total)
@@ -425,17 +519,18 @@ BEGIN
             AND (o.month_output IS NULL OR o.month_out + o.reserved_out + need.output <= o.month_output))
     ), opened AS (
         INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
-            workload, user_tag, stream, batch_id)
+            workload, user_tag, stream, batch_id, details)
         SELECT n.id, p_gateway, p_epoch, n.account, n.key, f.day, ledger_time(p_now - n.age, p_now, f.day), n.prompt, n.output,
-            n.model, n.endpoint, n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch
+            n.model, n.endpoint, n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch, coalesce(n.details, '')
         FROM n JOIN fits f ON f.account = n.account
         ON CONFLICT DO NOTHING
-        RETURNING request_id, key, account, reserved_in, reserved_out
+        RETURNING request_id, key, account, reserved_in, reserved_out, time, batch_id
     ), u AS (
-        UPDATE owner o SET running = o.running + s.n, reserved_day = o.reserved_day + s.input + s.output,
+        UPDATE owner o SET running = o.running + s.n, last_use = greatest(o.last_use, s.time), reserved_day = o.reserved_day + s.input + s.output,
             reserved_in = o.reserved_in + s.input, reserved_out = o.reserved_out + s.output
         FROM (
-            SELECT v.owner, count(*) AS n, sum(reserved_in) AS input, sum(reserved_out) AS output
+            SELECT v.owner, count(*) FILTER (WHERE batch_id IS NULL) AS n, sum(reserved_in) AS input, sum(reserved_out) AS output,
+                max(time) AS time
             FROM opened CROSS JOIN LATERAL (VALUES (opened.key), (opened.account)) v(owner) GROUP BY v.owner) s
         WHERE o.id = s.owner)
     SELECT array_agg(request_id) INTO v_done FROM opened;
@@ -456,7 +551,10 @@ $$;
 --   lost    the lane has not executed the calls before seq: commits that were acknowledged are lost
 --
 -- counters are, of each owner: used input and output of the month, used tokens of the day, reserved input and output of
--- the month, reserved tokens of the day, requests that run, requests that wait.
+-- the month, reserved tokens of the day, requests that run, requests that wait, the day as its number since 1970.
+--
+-- now in the reply is the time by which requests that were granted in full got theirs; ahead has the starts of the days of
+-- accounts whose day is later, since the clock went back.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_v1(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, p_accounts text[], p_keys text[],
     p_settle json, p_checkpoint json, p_cancel json, p_admit json, p_collect boolean, p_wake text[],
@@ -477,6 +575,7 @@ DECLARE
     v_decided json[];
     v_replies json[];
     v_account text;
+    v_ahead json;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(25191, p_gateway);
     SELECT * INTO v_lane FROM lane WHERE gateway = p_gateway AND n = p_lane FOR UPDATE;
@@ -526,16 +625,17 @@ BEGIN
         WITH c AS (DELETE FROM decided WHERE gateway = p_gateway AND lane = p_lane RETURNING decided.reply)
         SELECT v_decided || array_agg(c.reply) INTO v_decided FROM c;
     END IF;
+    SELECT array_agg(o.id), array_agg(ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day,
+            running, waiting, day - date '1970-01-01']),
+            json_object_agg(o.id, ledger_start(o.day)) FILTER (WHERE o.day > v_today AND o.id = o.account)
+        INTO owners, counters, v_ahead FROM owner o WHERE o.id = ANY (v_accounts || p_keys);
     reply := json_build_object('empty', p_settle IS NULL AND p_checkpoint IS NULL AND p_cancel IS NULL AND p_admit IS NULL
             AND NOT p_collect, 'settled', coalesce(cardinality(v_settled), 0),
         'absent', CASE WHEN cardinality(v_settled) IS DISTINCT FROM json_array_length(p_settle) THEN
             (SELECT json_agg(s.id) FROM json_to_recordset(p_settle) AS s(id text) WHERE NOT s.id = ANY (coalesce(v_settled, '{}'))) END,
-        'admit', v_replies, 'decided', v_decided);
+        'admit', v_replies, 'decided', v_decided, 'now', v_now, 'ahead', v_ahead);
     UPDATE lane SET seq = p_seq, reply = ledger_v1.reply WHERE gateway = p_gateway AND n = p_lane;
     status := 'ok';
-    SELECT array_agg(o.id), array_agg(ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day,
-            running, waiting])
-        INTO owners, counters FROM owner o WHERE o.id = ANY (v_accounts || p_keys);
 END
 $$;
 -- +goose StatementEnd
@@ -653,11 +753,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- ledger_owners_v1 inserts keys and accounts or changes their caps, slots and state, and evaluates the waiters of their
--- accounts again. It leaves the counters as they are.
+-- ledger_owners inserts keys and accounts or changes their caps, slots and state, and evaluates the waiters of their accounts
+-- again. It leaves the counters as they are.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_owners_v1(p_owners json) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+CREATE FUNCTION ledger_owners(p_owners json) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_accounts text[];
     v_account text;
@@ -671,18 +770,41 @@ BEGIN
     PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
     v_now := ledger_now();
     PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    INSERT INTO owner AS o (id, account, enabled, month_total, day_total, month_input, month_output, slots, day, month)
-        SELECT n.id, n.account, n.enabled, n.month_total, n.day_total, n.month_input, n.month_output, n.slots, a.day, a.month
+    INSERT INTO owner AS o (id, account, enabled, month_total, day_total, month_input, month_output, slots, expires_at, day, month)
+        SELECT n.id, n.account, n.enabled, n.month_total, n.day_total, n.month_input, n.month_output, n.slots, n.expires_at,
+            a.day, a.month
         FROM json_to_recordset(p_owners) AS n(id text, account text, enabled boolean, month_total bigint, day_total bigint,
-            month_input bigint, month_output bigint, slots integer) JOIN owner a ON a.id = n.account
+            month_input bigint, month_output bigint, slots integer, expires_at bigint) JOIN owner a ON a.id = n.account
         ON CONFLICT (id) DO UPDATE SET enabled = excluded.enabled, month_total = excluded.month_total,
             day_total = excluded.day_total, month_input = excluded.month_input, month_output = excluded.month_output,
-            slots = excluded.slots
-        WHERE o.account = excluded.account;
+            slots = excluded.slots, expires_at = excluded.expires_at,
+            raised = o.raised & ((o.month_total IS NOT DISTINCT FROM excluded.month_total)::integer
+                + (o.day_total IS NOT DISTINCT FROM excluded.day_total)::integer * 2
+                + (o.month_input IS NOT DISTINCT FROM excluded.month_input)::integer * 4
+                + (o.month_output IS NOT DISTINCT FROM excluded.month_output)::integer * 8)
+        WHERE o.account = excluded.account AND (o.enabled, o.month_total, o.day_total, o.month_input, o.month_output, o.slots,
+            o.expires_at) IS DISTINCT FROM (excluded.enabled, excluded.month_total, excluded.day_total, excluded.month_input,
+            excluded.month_output, excluded.slots, excluded.expires_at);
     FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
         PERFORM ledger_grant(v_account, v_now, NULL, NULL, true);
     END LOOP;
 END
+$$;
+-- +goose StatementEnd
+
+-- ledger_time_v1 returns the time by which the ledger works.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_time_v1() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+    SELECT ledger_now()
+$$;
+-- +goose StatementEnd
+
+-- ledger_alarms_v1 takes the alarms that no gateway has raised yet.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_alarms_v1() RETURNS TABLE (percent integer, key text, account text, cap json)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+    DELETE FROM alarm a WHERE a.id IN (SELECT id FROM alarm ORDER BY id FOR UPDATE SKIP LOCKED)
+    RETURNING a.percent, a.key, a.account, a.cap
 $$;
 -- +goose StatementEnd
 

@@ -1,0 +1,313 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/internal/databasetest"
+	"basegate/internal/poll"
+	"basegate/storage"
+)
+
+// startService starts the only gateway of a database of the engine that the tests run on.
+func startService(t *testing.T) *testGateway {
+	t.Helper()
+	if databasetest.Postgres() {
+		return newCluster(t).start(t, "only")
+	}
+	folder := t.TempDir()
+	db, err := database.Open(t.Context(), databasetest.Settings(t, filepath.Join(folder, "base.db")), zap.NewNop())
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	g := &testGateway{testCompleter: newTestCompleter("only"), cluster: &testCluster{db: db}}
+	_, err = g.cluster.write(t, `CREATE TABLE charges (request_id TEXT PRIMARY KEY, line TEXT NOT NULL, tokens BIGINT NOT NULL)`)
+	must(t, err)
+	g.backend.leased = 1000
+	g.Service = New(db, store, g.testCompleter, testSettings, zap.NewNop())
+	must(t, g.Start(t.Context()))
+	t.Cleanup(g.Close)
+	return g
+}
+
+// call calls a route as the API does, for the account "a", and returns the response.
+func (g *testGateway) call(t *testing.T, method, path, body string, header ...string) (*httptest.ResponseRecorder, error) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	mux, response := http.NewServeMux(), httptest.NewRecorder()
+	var failed error
+	for _, route := range g.Routes() {
+		pattern := strings.ReplaceAll(route.Path, ":id", "{id}")
+		if strings.HasSuffix(pattern, "/") {
+			continue
+		}
+		mux.HandleFunc(route.Method+" "+pattern, func(w http.ResponseWriter, r *http.Request) {
+			failed = route.Serve(&Call{Response: w, Request: r, Account: "a", Key: "k", Param: r.PathValue})
+		})
+	}
+	mux.ServeHTTP(response, r)
+	return response, failed
+}
+
+// get decodes the response to a call that must succeed.
+func (g *testGateway) get(t *testing.T, into any, method, path, body string, header ...string) {
+	t.Helper()
+	response, err := g.call(t, method, path, body, header...)
+	if err != nil || response.Code != http.StatusOK {
+		t.Fatalf("%s %s: status %d, %v", method, path, response.Code, err)
+	}
+	must(t, json.Unmarshal(response.Body.Bytes(), into))
+}
+
+// form returns the body of an upload and its content type.
+func form(t *testing.T, file string) (body, contentType string) {
+	t.Helper()
+	var text bytes.Buffer
+	w := multipart.NewWriter(&text)
+	must(t, w.WriteField("purpose", "batch"))
+	part, err := w.CreateFormFile("file", "lines.jsonl")
+	must(t, err)
+	_, err = io.WriteString(part, file)
+	must(t, err)
+	must(t, w.Close())
+	return text.String(), w.FormDataContentType()
+}
+
+// upload uploads n lines.
+func (g *testGateway) upload(t *testing.T, n int, header ...string) (f fileObject) {
+	t.Helper()
+	body, kind := form(t, inputLines(n))
+	g.get(t, &f, "POST", "/v1/files", body, append(header, "Content-Type", kind)...)
+	return f
+}
+
+func batchBody(file string) string {
+	return fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"1h","metadata":{"a":"ü"}}`, file)
+}
+
+func wantCode(t *testing.T, what string, err error, want apierr.Code) {
+	t.Helper()
+	if err == nil || apierr.From(err).Code != want {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}
+
+func TestFileBecomesABatchAndItsResults(t *testing.T) {
+	g := startService(t)
+	f := g.upload(t, 30)
+	var b struct {
+		ID         string
+		InputFile  string `json:"input_file_id"`
+		Status     Status
+		OutputFile *string `json:"output_file_id"`
+		Metadata   map[string]string
+	}
+	serve := g.hold(10)
+	g.get(t, &b, "POST", "/v1/batches", batchBody(f.ID))
+	if b.Status != Validating || b.InputFile != f.ID || b.Metadata["a"] != "ü" {
+		t.Errorf("the new batch is %+v", b)
+	}
+	_, err := g.call(t, "DELETE", "/v1/files/"+f.ID, "")
+	wantCode(t, "the file of a batch that runs is deleted", err, apierr.FileInUse)
+	serve()
+	d := g.await(t, b.ID, Completed)
+	g.checkResults(t, d, 30)
+
+	response, err := g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", "bytes=0-9")
+	if err != nil || response.Code != http.StatusPartialContent || response.Body.Len() != 10 || response.Header().Get("ETag") == "" {
+		t.Errorf("a range of the output: status %d with %d bytes and the ETag %q, %v", response.Code, response.Body.Len(), response.Header().Get("ETag"), err)
+	}
+	var files list[fileObject]
+	g.get(t, &files, "GET", "/v1/files?limit=1&order=asc", "")
+	if len(files.Data) != 1 || files.Data[0].ID != f.ID || !files.HasMore {
+		t.Errorf("the first page of files is %+v", files)
+	}
+	g.get(t, &files, "GET", "/v1/files?purpose=batch_output&after="+f.ID+"&order=asc", "")
+	if len(files.Data) != 1 || files.Data[0].ID != *d.OutputFile {
+		t.Errorf("the outputs are %+v", files)
+	}
+	var deleted deletedObject
+	g.get(t, &deleted, "DELETE", "/v1/files/"+*d.OutputFile, "")
+	_, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "")
+	wantCode(t, "a deleted file is read", err, apierr.NotFound)
+}
+
+func TestWrongLinesFailTheBatch(t *testing.T) {
+	g := startService(t)
+	body, kind := form(t, "no JSON\n")
+	var f fileObject
+	g.get(t, &f, "POST", "/v1/files", body, "Content-Type", kind)
+	var b struct{ ID string }
+	g.get(t, &b, "POST", "/v1/batches", batchBody(f.ID))
+	if d := g.await(t, b.ID, Failed); d.Errors == nil || len(d.Errors.Data) != 1 || d.Errors.Data[0].Code != codeInvalidLine {
+		t.Errorf("the errors are %+v", d.Errors)
+	}
+}
+
+func TestUnknownIDsAreNotFound(t *testing.T) {
+	g := startService(t)
+	for _, id := range []string{"x", "%00", "%ff", "a%00b"} {
+		for _, path := range []string{"/v1/files/" + id, "/v1/files/" + id + "/content", "/v1/batches/" + id, "/v1/files?after=" + id, "/v1/batches?after=" + id} {
+			_, err := g.call(t, "GET", path, "")
+			wantCode(t, path, err, apierr.NotFound)
+		}
+		_, err := g.call(t, "DELETE", "/v1/files/"+id, "")
+		wantCode(t, "deletion of "+id, err, apierr.NotFound)
+		_, err = g.call(t, "POST", "/v1/batches/"+id+"/cancel", "")
+		wantCode(t, "cancellation of "+id, err, apierr.NotFound)
+	}
+	_, err := g.call(t, "POST", "/v1/batches", `{"input_file_id":"\u0000","endpoint":"/v1/completions","completion_window":"1h"}`)
+	wantCode(t, "a batch of no file", err, apierr.InvalidRequest)
+	var files list[fileObject]
+	if g.get(t, &files, "GET", "/v1/files?purpose=%00", ""); len(files.Data) != 0 {
+		t.Errorf("files without a purpose: %+v", files)
+	}
+}
+
+func TestCancelledBatchHasAllLinesInItsFiles(t *testing.T) {
+	g := startService(t)
+	defer g.hold(10)()
+	id := g.create(t, 30)
+	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT completed FROM batches`) == 10 })
+	var b struct{ Status Status }
+	if g.get(t, &b, "POST", "/v1/batches/"+id+"/cancel", ""); b.Status != Cancelling {
+		t.Errorf("the batch is %s, want cancelling", b.Status)
+	}
+	g.checkResults(t, g.await(t, id, StatusCancelled), 30)
+	_, err := g.call(t, "POST", "/v1/batches/"+id+"/cancel", "")
+	wantCode(t, "the second cancellation", err, apierr.BatchNotCancellable)
+}
+
+func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
+	g := startService(t)
+	serve := g.hold(10)
+	defer serve()
+	g.validations <- struct{}{} // the batch does not begin before its time is changed
+	id := g.create(t, 30)
+	_, err := g.cluster.write(t, `UPDATE batches SET expires_at = created_at + 2`)
+	must(t, err)
+	<-g.validations
+	d := g.await(t, id, Expired)
+	g.checkResults(t, d, 30)
+	_, err = g.cluster.write(t, `UPDATE files SET expires_at = created_at`)
+	must(t, err)
+	_, err = g.call(t, "GET", "/v1/files/"+d.InputFile, "")
+	wantCode(t, "an expired file is shown", err, apierr.NotFound)
+	l, _ := g.sweeperLease()
+	must(t, g.sweepOnce(t.Context(), l, map[string]time.Time{}))
+	if n := g.cluster.number(t, `SELECT count(*) FROM files`); n != 0 {
+		t.Errorf("%d expired files are kept", n)
+	}
+	if n := g.cluster.number(t, `SELECT count(*) FROM objects WHERE state <> 'kept'`); n != 0 {
+		t.Errorf("%d objects of expired files are left", n)
+	}
+}
+
+func TestConcurrentRequestsWithOneKeyCreateOneObject(t *testing.T) {
+	g := startService(t)
+	const tries = 8
+	for _, c := range []struct{ what, path string }{{"file", "/v1/files"}, {"batch", "/v1/batches"}} {
+		body, kind := form(t, inputLines(2))
+		if c.what == "batch" {
+			body = batchBody(g.upload(t, 2).ID)
+		}
+		ids := make([]string, tries)
+		var creating sync.WaitGroup
+		for i := range tries {
+			creating.Go(func() {
+				response, err := g.call(t, "POST", c.path, body, "Content-Type", kind, "Idempotency-Key", "once")
+				var o struct{ ID string }
+				if err = errors.Join(err, json.Unmarshal(response.Body.Bytes(), &o)); err != nil {
+					t.Error(err)
+				}
+				ids[i] = o.ID
+			})
+		}
+		creating.Wait()
+		for _, id := range ids {
+			if id != ids[0] {
+				t.Errorf("one key has created the %s %s and %s", c.what, ids[0], id)
+			}
+		}
+		_, err := g.call(t, "POST", c.path, strings.Replace(body, "1h", "3h", 1)+" ", "Content-Type", kind, "Idempotency-Key", "once")
+		if c.what == "batch" {
+			wantCode(t, "another body with the same key", err, apierr.IdempotencyConflict)
+		}
+	}
+}
+
+func TestFilesOfAnAccountStayWithinItsQuota(t *testing.T) {
+	g := startService(t)
+	size := g.upload(t, 100).Bytes
+	s := testSettings
+	s.MaxAccountBytes = 2*size + 10
+	g.Reload(s)
+	body, kind := form(t, inputLines(100))
+	var uploading sync.WaitGroup
+	for range 4 {
+		uploading.Go(func() {
+			if _, err := g.call(t, "POST", "/v1/files", body, "Content-Type", kind); err != nil {
+				wantCode(t, "a file over the quota", err, apierr.StorageQuotaExceeded)
+			}
+		})
+	}
+	uploading.Wait()
+	if stored, err := g.StoredBytes(t.Context(), "a"); err != nil || stored > 2*size {
+		t.Errorf("%d bytes are stored, %v, want at most %d", stored, err, 2*size)
+	}
+	// Another gateway may have stored a file since the bytes of this one were counted.
+	err := g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
+		return g.checkQuota(ctx, tx, &File{Account: "a", Bytes: 2 * size})
+	})
+	wantCode(t, "a file that does not fit beside others", err, apierr.StorageQuotaExceeded)
+}
+
+func TestListedBatchesBelongToTheirAccount(t *testing.T) {
+	g := startService(t)
+	first, second := g.create(t, 1), g.create(t, 1)
+	g.await(t, first, Completed)
+	g.await(t, second, Completed)
+	var page list[map[string]any]
+	g.get(t, &page, "GET", "/v1/batches?limit=1", "")
+	if len(page.Data) != 1 || page.Data[0]["id"] != second || !page.HasMore {
+		t.Errorf("the first page is %v", page)
+	}
+	g.get(t, &page, "GET", "/v1/batches?after="+second, "")
+	if len(page.Data) != 1 || page.Data[0]["id"] != first {
+		t.Errorf("the second page is %v", page)
+	}
+	files, _, err := g.FilesOf(t.Context(), "a", "", 10)
+	must(t, err)
+	for _, f := range files {
+		if f.Batch == "" || !f.BatchEnded || f.Lines != 1 {
+			t.Errorf("the file %s has the batch %q with %d lines", f.ID, f.Batch, f.Lines)
+		}
+	}
+	if others, _, err := g.BatchesOf(t.Context(), "b", "", 10); err != nil || len(others) != 0 {
+		t.Errorf("another account has the batches %v, %v", others, err)
+	}
+	if all, _, err := g.BatchesOf(t.Context(), "", "", 10); err != nil || len(all) != 2 {
+		t.Errorf("all accounts have %d batches, %v", len(all), err)
+	}
+}

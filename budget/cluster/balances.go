@@ -1,0 +1,374 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"basegate/budget"
+	"basegate/database"
+	"basegate/quota"
+)
+
+// Counters are an owner's tokens and requests, as of the latest reply of the database that carried them.
+type Counters struct {
+	budget.Counters
+
+	Running, Waiting int64 // requests; those that run are without lines of batches
+
+	day int64 // days since 1970 for which the counters are
+}
+
+// balances are the latest known counters of keys and accounts.
+type balances struct {
+	owners sync.Map      // id → *knownCounters
+	offset *atomic.Int64 // of the database's clock from this machine's, in nanoseconds
+	wake   chan struct{} // capacity 1: outdated is not empty
+
+	mu       sync.Mutex
+	outdated map[string]struct{} // ids of owners to read
+}
+
+// knownCounters are counters that were read at a time of this machine.
+type knownCounters struct {
+	Counters
+
+	at time.Time
+}
+
+func newBalances() balances {
+	return balances{offset: new(atomic.Int64), wake: make(chan struct{}, 1), outdated: map[string]struct{}{}}
+}
+
+const (
+	// readAge is the age at which counters are read again before they are shown.
+	readAge = time.Second
+	// readTimeout limits such a read, after which the counters are shown as they were.
+	readTimeout = 2 * time.Second
+)
+
+// now returns the time of the database.
+func (b *balances) now() time.Time { return time.Now().Add(time.Duration(b.offset.Load())).UTC() }
+
+// store records the counters that a reply carries, of countersPerOwner each.
+func (b *balances) store(owners []string, all []int64) {
+	if len(all) != len(owners)*countersPerOwner {
+		return
+	}
+	now := time.Now()
+	for i, owner := range owners {
+		b.owners.Store(owner, &knownCounters{newCounters(all[i*countersPerOwner:]), now})
+	}
+}
+
+// countersPerOwner is the number of counters that ledger_v1 returns of each owner.
+const countersPerOwner = 9
+
+func newCounters(c []int64) Counters {
+	return Counters{
+		Counters: budget.Counters{
+			MonthInput: c[0], MonthOutput: c[1], Day: c[2], ReservedInput: c[3], ReservedOutput: c[4], ReservedDay: c[5],
+		},
+		Running: c[6], Waiting: c[7], day: c[8],
+	}
+}
+
+// get returns the latest known counters of an owner, in the windows of a day, and whether they are older than readAge or not
+// known.
+func (b *balances) get(owner string, day int64) (c Counters, old bool) {
+	value, ok := b.owners.Load(owner)
+	if !ok {
+		return Counters{day: day}, true
+	}
+	known := value.(*knownCounters) //nolint:errcheck // the map holds nothing else
+	c = known.Counters
+	if c.day < day {
+		if !sameMonth(c.day, day) {
+			c.Counters = budget.Counters{}
+		}
+		c.Day, c.ReservedDay, c.day = 0, 0, day
+	}
+	return c, time.Since(known.at) > readAge
+}
+
+func dayOf(t time.Time) int64 { return int64(t.Sub(time.Unix(0, 0)) / (24 * time.Hour)) }
+
+func startOf(day int64) time.Time { return time.Unix(day*24*60*60, 0).UTC() }
+
+func sameMonth(a, b int64) bool {
+	one, other := startOf(a), startOf(b)
+	return one.Year() == other.Year() && one.Month() == other.Month()
+}
+
+// balance returns the latest known balance of a payer, and the owners whose counters are old or not known. Without any, an
+// owner has used nothing: those that have used something this month are read by Start.
+func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) {
+	balance = budget.Balance{Payer: p, Time: l.balances.now()}
+	day := dayOf(balance.Time)
+	for _, o := range []struct {
+		id   string
+		into *budget.Counters
+	}{{p.Account, &balance.Account}, {p.Key, &balance.Key}} {
+		if o.id == "" {
+			continue
+		}
+		c, isOld := l.balances.get(o.id, day)
+		if c.day > day { // the database's clock went back
+			day, balance.Time = c.day, startOf(c.day)
+		}
+		*o.into = c.Counters
+		if isOld {
+			old = append(old, o.id)
+		}
+	}
+	return balance, old
+}
+
+// latest returns the latest known balance at once. Counters that are old are read in the background for the next call.
+func (l *Ledger) latest(p budget.Payer) budget.Balance {
+	balance, old := l.balance(p)
+	if len(old) == 0 {
+		return balance
+	}
+	b := &l.balances
+	b.mu.Lock()
+	for _, id := range old {
+		b.outdated[id] = struct{}{}
+	}
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return balance
+}
+
+// current returns the balance after reading what is old of it.
+func (l *Ledger) current(ctx context.Context, p budget.Payer) (budget.Balance, error) {
+	balance, old := l.balance(p)
+	if len(old) == 0 {
+		return balance, nil
+	}
+	if err := l.readCounters(ctx, old); err != nil {
+		return balance, err
+	}
+	balance, _ = l.balance(p)
+	return balance, nil
+}
+
+// shown returns the balance as it is shown at the console: if the database does not reply, as it was.
+func (l *Ledger) shown(p budget.Payer) budget.Balance {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout) //nolint:forbidigo // the interface has none
+	defer cancel()
+	balance, _ := l.current(ctx, p)
+	return balance
+}
+
+const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day, running, waiting,
+	day - date '1970-01-01'] FROM owner`
+
+// readCounters reads the counters of owners. A reply to a call that arrives meanwhile is not replaced.
+func (l *Ledger) readCounters(ctx context.Context, owners []string) error {
+	before := make(map[string]any, len(owners))
+	for _, id := range owners {
+		before[id], _ = l.balances.owners.Load(id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	found := map[string]Counters{}
+	if err := l.scanCounters(ctx, found, selectCounters+` WHERE id = ANY ($1)`, owners); err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, id := range owners {
+		c, ok := found[id]
+		if !ok {
+			c.day = dayOf(l.balances.now())
+		}
+		if known := (&knownCounters{c, now}); before[id] == nil {
+			l.balances.owners.LoadOrStore(id, known)
+		} else {
+			l.balances.owners.CompareAndSwap(id, before[id], known)
+		}
+	}
+	return nil
+}
+
+func (l *Ledger) scanCounters(ctx context.Context, into map[string]Counters, query string, args ...any) error {
+	rows, err := l.db.Pool().Query(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, err)
+	}
+	var (
+		id       string
+		counters []int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &counters}, func() error {
+		if len(counters) != countersPerOwner {
+			return errors.New("wrong number of counters")
+		}
+		into[id] = newCounters(counters)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// loadBalances reads the database's clock, and the counters of all owners that have used something this month.
+func (l *Ledger) loadBalances(ctx context.Context) error {
+	began := time.Now()
+	var micros int64
+	if err := l.db.Pool().QueryRow(ctx, `SELECT ledger_time_v1()`).Scan(&micros); err != nil {
+		return fmt.Errorf("read the database's clock: %w", err)
+	}
+	l.balances.setClock(micros, began)
+	found := map[string]Counters{}
+	const used = selectCounters + ` WHERE month >= $1 AND (month_in > 0 OR month_out > 0 OR running > 0)`
+	now := l.balances.now()
+	if err := l.scanCounters(ctx, found, used, now.AddDate(0, 0, 1-now.Day())); err != nil {
+		return err
+	}
+	at := time.Now()
+	for id, c := range found {
+		l.balances.owners.Store(id, &knownCounters{c, at})
+	}
+	return nil
+}
+
+// setClock records the difference of the clocks. began is when the database was asked.
+func (b *balances) setClock(micros int64, began time.Time) {
+	middle := began.Add(time.Since(began) / 2)
+	b.offset.Store(int64(time.UnixMicro(micros).Sub(middle)))
+}
+
+// readOutdated reads the counters that latest has asked for.
+func (l *Ledger) readOutdated(ctx context.Context) {
+	b := &l.balances
+	b.mu.Lock()
+	owners := slices.Sorted(maps.Keys(b.outdated))
+	clear(b.outdated)
+	b.mu.Unlock()
+	if err := l.readCounters(ctx, owners); err != nil && ctx.Err() == nil {
+		l.log.Debug("counters of caps could not be read", zap.Error(err))
+	}
+}
+
+// Counters returns the latest known counters of a key or an account, and false if none are known.
+func (l *Ledger) Counters(owner string) (Counters, bool) {
+	if _, ok := l.balances.owners.Load(owner); !ok {
+		return Counters{}, false
+	}
+	c, _ := l.balances.get(owner, dayOf(l.balances.now()))
+	return c, true
+}
+
+// refreshed returns a payer with its current caps. The error is budget.ErrKeyDisabled.
+func (l *Ledger) refreshed(p budget.Payer) (budget.Payer, error) {
+	if l.settings.Payer == nil {
+		return p, nil
+	}
+	now, err := l.settings.Payer(p.Key)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", budget.ErrKeyDisabled, err)
+	}
+	p.KeyCaps, p.AccountCaps = now.KeyCaps, now.AccountCaps
+	return p, nil
+}
+
+// Exhausted returns the cap of which all tokens are used, or nil if none is known to be. It does not wait for the database:
+// Reserve decides.
+func (l *Ledger) Exhausted(p budget.Payer) *budget.Exceeded {
+	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
+		return nil
+	}
+	return l.latest(p).Exhausted()
+}
+
+// Headroom returns the headroom of the total cap with the fewest tokens left, by the latest known counters. It returns false
+// if no total cap is set or the key may not be used.
+func (l *Ledger) Headroom(p budget.Payer) (h budget.Headroom, ok bool) {
+	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
+		return budget.Headroom{}, false
+	}
+	p, err := l.refreshed(p)
+	if err != nil {
+		return budget.Headroom{}, false
+	}
+	return l.latest(p).Headroom()
+}
+
+// FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.
+func (l *Ledger) FitsUnused(p budget.Payer, d budget.Demand) bool {
+	return budget.Balance{Payer: p, Time: l.balances.now()}.Fits(d)
+}
+
+// Estimate evaluates a request as Reserve does and reserves nothing. Its errors are those of Reserve but *budget.Exceeded,
+// which it returns as Estimate.Refused.
+func (l *Ledger) Estimate(ctx context.Context, p budget.Payer, d budget.Demand) (budget.Estimate, error) {
+	if l.closed.Load() || l.epoch.Load() == nil {
+		return budget.Estimate{}, budget.ErrClosed
+	}
+	p, err := l.refreshed(p)
+	if err != nil {
+		return budget.Estimate{}, err
+	}
+	balance, err := l.current(ctx, p)
+	if err != nil {
+		return budget.Estimate{}, fmt.Errorf("estimate: %w", err)
+	}
+	return balance.Estimate(d), nil
+}
+
+// Standings returns all caps of the payer that are set: the key's, then the account's. It returns none if the key may not
+// be used.
+func (l *Ledger) Standings(p budget.Payer) []budget.Standing {
+	p, err := l.refreshed(p)
+	if err != nil {
+		return nil
+	}
+	return l.shown(p).Standings()
+}
+
+// AccountStandings returns the caps of an account that are set, without those of its keys.
+func (l *Ledger) AccountStandings(account string, caps quota.Caps) []budget.Standing {
+	return l.shown(budget.Payer{Account: account, AccountCaps: caps}).Standings()
+}
+
+// KeyTotals returns the totals of one key.
+func (l *Ledger) KeyTotals(id string) budget.WindowTotals {
+	return totals(l.shown(budget.Payer{Key: id}).Key)
+}
+
+// AccountTotals returns the totals of all keys of an account.
+func (l *Ledger) AccountTotals(id string) budget.WindowTotals {
+	return totals(l.shown(budget.Payer{Account: id}).Account)
+}
+
+func totals(c budget.Counters) budget.WindowTotals {
+	return budget.WindowTotals{
+		MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.ReservedInput + c.ReservedOutput,
+	}
+}
+
+// LastUse returns when the latest request of a key arrived, or the zero time if there was none.
+func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
+	const text = `SELECT greatest((SELECT last_use FROM owner WHERE id = $1), (SELECT time FROM key_uses WHERE key_id = $1))`
+	var at *int64
+	if err := l.db.Pool().QueryRow(ctx, text, key).Scan(&at); err != nil {
+		return time.Time{}, fmt.Errorf("read last use: %w", err)
+	}
+	if at == nil {
+		return time.Time{}, nil
+	}
+	return time.UnixMicro(*at).UTC(), nil
+}

@@ -1,0 +1,178 @@
+package cluster_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"basegate/budget"
+	"basegate/budget/cluster"
+	"basegate/database"
+	"basegate/internal/poll"
+	"basegate/quota"
+)
+
+// capped is payer with a cap.
+func capped(limit int64) budget.Payer {
+	p := payer
+	p.KeyCaps = quota.Caps{MonthTotal: quota.Limit(limit)}
+	return p
+}
+
+func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	p := capped(100)
+	setOwners(t, first, 0, p.KeyCaps)
+	if h, ok := first.Headroom(p); !ok || h.Remaining != 100 || h.Limit != 100 || h.ResetsAt.IsZero() {
+		t.Errorf("headroom of a new key: got %+v, %v, want 100", h, ok)
+	}
+	before := time.Now().Add(-time.Second)
+	settle(t, reserve(t, first, demand(30, 40)), 30, 40)
+	calls := first.Stats().Calls
+	if h, _ := first.Headroom(p); h.Remaining != 30 {
+		t.Errorf("headroom after a settlement: got %d, want 30", h.Remaining)
+	}
+	if e := first.Exhausted(p); e != nil {
+		t.Errorf("got %v, want no exhausted cap", e)
+	}
+	settle(t, reserve(t, second, demand(10, 20)), 10, 20)
+	if first.Stats().Calls != calls {
+		t.Error("reading counters has called the ledger")
+	}
+	poll.Until(t, "the first gateway learns what the second has used", func() bool { return first.Exhausted(p) != nil })
+	if e := first.Exhausted(p); e.Used != 100 || e.Limit != 100 || e.Scope != budget.Key {
+		t.Errorf("got %+v, want 100 of 100 tokens", e)
+	}
+	want := budget.WindowTotals{MonthInput: 40, MonthOutput: 60, Day: 100}
+	for _, l := range []*cluster.Ledger{first, second} {
+		poll.Until(t, "a gateway shows the totals of both", func() bool { return l.KeyTotals("key") == want && l.AccountTotals("acc") == want })
+	}
+	if s := second.Standings(p); len(s) != 1 || s[0].Used != 100 {
+		t.Errorf("got the standings %+v", s)
+	}
+	if s := second.AccountStandings("acc", quota.Caps{DayTotal: quota.Limit(500)}); len(s) != 1 || s[0].Used != 100 || s[0].Window != budget.Day {
+		t.Errorf("got the standings of the account %+v", s)
+	}
+	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Before(before) {
+		t.Errorf("got the last use %v, %v", used, err)
+	}
+	if used, err := second.LastUse(t.Context(), "acc2"); err != nil || !used.IsZero() {
+		t.Errorf("got the last use %v, %v, want none", used, err)
+	}
+}
+
+func TestEstimateIsWhatReserveWouldDecide(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", Payer: func(key string) (budget.Payer, error) {
+		if key != "key" {
+			return budget.Payer{}, errors.New("paused")
+		}
+		return capped(100), nil
+	}})
+	setOwners(t, l, 0, capped(100).KeyCaps)
+	settle(t, reserve(t, l, demand(30, 30)), 30, 30)
+	for _, c := range []struct {
+		demand  budget.Demand
+		want    int64
+		refused bool
+		limited bool
+	}{
+		{demand(10, 20), 20, false, false}, {demand(10, 50), 30, false, true}, {demand(40, 1), 0, true, true},
+	} {
+		e, err := l.Estimate(t.Context(), payer, c.demand)
+		must(t, err)
+		if e.MaxTokens != c.want || (e.Refused != nil) != c.refused || (e.LimitedBy != nil) != c.limited {
+			t.Errorf("%+v: got %+v", c.demand, e)
+		}
+	}
+	if _, err := l.Estimate(t.Context(), budget.Payer{Key: "other"}, demand(1, 1)); !errors.Is(err, budget.ErrKeyDisabled) {
+		t.Errorf("got %v, want ErrKeyDisabled", err)
+	}
+	if !l.FitsUnused(capped(100), demand(50, 50)) || l.FitsUnused(capped(100), demand(50, 51)) {
+		t.Error("FitsUnused does not compare with the whole cap")
+	}
+}
+
+func TestClosedLedgerRefusesWaitersAndRequests(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 1, quota.Caps{})
+	running := reserve(t, l, demand(1, 1))
+	waiter, kind, _, _ := l.Submit(t, payer, newRequest(), demand(1, 1))
+	if kind != "wait" || l.Waiting() != 1 {
+		t.Fatalf("got %s, and %d waiting, want wait and 1", kind, l.Waiting())
+	}
+	running.Release()
+	l.Close()
+	if _, _, err, ok := waiter.Decided(); !ok || err != nil && !errors.Is(err, budget.ErrClosed) {
+		t.Errorf("the waiter: got %v, %v, want ErrClosed, or a grant", err, ok)
+	}
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+func TestRequestsOfALongOutageEndAndNewOnesAreUnavailable(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", CutOff: time.Second, AdmitTimeout: 2 * time.Second})
+	setOwners(t, l, 0, quota.Caps{})
+	running := reserve(t, l, demand(1, 1))
+	db.exec(t, `ALTER FUNCTION ledger_now() RENAME TO ledger_now_away`) // every call fails
+	_, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil)
+	if !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("got %v, want database.ErrUnavailable", err)
+	}
+	<-running.Lost().Done()
+	db.exec(t, `ALTER FUNCTION ledger_now_away() RENAME TO ledger_now`)
+	running.Release()
+	l.Sync(t, "acc") // the calls succeed again
+	var later budget.Reservation
+	poll.Until(t, "a request is admitted", func() bool {
+		later, err = l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil)
+		return err == nil
+	})
+	select {
+	case <-later.Lost().Done():
+		t.Error("a request that was admitted after the outage has to end")
+	default:
+	}
+}
+
+func TestCollectorHasTheMetricsOfTheOtherLedger(t *testing.T) {
+	names := func(c prometheus.Collector) map[string]bool {
+		descs := make(chan *prometheus.Desc, 100)
+		c.Describe(descs)
+		close(descs)
+		all := map[string]bool{}
+		for d := range descs {
+			all[d.String()] = true
+		}
+		return all
+	}
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	own := names(cluster.NewCollector(l))
+	for desc := range names(budget.NewCollector(budget.New(nil, nil, budget.Settings{}))) {
+		if !own[desc] {
+			t.Errorf("%s is missing", desc)
+		}
+	}
+	setOwners(t, l, 0, quota.Caps{})
+	reserve(t, l, demand(10, 20))
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(cluster.NewCollector(l))
+	families, err := registry.Gather()
+	must(t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	if values["basegate_ledger_reserved_tokens"] != 30 || values["basegate_ledger_open_reservations"] != 1 ||
+		values["basegate_ledger_calls_total"] < 1 {
+		t.Errorf("got %v", values)
+	}
+}

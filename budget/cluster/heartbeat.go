@@ -1,0 +1,185 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"basegate/internal/wait"
+)
+
+// observation is when another gateway was first seen with its current beat.
+type observation struct {
+	epoch, beat int64
+	since       time.Time
+}
+
+// beat sends heartbeats and reaps the gateways that do not, until ctx ends or the epoch has ended.
+func (e *epoch) beat(ctx context.Context) {
+	var (
+		conn   *pgx.Conn
+		latest time.Time // when the latest own heartbeat succeeded; zero after one that failed
+		warned bool
+		others = map[int32]observation{}
+	)
+	defer func() {
+		if conn != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	for wait.For(ctx, e.settings.Beat) {
+		began := time.Now()
+		var err error
+		if conn, err = e.beatOnce(ctx, conn, began, others, &warned); err != nil {
+			if ctx.Err() == nil && !latest.IsZero() {
+				e.log.Warn("a heartbeat has failed", zap.Error(err))
+			}
+			latest = time.Time{}
+			continue
+		}
+		select {
+		case <-e.fenced:
+			return
+		default:
+		}
+		// After a gap in the own heartbeats, or one that took long, the database may have kept the others from beating too:
+		// what was seen before counts no longer.
+		ended := time.Now()
+		if latest.IsZero() || ended.Sub(latest) > e.settings.Dead/2 {
+			for id, o := range others {
+				o.since = ended
+				others[id] = o
+			}
+		}
+		latest = ended
+		for id, o := range others {
+			if time.Since(o.since) >= e.settings.Dead {
+				e.startReap(ctx, id, o)
+			}
+		}
+	}
+}
+
+// beatOnce sends one heartbeat and updates what is known of the others.
+func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, others map[int32]observation, warned *bool) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if conn == nil || conn.IsClosed() {
+		var err error
+		if conn, err = e.db.Connect(ctx); err != nil {
+			return nil, err //nolint:wrapcheck // has its context
+		}
+	}
+	rows, err := conn.Query(ctx, `SELECT gateway, epoch, beat, "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number)
+	if err != nil {
+		return conn, fmt.Errorf("send a heartbeat: %w", err)
+	}
+	alive := map[int32]bool{}
+	var (
+		id                int32
+		epoch, beat, time int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &epoch, &beat, &time}, func() error {
+		alive[id] = true
+		if o := others[id]; id != e.gateway && (o.epoch != epoch || o.beat != beat) {
+			others[id] = observation{epoch, beat, now}
+		}
+		return nil
+	})
+	if err != nil {
+		return conn, fmt.Errorf("send a heartbeat: %w", err)
+	}
+	for id := range others {
+		if !alive[id] {
+			delete(others, id)
+		}
+	}
+	if !alive[e.gateway] {
+		e.fence(ErrFenced)
+		return conn, nil
+	}
+	e.balances.setClock(time, now)
+	e.checkClock(time, now, warned)
+	return conn, nil
+}
+
+// maxClockSkew is the difference between the clocks of the gateway and of the database at which the gateway warns.
+const maxClockSkew = time.Second
+
+// checkClock warns once if this machine's clock is off. began is when the database was asked.
+func (e *epoch) checkClock(databaseMicros int64, began time.Time, warned *bool) {
+	database := time.UnixMicro(databaseMicros)
+	if early, late := database.Sub(began), time.Since(database); early > -maxClockSkew && late > -maxClockSkew &&
+		early < maxClockSkew+time.Since(began) || *warned {
+		return
+	}
+	*warned = true
+	e.log.Warn("this machine's clock differs from the database's by more than a second; windows and times of requests are "+
+		"the database's", zap.Time("database", database), zap.Time("here", began))
+}
+
+// startReap calls reap without delaying the heartbeats. If it fails, it is called again with a later heartbeat.
+func (e *epoch) startReap(ctx context.Context, id int32, o observation) {
+	if e.reaping.Swap(true) {
+		return
+	}
+	e.group.Go(func() {
+		defer e.reaping.Store(false)
+		e.reap(ctx, id, o)
+	})
+}
+
+// reapTimeout limits the end of another gateway's epoch, which may concern many requests.
+const reapTimeout = 30 * time.Second
+
+// reap ends the epoch of a gateway that has sent no heartbeats for too long.
+func (e *epoch) reap(ctx context.Context, id int32, o observation) {
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+	defer cancel()
+	var interrupted *int64
+	err := e.db.Pool().QueryRow(ctx, `SELECT ledger_reap_v1($1, $2, $3, $4, $5)`, e.gateway, e.number, id, o.epoch, o.beat).Scan(&interrupted)
+	switch {
+	case err != nil:
+		e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
+	case interrupted != nil:
+		e.metrics.reaped.Add(1)
+		e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch),
+			zap.Int64("interrupted_requests", *interrupted))
+	}
+}
+
+// relistenPause is the time between attempts to listen again after the connection was lost.
+const relistenPause = 250 * time.Millisecond
+
+// listen fetches decisions on waiters when the database notifies this gateway, until ctx ends.
+func (e *epoch) listen(ctx context.Context) {
+	for {
+		_ = e.listenOnce(ctx) // until it listens again, waiters are polled
+		if !wait.For(ctx, relistenPause) {
+			return
+		}
+	}
+}
+
+func (e *epoch) listenOnce(ctx context.Context) error {
+	conn, err := e.db.Connect(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // has its context
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, fmt.Sprintf("LISTEN basegate_gateway_%d", e.gateway)); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	for {
+		// Also at first: notifications may have been missed. Also if none waits: the reply that a request waits may be on its way.
+		for _, lane := range e.lanes {
+			lane.requestCollect()
+		}
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return fmt.Errorf("wait for notifications: %w", err)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"basegate/budget"
+	"basegate/budget/cluster"
+	"basegate/internal/poll"
+)
+
+// insertKey inserts the account and the key of payer into their tables, as package identity does.
+func insertKey(tb testing.TB, db *testDatabase) {
+	tb.Helper()
+	db.exec(tb, `INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('acc', 'a@b.c', '', false, 'active', 0)`)
+	db.exec(tb, `INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at)
+		VALUES ('key', 'acc', 'k', 'p', '\x00', 'active', 0)`)
+}
+
+func TestOwnersFollowKeysAndAccountsAtTheCommitOfTheChange(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	key := func() (slots int, enabled bool, cap *int64) {
+		db.query(t, `SELECT slots, enabled, day_total FROM owner WHERE id = 'key'`, nil, &slots, &enabled, &cap)
+		return slots, enabled, cap
+	}
+	for _, c := range []struct {
+		change  string
+		slots   int
+		enabled bool
+	}{
+		{`SELECT 1`, 8, true},
+		{`UPDATE keys SET concurrency = 20`, 8, true}, // above what the account allows
+		{`UPDATE accounts SET concurrency = 12`, 12, true},
+		{`UPDATE keys SET operator_concurrency = 20`, 20, true},
+		{`UPDATE keys SET operator_concurrency = NULL, concurrency = NULL, day_total = 5`, 8, true},
+		{`UPDATE keys SET state = 'paused'`, 8, false},
+		{`BEGIN; SAVEPOINT one; UPDATE keys SET state = 'active', concurrency = 2; ROLLBACK TO one; COMMIT`, 8, false},
+		{`UPDATE keys SET state = 'active'`, 8, true},
+	} {
+		_, err := db.conn.PgConn().Exec(t.Context(), c.change).ReadAll()
+		must(t, err)
+		if slots, enabled, _ := key(); slots != c.slots || enabled != c.enabled {
+			t.Errorf("%s: got %d slots, enabled %v, want %d, %v", c.change, slots, enabled, c.slots, c.enabled)
+		}
+	}
+	if _, _, limit := key(); limit == nil || *limit != 5 {
+		t.Errorf("got the cap %v, want 5", limit)
+	}
+	for range 2 { // the second changes nothing
+		must(t, l.SetConcurrencyPerKey(t.Context(), 3))
+		if slots, _, _ := key(); slots != 3 {
+			t.Errorf("got %d slots after a change of the default, want 3", slots)
+		}
+	}
+	db.exec(t, `UPDATE accounts SET state = 'disabled'`)
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
+		t.Errorf("a disabled account: got %v, want ErrKeyDisabled", err)
+	}
+}
+
+func TestChangedKeyDecidesOnTheWaitersOfAllGateways(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	insertKey(t, db)
+	db.exec(t, `UPDATE keys SET concurrency = 1`)
+	reserve(t, first, demand(1, 1))
+	granted, _, _, _ := second.Submit(t, payer, newRequest(), demand(1, 1))
+	refused, _, _, _ := second.Submit(t, payer, newRequest(), demand(1, 1))
+	db.exec(t, `UPDATE keys SET concurrency = 2`)
+	poll.Until(t, "the first waiter is granted", func() bool {
+		_, r, err, ok := granted.Decided()
+		must(t, err)
+		return ok && r != nil
+	})
+	db.exec(t, `UPDATE keys SET state = 'paused'`)
+	poll.Until(t, "the second waiter is refused", func() bool {
+		_, _, err, ok := refused.Decided()
+		if ok && !errors.Is(err, budget.ErrKeyDisabled) {
+			t.Fatalf("got %v, want ErrKeyDisabled", err)
+		}
+		return ok
+	})
+}
+
+func TestLoweredCapRefusesAtOnceWhatWaitsBehindABlockedRequest(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	db.exec(t, `UPDATE keys SET concurrency = 1`)
+	running := reserve(t, l, demand(1, 1))
+	small, _, _, _ := l.Submit(t, payer, newRequest(), demand(1, 1))
+	large, _, _, _ := l.Submit(t, payer, newRequest(), demand(100, 1))
+	db.exec(t, `UPDATE keys SET day_total = 50`)
+	poll.Until(t, "the large request is refused", func() bool {
+		_, _, err, ok := large.Decided()
+		if _, refused := errors.AsType[*budget.Exceeded](err); ok && !refused {
+			t.Fatalf("got %v, want Exceeded", err)
+		}
+		return ok
+	})
+	if kind, _, _, ok := small.Decided(); ok {
+		t.Fatalf("the small request is decided (%s) while no slot is free", kind)
+	}
+	settle(t, running, 1, 1)
+	poll.Until(t, "the small request is granted", func() bool { _, r, _, ok := small.Decided(); return ok && r != nil })
+}
+
+func TestExpiredKeyIsRefused(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	db.exec(t, `UPDATE keys SET expires_at = $1`, time.Now().Add(time.Hour).UnixMicro())
+	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+	db.exec(t, `UPDATE keys SET expires_at = $1`, time.Now().Add(-time.Second).UnixMicro())
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
+		t.Errorf("got %v, want ErrKeyDisabled", err)
+	}
+}
+
+// A client that stops in the middle of a change holds no lock of the ledger.
+func TestOpenTransactionOnKeysDelaysNoRequest(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	tx, err := db.conn.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `UPDATE keys SET day_total = 10`)
+	must(t, err)
+	settle(t, reserve(t, l, demand(10, 10)), 10, 10)
+	must(t, tx.Commit(t.Context()))
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); err == nil {
+		t.Error("a request beyond a cap that was set is admitted")
+	}
+}

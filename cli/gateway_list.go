@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"basegate/budget/cluster"
+	"basegate/config"
+	"basegate/database"
+)
+
+// errNoneAlive is returned after the list of gateways was printed.
+var errNoneAlive = errors.New("no gateway is alive")
+
+func newGatewayList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the gateways on the database, and which of them are alive",
+		Long: "List the gateways on the database: which are alive, their epoch, version, requests in flight and waiting, and the\n" +
+			"age of their last heartbeat. A gateway is silent if its heartbeats have stopped for 12 seconds, and ended if it\n" +
+			"has stopped or another gateway has ended its epoch; it is then listed for a day. An epoch that keeps rising is\n" +
+			"a gateway that restarts, or two with one gateway.name. With SQLite there is one gateway, and no epoch.\n" +
+			"The exit code is 1 if no gateway is alive.",
+		Args: cobra.NoArgs,
+		RunE: run(func(cmd *cobra.Command, _ []string) error {
+			gateways, err := listGateways(cmd)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = printJSON(cmd, gateways)
+			} else {
+				err = printGateways(cmd, gateways)
+			}
+			if err != nil {
+				return err
+			}
+			for _, g := range gateways {
+				if g.Alive {
+					return nil
+				}
+			}
+			return errNoneAlive
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// listGateways returns the gateways on the configured database.
+func listGateways(cmd *cobra.Command) (all []cluster.Gateway, err error) {
+	cfg, err := loadPartialConfig(cmd)
+	if err != nil {
+		return nil, err
+	}
+	configured, err := cfg.Database()
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if !configured.Postgres() {
+		return listOnlyGateway(cmd.Context(), cfg, configured.Path)
+	}
+	err = withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+		all, err = cluster.Gateways(ctx, db.Read())
+		return err //nolint:wrapcheck // the error names the operation
+	})
+	return all, err
+}
+
+// listOnlyGateway returns the gateway that serves from a SQLite database; none if no process does.
+func listOnlyGateway(ctx context.Context, cfg *config.Partial, path string) ([]cluster.Gateway, error) {
+	holder, held, err := database.FindHolder(path)
+	if err != nil {
+		return nil, fmt.Errorf("find gateway: %w", err)
+	}
+	if !held || holder.Admin == "" { // a command holds the lock
+		return []cluster.Gateway{}, nil
+	}
+	g := cluster.Gateway{Name: holder.Host, Alive: true, State: cluster.GatewayAlive} // it holds the lock, so it runs
+	s, err := fetchStatus(ctx, cfg)
+	switch {
+	case err == nil && s.PID == holder.PID:
+		g.Version, g.InFlight, g.LastHeartbeat = s.Version, s.InFlight, time.Now().UTC()
+	case adminAddress(holder) != "":
+		g.Alive, g.State = false, cluster.GatewaySilent
+	}
+	return []cluster.Gateway{g}, nil
+}
+
+func printGateways(cmd *cobra.Command, gateways []cluster.Gateway) error {
+	var rows [][]string
+	for _, g := range gateways {
+		epoch, beat := "-", "-"
+		if g.Epoch > 0 {
+			epoch = strconv.FormatInt(g.Epoch, 10)
+			beat = time.Duration(g.HeartbeatLag*float64(time.Second)).Round(100*time.Millisecond).String() + " ago"
+		}
+		rows = append(rows, []string{
+			g.Name, string(g.State), epoch, cmp.Or(g.Version, "-"), strconv.FormatInt(g.InFlight, 10),
+			strconv.FormatInt(g.Waiting, 10), beat,
+		})
+	}
+	return printTable(cmd, []string{"GATEWAY", "STATE", "EPOCH", "VERSION", "IN FLIGHT", "WAITING", "HEARTBEAT"}, rows)
+}

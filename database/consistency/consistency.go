@@ -1,0 +1,16 @@
+// Package consistency finds what in a database contradicts itself or the storage of files, and mends it: counters of the
+// ledger against its rows, requests in flight of gateways that have ended, and files against their objects.
+//
+// The check may run while gateways serve; it promises to name only what is wrong at one moment. It changes nothing without
+// Repair, which reports what it did. Sums of usage pages belong to package usage.
+package consistency
+
+// Problem is something that contradicts something else.
+type Problem struct {
+	Part string // of the database: counters, owners, leases, caps or files
+	Text string
+	Note bool // it is possible, and an operator may want to know it
+}
+
+// String returns the problem as one line.
+func (p Problem) String() string { return p.Part + ": " + p.Text }

@@ -1,0 +1,245 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"basegate/database"
+	"basegate/identity"
+	"basegate/storage"
+)
+
+// Files checks the rows of files against the storage.
+type Files struct {
+	db    *database.DB
+	store storage.Store
+	audit *identity.AuditLog
+}
+
+// NewFiles returns the check of a database's files. Repairs are recorded in the audit log.
+func NewFiles(db *database.DB, store storage.Store, audit *identity.AuditLog) *Files {
+	return &Files{db: db, store: store, audit: audit}
+}
+
+// errNoList is returned for a store that cannot list its objects.
+var errNoList = errors.New("the storage of files cannot be listed")
+
+// lost is a file whose bytes are not in the storage.
+type lost struct {
+	id, account string
+	expiresAt   int64
+	text        string
+}
+
+// found is what the comparison has found.
+type found struct {
+	lost    []lost
+	unused  []string // objects with a row that no file has
+	orphans []string // objects without a row
+	bytes   int64    // of the orphans
+}
+
+// Check compares the rows of files with the storage, in which the names of objects are secret.
+func (f *Files) Check(ctx context.Context, report func(Problem)) error {
+	all, err := f.compare(ctx)
+	if err != nil {
+		return fmt.Errorf("check files: %w", err)
+	}
+	for _, l := range all.lost {
+		p := Problem{Part: "files", Text: l.text}
+		if l.expiresAt == markedLost {
+			p.Text, p.Note = p.Text+"; it is marked as lost", true
+		}
+		report(p)
+	}
+	if n := len(all.unused); n > 0 {
+		report(Problem{Part: "files", Text: fmt.Sprintf("%d objects belong to no file", n)})
+	}
+	if n := len(all.orphans); n > 0 {
+		report(Problem{Part: "files", Text: fmt.Sprintf("%d objects of %d bytes are in the storage without a row, as after the restore of an older database", n, all.bytes)})
+	}
+	return nil
+}
+
+// Repair expires files whose bytes are lost, so that their users get the error of an expired file, and deletes objects that
+// belong to no file. It reports what it did.
+func (f *Files) Repair(ctx context.Context, report func(string)) error {
+	all, err := f.compare(ctx)
+	if err != nil {
+		return fmt.Errorf("check files: %w", err)
+	}
+	for _, l := range all.lost {
+		if l.expiresAt == markedLost {
+			continue
+		}
+		if err := f.expire(ctx, l.id); err != nil {
+			return fmt.Errorf("expire file %s: %w", l.id, err)
+		}
+		if err := f.audit.Record(ctx, "mark file as lost", l.id, l.text); err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		report("files: " + l.id + " is marked as lost: it has expired, and the audit log names it")
+	}
+	for _, name := range all.unused {
+		err := f.db.WriteExclusive(ctx, func(tx database.Tx) error {
+			_, err := tx.ExecContext(ctx, `UPDATE objects SET state = 'deleted' WHERE name = $1 AND state = 'kept'`, name)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("mark objects as deleted: %w", err)
+		}
+	}
+	for _, name := range all.orphans {
+		if err := f.store.Delete(ctx, name); err != nil {
+			return fmt.Errorf("delete objects without a row: %w", err)
+		}
+	}
+	if n := len(all.unused); n > 0 {
+		report(fmt.Sprintf("files: %d objects that belong to no file will be deleted by a gateway", n))
+	}
+	if n := len(all.orphans); n > 0 {
+		report(fmt.Sprintf("files: %d objects of %d bytes without a row are deleted", n, all.bytes))
+	}
+	return nil
+}
+
+// markedLost is the expiry of a file that is marked as lost: a second after the epoch.
+const markedLost = 1
+
+// expire lets a file expire at once. Its row is deleted by a gateway.
+func (f *Files) expire(ctx context.Context, id string) error {
+	return f.db.WriteExclusive(ctx, func(tx database.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE files SET expires_at = $2 WHERE id = $1`, id, markedLost)
+		return err
+	})
+}
+
+// compare lists the storage first, so that an object that is created meanwhile has its row.
+func (f *Files) compare(ctx context.Context) (all found, err error) {
+	lister, ok := f.store.(storage.Lister)
+	if !ok {
+		return all, errNoList
+	}
+	sizes := map[string]int64{}
+	err = lister.List(ctx, func(name string, size int64) error {
+		sizes[name] = size
+		return nil
+	})
+	if err != nil {
+		return all, err //nolint:wrapcheck // it says what failed
+	}
+	used, err := f.compareFiles(ctx, sizes, &all)
+	if err != nil {
+		return all, err
+	}
+	rows, err := f.objects(ctx)
+	if err != nil {
+		return all, err
+	}
+	for name, state := range rows {
+		if state == "kept" && !used[name] {
+			all.unused = append(all.unused, name)
+		}
+	}
+	for name, size := range sizes {
+		if _, hasRow := rows[name]; hasRow || used[name] || strings.HasPrefix(name, checkPrefix) {
+			continue
+		}
+		reader, err := f.store.Open(ctx, name, 0, 0)
+		switch {
+		case errors.Is(err, storage.ErrNotFound): // deleted meanwhile, with its row
+		case err != nil:
+			return all, err //nolint:wrapcheck // it says what failed
+		default:
+			_ = reader.Close() // nothing was read
+			all.orphans, all.bytes = append(all.orphans, name), all.bytes+size
+		}
+	}
+	return all, nil
+}
+
+// checkPrefix begins the name of the object that the check of a bucket writes and deletes.
+const checkPrefix = "check-"
+
+// compareFiles finds files whose objects are missing or too short, and returns the names of all objects in use.
+func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *found) (used map[string]bool, err error) {
+	used = map[string]bool{}
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT id, account_id, object, bytes, expires_at FROM files ORDER BY seq`)
+	if err != nil {
+		return nil, fmt.Errorf("read files: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l lost
+		var object string
+		var bytes int64
+		if err := rows.Scan(&l.id, &l.account, &object, &bytes, &l.expiresAt); err != nil {
+			return nil, fmt.Errorf("read files: %w", err)
+		}
+		if object == "" {
+			continue
+		}
+		used[object] = true
+		size, exists := sizes[object]
+		switch {
+		case bytes == 0 || size >= bytes:
+			continue
+		case !exists:
+			l.text = fmt.Sprintf("file %s of account %s: its %d bytes are not in the storage", l.id, l.account, bytes)
+		default:
+			l.text = fmt.Sprintf("file %s of account %s: %d of its %d bytes are in the storage", l.id, l.account, size, bytes)
+		}
+		all.lost = append(all.lost, l)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read files: %w", err)
+	}
+	return used, f.addParts(ctx, used)
+}
+
+// addParts adds the objects that gateways on PostgreSQL use and no row of files names: parts of files that grow, and the one by
+// which they recognize their storage.
+func (f *Files) addParts(ctx context.Context, used map[string]bool) error {
+	if f.db.Postgres() == nil {
+		return nil
+	}
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT object FROM file_parts UNION ALL SELECT object FROM storage_marker`)
+	if err != nil {
+		return fmt.Errorf("read parts of files: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var object string
+		if err := rows.Scan(&object); err != nil {
+			return fmt.Errorf("read parts of files: %w", err)
+		}
+		used[object] = true
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read parts of files: %w", err)
+	}
+	return nil
+}
+
+// objects returns the states of all objects by their names.
+func (f *Files) objects(ctx context.Context) (map[string]string, error) {
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT name, state FROM objects`)
+	if err != nil {
+		return nil, fmt.Errorf("read objects: %w", err)
+	}
+	defer rows.Close()
+	states := map[string]string{}
+	for rows.Next() {
+		var name, state string
+		if err := rows.Scan(&name, &state); err != nil {
+			return nil, fmt.Errorf("read objects: %w", err)
+		}
+		states[name] = state
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read objects: %w", err)
+	}
+	return states, nil
+}

@@ -1,0 +1,253 @@
+package consistency
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"basegate/database/postgres"
+)
+
+const (
+	// silence is the age of a heartbeat after which requests of its gateway are named. Gateways reap each other after 12 s.
+	silence = time.Minute
+
+	// statementTimeout limits the sum of a month's requests.
+	statementTimeout = 10 * time.Minute
+)
+
+// Ledger checks the ledger of several gateways.
+type Ledger struct {
+	db *postgres.DB
+
+	// Observe is how long a gateway that seems dead is observed before its requests are ended; 0 means 15 s. Gateways send a
+	// heartbeat every 2 s.
+	Observe time.Duration
+}
+
+// NewLedger returns the check of a database's ledger.
+func NewLedger(db *postgres.DB) *Ledger { return &Ledger{db: db} }
+
+// connect opens a connection whose statements may take long.
+func (l *Ledger) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := l.db.Connect(ctx)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says what failed
+	}
+	if _, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", statementTimeout.Milliseconds())); err != nil {
+		closeConn(ctx, conn)
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}
+
+func closeConn(ctx context.Context, conn *pgx.Conn) { _ = conn.Close(context.WithoutCancel(ctx)) }
+
+// Check compares counters with rows, and names what belongs to no gateway. Gateways may be running: each statement sees one
+// snapshot, in which both agree.
+func (l *Ledger) Check(ctx context.Context, report func(Problem)) error {
+	conn, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	for _, check := range []func(context.Context, *pgx.Conn, func(Problem)) error{
+		checkCounters, checkOwners, checkOrphans, checkCaps,
+	} {
+		if err := check(ctx, conn, report); err != nil {
+			return fmt.Errorf("check the ledger: %w", err)
+		}
+	}
+	return nil
+}
+
+// difference is a counter that is not the sum of its rows.
+type difference struct {
+	Account, Owner, Counter string
+	Stored, Counted         int64
+}
+
+// differences returns those of all months whose requests are kept. Each month is a statement, so no snapshot is long.
+func differences(ctx context.Context, conn *pgx.Conn) (found []difference, since time.Time, err error) {
+	var last time.Time
+	const text = `SELECT ledger_month(least(ledger_day(min(time)), ledger_day(ledger_now()))),
+		greatest(ledger_day(max(time)), ledger_day(ledger_now())) FROM requests`
+	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
+		return nil, since, err
+	}
+	for month := since; !month.After(last); month = month.AddDate(0, 1, 0) {
+		rows, err := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM ledger_differences_v1($1)`, month)
+		if err != nil {
+			return nil, since, err
+		}
+		ofMonth, err := pgx.CollectRows(rows, pgx.RowToStructByPos[difference])
+		if err != nil {
+			return nil, since, err
+		}
+		found = append(found, ofMonth...)
+	}
+	return found, since, nil
+}
+
+func checkCounters(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	found, _, err := differences(ctx, conn)
+	for _, d := range found {
+		report(Problem{Part: "counters", Text: fmt.Sprintf("%s of account %s: %s is %d, its rows have %d", d.Owner, d.Account, d.Counter, d.Stored, d.Counted)})
+	}
+	return err
+}
+
+// checkOwners names accounts and keys whose requests the ledger would refuse.
+func checkOwners(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	return each(ctx, conn, `
+		SELECT o.id FROM (SELECT id FROM accounts UNION ALL SELECT id FROM keys) o
+		WHERE NOT EXISTS (SELECT 1 FROM owner WHERE owner.id = o.id) ORDER BY 1`,
+		func(id string) {
+			report(Problem{Part: "owners", Text: id + " is not on the ledger, so its requests are refused"})
+		})
+}
+
+// each calls found with each row of one text.
+func each(ctx context.Context, conn *pgx.Conn, query string, found func(string)) error {
+	rows, err := conn.Query(ctx, query)
+	if err != nil {
+		return err
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, text := range all {
+		found(text)
+	}
+	return err
+}
+
+// orphan is a gateway that holds requests, and does not run.
+type orphan struct {
+	Gateway         int32
+	Name            string
+	Alive           bool // it has not been seen to end
+	Epoch, Beat     int64
+	Leases, Waiters int64
+}
+
+func orphans(ctx context.Context, conn *pgx.Conn) ([]orphan, error) {
+	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, silence.Microseconds())
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[orphan])
+}
+
+// String describes the gateway.
+func (o orphan) String() string {
+	switch {
+	case o.Name == "":
+		return fmt.Sprintf("gateway %d, which does not exist", o.Gateway)
+	case o.Alive:
+		return fmt.Sprintf("gateway %s, whose heartbeats have stopped", o.Name)
+	}
+	return fmt.Sprintf("gateway %s, in an epoch that has ended", o.Name)
+}
+
+func checkOrphans(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	found, err := orphans(ctx, conn)
+	for _, o := range found {
+		report(Problem{Part: "leases", Text: fmt.Sprintf("%d requests in flight and %d waiters of %s", o.Leases, o.Waiters, o)})
+	}
+	return err
+}
+
+// checkCaps names owners that use and reserve more than a cap. That is no inconsistency: a cap may have been lowered, and a
+// backend may use more than was reserved.
+func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	return each(ctx, conn, `
+		SELECT format('%s: %s is %s, used and reserved are %s', o.id, c.name, c.cap, c.sum)
+		FROM owner o CROSS JOIN LATERAL (VALUES
+			('month_total', o.month_total, o.month_in + o.month_out + o.reserved_in + o.reserved_out),
+			('day_total', o.day_total, o.day_in + o.day_out + o.reserved_day),
+			('month_input', o.month_input, o.month_in + o.reserved_in),
+			('month_output', o.month_output, o.month_out + o.reserved_out)) c(name, cap, sum)
+		WHERE c.sum > c.cap AND o.month = ledger_month(ledger_day(ledger_now()))
+			AND (c.name <> 'day_total' OR o.day = ledger_day(ledger_now()))
+		ORDER BY 1`,
+		func(text string) {
+			report(Problem{Part: "caps", Text: text + ": the cap was lowered, or a backend used more than was reserved", Note: true})
+		})
+}
+
+// Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows. Gateways
+// may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
+func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
+	conn, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	if err := l.endOrphans(ctx, conn, report); err != nil {
+		return fmt.Errorf("end requests that belong to no gateway: %w", err)
+	}
+	missing := 0
+	if err := checkOwners(ctx, conn, func(Problem) { missing++ }); err != nil {
+		return fmt.Errorf("look for owners: %w", err)
+	}
+	if missing > 0 {
+		if _, err := conn.Exec(ctx, `SELECT ledger_fill_v1()`); err != nil {
+			return fmt.Errorf("put owners on the ledger: %w", err)
+		}
+		report(fmt.Sprintf("owners: %d are put on the ledger, and all counters counted again", missing))
+	}
+	found, since, err := differences(ctx, conn)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	var accounts []string
+	for _, d := range found {
+		accounts = append(accounts, d.Account)
+	}
+	slices.Sort(accounts)
+	accounts = slices.Compact(accounts)
+	for _, account := range accounts { // one at a time, so that requests wait shortly
+		if _, err := conn.Exec(ctx, `SELECT ledger_recount_v1($1, $2)`, []string{account}, since); err != nil {
+			return fmt.Errorf("count account %s again: %w", account, err)
+		}
+	}
+	report(fmt.Sprintf("counters: %d of %d accounts are counted again", len(found), len(accounts)))
+	return nil
+}
+
+// defaultObserve is the Observe that 0 means.
+const defaultObserve = 15 * time.Second
+
+// endOrphans ends requests of epochs that have ended, and those of gateways that send no heartbeat while they are observed.
+func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(string)) error {
+	found, err := orphans(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(found, func(o orphan) bool { return o.Alive }) {
+		observe := l.Observe
+		if observe == 0 {
+			observe = defaultObserve
+		}
+		report(fmt.Sprintf("leases: observing gateways whose heartbeats have stopped for %v", observe))
+		timer := time.NewTimer(observe)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for _, o := range found {
+		var ended int64
+		if err := conn.QueryRow(ctx, `SELECT ledger_release_v1($1, $2, $3)`, o.Gateway, o.Epoch, o.Beat).Scan(&ended); err != nil {
+			return err
+		}
+		if ended > 0 || o.Waiters > 0 {
+			report(fmt.Sprintf("leases: %d requests of %s are charged by their last checkpoint, as interrupted", ended, o))
+		}
+	}
+	return nil
+}

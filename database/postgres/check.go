@@ -1,0 +1,279 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Finding is something that an operator should know about the server.
+type Finding struct {
+	Text    string
+	Failure bool // a gateway does not start, or does not work, with this server
+}
+
+// Checked is what Check has found.
+type Checked struct {
+	Server   string // the version of the server, and where it is
+	Findings []Finding
+}
+
+func (c *Checked) add(failure bool, format string, args ...any) {
+	c.Findings = append(c.Findings, Finding{fmt.Sprintf(format, args...), failure})
+}
+
+// Limits of the difference between the clocks of a gateway and the server.
+const (
+	clockWarning = time.Second
+	clockFailure = time.Minute
+)
+
+// Check examines a server for gateways, each of which opens a number of connections, and which migrate the database or not.
+// It changes nothing. The error is that of Open, and says what to do.
+func Check(ctx context.Context, s Settings, connections int, migrate bool) (c Checked, err error) {
+	db, err := Open(ctx, s)
+	if err != nil {
+		return c, err
+	}
+	defer db.Close()
+	conn, err := db.Connect(ctx)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	c.Server = fmt.Sprintf("PostgreSQL %s at %s", conn.PgConn().ParameterStatus("server_version"), db.Place())
+	usable, err := c.checkRole(ctx, conn, migrate)
+	if err == nil && usable {
+		err = c.checkSchema(ctx, conn, migrate)
+	}
+	if err == nil {
+		err = c.checkDurability(ctx, conn)
+	}
+	if err == nil {
+		err = c.checkConnections(ctx, conn, connections, usable)
+	}
+	if err == nil {
+		err = c.checkClock(ctx, conn, time.Now)
+	}
+	if err != nil {
+		return c, fmt.Errorf("check the server: %w", err)
+	}
+	return c, nil
+}
+
+// Durability returns why a failure of the server, or a failover, may lose commits that it has acknowledged.
+func (db *DB) Durability(ctx context.Context) ([]string, error) {
+	var c Checked
+	conn, err := db.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := c.checkDurability(ctx, conn); err != nil {
+		return nil, fmt.Errorf("check the server: %w", err)
+	}
+	var warnings []string
+	for _, f := range c.Findings {
+		warnings = append(warnings, f.Text)
+	}
+	return warnings, nil
+}
+
+// checkSchema checks that the schema is basegate's, and of this version.
+func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool) error {
+	version, foreign, err := schemaVersion(ctx, conn)
+	if err != nil {
+		return err
+	}
+	newest, err := newestMigration()
+	switch {
+	case err != nil:
+		return err
+	case foreign:
+		c.add(true, "%v", errForeignSchema)
+	case version > newest:
+		c.add(true, "%v: use that version of basegate or a later one", &NewerError{version, newest})
+	case version < newest && !migrate:
+		c.add(true, "the schema has version %d, this program needs %d, and database.migrate is false: run basegate database migrate "+
+			"as the role that owns the schema", version, newest)
+	case version == 0:
+		c.add(false, "the database is empty: the first start makes the schema")
+	case version < newest:
+		c.add(false, "the schema has version %d: the next start migrates it to %d", version, newest)
+	}
+	return nil
+}
+
+var errForeignSchema = errors.New("the database has a schema basegate that basegate has not made: name another database, or rename that schema")
+
+// schemaVersion returns the last migration of the schema, or 0, and whether the schema has tables that no migration has made.
+func schemaVersion(ctx context.Context, conn *pgx.Conn) (version int64, foreign bool, err error) {
+	var versions bool
+	const text = `SELECT count(*) > 0, coalesce(bool_or(relname = 'goose_db_version'), false) FROM pg_class
+		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
+	if err := conn.QueryRow(ctx, text, schema).Scan(&foreign, &versions); err != nil || !versions {
+		return 0, foreign, err
+	}
+	err = conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	return version, false, err
+}
+
+// checkRole checks the rights of the role, and reports whether it can read the schema, or make it.
+func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (usable bool, err error) {
+	var (
+		role                     string
+		super, exists, owns      bool
+		mayCreate, mayUse, calls bool
+	)
+	const text = `
+		SELECT current_user, r.rolsuper, n.oid IS NOT NULL, coalesce(pg_has_role(n.nspowner, 'USAGE'), false),
+			has_database_privilege(current_database(), 'CREATE'), coalesce(has_schema_privilege(n.oid, 'USAGE'), false)
+		FROM pg_roles r LEFT JOIN pg_namespace n ON n.nspname = $1 WHERE r.rolname = current_user`
+	if err := conn.QueryRow(ctx, text, schema).Scan(&role, &super, &exists, &owns, &mayCreate, &mayUse); err != nil {
+		return false, err
+	}
+	const function = `SELECT coalesce(bool_or(has_function_privilege(oid, 'EXECUTE')), false) FROM pg_proc
+		WHERE pronamespace = to_regnamespace($1) AND proname = 'ledger_v1'`
+	if err := conn.QueryRow(ctx, function, schema).Scan(&calls); err != nil {
+		return false, err
+	}
+	switch {
+	case super:
+		c.add(false, "the role %s is a superuser: use a role that owns nothing but this database", role)
+	case !exists && !mayCreate:
+		c.add(true, "the role %s may not create the schema: GRANT CREATE ON DATABASE … TO %s, or migrate as the owner", role, role)
+	case exists && !mayUse:
+		c.add(true, "the role %s may not use the schema: as its owner, run SELECT basegate.ledger_grants(); roles are named basegate_runtime "+
+			"and basegate_reader, or are members of them", role)
+	case exists && !owns && !calls:
+		c.add(true, "the role %s may only read: a gateway needs the schema's owner, or a member of basegate_runtime", role)
+	case exists && !owns && migrate:
+		c.add(false, "the role %s does not own the schema, so it cannot migrate: set database.migrate: false", role)
+	}
+	return !exists || mayUse, nil
+}
+
+// checkDurability checks that commits survive a failure of the server, and a failover.
+func (c *Checked) checkDurability(ctx context.Context, conn *pgx.Conn) error {
+	var fsync, pages, commit, names string
+	var standbys int
+	const text = `SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+		current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)`
+	if err := conn.QueryRow(ctx, text).Scan(&fsync, &pages, &commit, &names, &standbys); err != nil {
+		return err
+	}
+	if fsync == "off" || pages == "off" {
+		c.add(false, "fsync or full_page_writes is off: a crash of the machine may damage the database; set both to on")
+	}
+	switch {
+	case commit == "off":
+		c.add(false, "synchronous_commit is off: a crash of the server loses charges of responses that clients have; set it to on")
+	case names == "" && standbys == 0:
+		c.add(false, "there is no synchronous standby (synchronous_standby_names is empty): if the server's disk is lost, so are the "+
+			"charges since the last backup")
+	case names == "":
+		c.add(false, "no standby is synchronous (synchronous_standby_names is empty): a failover may lose charges that were acknowledged")
+	case commit == "local":
+		c.add(false, "synchronous_commit is local, so no standby is waited for: a failover may lose charges that were acknowledged")
+	}
+	return nil
+}
+
+// checkConnections checks that the server accepts those of all gateways.
+func (c *Checked) checkConnections(ctx context.Context, conn *pgx.Conn, connections int, usable bool) error {
+	var accepted, roleLimit, databaseLimit, gateways int
+	const text = `
+		SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+				- coalesce(current_setting('reserved_connections', true), '0')::int,
+			(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
+			(SELECT datconnlimit FROM pg_database WHERE datname = current_database())`
+	if err := conn.QueryRow(ctx, text).Scan(&accepted, &roleLimit, &databaseLimit); err != nil {
+		return err
+	}
+	what := "max_connections, without those that are reserved,"
+	for name, limit := range map[string]int{"the role's connection limit": roleLimit, "the database's connection limit": databaseLimit} {
+		if limit >= 0 && limit < accepted {
+			what, accepted = name, limit
+		}
+	}
+	var known bool
+	if usable {
+		if err := conn.QueryRow(ctx, `SELECT to_regclass('gateway') IS NOT NULL`).Scan(&known); err != nil {
+			return err
+		}
+	}
+	if known {
+		if err := conn.QueryRow(ctx, `SELECT count(*) FROM gateway WHERE alive`).Scan(&gateways); err != nil {
+			return err
+		}
+	}
+	gateways = max(1, gateways)
+	switch need := connections * gateways; {
+	case need > accepted:
+		c.add(true, "%d gateways open up to %d connections, %d each, and %s is %d: raise it", gateways, need, connections, what, accepted)
+	case need+connections > accepted:
+		c.add(false, "%d gateways open up to %d connections, %d each, and %s is %d: there is no room for another gateway, as during an upgrade",
+			gateways, need, connections, what, accepted)
+	}
+	return nil
+}
+
+// checkClock compares this machine's clock with the server's. Windows of caps are of the server's.
+func (c *Checked) checkClock(ctx context.Context, conn *pgx.Conn, now func() time.Time) error {
+	var theirs time.Time
+	before := now()
+	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&theirs); err != nil {
+		return err
+	}
+	after := now()
+	off := max(before.Sub(theirs), theirs.Sub(after)) // what the round trip does not explain
+	if off > clockWarning {
+		c.add(off > clockFailure, "the clocks of this machine and of the server differ by %v: synchronize both, with NTP", off.Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+// Place returns where the server and the database are, without a password.
+func (db *DB) Place() string {
+	c := db.config
+	return fmt.Sprintf("%s/%s", net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), c.Database)
+}
+
+// explain adds what to do to an error of a connection.
+func explain(err error) error {
+	var advice string
+	switch code := Code(err); {
+	case code == "28P01" || code == "28000":
+		advice = "check the user and the password in database.url, and pg_hba.conf"
+	case code == "3D000":
+		advice = "there is no such database on this server: CREATE DATABASE"
+	case code == "53300":
+		advice = "raise max_connections, or end other clients"
+	case code == "42501":
+		advice = "the role has no right to do this; see roles in basegate check"
+	case code == "08P01" && strings.Contains(err.Error(), "startup parameter"):
+		return fmt.Errorf("%w (%w)", ErrPooler, err)
+	case code == "57P03":
+		advice = "the server is starting or stopping"
+	case code != "":
+		return err
+	case strings.Contains(err.Error(), "x509") || strings.Contains(err.Error(), "tls:"):
+		advice = "the server's certificate is not the one of its name, or of no known authority: see sslrootcert"
+	case errors.Is(err, context.DeadlineExceeded):
+		advice = "nothing answers: check the address, and firewalls"
+	default:
+		if _, ok := errors.AsType[*net.OpError](err); ok {
+			advice = "check the address in database.url, and that the server listens there"
+		}
+	}
+	if advice == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice)
+}

@@ -1,0 +1,236 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"basegate/database/postgres"
+	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
+)
+
+const connections = 15
+
+// wantFinding fails unless a finding has the text.
+func wantFinding(t *testing.T, c postgres.Checked, failure bool, text string) {
+	t.Helper()
+	for _, f := range c.Findings {
+		if strings.Contains(f.Text, text) {
+			if f.Failure != failure {
+				t.Errorf("%q: failure is %v, want %v", f.Text, f.Failure, failure)
+			}
+			return
+		}
+	}
+	t.Errorf("got %+v, want a finding with %q", c.Findings, text)
+}
+
+func check(t *testing.T, url string, migrate bool) postgres.Checked {
+	t.Helper()
+	c, err := postgres.Check(t.Context(), postgres.Settings{URL: url}, connections, migrate)
+	must(t, err)
+	return c
+}
+
+// as returns a URL with another user.
+func as(user, server string) string {
+	return strings.Replace(server, "postgres://postgres@", "postgres://"+user+"@", 1)
+}
+
+func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
+	server, name := newDatabase(t)
+	server.Exec(t, name, `CREATE TABLE public.other (n int)`)
+	wantFinding(t, check(t, server.URL(name), true), false, "the database is empty")
+	wantFinding(t, check(t, server.URL(name), false), true, "run basegate database migrate")
+	_, err := open(t, postgres.Settings{URL: server.URL(name)}).Migrate(t.Context())
+	must(t, err)
+	for _, f := range check(t, server.URL(name), true).Findings {
+		if strings.Contains(f.Text, "schema") {
+			t.Errorf("a schema of this version: %s", f.Text)
+		}
+	}
+	server.Exec(t, name, `DELETE FROM basegate.goose_db_version WHERE version_id = (SELECT max(version_id) FROM basegate.goose_db_version)`)
+	wantFinding(t, check(t, server.URL(name), true), false, "the next start migrates it")
+	wantFinding(t, check(t, server.URL(name), false), true, "database.migrate is false")
+	server.Exec(t, name, `INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9000, true)`)
+	wantFinding(t, check(t, server.URL(name), true), true, "use that version of basegate or a later one")
+
+	_, foreign := newDatabase(t)
+	server.Exec(t, foreign, `CREATE SCHEMA basegate; CREATE TABLE basegate.accounts (n int)`)
+	wantFinding(t, check(t, server.URL(foreign), true), true, "a schema basegate that basegate has not made")
+	if _, err := open(t, postgres.Settings{URL: server.URL(foreign)}).Migrate(t.Context()); err == nil || !strings.Contains(err.Error(), "has not made") {
+		t.Errorf("migrating the tables of others: %v", err)
+	}
+}
+
+func TestCheckNamesRightsThatTheRoleLacks(t *testing.T) {
+	server := postgrestest.Start(t)
+	name := server.Create(t, "")
+	server.Exec(t, name, `CREATE ROLE basegate_runtime LOGIN; CREATE ROLE basegate_reader LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE owner LOGIN`)
+	wantFinding(t, check(t, as("stranger", server.URL(name)), true), true, "the role stranger may not create the schema")
+	server.Exec(t, name, `GRANT CREATE ON DATABASE `+name+` TO owner`)
+	_, err := open(t, postgres.Settings{URL: as("owner", server.URL(name))}).Migrate(t.Context())
+	must(t, err)
+	wantFinding(t, check(t, server.URL(name), true), false, "is a superuser")
+	wantFinding(t, check(t, as("stranger", server.URL(name)), true), true, "the role stranger may not use the schema")
+	wantFinding(t, check(t, as("basegate_reader", server.URL(name)), false), true, "the role basegate_reader may only read")
+	wantFinding(t, check(t, as("basegate_runtime", server.URL(name)), true), false, "set database.migrate: false")
+	for role, migrate := range map[string]bool{"owner": true, "basegate_runtime": false} {
+		for _, f := range check(t, as(role, server.URL(name)), migrate).Findings {
+			if strings.Contains(f.Text, "role") || f.Failure {
+				t.Errorf("%s: %s", role, f.Text)
+			}
+		}
+	}
+}
+
+func TestCheckWarnsOfCommitsThatMayBeLost(t *testing.T) {
+	server, name := newDatabase(t)
+	wantFinding(t, check(t, server.URL(name), true), false, "fsync or full_page_writes is off")
+	wantFinding(t, check(t, server.URL(name), true), false, "there is no synchronous standby")
+	server.Exec(t, name, `ALTER DATABASE `+name+` SET synchronous_commit = off`)
+	wantFinding(t, check(t, server.URL(name), true), false, "synchronous_commit is off")
+	warnings, err := open(t, postgres.Settings{URL: server.URL(name)}).Durability(t.Context())
+	must(t, err)
+	if len(warnings) != 2 {
+		t.Errorf("got warnings %q, want those of fsync and synchronous_commit", warnings)
+	}
+}
+
+func TestCheckCountsConnections(t *testing.T) {
+	server, name := newDatabase(t)
+	_, err := open(t, postgres.Settings{URL: server.URL(name)}).Migrate(t.Context())
+	must(t, err)
+	for _, f := range check(t, server.URL(name), true).Findings {
+		if strings.Contains(f.Text, "connections") {
+			t.Errorf("one gateway: %s", f.Text)
+		}
+	}
+	server.Exec(t, name, `INSERT INTO basegate.gateway (name, version, epoch, alive, beat, beat_at) SELECT i, '', 1, true, 0, 0 FROM generate_series(1, 13) i`)
+	wantFinding(t, check(t, server.URL(name), true), false, "no room for another gateway") // 195 of 197
+	server.Exec(t, name, `INSERT INTO basegate.gateway (name, version, epoch, alive, beat, beat_at) VALUES ('more', '', 1, true, 0, 0)`)
+	wantFinding(t, check(t, server.URL(name), true), true, "14 gateways open up to 210 connections, 15 each, and max_connections")
+	server.Exec(t, name, `ALTER DATABASE `+name+` CONNECTION LIMIT 20`)
+	wantFinding(t, check(t, server.URL(name), true), true, "the database's connection limit is 20")
+}
+
+// openError returns the error of Open.
+func openError(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	db, err := postgres.Open(ctx, postgres.Settings{URL: url})
+	if err == nil {
+		db.Close()
+		return ""
+	}
+	return err.Error()
+}
+
+func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
+	server, name := newDatabase(t)
+	latin, readOnly := server.Create(t, ""), server.Create(t, "")
+	server.Exec(t, "postgres", `DROP DATABASE `+latin)
+	server.Exec(t, "postgres", `CREATE DATABASE `+latin+` ENCODING 'LATIN1' TEMPLATE template0`)
+	server.Exec(t, "postgres", `ALTER DATABASE `+readOnly+` SET default_transaction_read_only = on`)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	closed := listener.Addr().String()
+	must(t, listener.Close())
+	for what, c := range map[string]struct{ url, want string }{
+		"no such database":         {server.URL("nothing"), "CREATE DATABASE"},
+		"no such role":             {as("nobody", server.URL(name)), "check the user and the password"},
+		"another encoding":         {server.URL(latin), "ENCODING 'UTF8'"},
+		"read-only":                {server.URL(readOnly), "reset default_transaction_read_only"},
+		"nothing listens":          {"postgres://x@" + closed + "/x", "check the address"},
+		"a connection without TLS": {"postgres://x@192.0.2.1/x?sslmode=disable", "want sslmode=verify-full"},
+		"an unverified server":     {"postgres://x@db.example.com/x?sslmode=require", "want sslmode=verify-full"},
+		"one of two unverified":    {"postgres://x@localhost,db.example.com/x", "want sslmode=verify-full"},
+	} {
+		if got := openError(t, c.url); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", what, got, c.want)
+		}
+	}
+}
+
+// TestPoolerInTransactionModeIsRefused runs PgBouncer as its users configure it for programs that set parameters.
+func TestPoolerInTransactionModeIsRefused(t *testing.T) {
+	server, name := newDatabase(t)
+	program := "/usr/sbin/pgbouncer"
+	if _, err := os.Stat(program); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("PgBouncer is not installed: apt-get install pgbouncer")
+		}
+		t.Skip("PgBouncer is not installed: apt-get install pgbouncer")
+	}
+	for what, ignored := range map[string]string{
+		"with its defaults": "",
+		"ignoring all parameters": "ignore_startup_parameters = statement_timeout, lock_timeout, idle_in_transaction_session_timeout, " +
+			"tcp_user_timeout, tcp_keepalives_idle, tcp_keepalives_interval, tcp_keepalives_count, search_path, extra_float_digits",
+	} {
+		t.Run(what, func(t *testing.T) {
+			url := startPooler(t, program, server, name, ignored)
+			var got string
+			poll.Until(t, "the pooler answers", func() bool {
+				got = openError(t, url)
+				return !strings.Contains(got, "connection refused") && !strings.Contains(got, "no such file")
+			})
+			if !strings.Contains(got, postgres.ErrPooler.Error()) {
+				t.Errorf("got %q, want %q", got, postgres.ErrPooler)
+			}
+		})
+	}
+}
+
+// startPooler starts PgBouncer in transaction mode before a database, until the end of the test.
+func startPooler(t *testing.T, program string, server *postgrestest.Server, name, ignored string) (address string) {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "pooler") //nolint:usetesting // the path of a socket is short
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	must(t, os.Chmod(folder, 0o777))
+	config := filepath.Join(folder, "pgbouncer.ini")
+	must(t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
+%s = host=%s user=postgres
+[pgbouncer]
+unix_socket_dir = %s
+listen_port = 6432
+auth_type = any
+pool_mode = transaction
+%s
+`, name, filepath.Dir(server.Socket()), folder, ignored), 0o644))
+	cmd := exec.CommandContext(t.Context(), program, config)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: postgrestest.Unprivileged(t)}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return "postgres://postgres@/" + name + "?" + url.Values{"host": {folder}, "port": {"6432"}}.Encode()
+}
+
+func TestClockThatDiffersIsNamed(t *testing.T) {
+	server, name := newDatabase(t)
+	conn, err := pgx.Connect(t.Context(), server.URL(name))
+	must(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	for off, failure := range map[time.Duration]bool{3 * time.Second: false, -3 * time.Second: false, 2 * time.Minute: true, -2 * time.Minute: true} {
+		c, err := postgres.CheckClock(t.Context(), conn, func() time.Time { return time.Now().Add(off) })
+		must(t, err)
+		wantFinding(t, c, failure, "the clocks of this machine and of the server differ")
+	}
+	if c, err := postgres.CheckClock(t.Context(), conn, time.Now); err != nil || len(c.Findings) > 0 {
+		t.Errorf("one clock: got %+v, %v", c.Findings, err)
+	}
+}

@@ -1,0 +1,76 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
+	"basegate/mockvllm"
+)
+
+// startedBatch creates a batch at one of two gateways, and returns which of them runs it once some lines have ended.
+func startedBatch(t *testing.T, first, second *gateway, file string) (id string, runner, other *gateway) {
+	t.Helper()
+	id = first.createBatch(first.secret, file)
+	poll.Within(t, time.Minute, "some lines have ended", func() bool { return second.batch(first.secret, id).Get("request_counts.completed").Int() > 50 })
+	const running = `basegate_batch_lines{state="running"}`
+	poll.Until(t, "a gateway runs lines", func() bool { return first.metric(running)+second.metric(running) > 0 })
+	if first.metric(running) > 0 {
+		return id, first, second
+	}
+	return id, second, first
+}
+
+// awaitEnd waits until a batch has a status, longer than another gateway takes to be taken for dead.
+func (g *gateway) awaitEnd(id, status string) (b gjson.Result) {
+	g.t.Helper()
+	poll.Within(g.t, 3*time.Minute, "the batch is "+status, func() bool {
+		b = g.batch(g.secret, id)
+		return b.Get("status").Str == status
+	})
+	return b
+}
+
+func TestBatchOfAKilledGatewayIsFinishedByAnother(t *testing.T) {
+	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 16}"}, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
+	file, ids := batchLines(2_000)
+	id, runner, other := startedBatch(t, first, second, file)
+	runner.kill()
+	b := other.awaitEnd(id, "completed")
+	output, failures := other.checkResults(first.secret, b, ids)
+	if len(failures) > 0 {
+		t.Errorf("%d lines have failed", len(failures))
+	}
+	other.checkCharges(output)
+}
+
+func TestBatchOfADrainedGatewayGoesOnAtAnother(t *testing.T) {
+	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 8}"}, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
+	file, ids := batchLines(600)
+	id, runner, other := startedBatch(t, first, second, file)
+	runner.signal(syscall.SIGTERM)
+	<-runner.exited
+	output, _ := other.checkResults(first.secret, other.awaitEnd(id, "completed"), ids)
+	other.checkCharges(output)
+}
+
+func TestBatchIsCancelledAtAnyGateway(t *testing.T) {
+	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 4}"}, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
+	file, ids := batchLines(500)
+	id, _, other := startedBatch(t, first, second, file)
+	if r := other.call(http.MethodPost, "/v1/batches/"+id+"/cancel", first.secret, ""); r.status != http.StatusOK {
+		t.Fatalf("got %d %s", r.status, r.body)
+	}
+	output, failures := other.checkResults(first.secret, other.awaitEnd(id, "cancelled"), ids)
+	other.checkCharges(output)
+	if len(failures) == 0 {
+		t.Error("no line was cancelled")
+	}
+}

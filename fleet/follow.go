@@ -1,0 +1,309 @@
+package fleet
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// leaseInterval is the interval at which leases are read while a gateway holds one.
+	leaseInterval = 100 * time.Millisecond
+	// useInterval is the interval at which a gateway tells the others when it last used its backends.
+	useInterval = 2 * time.Second
+)
+
+// useLag is how much later than a gateway's last request the others know of it, for a decision on an idle time.
+func useLag(idle time.Duration) time.Duration { return min(2*useInterval, idle) }
+
+// sharing is what the reconciler knows of the other gateways. Only its goroutine uses it, and Start before.
+type sharing struct {
+	busy       bool // a lease was held at the last look
+	gateway    int32
+	epoch      int64
+	reported   map[backendID]reportedUse
+	reportedAt time.Time
+}
+
+// reportedUse is what the gateway has last told of a backend.
+type reportedUse struct {
+	requested time.Time
+	inFlight  bool
+	seen      int64
+}
+
+// JoinCluster makes the fleet share its backends with the fleets of other gateways on one PostgreSQL database. epoch returns
+// the gateway's number and its epoch on the ledger, and false while it has none. It must be called before Start.
+func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64, ok bool)) {
+	f.leases = &leases{f.store.db, epoch}
+	for _, b := range f.catalogue.Load().backends() {
+		b.leases = f.leases
+	}
+}
+
+// followLeases reads the leases while any is held, until the next tick. It returns false if ctx has ended.
+func (f *Fleet) followLeases(ctx context.Context, tick <-chan time.Time) bool {
+	for {
+		interval := reconcileInterval
+		if f.sharing.busy {
+			interval = leaseInterval
+		}
+		soon := time.NewTimer(interval)
+		select {
+		case <-ctx.Done():
+			soon.Stop()
+			return false
+		case <-tick:
+			soon.Stop()
+			return true
+		case <-soon.C:
+			if f.sharing.busy {
+				f.pollLeases(ctx)
+			}
+		}
+	}
+}
+
+// pollLeases makes the backends follow what other gateways do with them, and tells those what this gateway does.
+func (f *Fleet) pollLeases(ctx context.Context) {
+	rows, err := f.leases.read(ctx)
+	if err != nil {
+		f.log.Debug("read leases", zap.Error(err))
+		return
+	}
+	f.sharing.busy = false
+	byID := map[backendID]*lease{}
+	for i := range rows {
+		byID[rows[i].id] = &rows[i]
+		f.sharing.busy = f.sharing.busy || rows[i].operation != opNone
+	}
+	uses, changed, urgent := map[backendID]use{}, map[backendID]reportedUse{}, false
+	if gateway, epoch, _ := f.leases.epoch(); f.sharing.reported == nil || gateway != f.sharing.gateway || epoch != f.sharing.epoch {
+		f.sharing.gateway, f.sharing.epoch, f.sharing.reported = gateway, epoch, map[backendID]reportedUse{}
+	}
+	for _, b := range f.catalogue.Load().backends() {
+		row := byID[b.id()]
+		delete(byID, b.id())
+		now, next, drains := b.followRow(row)
+		if next != f.sharing.reported[b.id()] {
+			uses[b.id()], changed[b.id()] = now, next
+			urgent = urgent || drains
+		}
+	}
+	for id, row := range byID { // backends that this gateway does not have in its configuration
+		if next := (reportedUse{seen: row.fence}); next != f.sharing.reported[id] {
+			uses[id], changed[id] = use{seen: row.fence}, next
+			urgent = urgent || row.operation == opStop || row.operation == opSleep
+		}
+	}
+	if len(uses) == 0 || !urgent && time.Since(f.sharing.reportedAt) < useInterval {
+		return
+	}
+	if err := f.leases.reportUses(ctx, uses); err != nil {
+		f.log.Debug("report uses of backends", zap.Error(err))
+		return
+	}
+	f.sharing.reportedAt = time.Now()
+	maps.Copy(f.sharing.reported, changed)
+}
+
+// followRow follows the lease of the backend, which may be nil, and returns what the other gateways should know, and whether
+// one of them waits for it.
+func (b *Backend) followRow(row *lease) (now use, next reportedUse, drains bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if row != nil {
+		b.follow(row)
+	}
+	l := &b.life
+	now = use{used: !l.requested.IsZero(), idle: b.clock().Sub(l.requested), inFlight: b.inFlight, seen: l.claim.seen}
+	if !now.used {
+		now.idle = 0
+	}
+	return now, reportedUse{l.requested, b.inFlight > 0, l.claim.seen}, l.state == Draining && l.claim.remote
+}
+
+// follow applies the row of the backend's lease to its state. b.mu is held.
+func (b *Backend) follow(r *lease) {
+	c := &b.life.claim
+	if r.fence < c.seen {
+		return // it was read before what is known
+	}
+	if r.fence > c.seen {
+		b.life.stoppedByOperator = r.held
+	}
+	c.seen, c.held = r.fence, r.held
+	switch {
+	case r.operation == opNone:
+		b.followEnd(r)
+	case r.mine && (r.fence == c.fence || r.fence == c.ended || c.pending > 0):
+	case r.mine:
+		b.endLease(r.fence, outcomeAbandoned, "") // the reply that granted it was lost, and nothing needs it now
+	default:
+		b.followOperation(r)
+		if !r.alive {
+			b.takeOver(r)
+		}
+	}
+}
+
+// followOperation applies another gateway's operation. b.mu is held.
+func (b *Backend) followOperation(r *lease) {
+	c := &b.life.claim
+	reason := r.reason
+	if r.holder != "" {
+		reason += " (by gateway " + r.holder + ")"
+	}
+	if r.operation.boots() {
+		b.followBoot(r, reason)
+		return
+	}
+	c.fence = 0
+	if b.life.state == Stopped || b.life.state != Draining && !b.drainFor(reason) {
+		return
+	}
+	c.remote = true
+	b.life.drainToSleep, b.life.stopping = r.operation == opSleep, r.committed
+}
+
+func (b *Backend) drainFor(reason string) bool {
+	b.life.claim.remote = true
+	return b.transition(eventDrainRequested, reason)
+}
+
+// followBoot applies another gateway's boot. b.mu is held.
+func (b *Backend) followBoot(r *lease, reason string) {
+	c := &b.life.claim
+	c.fence = 0
+	switch b.life.state {
+	case Ready: // sooner than the other gateway has noticed
+		return
+	case Starting:
+		c.remote = true
+		return
+	case Draining:
+		b.life.stopping = false
+		b.transition(eventFailed, reason)
+	case Stopped, Asleep, Unreachable, Failed:
+	}
+	ended := make(chan struct{})
+	close(ended)
+	b.life.boot = &boot{wake: r.operation == opWake, ended: ended}
+	c.remote = true
+	b.transition(eventStartRequested, reason)
+	b.life.since = b.life.since.Add(-r.elapsed)
+	b.probeSoon()
+}
+
+// followEnd applies the end of an operation. b.mu is held.
+func (b *Backend) followEnd(r *lease) {
+	c := &b.life.claim
+	if c.fence != 0 { // another gateway has cancelled the drain
+		b.lose()
+	}
+	if !c.remote {
+		return
+	}
+	switch {
+	case b.life.state == Starting && r.outcome == outcomeFailed:
+		b.transition(eventFailed, r.reason)
+		b.life.since = b.life.since.Add(-r.endedAgo)
+	case b.life.state == Starting && r.outcome != outcomeReady:
+		b.transition(eventAbandoned, r.reason)
+		b.probeSoon()
+	case b.life.state != Draining: // a ready backend is found by a probe
+	case r.outcome == outcomeStopped:
+		b.transition(eventStopped, r.reason)
+	case r.outcome == outcomeSlept:
+		b.transition(eventSlept, r.reason)
+	case r.outcome == outcomeCancelled:
+		b.undrain(r.reason)
+	default:
+		b.transition(eventFailed, r.reason)
+		b.probeSoon()
+	}
+	if b.life.state != Draining {
+		b.life.stopping = false
+	}
+}
+
+// takeOver takes over what a gateway whose epoch has ended has begun: it waits for a boot, whose program may still run, up to
+// its limit; continues a drain; and repeats a stop after its limit, since its program may still run too. b.mu is held.
+func (b *Backend) takeOver(r *lease) {
+	c := &b.life.claim
+	sleeps := r.operation == opSleep || r.operation == opWake
+	if c.pending > 0 || sleeps && b.cfg().Sleep == nil || r.operation == opStop && !b.hasStopCommand() {
+		return
+	}
+	c.pending++
+	fence := r.fence
+	b.tasks.run(func(ctx context.Context) {
+		defer b.addPending(-1)
+		got, taken, err := b.leases.takeOver(ctx, b.id(), fence)
+		if err != nil || !taken {
+			return // the next poll tries again
+		}
+		b.log.Warn("the gateway that held the lease has ended; this one takes over",
+			zap.String("operation", string(got.operation)), zap.Duration("begun_ago", got.elapsed))
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.gain(&got)
+		b.continueOperation(&got)
+	})
+}
+
+// continueOperation continues what was taken over. b.mu is held.
+func (b *Backend) continueOperation(r *lease) {
+	switch {
+	case r.operation.boots() && b.life.state == Starting:
+		if own := b.life.boot; r.operation == opWake { // to wake it again does no harm
+			b.tasks.run(func(ctx context.Context) {
+				if err := b.post(ctx, "/wake_up", ""); err != nil && ctx.Err() == nil {
+					b.failBoot(own, "wake: "+err.Error())
+				}
+			})
+		}
+		b.probeSoon()
+	case !r.operation.boots() && b.life.state == Draining:
+		b.life.stopping = r.committed
+		if r.committed && r.operation == opStop {
+			b.life.claim.stopDue = b.clock().Add(r.remaining)
+			return
+		}
+		b.life.stopping = false
+		b.stopIfDrained()
+	case r.operation.boots() && b.life.state == Ready:
+		b.endLease(r.fence, outcomeReady, "")
+		b.life.claim.fence = 0
+	default:
+		b.endLease(r.fence, outcomeAbandoned, "")
+		b.life.claim.fence = 0
+	}
+}
+
+// repeatStop repeats a stop that was taken over, after the limit of the first. b.mu is held.
+func (b *Backend) repeatStop(now time.Time) {
+	due := b.life.claim.stopDue
+	if due.IsZero() || now.Before(due) || b.life.state != Draining {
+		return
+	}
+	b.life.claim.stopDue = time.Time{}
+	b.life.stopping = false
+	b.stopIfDrained()
+}
+
+// unhold records that the window has ended in which an operator has stopped the backend. b.mu is held.
+func (b *Backend) unhold() {
+	c := &b.life.claim
+	if b.leases == nil || !c.held || b.life.state == Draining {
+		return
+	}
+	c.held = false
+	b.tasks.run(func(ctx context.Context) {
+		if err := b.leases.unhold(ctx, b.id()); err != nil {
+			b.log.Debug("end the hold", zap.Error(err))
+		}
+	})
+}

@@ -1,0 +1,214 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	"basegate/internal/postgrestest"
+)
+
+// leaseGateway is a gateway that calls the leases of one backend in any order.
+type leaseGateway struct {
+	leases
+
+	number   int32
+	epoch    int64
+	fence    int64 // of the lease that it believes it holds; 0: none
+	inFlight int64
+	seen     int64
+}
+
+// leaseWorld is a database with three such gateways.
+type leaseWorld struct {
+	t        *testing.T
+	db       *database.DB
+	gateways []*leaseGateway
+	highest  int64 // fence so far
+}
+
+func newLeaseWorld(t *testing.T) *leaseWorld {
+	t.Helper()
+	server := postgrestest.Shared(t)
+	name := server.Create(t, "")
+	t.Cleanup(func() { server.Exec(t, "postgres", "DROP DATABASE "+name+" WITH (FORCE)") })
+	db, err := database.Open(t.Context(), database.Settings{URL: server.URL(name)}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	w := &leaseWorld{t: t, db: db}
+	for range 3 {
+		g := new(leaseGateway)
+		g.leases = leases{db, func() (int32, int64, bool) { return g.number, g.epoch, true }}
+		w.gateways = append(w.gateways, g)
+		w.join(g)
+	}
+	return w
+}
+
+// join begins a new epoch of a gateway.
+func (w *leaseWorld) join(g *leaseGateway) {
+	w.t.Helper()
+	name := fmt.Sprintf("%p", g)
+	w.must(w.db.WriteExclusive(w.t.Context(), func(tx database.Tx) error {
+		return tx.QueryRowContext(w.t.Context(), `SELECT gateway, epoch FROM ledger_join_v1($1, 'test', 1)`, name).Scan(&g.number, &g.epoch)
+	}))
+	g.fence, g.inFlight, g.seen = 0, 0, 0
+}
+
+// reap ends the epoch of a gateway, which does not know it.
+func (w *leaseWorld) reap(g *leaseGateway) {
+	w.t.Helper()
+	w.must(w.db.WriteExclusive(w.t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(w.t.Context(), `SELECT ledger_leave_v1($1, $2)`, g.number, g.epoch)
+		return err
+	}))
+}
+
+func (w *leaseWorld) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// row returns the row of the backend, as a gateway sees it.
+func (w *leaseWorld) row(g *leaseGateway) lease {
+	w.t.Helper()
+	rows, err := g.read(w.t.Context())
+	w.must(err)
+	if len(rows) == 0 {
+		return lease{}
+	}
+	return rows[0]
+}
+
+// gained records that a gateway has got a lease, whose fence must be the highest so far.
+func (w *leaseWorld) gained(g *leaseGateway, fence int64) {
+	w.t.Helper()
+	if fence < w.highest || fence == w.highest && g.fence != fence {
+		w.t.Fatalf("got fence %d after %d", fence, w.highest)
+	}
+	w.highest, g.fence = fence, fence
+}
+
+// wantOneHolder checks that the database confirms at most one lease, and that of a gateway whose epoch has not ended.
+func (w *leaseWorld) wantOneHolder() {
+	w.t.Helper()
+	holders := 0
+	for _, g := range w.gateways {
+		holds, err := g.holds(w.t.Context(), backendID{"m", "b"}, g.fence)
+		w.must(err)
+		if !holds {
+			continue
+		}
+		holders++
+		if r := w.row(g); r.fence != g.fence || !r.mine || !r.alive {
+			w.t.Fatalf("a gateway holds fence %d, and the row is %+v", g.fence, r)
+		}
+	}
+	if holders > 1 {
+		w.t.Fatalf("%d gateways hold the lease", holders)
+	}
+}
+
+// In random sequences of calls of three gateways, whose epochs end and begin at any time, at most one holds the lease, fences
+// rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive has requests in
+// flight or does not know of it.
+func TestRandomCallsKeepTheInvariantsOfLeases(t *testing.T) {
+	w := newLeaseWorld(t)
+	id := backendID{"m", "b"}
+	steps := 1500
+	if testing.Short() {
+		steps = 300
+	}
+	done := map[string]int{}
+	for range steps {
+		g := w.gateways[rand.IntN(len(w.gateways))]
+		before := w.row(g)
+		member := w.isMember(g)
+		switch rand.IntN(8) {
+		case 0, 1:
+			operations := []operation{opLaunch, opWake, opStop, opSleep}
+			q := claimRequest{operation: operations[rand.IntN(4)], limit: time.Minute, idle: time.Duration(rand.IntN(2)) * time.Nanosecond}
+			r, v, err := g.begin(t.Context(), id, q)
+			switch {
+			case errors.Is(err, errNotMember) && !member:
+			case err != nil || !member:
+				t.Fatalf("begin: got %v, member: %t", err, member)
+			case v == granted:
+				if before.operation != opNone && !before.mine {
+					t.Fatalf("%s was granted while another gateway had %+v", q.operation, before)
+				}
+				w.gained(g, r.fence)
+			case v == cancelled && before.committed:
+				t.Fatalf("a committed stop was cancelled: %+v", before)
+			}
+			done[fmt.Sprint("begin ", v)]++
+		case 2:
+			v, err := g.commitStop(t.Context(), id, g.fence, time.Minute)
+			if err == nil && v == granted {
+				if before.fence != g.fence || !before.mine || before.operation.boots() || !member || !before.committed && w.othersBusy(g) {
+					t.Fatalf("a stop was committed: row %+v, fence %d, others busy: %t", before, g.fence, w.othersBusy(g))
+				}
+			}
+			done[fmt.Sprint("commit ", v, err == nil)]++
+		case 3:
+			r, taken, err := g.takeOver(t.Context(), id, before.fence)
+			if err == nil && taken {
+				if before.alive && !before.mine || before.operation != r.operation || !member {
+					t.Fatalf("taken over: %+v, was %+v", r, before)
+				}
+				w.gained(g, r.fence)
+				done["take over"]++
+			}
+		case 4:
+			if err := g.end(t.Context(), id, g.fence, outcomeAbandoned, ""); err == nil && w.row(g).operation == opNone && before.mine {
+				done["end"]++
+			}
+			w.highest = max(w.highest, w.row(g).fence)
+		case 5, 6:
+			g.seen, g.inFlight = w.row(g).fence, int64(rand.IntN(3)/2)
+			if err := g.reportUses(t.Context(), map[backendID]use{id: {inFlight: g.inFlight, seen: g.seen}}); err != nil && member {
+				t.Fatal(err)
+			}
+		case 7:
+			switch {
+			case !member:
+				w.join(g)
+			case rand.IntN(3) == 0:
+				w.reap(g)
+			}
+		}
+		w.highest = max(w.highest, w.row(g).fence)
+		w.wantOneHolder()
+	}
+	t.Log(done)
+	if done["take over"] == 0 || done[fmt.Sprint("commit ", granted, true)] == 0 || done["end"] == 0 {
+		t.Errorf("the sequence is void: %v", done)
+	}
+}
+
+func (w *leaseWorld) isMember(g *leaseGateway) (member bool) {
+	w.t.Helper()
+	row := w.db.Read().QueryRowContext(w.t.Context(), `SELECT EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`, g.number, g.epoch)
+	w.must(row.Scan(&member))
+	return member
+}
+
+// othersBusy reports whether another gateway that is alive has requests in flight, or does not know the lease.
+func (w *leaseWorld) othersBusy(g *leaseGateway) bool {
+	w.t.Helper()
+	for _, other := range w.gateways {
+		if other != g && w.isMember(other) && (other.inFlight > 0 || other.seen < g.fence) {
+			return true
+		}
+	}
+	return false
+}

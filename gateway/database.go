@@ -1,0 +1,148 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"basegate/admission"
+	"basegate/budget"
+	"basegate/budget/cluster"
+	"basegate/config"
+	"basegate/console"
+	"basegate/database"
+	"basegate/fleet"
+	"basegate/proxy"
+)
+
+// DatabaseSettings returns the settings of the configured database.
+func DatabaseSettings(c *config.Database) database.Settings {
+	if c.Postgres() {
+		return database.Settings{URL: c.URL.Reveal(), SchemaCurrent: !c.Migrate}
+	}
+	return database.Settings{Path: c.Path, Flush: c.Flush}
+}
+
+// ledger is the token ledger: a budget.Ledger on SQLite, a cluster.Ledger on PostgreSQL.
+type ledger interface {
+	proxy.Ledger
+	console.Ledger
+	Start(ctx context.Context) error
+	Close()
+	RefreshCaps()
+	Waiting() int
+}
+
+// openDatabase opens the configured database. One SQLite file serves one gateway, which holds its lock.
+func (g *Gateway) openDatabase(ctx context.Context) (err error) {
+	c := &g.config.Database
+	if !c.Postgres() {
+		if g.lock, err = database.Acquire(ctx, c.Path, "serves as a gateway"); err != nil {
+			return fmt.Errorf("lock database: %w", err)
+		}
+		g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
+	}
+	if g.db, err = database.Open(ctx, DatabaseSettings(c), g.log.Named("database")); err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	g.onStop("database", func(context.Context) error { return g.db.Close() })
+	if server := g.db.Postgres(); server != nil {
+		warnings, err := server.Durability(ctx)
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		for _, w := range warnings {
+			g.log.Warn("the database may lose commits: " + w)
+		}
+	}
+	return nil
+}
+
+// checkDatabase returns an error if the database does not respond, or the ledger on it cannot reserve.
+func (g *Gateway) checkDatabase(ctx context.Context) error {
+	if err := g.db.Ping(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	if g.cluster == nil {
+		return nil
+	}
+	return g.cluster.Ready() //nolint:wrapcheck // it says what failed
+}
+
+// newLedger creates the ledger of the database's engine. Nothing is reserved before startLedger.
+func (g *Gateway) newLedger() error {
+	log := g.log.Named("budget")
+	server := g.db.Postgres()
+	if server == nil {
+		l := budget.New(g.db, log, budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
+		g.ledger = l
+		g.registry.MustRegister(budget.NewCollector(l), backupCollector{g.db})
+		return nil
+	}
+	name, err := g.gatewayName()
+	if err != nil {
+		return err
+	}
+	l := cluster.New(server, log, cluster.Settings{
+		Name: name, Version: g.version, Payer: g.payer, Alarm: g.onBudgetAlarm,
+		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
+	})
+	g.ledger, g.cluster = l, l
+	g.registry.MustRegister(cluster.NewCollector(l))
+	return nil
+}
+
+var errNameTaken = errors.New("another process has the name")
+
+// clusterSlots are the slots that the ledger of several gateways gives out.
+type clusterSlots struct{ ledger *cluster.Ledger }
+
+// slots returns the slots that the ledger gives out; nil if the queue does.
+func (g *Gateway) slots() proxy.ClusterSlots {
+	if g.cluster == nil {
+		return nil
+	}
+	return clusterSlots{g.cluster}
+}
+
+// KeyStats implements proxy.ClusterSlots.
+func (s clusterSlots) KeyStats(key string) admission.KeyStats {
+	c, _ := s.ledger.Counters(key)
+	return admission.KeyStats{Running: int(c.Running), Waiting: int(c.Waiting)}
+}
+
+// gatewayName returns the name of this gateway among those on one database. The address is bound, so no other gateway of
+// this host has it.
+func (g *Gateway) gatewayName() (string, error) {
+	if name := g.config.Gateway.Name; name != "" {
+		return name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("the gateway has no name: set gateway.name: %w", err)
+	}
+	return host + "/" + g.Addr().String(), nil
+}
+
+// DatabaseConnections returns how many connections a gateway opens to PostgreSQL at most.
+func DatabaseConnections() int { return database.PostgresConnections() + cluster.Connections }
+
+// newFleet creates the fleet. On PostgreSQL it shares the backends with those of other gateways.
+func (g *Gateway) newFleet(transport http.RoundTripper) {
+	g.fleet = fleet.New(g.config.Models, fleetSettings(g.config), transport, g.db, g.log.Named("fleet"))
+	g.fleet.OnEvent(g.onFleetEvent)
+	if g.cluster != nil {
+		g.fleet.JoinCluster(g.cluster.Epoch)
+	}
+	g.registry.MustRegister(fleet.NewCollector(g.fleet))
+}
+
+// gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.
+func (g *Gateway) gatewayLister() func(context.Context) ([]cluster.Gateway, error) {
+	if g.cluster == nil {
+		return nil
+	}
+	return func(ctx context.Context) ([]cluster.Gateway, error) { return cluster.Gateways(ctx, g.db.Read()) }
+}

@@ -1,0 +1,185 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"basegate/database"
+	postgresdb "basegate/database/postgres"
+)
+
+// MinKeep is the least time for which rows are kept. Budgets are checked against the rows of the current month.
+const MinKeep = 31 * 24 * time.Hour
+
+const (
+	retentionInterval = time.Hour
+
+	// Detaching a partition waits for the transactions that use the table, and keeps none of them waiting.
+	detachTimeout = 10 * time.Minute
+)
+
+// Retention deletes the rows of requests of whole months, on PostgreSQL, where each month is a partition. The rollups keep
+// their sums.
+type Retention struct {
+	db   *database.DB
+	log  *zap.Logger
+	keep time.Duration
+
+	stop context.CancelFunc // nil before Start
+	done chan struct{}
+}
+
+// NewRetention returns a Retention that keeps rows for at least a time, and less than a month longer.
+func NewRetention(db *database.DB, log *zap.Logger, keep time.Duration) *Retention {
+	return &Retention{db: db, log: log, keep: keep}
+}
+
+// Start deletes months when they are old enough, until Close.
+func (r *Retention) Start(ctx context.Context) {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	r.stop, r.done = stop, make(chan struct{})
+	go r.run(running)
+}
+
+// Close stops and waits. A month that is being deleted is deleted later.
+func (r *Retention) Close() {
+	if r.stop == nil {
+		return
+	}
+	r.stop()
+	<-r.done
+}
+
+func (r *Retention) run(ctx context.Context) {
+	defer close(r.done)
+	ticker := time.NewTicker(retentionInterval)
+	defer ticker.Stop()
+	for {
+		if err := r.Apply(ctx); err != nil && ctx.Err() == nil {
+			r.log.Warn("requests that are too old cannot be deleted; another attempt follows in an hour", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Apply deletes the months that ended before the time for which rows are kept. Of several gateways that do it at the same
+// time one succeeds; the others return an error or find nothing to do.
+func (r *Retention) Apply(ctx context.Context) error {
+	conn, err := r.db.Postgres().Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	limit := fmt.Sprintf("SET statement_timeout = %[1]d; SET lock_timeout = %[1]d", detachTimeout.Milliseconds())
+	if _, err := conn.Exec(ctx, limit, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("set time limit: %w", err)
+	}
+	old, err := r.oldMonths(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for _, m := range old {
+		if err := r.drop(ctx, conn, m); err != nil {
+			return fmt.Errorf("delete the requests of %s: %w", m.begin.Format("2006-01"), err)
+		}
+		r.log.Info("the requests of a month are deleted; their sums are kept", zap.String("month", m.begin.Format("2006-01")))
+	}
+	return nil
+}
+
+// month is a table with the requests of a month.
+type month struct {
+	table      string
+	begin, end time.Time
+	attached   bool // it is a partition
+	pending    bool // an interrupted DETACH has to be finished
+}
+
+var monthTable = regexp.MustCompile(`^requests_(\d{4}_\d{2})$`)
+
+// oldMonths returns the months that are not kept, the oldest first, also those that are no partitions any more.
+func (r *Retention) oldMonths(ctx context.Context, conn *pgx.Conn) (old []month, err error) {
+	rows, err := conn.Query(ctx, `
+		SELECT c.relname::text, i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false), clock_timestamp()
+		FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'requests'::regclass
+		WHERE c.relkind = 'r' AND c.relname ~ '^requests_[0-9]{4}_[0-9]{2}$'
+			AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'requests'::regclass)
+		ORDER BY c.relname`)
+	if err != nil {
+		return nil, fmt.Errorf("list months: %w", err)
+	}
+	var (
+		m   month
+		now time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&m.table, &m.attached, &m.pending, &now}, func() error {
+		begin, err := time.Parse("2006_01", monthTable.FindStringSubmatch(m.table)[1])
+		if err != nil {
+			return err
+		}
+		m.begin, m.end = begin, begin.AddDate(0, 1, 0)
+		if !m.end.After(now.Add(-r.keep)) {
+			old = append(old, m)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list months: %w", err)
+	}
+	return old, nil
+}
+
+var errNotSummedUp = errors.New("not all of them are summed up yet")
+
+// drop deletes a month. Whatever step it is interrupted after, the next attempt continues.
+func (r *Retention) drop(ctx context.Context, conn *pgx.Conn, m month) error {
+	table := pgx.Identifier{m.table}.Sanitize()
+	if m.attached && !m.pending {
+		if err := r.forgo(ctx, table, m.end); err != nil {
+			return err
+		}
+	}
+	statements := []string{"DROP TABLE " + table}
+	switch {
+	case m.pending:
+		statements = append([]string{"ALTER TABLE requests DETACH PARTITION " + table + " FINALIZE"}, statements...)
+	case m.attached:
+		statements = append([]string{"ALTER TABLE requests DETACH PARTITION " + table + " CONCURRENTLY"}, statements...)
+	}
+	for _, text := range statements {
+		if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
+			if postgresdb.Code(err) == "42501" {
+				return fmt.Errorf("the role of database.url must own the tables: %w", err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// forgo records that the rows before a time are not kept, unless some of a table are not in the rollups.
+func (r *Retention) forgo(ctx context.Context, table string, before time.Time) error {
+	return r.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		ctx := context.WithoutCancel(ctx)
+		var missing bool
+		text := `SELECT EXISTS (SELECT FROM ` + table + ` WHERE xid > (SELECT seq::text::xid8 FROM usage_watermark))`
+		if err := tx.QueryRowContext(ctx, text).Scan(&missing); err != nil {
+			return err
+		}
+		if missing {
+			return errNotSummedUp
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET kept_since = greatest(kept_since, $1)`, before.UnixMicro())
+		return err
+	})
+}
