@@ -55,7 +55,7 @@ func (l *Ledger) Check(ctx context.Context, report func(Problem)) error {
 	}
 	defer closeConn(ctx, conn)
 	for _, check := range []func(context.Context, *pgx.Conn, func(Problem)) error{
-		checkCounters, checkOwners, checkOrphans, checkCaps,
+		checkCounters, checkOwners, checkOrphans, checkCaps, checkTransactions,
 	} {
 		if err := check(ctx, conn, report); err != nil {
 			return fmt.Errorf("check the ledger: %w", err)
@@ -177,6 +177,39 @@ func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error 
 		})
 }
 
+// HasForeignTransactions reports whether the requests have numbers of another server's transactions, as after pg_restore: usage
+// pages then lack the requests that follow.
+func HasForeignTransactions(ctx context.Context, db *postgres.DB) (foreign bool, err error) {
+	if err := db.Pool().QueryRow(ctx, selectForeign).Scan(&foreign); err != nil {
+		return false, fmt.Errorf("compare the requests with the server's transactions: %w", err)
+	}
+	return foreign, nil
+}
+
+const selectForeign = `SELECT ledger_foreign_v1()`
+
+func checkTransactions(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	var foreign bool
+	err := conn.QueryRow(ctx, selectForeign).Scan(&foreign)
+	if foreign {
+		report(Problem{Part: "requests", Text: "they have numbers of another server's transactions, as after pg_restore, so the rollups lack those that follow"})
+	}
+	return err
+}
+
+// renumber gives requests numbers of this server's transactions, if they have others.
+func renumber(ctx context.Context, conn *pgx.Conn, report func(string)) error {
+	foreign := false
+	if err := checkTransactions(ctx, conn, func(Problem) { foreign = true }); err != nil || !foreign {
+		return err
+	}
+	if _, err := conn.Exec(ctx, `SELECT ledger_renumber_v1()`); err != nil {
+		return err
+	}
+	report("requests: they have numbers of this server's transactions")
+	return nil
+}
+
 // Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows. Gateways
 // may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
 func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
@@ -187,6 +220,9 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	defer closeConn(ctx, conn)
 	if err := l.endOrphans(ctx, conn, report); err != nil {
 		return fmt.Errorf("end requests that belong to no gateway: %w", err)
+	}
+	if err := renumber(ctx, conn, report); err != nil {
+		return fmt.Errorf("renumber requests: %w", err)
 	}
 	missing := 0
 	if err := checkOwners(ctx, conn, func(Problem) { missing++ }); err != nil {
@@ -213,7 +249,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 			return fmt.Errorf("count account %s again: %w", account, err)
 		}
 	}
-	report(fmt.Sprintf("counters: %d of %d accounts are counted again", len(found), len(accounts)))
+	report(fmt.Sprintf("counters: %d counters of %d accounts are counted again", len(found), len(accounts)))
 	return nil
 }
 
