@@ -263,8 +263,9 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 			o.complete(decision{err: l.epoch.cause})
 		}
 	case ctx.Err() != nil:
+		err := l.epoch.ended()
 		for _, o := range batch {
-			o.complete(decision{err: budget.ErrClosed})
+			o.complete(decision{err: err})
 		}
 	case len(batch) > 1:
 		l.epoch.metrics.bisected.Add(1)
