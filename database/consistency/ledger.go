@@ -73,8 +73,8 @@ type difference struct {
 // differences returns those of all months whose requests are kept. Each month is a statement, so no snapshot is long.
 func differences(ctx context.Context, conn *pgx.Conn) (found []difference, since time.Time, err error) {
 	var last time.Time
-	const text = `SELECT ledger_month(least(ledger_day(min(time)), ledger_day(ledger_now()))),
-		greatest(ledger_day(max(time)), ledger_day(ledger_now())) FROM requests`
+	const text = `SELECT date_trunc('month', least(to_timestamp(min(time) / 1e6), clock_timestamp()))::date,
+		greatest(to_timestamp(max(time) / 1e6), clock_timestamp())::date FROM requests` // sessions are in UTC
 	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
 		return nil, since, err
 	}
@@ -169,8 +169,8 @@ func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error 
 			('day_total', o.day_total, o.day_in + o.day_out + o.reserved_day),
 			('month_input', o.month_input, o.month_in + o.reserved_in),
 			('month_output', o.month_output, o.month_out + o.reserved_out)) c(name, cap, sum)
-		WHERE c.sum > c.cap AND o.month = ledger_month(ledger_day(ledger_now()))
-			AND (c.name <> 'day_total' OR o.day = ledger_day(ledger_now()))
+		WHERE c.sum > c.cap AND o.month = date_trunc('month', clock_timestamp())::date
+			AND (c.name <> 'day_total' OR o.day = clock_timestamp()::date)
 		ORDER BY 1`,
 		func(text string) {
 			report(Problem{Part: "caps", Text: text + ": the cap was lowered, or a backend used more than was reserved", Note: true})
