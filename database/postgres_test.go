@@ -13,7 +13,7 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
+	logobserver "go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
 	"basegate/internal/databasetest"
@@ -165,7 +165,7 @@ func TestNewerPostgresDatabaseThatOnlyHasMoreIsServed(t *testing.T) {
 	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)")
 	must(t, err)
 	for _, s.SchemaCurrent = range []bool{false, true} {
-		core, logged := observer.New(zap.WarnLevel)
+		core, logged := logobserver.New(zap.WarnLevel)
 		must(t, openWith(t, s, zap.New(core)).Ping(t.Context()))
 		entries := logged.FilterMessageSnippet("the schema is newer than this program").All()
 		if len(entries) != 1 || entries[0].ContextMap()["schema"] != int64(9999) || entries[0].ContextMap()["known"] == nil {

@@ -154,7 +154,7 @@ func exampleOfIndex(t *testing.T) string {
 	if !found || !closed || !strings.Contains(text, "CREATE INDEX CONCURRENTLY refusals_next") {
 		t.Fatal("CONTRIBUTING.md has no example of a migration that makes the index refusals_next")
 	}
-	return text
+	return strings.ReplaceAll("\n"+text, "\n  ", "\n")
 }
 
 // firstSafe is the first migration that must not disturb gateways of the release before. Those before it make the tables.
