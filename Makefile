@@ -30,7 +30,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -61,11 +61,15 @@ test-packages: tools
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema
 
 test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test $(SHORT) -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
 	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+
+test-next: tools ## the same on a schema of a later release, which has more than the program knows
+	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -timeout 20m ./budget/cluster ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
+	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 check: lint test ## what a commit must pass
 

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/database/postgres"
 )
 
@@ -31,13 +33,18 @@ func (db *DB) openPostgres(ctx context.Context) error {
 		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
-	prepare := migratePostgres
+	prepare := server.Migrate
 	if db.settings.SchemaCurrent {
-		prepare = checkSchema
+		prepare = server.CheckSchema
 	}
-	if err := prepare(ctx, server); err != nil {
+	found, err := prepare(ctx)
+	if err != nil {
 		server.Close()
-		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
+		return fmt.Errorf("open database: %w", errors.Join(schemaError(err), h.close()))
+	}
+	if found.Newer() {
+		db.log.Warn("the schema is newer than this program, which may work on it until the upgrade is complete",
+			zap.Int64("schema", found.Version), zap.Int64("known", found.Known), zap.Int64("oldest", found.Oldest))
 	}
 	db.current.Store(h)
 	return nil
@@ -61,19 +68,10 @@ func forReports(timeout time.Duration) map[string]string {
 	return parameters
 }
 
-func migratePostgres(ctx context.Context, server *postgres.DB) error {
-	_, err := server.Migrate(ctx)
-	return schemaError(err)
-}
-
-func checkSchema(ctx context.Context, server *postgres.DB) error {
-	return schemaError(server.CheckSchema(ctx))
-}
-
 // schemaError returns ErrNewer or ErrOlder for the errors of package postgres.
 func schemaError(err error) error {
 	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
-		return newerError(newer.Schema, newer.Known)
+		return fmt.Errorf("%w: %w; to go back to this program, restore a backup made before the upgrade", ErrNewer, newer)
 	}
 	if older, ok := errors.AsType[*postgres.OlderError](err); ok {
 		return fmt.Errorf("%w (%w)", ErrOlder, older)

@@ -13,6 +13,7 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/zap"
+	logobserver "go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
 	"basegate/internal/databasetest"
@@ -148,10 +149,28 @@ func TestConcurrentOpensOfANewPostgresDatabaseMigrateItOnce(t *testing.T) {
 
 func TestNewerPostgresDatabaseIsRefused(t *testing.T) {
 	s := postgresSettings(t)
+	_, err := connect(t, s).ExecContext(t.Context(), `INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true);
+		UPDATE basegate.schema_compatibility SET oldest = 9998`)
+	must(t, err)
+	for _, s.SchemaCurrent = range []bool{false, true} {
+		_, err := database.Open(t.Context(), s, zap.NewNop())
+		if !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "version 9999, which needs a program that knows version 9998") {
+			t.Errorf("SchemaCurrent %v: got error %v, want ErrNewer with both versions", s.SchemaCurrent, err)
+		}
+	}
+}
+
+func TestNewerPostgresDatabaseThatOnlyHasMoreIsServed(t *testing.T) {
+	s := postgresSettings(t)
 	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)")
 	must(t, err)
-	if _, err := database.Open(t.Context(), s, zap.NewNop()); !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {
-		t.Errorf("got error %v, want ErrNewer with version 9999", err)
+	for _, s.SchemaCurrent = range []bool{false, true} {
+		core, logged := logobserver.New(zap.WarnLevel)
+		must(t, openWith(t, s, zap.New(core)).Ping(t.Context()))
+		entries := logged.FilterMessageSnippet("the schema is newer than this program").All()
+		if len(entries) != 1 || entries[0].ContextMap()["schema"] != int64(9999) || entries[0].ContextMap()["known"] == nil {
+			t.Errorf("SchemaCurrent %v: got %v, want a warning with both versions", s.SchemaCurrent, logged.All())
+		}
 	}
 }
 

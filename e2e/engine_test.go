@@ -50,6 +50,9 @@ func (e *environment) usePostgres(server *postgrestest.Server) {
 		e.postgresURL = server.URL(name)
 		e.writeConfig(settings{}, "http://127.0.0.1:1")
 		e.run("database", "migrate")
+		if postgrestest.Newer() {
+			server.Expand(e.t, name)
+		}
 		template.name = name
 	}
 	name := server.Create(e.t, template.name)

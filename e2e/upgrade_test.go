@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/postgrestest"
 	"basegate/mockvllm"
 )
 
@@ -136,5 +138,45 @@ func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
 	env.run("backup", backup)
 	if _, stderr, code := runCommand(t, "restore", backup, "--config", env.config); code != 1 || !strings.Contains(stderr, "made by a newer version") {
 		t.Errorf("restore a later database: exit code %d, %s; want 1", code, stderr)
+	}
+}
+
+// While a later release has migrated, gateways of this one serve, those that restart included. They refuse a schema that lacks
+// what they use.
+func TestGatewayServesOnASchemaThatALaterReleaseHasMigrated(t *testing.T) {
+	server := postgrestest.Shared(t)
+	running, restarted, _ := startTwo(t, server, settings{}, mockvllm.Options{})
+	address, err := url.Parse(running.postgresURL)
+	must(t, err)
+	name := strings.TrimPrefix(address.Path, "/")
+	if !postgrestest.Newer() {
+		server.Expand(t, name)
+	}
+	restarted.kill()
+	restarted = restarted.serveWithKey(running.secret)
+	secret := running.createKey("later")
+	for what, g := range map[string]*gateway{"the gateway that runs": running, "the one that was restarted": restarted} {
+		if got, err := post(g.url, secret, smallRequest); err != nil || got.status != http.StatusOK {
+			t.Errorf("%s: got %+v, error %v", what, got, err)
+		}
+		g.signIn()
+	}
+	if n := len(running.usageRows()); n != 2 {
+		t.Errorf("the usage has %d rows, want 2", n)
+	}
+	if !strings.Contains(restarted.stderr.String(), "the schema is newer than this program") {
+		t.Errorf("the log does not name the newer schema: %s", restarted.stderr.String())
+	}
+	if table, code := running.check(); code != 0 || !strings.Contains(table, "this program knows up to") {
+		t.Errorf("check: exit code %d, %s; want 0 and both versions", code, table)
+	}
+
+	server.Exec(t, name, `UPDATE basegate.schema_compatibility SET oldest = 9998;
+		INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)`)
+	for _, command := range [][]string{{"serve"}, {"key", "list"}, {"check"}, {"database", "migrate"}} {
+		stdout, stderr, code := runCommand(t, append(command, "--config", restarted.config)...)
+		if code != 1 || !strings.Contains(stdout+stderr, "version 9999, which needs a program that knows version 9998") {
+			t.Errorf("%v: exit code %d, %s%s; want 1 and the versions", command, code, stdout, stderr)
+		}
 	}
 }

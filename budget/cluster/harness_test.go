@@ -50,6 +50,9 @@ func newDatabase(tb testing.TB) *testDatabase {
 		_, err := db.Migrate(tb.Context())
 		must(tb, err)
 		db.Close()
+		if postgrestest.Newer() {
+			server.Expand(tb, name)
+		}
 		template.name = name
 	}
 	return connect(tb, server.URL(server.Create(tb, template.name)))

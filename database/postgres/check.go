@@ -85,44 +85,35 @@ func (db *DB) Durability(ctx context.Context) ([]string, error) {
 	return warnings, nil
 }
 
-// checkSchema checks that the schema is basegate's, and of this version.
+// checkSchema checks that the schema is basegate's, and that this program may work on it.
 func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool) error {
-	version, foreign, err := schemaVersion(ctx, conn)
+	files, err := migrationFiles()
 	if err != nil {
 		return err
 	}
-	newest, err := newestMigration()
+	s, err := schemaOf(ctx, conn, files)
 	switch {
+	case errors.Is(err, errForeignSchema):
+		c.add(true, "%v", err)
 	case err != nil:
 		return err
-	case foreign:
-		c.add(true, "%v", errForeignSchema)
-	case version > newest:
-		c.add(true, "%v: use that version of basegate or a later one", &NewerError{version, newest})
-	case version < newest && !migrate:
+	case s.Newer() && s.check() != nil:
+		c.add(true, "%v: use that version of basegate or a later one", s.check())
+	case s.Newer():
+		c.add(false, "the schema has version %d, this program knows up to %d: it may serve beside newer gateways during an upgrade",
+			s.Version, s.Known)
+	case s.Version < s.Known && !migrate:
 		c.add(true, "the schema has version %d, this program needs %d, and database.migrate is false: run basegate database migrate "+
-			"as the role that owns the schema", version, newest)
-	case version == 0:
+			"as the role that owns the schema", s.Version, s.Known)
+	case s.Version == 0:
 		c.add(false, "the database is empty: the first start makes the schema")
-	case version < newest:
-		c.add(false, "the schema has version %d: the next start migrates it to %d", version, newest)
+	case s.Version < s.Known:
+		c.add(false, "the schema has version %d: the next start migrates it to %d", s.Version, s.Known)
 	}
 	return nil
 }
 
 var errForeignSchema = errors.New("the database has a schema basegate that basegate has not made: name another database, or rename that schema")
-
-// schemaVersion returns the last migration of the schema, or 0, and whether the schema has tables that no migration has made.
-func schemaVersion(ctx context.Context, conn *pgx.Conn) (version int64, foreign bool, err error) {
-	var versions bool
-	const text = `SELECT count(*) > 0, coalesce(bool_or(relname = 'goose_db_version'), false) FROM pg_class
-		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
-	if err := conn.QueryRow(ctx, text, schema).Scan(&foreign, &versions); err != nil || !versions {
-		return 0, foreign, err
-	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&version)
-	return version, false, err
-}
 
 // checkRole checks the rights of the role, and reports whether it can read the schema, or make it.
 func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (usable bool, err error) {

@@ -64,7 +64,12 @@ func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
 	wantFinding(t, check(t, server.URL(name), true), false, "the next start migrates it")
 	wantFinding(t, check(t, server.URL(name), false), true, "database.migrate is false")
 	server.Exec(t, name, `INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9000, true)`)
+	for _, migrate := range []bool{true, false} {
+		wantFinding(t, check(t, server.URL(name), migrate), false, "the schema has version 9000, this program knows up to")
+	}
+	server.Exec(t, name, `UPDATE basegate.schema_compatibility SET oldest = 8999`)
 	wantFinding(t, check(t, server.URL(name), true), true, "use that version of basegate or a later one")
+	wantFinding(t, check(t, server.URL(name), false), true, "the schema has version 9000, which needs a program that knows version 8999")
 
 	_, foreign := newDatabase(t)
 	server.Exec(t, foreign, `CREATE SCHEMA basegate; CREATE TABLE basegate.accounts (n int)`)

@@ -36,7 +36,8 @@ func TestRolesOfTheClusterAreEnough(t *testing.T) {
 	server.Exec(t, "basegate", "CREATE ROLE gateways LOGIN IN ROLE basegate_runtime")
 	server.Exec(t, "basegate", "CREATE ROLE stranger LOGIN")
 	runtime := open(t, as("gateways"))
-	must(t, runtime.CheckSchema(t.Context()))
+	_, err = runtime.CheckSchema(t.Context())
+	must(t, err)
 	if _, err := runtime.Pool().Exec(t.Context(), "SELECT ledger_join_v1('gateway', 'test', 1)"); err != nil {
 		t.Errorf("a gateway cannot join: %v", err)
 	}

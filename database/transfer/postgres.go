@@ -55,8 +55,13 @@ func openPostgres(ctx context.Context, url string, target bool) (_ side, err err
 	if err := s.refuseGateway(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := db.Migrate(ctx); err != nil {
+	schema, err := db.Migrate(ctx)
+	switch {
+	case err != nil:
 		return nil, err
+	case schema.Newer():
+		return nil, fmt.Errorf("the schema has version %d, and this program copies that of version %d: use the newer basegate to copy",
+			schema.Version, schema.Known)
 	}
 	return s, nil
 }

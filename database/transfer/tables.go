@@ -213,6 +213,7 @@ var (
 	}
 	notFromPostgres = map[string]string{
 		"goose_db_version":            "the target has its own schema version",
+		"schema_compatibility":        "see goose_db_version",
 		"keys_revision":               "triggers count the changes of the target",
 		"gateway":                     "gateways join again",
 		"lane":                        "see gateway",

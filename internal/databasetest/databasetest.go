@@ -73,6 +73,9 @@ func createTemplate(tb testing.TB, server *postgrestest.Server) (name string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	if postgrestest.Newer() {
+		server.Expand(tb, name)
+	}
 	return name
 }
 

@@ -319,3 +319,27 @@ func (s *Server) Exec(tb testing.TB, database, statement string) {
 		tb.Fatalf("%s: %v", statement, err)
 	}
 }
+
+// Newer reports whether tests run on a schema that is newer than the program: their environment has
+// BASEGATE_TEST_SCHEMA=newer.
+func Newer() bool { return os.Getenv("BASEGATE_TEST_SCHEMA") == "newer" }
+
+// Expand makes the schema of a migrated database that of a later release which only adds: it has a later version, and every
+// table has more columns than the program knows.
+func (s *Server) Expand(tb testing.TB, database string) {
+	tb.Helper()
+	s.Exec(tb, database, `
+		DO $$
+		DECLARE
+			v_table regclass;
+		BEGIN
+			FOR v_table IN SELECT oid FROM pg_class WHERE relnamespace = 'basegate'::regnamespace AND relkind IN ('r', 'p')
+				AND NOT relispartition AND relname <> 'goose_db_version' LOOP
+				EXECUTE format('ALTER TABLE %s ADD COLUMN later text, ADD COLUMN later_count bigint NOT NULL DEFAULT 0', v_table);
+			END LOOP;
+			CREATE TABLE basegate.later (id bigint PRIMARY KEY);
+			INSERT INTO basegate.goose_db_version (version_id, is_applied)
+				SELECT max(version_id) + 1, true FROM basegate.goose_db_version;
+		END
+		$$`)
+}

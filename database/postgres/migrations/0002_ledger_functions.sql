@@ -480,7 +480,11 @@ BEGIN
                 WHERE id = n.account RETURNING ticket INTO v_ticket;
             UPDATE owner SET waiting = waiting + 1, blocked = blocked OR d.blocked_key WHERE id = n.key;
             w.ticket := v_ticket;
-            INSERT INTO waiter SELECT w.*;
+            INSERT INTO waiter (account, key, ticket, request_id, gateway, epoch, lane, arrived, prompt, candidates, max_tokens, min_tokens,
+                    prompts, times, context, model, endpoint, workload, user_tag, stream, batch_id, details)
+                VALUES (w.account, w.key, w.ticket, w.request_id, w.gateway, w.epoch, w.lane, w.arrived, w.prompt, w.candidates,
+                    w.max_tokens, w.min_tokens, w.prompts, w.times, w.context, w.model, w.endpoint, w.workload, w.user_tag, w.stream,
+                    w.batch_id, w.details);
             v_reply := json_build_object('id', n.id, 'kind', 'wait', 'ticket', v_ticket);
         END IF;
         v_replies := v_replies || v_reply;

@@ -23,7 +23,7 @@ BEGIN
         END LOOP;
         FOR v_table IN SELECT oid FROM pg_class WHERE relnamespace = 'basegate'::regnamespace AND relkind IN ('r', 'p')
             AND relname NOT IN ('gateway', 'lane', 'owner', 'spend', 'inflight', 'waiter', 'decided', 'alarm', 'settling', 'ledger_setting',
-                'goose_db_version')
+                'goose_db_version', 'schema_compatibility')
             AND relname !~ '^requests($|_\d)' LOOP
             EXECUTE format('GRANT INSERT, UPDATE, DELETE ON %s TO %I', v_table, v_role);
         END LOOP;
