@@ -68,6 +68,7 @@ func workloads(short bool) []workload {
 type loadResult struct {
 	requestCounts
 	wall, cpu   time.Duration
+	serverCPU   time.Duration // of target.server
 	median, p99 time.Duration // of complete requests
 }
 
@@ -92,6 +93,9 @@ const (
 func measure(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
 	clients := make([]*client, w.connections)
 	for i := range clients {
+		if len(t.keys) > 0 {
+			t.key = t.keys[i%len(t.keys)]
+		}
 		clients[i] = &client{
 			address: t.address, request: t.request(w.path, w.body), events: w.events,
 			timeout: requestTimeout + 2*time.Duration(w.events)*w.pace,
@@ -99,22 +103,31 @@ func measure(ctx context.Context, t target, w workload, span time.Duration) (*lo
 		defer clients[i].close()
 	}
 	warmUpCounts := load(ctx, clients, warmUp)
-	before, err := t.process.cpu()
+	before, serverBefore, err := t.cpu()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	m := &loadResult{requestCounts: load(ctx, clients, span)}
 	m.wall = time.Since(began)
-	after, err := t.process.cpu()
+	after, serverAfter, err := t.cpu()
 	if err != nil {
 		return nil, err
 	}
-	m.cpu = after - before
+	m.cpu, m.serverCPU = after-before, serverAfter-serverBefore
 	m.addFailures(warmUpCounts)
 	slices.Sort(m.latencies)
 	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
 	return m, ctx.Err() //nolint:wrapcheck // the caller adds context
+}
+
+// cpu returns the CPU time of the target's process and of its server.
+func (t *target) cpu() (own, server time.Duration, err error) {
+	if own, err = t.process.cpu(); err != nil || t.server == nil {
+		return own, 0, err
+	}
+	server, err = t.server.cpu()
+	return own, server, err
 }
 
 // load lets each client send requests for the span. Requests in flight at its end are completed and counted.

@@ -33,6 +33,7 @@ type options struct {
 	batches   bool // measure a batch
 	prefix    bool // measure routing by prefix
 	receipts  bool // measure receipts
+	postgres  bool // measure a gateway on PostgreSQL
 	chat      bool // measure chat completions beside completions
 	short     bool
 
@@ -131,6 +132,7 @@ func readOptions(ctx context.Context) (options, error) {
 	o.batches = wanted.MatchString("batches")
 	o.prefix = wanted.MatchString("prefix")
 	o.receipts = wanted.MatchString("receipts")
+	o.postgres = wanted.MatchString("postgres")
 	o.chat = wanted.MatchString("chat")
 	return o, nil
 }
@@ -167,6 +169,12 @@ func bench(ctx context.Context, o options) error {
 			receiptErr = fmt.Errorf("measure receipts: %w", receiptErr)
 		}
 	}
+	var postgresErr error
+	if o.postgres {
+		if r.postgres, postgresErr = measurePostgres(ctx, o); postgresErr != nil {
+			postgresErr = fmt.Errorf("measure PostgreSQL: %w", postgresErr)
+		}
+	}
 	var chatErr error
 	if o.chat {
 		if r.chat, chatErr = measureChat(ctx, o); chatErr != nil {
@@ -181,7 +189,7 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}
-	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, receiptErr, chatErr)
+	return errors.Join(r.check(), queuedErr, batchErr, prefixErr, receiptErr, postgresErr, chatErr)
 }
 
 // measureAll sends every load to every target in turn, so that other activity on the machine affects all alike.

@@ -40,17 +40,17 @@ func startProcess(ctx context.Context, name string, output io.Writer, ready, pro
 	}
 	p := &process{name: name, command: command, exited: make(chan error, 1)}
 	go func() { p.exited <- command.Wait() }()
-	if err := p.awaitReady(ctx, ready); err != nil {
+	if err := p.awaitReady(ctx, func(ctx context.Context) bool { return respondsOK(ctx, ready) }); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), p.stop())
 	}
 	return p, nil
 }
 
-func (p *process) awaitReady(ctx context.Context, url string) error {
+func (p *process) awaitReady(ctx context.Context, isReady func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
-		if respondsOK(ctx, url) {
+		if isReady(ctx) {
 			return nil
 		}
 		pause := time.NewTimer(20 * time.Millisecond)

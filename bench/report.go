@@ -26,7 +26,8 @@ type report struct {
 	prefix  *prefixFigures  // nil if not measured
 	chat    *chatFigures    // nil if not measured
 
-	receipts *receiptFigures // nil if not measured
+	receipts *receiptFigures  // nil if not measured
+	postgres *postgresFigures // nil if not measured
 }
 
 func newReport(o options) *report {

@@ -154,6 +154,9 @@ func (r *report) notes() []string {
 	if r.receipts != nil {
 		all = append(all, r.receipts.String()+".")
 	}
+	if r.postgres != nil {
+		all = append(all, r.postgres.String()+".")
+	}
 	if r.prefix != nil {
 		all = append(all, r.prefix.String()+".")
 	}

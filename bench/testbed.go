@@ -33,7 +33,9 @@ type target struct {
 	address string // host:port
 	key     string
 	process *process
-	header  string // further lines of the header of a request
+	header  string   // further lines of the header of a request
+	keys    []string // of the connections in turn, in place of key; nil: key
+	server  *process // whose CPU time is taken too; nil: none
 }
 
 // request encodes a request of a path for the target.
@@ -148,6 +150,7 @@ func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, st
 type gatewayOptions struct {
 	name, program string
 	database      string // further members of the section, with a comma before them
+	url           string // of the database; empty: a SQLite file
 	sections      string // further sections of the configuration
 	concurrency   int
 	chat          bool     // the model chats, besides completions
@@ -186,11 +189,15 @@ func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target,
 		return target{}, "", err
 	}
 	path := filepath.Join(b.dir, o.name+".yaml")
+	database := fmt.Sprintf("path: %q", filepath.Join(b.dir, o.name+".db"))
+	if o.url != "" {
+		database = fmt.Sprintf("url: %q", o.url)
+	}
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
-database: {path: %q%s}
+database: {%s%s}
 %smodels:
   - {id: %s, checkpoint: %s, %s}
-`, listen, admin, filepath.Join(b.dir, o.name+".db"), o.database, o.sections, model, model, o.model(b.upstream))
+`, listen, admin, database, o.database, o.sections, model, model, o.model(b.upstream))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return target{}, "", fmt.Errorf("write configuration: %w", err)
 	}

@@ -86,7 +86,7 @@ func TestReportIsInterruptedAtItsTimeLimit(t *testing.T) {
 }
 
 func TestReportSeesOneSnapshot(t *testing.T) {
-	databasetest.SkipPostgres(t, "a snapshot makes the ledger's updates slower; see TestReportHoldsNoSnapshot")
+	databasetest.SkipPostgres(t, "a snapshot makes the ledger's updates slower; see TestReportHoldsNoSnapshotAfterItsEnd")
 	db := openNotes(t, database.Settings{})
 	must(t, db.Report(t.Context(), "a", time.Minute, func(ctx context.Context, from database.Reader) error {
 		for id := range 3 {
