@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"basegate/database"
+	"basegate/database/postgres"
 )
 
 // The statements on the tables that only PostgreSQL has. Transactions of writes follow each other there, over all
@@ -45,7 +46,7 @@ func checkLease(ctx context.Context, tx database.Tx, seq int64, l lease) error {
 // heldLeases returns the leases that count, and the time in microseconds.
 func heldLeases(ctx context.Context, q querier) (held map[int64]lease, now int64, err error) {
 	rows, err := q.QueryContext(ctx, `SELECT n.now, l.batch, l.gateway, l.epoch, l.fence
-		FROM (SELECT ledger_now() AS now) n LEFT JOIN
+		FROM (SELECT `+postgres.Now+` AS now) n LEFT JOIN
 		(batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive) ON true`)
 	if err != nil {
 		return nil, 0, err
@@ -144,7 +145,7 @@ func countRunners(ctx context.Context, q querier) (n int, err error) {
 // insertWriter records who writes an object; the zero holder is a command.
 func insertWriter(ctx context.Context, tx database.Execer, object string, h holder) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO object_writers (object, gateway, epoch, begun_at)
-		VALUES ($1, nullif(CAST($2 AS INTEGER), 0), $3, ledger_now())`, object, h.gateway, h.epoch)
+		VALUES ($1, nullif(CAST($2 AS INTEGER), 0), $3, `+postgres.Now+`)`, object, h.gateway, h.epoch)
 	return err
 }
 
@@ -156,7 +157,7 @@ func deleteOrphans(ctx context.Context, tx database.Execer) (int64, error) {
 	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = 'deleted' WHERE state = 'writing' AND NOT EXISTS (
 		SELECT FROM object_writers w LEFT JOIN gateway g ON g.id = w.gateway
 		WHERE w.object = objects.name AND (g.alive AND g.epoch = w.epoch
-			OR w.gateway IS NULL AND w.begun_at > ledger_now() - `+commandTime+`))`)
+			OR w.gateway IS NULL AND w.begun_at > `+postgres.Now+` - `+commandTime+`))`)
 	if err != nil {
 		return 0, err
 	}

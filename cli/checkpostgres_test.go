@@ -71,7 +71,7 @@ func TestDatabaseCheckMendsThePostgresLedger(t *testing.T) {
 	if !strings.Contains(stdout, "month_in is 5, its rows have 0") || !strings.Contains(stderr, "basegate database check --repair") {
 		t.Errorf("got %q and %q, want the counter and the repair", stdout, stderr)
 	}
-	if _, stderr := run(0, "database", "check", "--repair"); !strings.Contains(stderr, "1 of 1 accounts are counted again") {
+	if _, stderr := run(0, "database", "check", "--repair"); !strings.Contains(stderr, "1 counters of 1 accounts are counted again") {
 		t.Errorf("the repair says %q", stderr)
 	}
 	run(0, "database", "check")

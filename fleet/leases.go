@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"basegate/database"
+	"basegate/database/postgres"
 )
 
 // operation is what a gateway does with a backend while it holds the backend's lease.
@@ -86,8 +87,7 @@ func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway i
 	})
 }
 
-// databaseTime is the time of the database. The function that the ledger has for it may not be called by the role of gateways.
-const databaseTime = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+const databaseTime = postgres.Now
 
 const selectLeases = `
 	SELECT l.model, l.backend, l.fence, l.operation, l.committed, l.idle_us, l.reason, ` + databaseTime + ` - l.began_at,

@@ -13,6 +13,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
+	"basegate/database/consistency"
 	"basegate/fleet"
 	"basegate/proxy"
 )
@@ -55,6 +56,13 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 		}
 		for _, w := range warnings {
 			g.log.Warn("the database may lose commits: " + w)
+		}
+		foreign, err := consistency.HasForeignTransactions(ctx, server)
+		if err != nil {
+			return err //nolint:wrapcheck // it says what failed
+		}
+		if foreign {
+			g.log.Error("the database was restored from another server, and usage pages lack what follows: stop the gateways and run basegate database check --repair")
 		}
 	}
 	return nil

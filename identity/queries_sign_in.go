@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"basegate/database"
+	"basegate/database/postgres"
 )
 
 // Invitations.
@@ -108,7 +109,7 @@ func insertSession(
 }
 
 // databaseNow is the time of PostgreSQL's clock, by which all gateways agree whether a session has expired.
-const databaseNow = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+const databaseNow = postgres.Now
 
 // selectSessionAccount returns sql.ErrNoRows if no session has the token, it has expired, or the password has been changed
 // since.

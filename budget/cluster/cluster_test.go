@@ -342,6 +342,17 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	}
 }
 
+// awaitBlocked waits until a call waits for a lock. It uses a connection of its own: a transaction that looks twice sees the same.
+func awaitBlocked(t *testing.T, db *testDatabase) {
+	t.Helper()
+	other := connect(t, db.url)
+	poll.Until(t, "a call is blocked", func() bool {
+		var blocked int
+		other.query(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, nil, &blocked)
+		return blocked > 0
+	})
+}
+
 func TestSettlementThatCouldNotBeSentChargesTheFallback(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
@@ -352,12 +363,7 @@ func TestSettlementThatCouldNotBeSentChargesTheFallback(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `SELECT FROM owner WHERE id = 'acc' FOR UPDATE`)
 	must(t, err)
 	blocker.Release() // its call waits for the lock
-	poll.Until(t, "the lane is blocked", func() bool {
-		var blocked int
-		err := tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
-		must(t, err)
-		return blocked > 0
-	})
+	awaitBlocked(t, db)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err = r.Settle(ctx, budget.Outcome{Prompt: 10, Completion: 10, Fallback: &budget.Outcome{Prompt: 10, Code: "overloaded"}})
@@ -371,6 +377,27 @@ func TestSettlementThatCouldNotBeSentChargesTheFallback(t *testing.T) {
 	if input != 10 || output != 0 {
 		t.Errorf("got %d and %d tokens, want the fallback's 10 and 0", input, output)
 	}
+}
+
+func TestRequestWhoseCallIsInFlightIsFencedToo(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1, Beat: 20 * time.Millisecond})
+	setOwners(t, l, 0, quota.Caps{})
+	tx, err := db.conn.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM owner WHERE id = 'acc' FOR UPDATE`)
+	must(t, err)
+	reserved := make(chan error, 1)
+	go func() {
+		_, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil)
+		reserved <- err
+	}()
+	awaitBlocked(t, db)
+	connect(t, db.url).exec(t, `UPDATE gateway SET epoch = epoch + 1, alive = false`) // as the reaper
+	if err := <-reserved; !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
+	}
+	must(t, tx.Rollback(t.Context()))
 }
 
 func TestLostCommitsFenceTheGateway(t *testing.T) {

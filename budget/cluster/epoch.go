@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget"
 	"basegate/internal/wait"
 )
 
@@ -138,6 +139,16 @@ func (e *epoch) fence(cause error) {
 			lane.fail(e.cause)
 		}
 	})
+}
+
+// ended returns why the epoch's work ends: the fence, or Close.
+func (e *epoch) ended() error {
+	select {
+	case <-e.fenced:
+		return e.cause
+	default:
+		return budget.ErrClosed
+	}
 }
 
 // cancelWaiters ends the waits of all requests.

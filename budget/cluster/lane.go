@@ -43,6 +43,7 @@ type lane struct {
 	calling bool            // a call is in flight
 	failed  error           // of the ledger: fenced or closed
 	outage  time.Time       // when the calls began to fail; zero while they succeed
+	silence time.Time       // in an outage: when the first call that failed was sent
 	lost    context.Context //nolint:containedctx // ends when the requests that are open now have to end
 	lose    context.CancelFunc
 	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
@@ -115,7 +116,7 @@ func (l *lane) unavailable() error {
 func (l *lane) cutOff() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failed == nil && !l.outage.IsZero() && time.Since(l.outage) > l.epoch.settings.CutOff {
+	if l.failed == nil && !l.outage.IsZero() && time.Since(l.silence) > l.epoch.settings.CutOff {
 		l.lose()
 		l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // as in newLane
 	}
@@ -263,8 +264,9 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 			o.complete(decision{err: l.epoch.cause})
 		}
 	case ctx.Err() != nil:
+		err := l.epoch.ended()
 		for _, o := range batch {
-			o.complete(decision{err: budget.ErrClosed})
+			o.complete(decision{err: err})
 		}
 	case len(batch) > 1:
 		l.epoch.metrics.bisected.Add(1)
@@ -293,10 +295,11 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 			}
 			backoff = min(2*backoff, maxResendBackoff)
 		}
+		sent := time.Now()
 		r, err := l.try(ctx, c)
 		switch {
 		case err == nil, errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
-			l.recordOutage(nil)
+			l.recordOutage(nil, sent)
 			return r, err
 		case postgres.IsData(err) && attempt == 0 && postgres.Code(err) == checkViolation:
 			// Perhaps the month has no partition yet.
@@ -309,7 +312,7 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		l.recordOutage(err)
+		l.recordOutage(err, sent)
 	}
 }
 
@@ -334,15 +337,15 @@ const (
 	checkViolation = "23514"
 )
 
-// recordOutage logs the beginning and the end of an outage.
-func (l *lane) recordOutage(err error) {
+// recordOutage records and logs the beginning and the end of an outage, from the result of a call and when it was sent.
+func (l *lane) recordOutage(err error, sent time.Time) {
 	l.mu.Lock()
 	began := l.outage
 	switch {
 	case err == nil:
 		l.outage = time.Time{}
 	case began.IsZero():
-		l.outage = time.Now()
+		l.outage, l.silence = time.Now(), sent
 	}
 	l.mu.Unlock()
 	switch {

@@ -7,7 +7,7 @@ package consistency
 
 // Problem is something that contradicts something else.
 type Problem struct {
-	Part string // of the database: counters, owners, leases, caps or files
+	Part string // of the database: counters, owners, leases, caps, requests or files
 	Text string
 	Note bool // it is possible, and an operator may want to know it
 }

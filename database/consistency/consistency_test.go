@@ -3,6 +3,7 @@ package consistency_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,7 +107,7 @@ func TestCountersAreComparedAndCountedAgain(t *testing.T) {
 	want(t, l.check(t), "key1 of account acc1: day_in", "key1 of account acc1: month_in", "running is 1, its rows have 0", "reserved_in is 7",
 		"acc2 of account acc2: waiting is 2", "reserved_day is 1", "reserved_out is 3", "acc1 of account acc1: input of ",
 		"key2 of account acc2: input of ", "key2 of account acc2: output of ")
-	want(t, l.repair(t), "10 of 2 accounts are counted again")
+	want(t, l.repair(t), "10 counters of 2 accounts are counted again")
 	want(t, l.check(t))
 	want(t, l.repair(t))
 }
@@ -117,6 +118,21 @@ func TestOwnersThatAreMissingAreNamed(t *testing.T) {
 	want(t, l.check(t), "key2 is not on the ledger")
 	want(t, l.repair(t), "1 are put on the ledger")
 	want(t, l.check(t))
+}
+
+// After pg_restore to another server, transactions begin with lower numbers than those of the requests.
+func TestRequestsOfAnotherServerAreRenumbered(t *testing.T) {
+	l := newLedger(t)
+	l.exec(t, `UPDATE requests SET xid = (1000000000 + prompt_tokens)::text::xid8; UPDATE usage_watermark SET seq = 1000000000 + 700`)
+	want(t, l.check(t), "numbers of another server's transactions")
+	want(t, l.repair(t), "numbers of this server's transactions")
+	want(t, l.check(t))
+	var included, left int
+	must(t, l.conn.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE xid <= w.seq::text::xid8),
+		count(*) FILTER (WHERE xid > w.seq::text::xid8 AND xid < pg_snapshot_xmin(pg_current_snapshot())) FROM requests, usage_watermark w`).Scan(&included, &left))
+	if included != 700 || left != 100 {
+		t.Errorf("the rollups have %d requests and are to add %d, want 700 and 100", included, left)
+	}
 }
 
 func TestSumsBeyondACapAreNotesOnly(t *testing.T) {
@@ -188,6 +204,38 @@ func TestGatewayThatReturnsWhileItIsObservedIsLeft(t *testing.T) {
 	}
 }
 
+// orphanObject has the form of an object's name.
+const orphanObject = "abcdefghijklmnopqrstuvwxyz"
+
+// A command with the configuration of another database, or before a folder is mounted, must not destroy files.
+func TestStorageOfAnotherDatabaseIsLeftAlone(t *testing.T) {
+	folder := t.TempDir()
+	db, err := database.Open(t.Context(), databasetest.Settings(t, filepath.Join(folder, "basegate.db")), zap.NewNop())
+	must(t, err)
+	defer db.Close()
+	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
+	must(t, err)
+	defer store.Close()
+	must(t, store.Append(t.Context(), orphanObject, 0, []byte("bytes")))
+	files := consistency.NewFiles(db, store, identity.New(db, zap.NewNop(), identity.Settings{}).AuditLog)
+	var done []string
+	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
+	want(t, done, "1 objects of 5 bytes without a row are left")
+	if _, err := os.Stat(filepath.Join(folder, "files", orphanObject)); err != nil {
+		t.Errorf("an object of another database: %v", err)
+	}
+	if db.Postgres() == nil {
+		return
+	}
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+		_, err := tx.ExecContext(t.Context(), `INSERT INTO storage_marker ("only", object) VALUES (1, 'missing')`)
+		return err
+	}))
+	if err := files.Repair(t.Context(), func(string) {}); err == nil || !strings.Contains(err.Error(), "the storage is not the one that the gateways use") {
+		t.Errorf("got %v, want that the storage is another one", err)
+	}
+}
+
 func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	folder := t.TempDir()
 	db, err := database.Open(t.Context(), databasetest.Settings(t, filepath.Join(folder, "basegate.db")), zap.NewNop())
@@ -196,7 +244,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
 	must(t, err)
 	defer store.Close()
-	for name, size := range map[string]int{"whole": 10, "short": 4, "unused": 3, "orphan": 7, "old": 2} {
+	for name, size := range map[string]int{"whole": 10, "short": 4, "unused": 3, orphanObject: 7, "old": 2, "README.txt": 1} {
 		must(t, store.Append(t.Context(), name, 0, make([]byte, size)))
 	}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
@@ -238,6 +286,9 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	must(t, err)
 	if len(entries) != 2 || entries[0].Action != "mark file as lost" || !strings.HasPrefix(entries[0].Subject, "file-") {
 		t.Errorf("audit log: %+v, want two files that are marked as lost", entries)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "files", "README.txt")); err != nil {
+		t.Errorf("a file that is no object: %v", err)
 	}
 	var expired int
 	must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM files WHERE expires_at < 4000000000`).Scan(&expired))

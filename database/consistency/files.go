@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"regexp"
 
 	"basegate/database"
 	"basegate/identity"
@@ -39,13 +39,24 @@ type found struct {
 	unused  []string // objects with a row that no file has
 	orphans []string // objects without a row
 	bytes   int64    // of the orphans
+	ours    bool     // the storage has an object of this database
+	marker  string   // the object by which gateways recognize their storage, if it is not there
 }
+
+// errOtherStorage is returned by Repair if the files would all be lost because the storage is not theirs.
+var errOtherStorage = errors.New("the storage is not the one that the gateways use: correct files.url, or mount its folder")
+
+// objectName matches the names that package batch gives to objects. A folder may have files of others.
+var objectName = regexp.MustCompile(`^[a-z2-7]{26}(-[0-9a-f]+)?$`)
 
 // Check compares the rows of files with the storage, in which the names of objects are secret.
 func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 	all, err := f.compare(ctx)
 	if err != nil {
 		return fmt.Errorf("check files: %w", err)
+	}
+	if all.marker != "" {
+		report(Problem{Part: "files", Text: errOtherStorage.Error()})
 	}
 	for _, l := range all.lost {
 		p := Problem{Part: "files", Text: l.text}
@@ -64,11 +75,15 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 }
 
 // Repair expires files whose bytes are lost, so that their users get the error of an expired file, and deletes objects that
-// belong to no file. It reports what it did.
+// belong to no file. It reports what it did. If nothing shows that the storage is the database's, it deletes no object
+// without a row.
 func (f *Files) Repair(ctx context.Context, report func(string)) error {
 	all, err := f.compare(ctx)
 	if err != nil {
 		return fmt.Errorf("check files: %w", err)
+	}
+	if all.marker != "" {
+		return fmt.Errorf("repair files: %w", errOtherStorage)
 	}
 	for _, l := range all.lost {
 		if l.expiresAt == markedLost {
@@ -91,17 +106,28 @@ func (f *Files) Repair(ctx context.Context, report func(string)) error {
 			return fmt.Errorf("mark objects as deleted: %w", err)
 		}
 	}
+	if n := len(all.unused); n > 0 {
+		report(fmt.Sprintf("files: %d objects that belong to no file will be deleted by a gateway", n))
+	}
+	return f.deleteOrphans(ctx, &all, report)
+}
+
+// deleteOrphans deletes objects without a row, unless they may belong to another database.
+func (f *Files) deleteOrphans(ctx context.Context, all *found, report func(string)) error {
+	n := len(all.orphans)
+	switch {
+	case n == 0:
+		return nil
+	case !all.ours:
+		report(fmt.Sprintf("files: %d objects of %d bytes without a row are left: the storage has no object of this database, so it may be another one's", n, all.bytes))
+		return nil
+	}
 	for _, name := range all.orphans {
 		if err := f.store.Delete(ctx, name); err != nil {
 			return fmt.Errorf("delete objects without a row: %w", err)
 		}
 	}
-	if n := len(all.unused); n > 0 {
-		report(fmt.Sprintf("files: %d objects that belong to no file will be deleted by a gateway", n))
-	}
-	if n := len(all.orphans); n > 0 {
-		report(fmt.Sprintf("files: %d objects of %d bytes without a row are deleted", n, all.bytes))
-	}
+	report(fmt.Sprintf("files: %d objects of %d bytes without a row are deleted", n, all.bytes))
 	return nil
 }
 
@@ -139,12 +165,15 @@ func (f *Files) compare(ctx context.Context) (all found, err error) {
 		return all, err
 	}
 	for name, state := range rows {
+		if _, exists := sizes[name]; exists {
+			all.ours = true
+		}
 		if state == "kept" && !used[name] {
 			all.unused = append(all.unused, name)
 		}
 	}
 	for name, size := range sizes {
-		if _, hasRow := rows[name]; hasRow || used[name] || strings.HasPrefix(name, checkPrefix) {
+		if _, hasRow := rows[name]; hasRow || used[name] || !objectName.MatchString(name) {
 			continue
 		}
 		reader, err := f.store.Open(ctx, name, 0, 0)
@@ -159,9 +188,6 @@ func (f *Files) compare(ctx context.Context) (all found, err error) {
 	}
 	return all, nil
 }
-
-// checkPrefix begins the name of the object that the check of a bucket writes and deletes.
-const checkPrefix = "check-"
 
 // compareFiles finds files whose objects are missing or too short, and returns the names of all objects in use.
 func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *found) (used map[string]bool, err error) {
@@ -196,26 +222,30 @@ func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *f
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read files: %w", err)
 	}
-	return used, f.addParts(ctx, used)
+	return used, f.addParts(ctx, used, sizes, all)
 }
 
 // addParts adds the objects that gateways on PostgreSQL use and no row of files names: parts of files that grow, and the one by
 // which they recognize their storage.
-func (f *Files) addParts(ctx context.Context, used map[string]bool) error {
+func (f *Files) addParts(ctx context.Context, used map[string]bool, sizes map[string]int64, all *found) error {
 	if f.db.Postgres() == nil {
 		return nil
 	}
-	rows, err := f.db.Read().QueryContext(ctx, `SELECT object FROM file_parts UNION ALL SELECT object FROM storage_marker`)
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT object, false FROM file_parts UNION ALL SELECT object, true FROM storage_marker`)
 	if err != nil {
 		return fmt.Errorf("read parts of files: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var object string
-		if err := rows.Scan(&object); err != nil {
+		var isMarker bool
+		if err := rows.Scan(&object, &isMarker); err != nil {
 			return fmt.Errorf("read parts of files: %w", err)
 		}
 		used[object] = true
+		if _, exists := sizes[object]; isMarker && !exists {
+			all.marker = object
+		}
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("read parts of files: %w", err)

@@ -55,7 +55,7 @@ func (l *Ledger) Check(ctx context.Context, report func(Problem)) error {
 	}
 	defer closeConn(ctx, conn)
 	for _, check := range []func(context.Context, *pgx.Conn, func(Problem)) error{
-		checkCounters, checkOwners, checkOrphans, checkCaps,
+		checkCounters, checkOwners, checkOrphans, checkCaps, checkTransactions,
 	} {
 		if err := check(ctx, conn, report); err != nil {
 			return fmt.Errorf("check the ledger: %w", err)
@@ -73,8 +73,8 @@ type difference struct {
 // differences returns those of all months whose requests are kept. Each month is a statement, so no snapshot is long.
 func differences(ctx context.Context, conn *pgx.Conn) (found []difference, since time.Time, err error) {
 	var last time.Time
-	const text = `SELECT ledger_month(least(ledger_day(min(time)), ledger_day(ledger_now()))),
-		greatest(ledger_day(max(time)), ledger_day(ledger_now())) FROM requests`
+	const text = `SELECT date_trunc('month', least(to_timestamp(min(time) / 1e6), clock_timestamp()))::date,
+		greatest(to_timestamp(max(time) / 1e6), clock_timestamp())::date FROM requests` // sessions are in UTC
 	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
 		return nil, since, err
 	}
@@ -169,12 +169,45 @@ func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error 
 			('day_total', o.day_total, o.day_in + o.day_out + o.reserved_day),
 			('month_input', o.month_input, o.month_in + o.reserved_in),
 			('month_output', o.month_output, o.month_out + o.reserved_out)) c(name, cap, sum)
-		WHERE c.sum > c.cap AND o.month = ledger_month(ledger_day(ledger_now()))
-			AND (c.name <> 'day_total' OR o.day = ledger_day(ledger_now()))
+		WHERE c.sum > c.cap AND o.month = date_trunc('month', clock_timestamp())::date
+			AND (c.name <> 'day_total' OR o.day = clock_timestamp()::date)
 		ORDER BY 1`,
 		func(text string) {
 			report(Problem{Part: "caps", Text: text + ": the cap was lowered, or a backend used more than was reserved", Note: true})
 		})
+}
+
+// HasForeignTransactions reports whether the requests have numbers of another server's transactions, as after pg_restore: usage
+// pages then lack the requests that follow.
+func HasForeignTransactions(ctx context.Context, db *postgres.DB) (foreign bool, err error) {
+	if err := db.Pool().QueryRow(ctx, selectForeign).Scan(&foreign); err != nil {
+		return false, fmt.Errorf("compare the requests with the server's transactions: %w", err)
+	}
+	return foreign, nil
+}
+
+const selectForeign = `SELECT ledger_foreign_v1()`
+
+func checkTransactions(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	var foreign bool
+	err := conn.QueryRow(ctx, selectForeign).Scan(&foreign)
+	if foreign {
+		report(Problem{Part: "requests", Text: "they have numbers of another server's transactions, as after pg_restore, so the rollups lack those that follow"})
+	}
+	return err
+}
+
+// renumber gives requests numbers of this server's transactions, if they have others.
+func renumber(ctx context.Context, conn *pgx.Conn, report func(string)) error {
+	foreign := false
+	if err := checkTransactions(ctx, conn, func(Problem) { foreign = true }); err != nil || !foreign {
+		return err
+	}
+	if _, err := conn.Exec(ctx, `SELECT ledger_renumber_v1()`); err != nil {
+		return err
+	}
+	report("requests: they have numbers of this server's transactions")
+	return nil
 }
 
 // Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows. Gateways
@@ -187,6 +220,9 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	defer closeConn(ctx, conn)
 	if err := l.endOrphans(ctx, conn, report); err != nil {
 		return fmt.Errorf("end requests that belong to no gateway: %w", err)
+	}
+	if err := renumber(ctx, conn, report); err != nil {
+		return fmt.Errorf("renumber requests: %w", err)
 	}
 	missing := 0
 	if err := checkOwners(ctx, conn, func(Problem) { missing++ }); err != nil {
@@ -213,7 +249,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 			return fmt.Errorf("count account %s again: %w", account, err)
 		}
 	}
-	report(fmt.Sprintf("counters: %d of %d accounts are counted again", len(found), len(accounts)))
+	report(fmt.Sprintf("counters: %d counters of %d accounts are counted again", len(found), len(accounts)))
 	return nil
 }
 

@@ -59,6 +59,10 @@ const connectTimeout = 5 * time.Second
 // schema holds all tables and functions.
 const schema = "basegate"
 
+// Now is the time of the server's clock as an SQL expression, in microseconds since 1970. The role of gateways may not call the
+// ledger's function for it.
+const Now = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
 // DB is a database. It is safe for concurrent use.
 type DB struct {
 	config     *pgx.ConnConfig

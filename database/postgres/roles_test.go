@@ -1,8 +1,11 @@
 package postgres_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -43,5 +46,38 @@ func TestRolesOfTheClusterAreEnough(t *testing.T) {
 	if db, err := postgres.Open(t.Context(), as("stranger")); err == nil {
 		db.Close()
 		t.Error("a role without a grant has connected")
+	}
+}
+
+// Roles in basegate_runtime may call the functions whose names end with a version; a gateway of the schema's owner would not show
+// that it calls another one.
+func TestProgramCallsOnlyFunctionsOfTheRuntimeRole(t *testing.T) {
+	call := regexp.MustCompile(`\bledger_\w+\(`)
+	granted := regexp.MustCompile(`^ledger_.*v\d+\($`)
+	calls := 0
+	const root = "../.."
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "node_modules"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, root+"/database/postgres/"):
+			return nil // the package migrates and checks as the owner
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, name := range call.FindAllString(string(text), -1) {
+			if calls++; !granted.MatchString(name) {
+				t.Errorf("%s calls %s…), which basegate_runtime may not", path, name)
+			}
+		}
+		return nil
+	})
+	must(t, err)
+	if calls < 10 {
+		t.Errorf("found %d calls, want more: the test looks in the wrong place", calls)
 	}
 }

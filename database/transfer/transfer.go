@@ -6,7 +6,7 @@
 // then the file of a SQLite target has another name, and gateways refuse a PostgreSQL target.
 //
 // What each engine has for itself is not copied: counters of the ledger are computed from the requests, requests in
-// flight become interrupted ones, and the sums that usage pages read are made again by the gateway.
+// flight become interrupted ones.
 package transfer
 
 import (

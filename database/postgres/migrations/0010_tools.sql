@@ -198,4 +198,33 @@ END
 $$;
 -- +goose StatementEnd
 
+-- ledger_foreign_v1 reports whether rows of requests, or the rollups' watermark, have numbers of transactions that this server has
+-- not begun yet, as after pg_restore to another server: the rollups would not include what follows.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_foreign_v1() RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+    SELECT w.seq::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot())
+        OR EXISTS (SELECT FROM requests WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
+    FROM usage_watermark w
+$$;
+-- +goose StatementEnd
+
+-- ledger_renumber_v1 gives such rows numbers of this server, so that the rollups include the same of them as before. Which of the
+-- rows that were inserted since the restore they include is not known: rebuild the rollups afterwards.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_renumber_v1() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+DECLARE
+    v_own xid8 := pg_current_xact_id();
+    v_seq xid8;
+BEGIN
+    PERFORM pg_advisory_xact_lock(1650553701, 1919904876); -- of the rollups
+    SELECT seq::text::xid8 INTO v_seq FROM usage_watermark;
+    UPDATE requests SET xid = CASE WHEN xid <= v_seq THEN '3'::xid8 ELSE v_own END -- 3 is the first number of a server
+        WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
+    UPDATE usage_watermark SET seq = v_own::text::bigint - 1 WHERE seq >= v_own::text::bigint;
+END
+$$;
+-- +goose StatementEnd
+
 SELECT ledger_grants();
