@@ -17,11 +17,11 @@ import (
 	"basegate/mockvllm"
 )
 
-// configurationsWithMistakes are files that a gateway refuses. %s is the path of the database.
+// configurationsWithMistakes are files that a gateway refuses. %s is their section of the database.
 var configurationsWithMistakes = map[string]string{
-	"an unknown key":     "nonsense: 1\nserver: {listen: \"127.0.0.1:0\"}\ndatabase: {path: %q}\n",
-	"a bad value":        "limits: {concurrency_per_key: many}\ndatabase: {path: %q}\nmodels: []\n",
-	"not YAML elsewhere": "server: {listen: \"127.0.0.1:0\"\ndatabase: {path: %q}\nmodels: [\n",
+	"an unknown key":     "nonsense: 1\nserver: {listen: \"127.0.0.1:0\"}\n%s\n",
+	"a bad value":        "limits: {concurrency_per_key: many}\n%s\nmodels: []\n",
+	"not YAML elsewhere": "server: {listen: \"127.0.0.1:0\"\n%s\nmodels: [\n",
 }
 
 // page requests a page of the console and returns its HTML.
@@ -52,8 +52,9 @@ func (g *gateway) sample(name string) string {
 func TestKeyIsPausedDespiteMistakesInTheConfiguration(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	prefix := g.secret[:12]
+	database, _ := g.databaseConfig(settings{})
 	for name, text := range configurationsWithMistakes {
-		writeFile(t, g.config, fmt.Sprintf(text, g.database))
+		writeFile(t, g.config, fmt.Sprintf(text, database))
 		for _, command := range [][]string{
 			{"key", "list"},
 			{"account", "list"},
@@ -94,8 +95,9 @@ func TestHealthCheckDoesNotValidateTheConfiguration(t *testing.T) {
 	cert, key, _ := certificate(t)
 	for _, server := range []string{"", fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)} {
 		g, _ := startGateway(t, settings{server: server}, mockvllm.Options{})
+		database, _ := g.databaseConfig(settings{})
 		for name, text := range configurationsWithMistakes {
-			writeFile(t, g.config, fmt.Sprintf(text, g.database))
+			writeFile(t, g.config, fmt.Sprintf(text, database))
 			if stdout, stderr, code := runCommand(t, "check", "--live", "--config", g.config); code != 0 {
 				t.Errorf("%s%s: exit code %d: %s%s", name, server, code, stdout, stderr)
 			}
@@ -109,7 +111,11 @@ func TestHealthCheckDoesNotValidateTheConfiguration(t *testing.T) {
 }
 
 func TestRefusedReloadIsReported(t *testing.T) {
-	g, mock := startGateway(t, settings{}, mockvllm.Options{})
+	var s settings
+	if onPostgres { // the database does not tell a command where the gateway listens
+		s.adminListen = unusedAddress(t)
+	}
+	g, mock := startGateway(t, s, mockvllm.Options{})
 	const successful, timestamp = "basegate_config_last_reload_successful", "basegate_config_last_reload_success_timestamp_seconds"
 	if got := g.sample(successful); got != "1" {
 		t.Errorf("after the start: got %s, want 1", got)
@@ -117,7 +123,9 @@ func TestRefusedReloadIsReported(t *testing.T) {
 	before := g.sample(timestamp)
 	g.run("account", "create", "root@example.org", "--admin")
 	root := g.signInAs("root@example.org")
-	g.writeConfig(settings{extra: "nonsense: 1"}, mock.URL())
+	refused := s
+	refused.extra = "nonsense: 1"
+	g.writeConfig(refused, mock.URL())
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `reload refused`)
 	if got, at := g.sample(successful), g.sample(timestamp); got != "0" || at != before {
@@ -133,7 +141,7 @@ func TestRefusedReloadIsReported(t *testing.T) {
 	if code != 1 || !regexp.MustCompile(`\n +REFUSED at .* UTC:\n.*nonsense: unknown key`).MatchString(stdout) || !strings.Contains(stderr, "was refused") {
 		t.Errorf("gateway status: exit code %d: %s%s", code, stdout, stderr)
 	}
-	g.writeConfig(settings{}, mock.URL())
+	g.writeConfig(s, mock.URL())
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `configuration reloaded`)
 	if status := g.run("gateway", "status"); strings.Contains(status, "REFUSED") {

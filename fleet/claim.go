@@ -51,7 +51,7 @@ func (b *Backend) stillLeads(fence int64) bool { return b.leases == nil || b.lif
 // gain records that the gateway holds the lease. b.mu is held.
 func (b *Backend) gain(r *lease) {
 	c := &b.life.claim
-	c.fence, c.seen, c.remote = r.fence, r.fence, false
+	c.fence, c.seen, c.held, c.remote = r.fence, r.fence, r.held, false
 }
 
 // lose records that another gateway has the lease. b.mu is held.

@@ -460,6 +460,32 @@ func TestModelThatAnOperatorHasStoppedIsNotWarmedByAnotherGateway(t *testing.T) 
 	b.wantCommands("started", "stopped")
 }
 
+// The stop is ordered outside of any window, so the window that is booked while it runs starts the model.
+func TestWindowThatIsBookedDuringAStopWarmsTheModel(t *testing.T) {
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	b.script("stop", "touch $0.begun; until test -e $0.go; do sleep 0.02; done; rm -f ${0%stop}start.up; echo stopped $BASEGATE_FENCE >> ${0%stop}start.log")
+	one := c.join("one", b.model(nil))
+	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Enqueue(t.Context(), one.db, "m", fleet.CommandStop); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the stop program runs", func() bool {
+		_, err := os.Stat(filepath.Join(b.dir, "stop.begun"))
+		return err == nil
+	})
+	now := time.Now()
+	if _, err := fleet.AddWindow(t.Context(), one.db, fleet.BookedWindow{Model: "m", From: now, To: now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the gateway knows the window", func() bool { return len(one.BookedWindows("m")) == 1 })
+	b.script("stop.go", "")
+	one.wantState(fleet.Ready)
+	b.wantCommands("started", "stopped", "started")
+}
+
 func TestModelThatOneGatewayPutsToSleepIsWokenByAnother(t *testing.T) {
 	c := newCluster(t)
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/M"}})

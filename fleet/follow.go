@@ -131,8 +131,9 @@ func (b *Backend) follow(r *lease) {
 	if r.fence < c.seen {
 		return // it was read before what is known
 	}
-	if r.fence > c.seen {
-		b.life.stoppedByOperator = r.held
+	if r.fence > c.seen { // the row of an own operation may still have a hold that this gateway has ended meanwhile
+		ended := r.mine && c.seen != 0 && !b.life.stoppedByOperator
+		b.life.stoppedByOperator = r.held && !ended
 	}
 	c.seen, c.held = r.fence, r.held
 	switch {
@@ -294,15 +295,16 @@ func (b *Backend) repeatStop(now time.Time) {
 	b.stopIfDrained()
 }
 
-// unhold records that the window has ended in which an operator has stopped the backend. b.mu is held.
+// unhold records that no warm window is in effect, so that an operator's stop holds the backend in none that follows. b.mu is held.
 func (b *Backend) unhold() {
 	c := &b.life.claim
-	if b.leases == nil || !c.held || b.life.state == Draining {
+	if b.leases == nil || !c.held {
 		return
 	}
 	c.held = false
+	fence := c.seen
 	b.tasks.run(func(ctx context.Context) {
-		if err := b.leases.unhold(ctx, b.id()); err != nil {
+		if err := b.leases.unhold(ctx, b.id(), fence); err != nil {
 			b.log.Debug("end the hold", zap.Error(err))
 		}
 	})

@@ -357,10 +357,11 @@ func endLease(ctx context.Context, tx database.Tx, id backendID, fence int64, o 
 	return nil
 }
 
-// unhold records that the window has ended in which an operator has stopped a backend.
-func (l *leases) unhold(ctx context.Context, id backendID) error {
+// unhold ends the hold of a row with this fence. A later stop keeps its own.
+func (l *leases) unhold(ctx context.Context, id backendID, fence int64) error {
 	return l.write(ctx, func(tx database.Tx, _ int32, _ int64) error {
-		_, err := tx.ExecContext(ctx, `UPDATE backend_leases SET held = false WHERE model = $1 AND backend = $2 AND operation = ''`, id.model, id.backend)
+		const text = `UPDATE backend_leases SET held = false WHERE model = $1 AND backend = $2 AND fence = $3`
+		_, err := tx.ExecContext(ctx, text, id.model, id.backend, fence)
 		return err
 	})
 }
