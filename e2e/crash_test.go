@@ -143,7 +143,8 @@ func (r *completedResponses) verify(t *testing.T, rows []ledgerRow, secret strin
 		switch row.State {
 		case "interrupted":
 			interrupted++
-			if row.Prompt == 0 {
+			// On PostgreSQL a request has its row from the start, and charges nothing before its first checkpoint.
+			if row.Prompt == 0 && (!onPostgres || row.Completion > 0) {
 				t.Errorf("an interrupted row does not charge the prompt: %+v", row)
 			}
 		case "settled":
