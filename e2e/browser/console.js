@@ -41,6 +41,7 @@ export async function signIn(page, email = process.env.EMAIL, password = process
   await page.getByLabel("Password").fill(password);
   await page.getByRole("button", { name: "Sign in" }).click();
   await expect(page).toHaveURL(/\/dashboard/);
+  await page.waitForLoadState("load"); // the page's script has run, so its shortcuts work
 }
 
 // basegate runs a command with the demo's configuration and returns its stdout.
