@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
 	"basegate/mockvllm"
 )
 
@@ -24,9 +26,14 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	cert, key, _ := certificate(t)
 	launched := `{id: m, checkpoint: c, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: ["true"], stop: ["true"]}}]}`
 	second := newEnvironment(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key), models: launched}).serve()
+	third := newEnvironment(t, settings{postgres: postgrestest.Shared(t)}, mock.URL()).serve()
+	poll.Until(t, "the age of snapshots is known", func() bool {
+		return strings.Contains(third.get(third.admin, "/metrics").body, "\nbasegate_database_oldest_snapshot_age_seconds ")
+	})
 	has := map[string]bool{}
 	for _, page := range []string{
-		g.get(g.admin, "/metrics").body, second.get(second.admin, "/metrics").body, g.get(mock.URL(), "/metrics").body,
+		g.get(g.admin, "/metrics").body, second.get(second.admin, "/metrics").body, third.get(third.admin, "/metrics").body,
+		g.get(mock.URL(), "/metrics").body,
 	} {
 		for _, sample := range regexp.MustCompile(`(?m)^[a-z][a-z0-9_:]*`).FindAllString(page, -1) {
 			has[sample] = true
