@@ -336,6 +336,7 @@ func (s *Server) Expand(tb testing.TB, database string) {
 			FOR v_table IN SELECT oid FROM pg_class WHERE relnamespace = 'basegate'::regnamespace AND relkind IN ('r', 'p')
 				AND NOT relispartition AND relname <> 'goose_db_version' LOOP
 				EXECUTE format('ALTER TABLE %s ADD COLUMN later text, ADD COLUMN later_count bigint NOT NULL DEFAULT 0', v_table);
+				COMMIT; -- gateways may run: locks of several tables would be a deadlock with theirs
 			END LOOP;
 			CREATE TABLE basegate.later (id bigint PRIMARY KEY);
 			INSERT INTO basegate.goose_db_version (version_id, is_applied)
