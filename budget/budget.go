@@ -72,7 +72,7 @@ type Ledger struct {
 	db       *database.DB
 	log      *zap.Logger
 	settings Settings
-	metrics  *metrics
+	metrics  *Metrics
 	submit   submitFunc                                                       // nil before Start
 	insert   func(*pendingSettlement) *database.Pending                       // the caller goes on to wait; nil before Start
 	enqueue  func(func(context.Context, database.Tx) error) *database.Pending // a write of several statements; nil before Start
@@ -104,7 +104,7 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 		s.Backlog = DefaultBacklog
 	}
 	return &Ledger{
-		db: db, log: log, settings: s, metrics: newMetrics(), clock: time.Now, closed: true,
+		db: db, log: log, settings: s, metrics: NewMetrics(), clock: time.Now, closed: true,
 		keys: map[string]*owner{}, accounts: map[string]*owner{},
 	}
 }

@@ -221,7 +221,7 @@ func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 		r.ledger.enqueueRetry(r.settlement)
 		return fmt.Errorf("close the request's row: %w", err)
 	}
-	r.ledger.metrics.observeCommit(time.Since(start))
+	r.ledger.metrics.ObserveCommit(time.Since(start))
 	return nil
 }
 
@@ -290,5 +290,5 @@ func (r *reservation) charge(prompt, completion int64, state usage.State) {
 	l.mu.Lock()
 	l.release(r, prompt, completion)
 	l.mu.Unlock()
-	l.metrics.countEnded(state)
+	l.metrics.CountEnded(state)
 }

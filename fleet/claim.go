@@ -32,7 +32,7 @@ type claim struct {
 	fence      int64     // of the lease that this gateway holds; 0 if it holds none
 	remote     bool      // the boot or drain in progress is another gateway's
 	pending    int       // requests for the lease that are in progress
-	seen       int64     // fence of the row that the backend obeys
+	seen       int64     // fence of the row that the backend acts on
 	ended      int64     // fence of the lease that this gateway has given back last
 	wanted     bool      // a start was requested while the backend was about to be stopped
 	held       bool      // the row says that an operator has stopped the backend

@@ -27,7 +27,7 @@ type sharing struct {
 	reportedAt time.Time
 }
 
-// reportedUse is what the gateway has last told of a backend.
+// reportedUse is what the gateway has last reported of a backend.
 type reportedUse struct {
 	requested time.Time
 	inFlight  bool

@@ -371,7 +371,7 @@ type use struct {
 	idle     time.Duration // since the last request began or ended
 	used     bool          // there was one
 	inFlight int64
-	seen     int64 // fence of the lease that the gateway obeys
+	seen     int64 // fence of the lease that the gateway acts on
 }
 
 // reportUses records uses of backends by this gateway.

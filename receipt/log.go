@@ -2,7 +2,7 @@
 // for a receipt, whose heads are signed, and the documents that prove an entry.
 //
 // An entry says which model has given which answer to which request, without a text of either: it has the addresses (CIDs)
-// of both, salted with a nonce. Whoever has the request, the answer and the receipt can verify all offline. The package
+// of both, salted with a nonce. With the request, the answer and the receipt, all can be verified offline. The package
 // promises that a tree head extends each that anybody has seen before, whatever ends the process: an entry is inserted in
 // the transaction that settles its request, a sequencer then adds it to the tree, and a tree head leaves the process only
 // after it is on disk. The formats are those of the Go checksum database and of c2sp.org: tlog-tiles, tlog-checkpoint,

@@ -288,7 +288,7 @@ func TestReceiptWithoutASequencerHasNoProof(t *testing.T) {
 	}
 }
 
-// A stream has its tree head before the tree is saved, and whoever keeps it may check it against the database at once.
+// A stream has its tree head before the tree is saved, and a client may check it against the database at once.
 func TestTreeHeadOfAStreamIsCheckedBeforeItsTilesAreSaved(t *testing.T) {
 	f := newFixture(t)
 	if err := f.open(); err != nil { // the sequencer, which saves, does not run

@@ -110,7 +110,7 @@ type Ledger struct {
 
 // New returns a Ledger. Before Start, Reserve returns budget.ErrClosed.
 func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
-	return &Ledger{db: db, log: log, settings: s.withDefaults(), metrics: newMetrics(), balances: newBalances()}
+	return &Ledger{db: db, log: log, settings: s.withDefaults(), metrics: &metrics{Metrics: budget.NewMetrics()}, balances: newBalances()}
 }
 
 // Start begins an epoch, and ends the previous one of the gateway of this name. It starts the lanes, the heartbeats and the
@@ -169,16 +169,20 @@ func (l *Ledger) Close() {
 func (*Ledger) RefreshCaps() {}
 
 // Waiting returns the number of this gateway's requests that wait for a slot or until reservations of others end.
-func (l *Ledger) Waiting() int {
+func (l *Ledger) Waiting() int { return l.load().Waiting }
+
+// load returns what the lanes of the present epoch hold.
+func (l *Ledger) load() (sum budget.Load) {
 	e := l.epoch.Load()
 	if e == nil {
-		return 0
+		return sum
 	}
-	waiting := 0
 	for _, lane := range e.lanes {
-		waiting += lane.count().waiting
+		n := lane.load()
+		sum.Reserved += n.Reserved
+		sum.Open, sum.Waiting, sum.Backlog = sum.Open+n.Open, sum.Waiting+n.Waiting, sum.Backlog+n.Backlog
 	}
-	return waiting
+	return sum
 }
 
 // createPartitions creates the partitions of the coming months.

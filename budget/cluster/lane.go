@@ -133,25 +133,20 @@ func (l *lane) cancelWaiters() {
 	}
 }
 
-// laneCounts are what a lane holds.
-type laneCounts struct {
-	waiting, open, unsettled int
-	reserved                 int64 // tokens
-}
-
-func (l *lane) count() (c laneCounts) {
+// load returns what the lane holds.
+func (l *lane) load() budget.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.waiting, c.open = len(l.waiting), len(l.open)
+	held := budget.Load{Open: len(l.open), Waiting: len(l.waiting)}
 	for r := range l.open {
-		c.reserved += r.input + r.output
+		held.Reserved += r.input + r.output
 	}
 	for _, o := range l.queue {
 		if o.settle != nil {
-			c.unsettled++
+			held.Backlog++
 		}
 	}
-	return c
+	return held
 }
 
 // drained returns a channel that is closed when nothing is left to send.
@@ -276,7 +271,7 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 	case len(batch) == 1:
 		l.epoch.log.Error("the database refuses an operation of the ledger", zap.Error(err))
 		if batch[0].settle != nil {
-			l.epoch.metrics.lost.Add(1)
+			l.epoch.metrics.Lost.Add(1)
 		}
 		batch[0].complete(decision{err: fmt.Errorf("the database refuses the request: %w", err)})
 	}

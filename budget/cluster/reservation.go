@@ -128,7 +128,7 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 	if err != nil {
 		return fmt.Errorf("settle the request: %w", err)
 	}
-	r.lane.epoch.metrics.commits.Observe(time.Since(began).Seconds())
+	r.lane.epoch.metrics.ObserveCommit(time.Since(began))
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (r *reservation) end(state usage.State, o *budget.Outcome) {
 	r.once.Do(func() {
 		r.ending = &operation{account: r.account, key: r.key, settle: r.newSettlement(state, o), done: make(chan decision, 1)}
 		r.lane.close(r)
-		r.lane.epoch.metrics.countEnded(state)
+		r.lane.epoch.metrics.CountEnded(state)
 		if err := r.lane.enqueue(r.ending); err != nil {
 			r.ending.complete(decision{err: err})
 			r.lane.countUncharged(r)

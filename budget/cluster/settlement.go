@@ -82,7 +82,7 @@ func (e *epoch) prepare(ctx context.Context, tx database.Tx, settle []*settlemen
 // Commit implements budget.Settlement.
 func (s *deferredSettlement) Commit() {
 	e := s.reservation.lane.epoch
-	e.metrics.countEnded(usage.Settled)
+	e.metrics.CountEnded(usage.Settled)
 	e.recent.add(s.settle)
 }
 
@@ -90,6 +90,6 @@ func (s *deferredSettlement) Commit() {
 func (s *deferredSettlement) Abandon() {
 	r := s.reservation
 	s.settle.State, s.settle.Prompt, s.settle.Completion = usage.Interrupted, 0, 0
-	r.lane.epoch.metrics.countEnded(usage.Interrupted)
+	r.lane.epoch.metrics.CountEnded(usage.Interrupted)
 	_ = r.lane.enqueue(s.operation()) // if the epoch has ended, so has the reservation
 }

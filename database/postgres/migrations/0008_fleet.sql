@@ -21,7 +21,7 @@ CREATE TABLE backend_leases (
     PRIMARY KEY (model, backend)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
--- What each gateway has last told of its requests at each backend.
+-- What each gateway has last reported of its requests at each backend.
 CREATE TABLE backend_uses (
     gateway   integer NOT NULL,
     model     text NOT NULL,
@@ -29,7 +29,7 @@ CREATE TABLE backend_uses (
     epoch     bigint NOT NULL,
     used_at   bigint NOT NULL,  -- when a request last began or ended; 0: never
     in_flight bigint NOT NULL,
-    seen      bigint NOT NULL,  -- the fence of the lease that the gateway obeys
+    seen      bigint NOT NULL,  -- the fence of the lease that the gateway acts on
     PRIMARY KEY (model, backend, gateway)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
