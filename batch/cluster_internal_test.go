@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -481,9 +482,11 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	c := newCluster(t)
 	var total, most atomic.Int64
 	var gateways []*testGateway
+	var serve []func()
 	for _, name := range []string{"a", "b", "c"} {
 		g := c.newGateway(t, name)
 		g.backend.total, g.backend.most = &total, &most
+		serve = append(serve, g.hold(0))
 		must(t, g.Start(t.Context()))
 		t.Cleanup(g.Close)
 		gateways = append(gateways, g)
@@ -492,6 +495,12 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	var ids []string
 	for range 3 {
 		ids = append(ids, gateways[0].create(t, 400))
+	}
+	poll.Until(t, "each gateway runs a batch", func() bool {
+		return !slices.ContainsFunc(gateways, func(g *testGateway) bool { return g.jobCount() == 0 })
+	})
+	for _, f := range serve {
+		f()
 	}
 	poll.Within(t, time.Minute, "all gateways run lines, up to the limit", func() bool {
 		for _, g := range gateways {

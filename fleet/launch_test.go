@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,6 +81,14 @@ func (b *managedServer) up() bool {
 func (b *managedServer) script(name, text string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// mark makes a file that a script waits for.
+func (b *managedServer) mark(name string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), nil, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -173,9 +182,7 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 
 func TestRunningBackendIsNotLaunchedAtStart(t *testing.T) {
 	b := newManagedServer(t, 0)
-	if err := os.WriteFile(filepath.Join(b.dir, "start.up"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b.mark("start.up")
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	if m.Status() != fleet.StatusWarm || len(b.commands()) != 0 {
 		t.Errorf("got status %s and commands %q, want %s and none", m.Status(), b.commands(), fleet.StatusWarm)
@@ -465,9 +472,7 @@ func TestOutputOfARunningModelIsNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	if err := os.WriteFile(filepath.Join(b.dir, "start.print"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b.mark("start.print")
 	poll.Until(t, "the script has printed the secret", func() bool {
 		_, err := os.Stat(filepath.Join(b.dir, "start.printed"))
 		return err == nil
@@ -522,15 +527,18 @@ func TestCloseTerminatesARunningCommand(t *testing.T) {
 // Some versions of vLLM print prompts, so what a command prints once the backend is ready is not kept.
 func TestCommandLogHoldsTheLinesOfTheBootOnly(t *testing.T) {
 	server := newManagedServer(t, 0)
-	server.script("start", "echo loading weights; touch $0.up; until [ -e $0.ready ]; do sleep 0.01; done; echo a prompt; touch $0.printed")
+	server.script("start", `echo loading weights; until [ -e $0.read ]; do sleep 0.01; done
+touch $0.up; until [ -e $0.ready ]; do sleep 0.01; done; echo a prompt; touch $0.printed`)
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
 	if err := m.Warm("a test"); err != nil {
 		t.Fatal(err)
 	}
+	poll.Until(t, "the first line was read", func() bool {
+		return slices.ContainsFunc(m.Backends()[0].CommandLog(), func(l fleet.CommandLine) bool { return l.Text == "loading weights" })
+	})
+	server.mark("start.read")
 	wantState(t, m.Backends()[0], fleet.Ready)
-	if err := os.WriteFile(filepath.Join(server.dir, "start.ready"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	server.mark("start.ready")
 	poll.Until(t, "the command has printed its last line", func() bool {
 		_, err := os.Stat(filepath.Join(server.dir, "start.printed"))
 		return err == nil
