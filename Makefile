@@ -61,13 +61,13 @@ test-packages: tools
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestModelCommands|TestModelWithout|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckPasses|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestModelCommands|TestModelWithout|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckPasses|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
-test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
+test-postgres: tools $(VERSITYGW) ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test $(SHORT) -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
 	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
-test-next: tools ## the same on a schema of a later release, which has more than the program knows
+test-next: tools $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
 	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -timeout 20m ./budget/cluster ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
 	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
