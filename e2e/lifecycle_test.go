@@ -113,7 +113,7 @@ func (g *gateway) completeWithRetries(body string) (got response, waited time.Du
 // measuredBoots returns how many seconds the boots took, as the gateway has logged them.
 func (g *gateway) measuredBoots() (seconds []float64) {
 	g.t.Helper()
-	for _, line := range strings.Split(g.stderr.String(), "\n") {
+	for line := range strings.SplitSeq(g.stderr.String(), "\n") {
 		if gjson.Get(line, "msg").Str == "backend has started" {
 			seconds = append(seconds, gjson.Get(line, "took").Num)
 		}

@@ -143,6 +143,7 @@ func (g *gateway) completeUntilStopped() (stop func()) {
 
 // runBatch uploads a file, runs a batch of it and downloads the results, all through HAProxy.
 func runBatch(t *testing.T, g *gateway) {
+	t.Helper()
 	const lines = 20
 	sdk := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey(g.secret))
 	var input bytes.Buffer
