@@ -202,8 +202,16 @@ var memberFaults = map[string]func(c *clusterRun, m *clusterMember) (undo func()
 	"connections are shut": func(c *clusterRun, m *clusterMember) func() { c.toxics.refuse(m.name)(); return func() {} },
 }
 
-// function finds the function of the ledger that a statement calls, or the statement's first word.
-var function = regexp.MustCompile(`ledger_\w+|^\w+`)
+// ledgerFunction finds the function of the ledger that a statement calls.
+var ledgerFunction = regexp.MustCompile(`ledger_\w+`)
+
+// statementName returns the function of the ledger that a statement calls, or else its first word.
+func statementName(statement string) string {
+	if name := ledgerFunction.FindString(statement); name != "" {
+		return name
+	}
+	return append(strings.Fields(statement), "startup")[0]
+}
 
 // cutReplies returns a fault of a proxy: one in so many statements of a gateway is executed and its reply lost, or cut in its middle.
 // Connections are established as a rule, since otherwise nothing would be executed.
@@ -217,12 +225,8 @@ func (c *clusterRun) cutReplies(oneIn int) func(postgrestest.Reply) (after int, 
 		if rng.IntN(odds) > 0 {
 			return 0, false
 		}
-		name := "startup"
-		if r.Statement != "" {
-			name = function.FindString(r.Statement)
-		}
 		c.mu.Lock()
-		c.cuts[name]++
+		c.cuts[statementName(r.Statement)]++
 		c.mu.Unlock()
 		places := []int{0, 1, rng.IntN(len(r.Text)), len(r.Text) - 1}
 		return places[rng.IntN(len(places))], true
