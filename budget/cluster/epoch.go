@@ -164,7 +164,7 @@ func (e *epoch) awaitNext(ctx context.Context) bool {
 	defer limit.Stop()
 	select {
 	case <-e.over:
-		return e.Ledger.epoch.Load() != e
+		return e.epoch.Load() != e
 	case <-limit.C:
 	case <-ctx.Done():
 	}
