@@ -1,4 +1,4 @@
-// Package postgrestest starts PostgreSQL servers for tests. It is imported by tests only.
+// Package postgrestest starts PostgreSQL servers for tests, and proxies that lose their replies. It is imported by tests only.
 package postgrestest
 
 import (
@@ -28,7 +28,7 @@ type Server struct {
 	folder  string
 	bin     string
 	options []string
-	port    string // of the socket, and of the TCP listener if there is one
+	port    string // of the socket
 	standby bool
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has exited
@@ -40,14 +40,6 @@ func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
 
 // Standby makes the server a standby, which cannot be written.
 func Standby(s *Server) { s.standby = true }
-
-// Listen makes the server listen on a port of 127.0.0.1 too, for what must stand between it and its clients.
-func Listen(port string) func(*Server) {
-	return func(s *Server) {
-		s.port = port
-		s.options = append(s.options, "-c", "listen_addresses=127.0.0.1")
-	}
-}
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
