@@ -150,7 +150,7 @@ var tables = []table{
 	define("refusals", `*seq:i request_id:t time:i key_id:t account_id:t model:t backend:t endpoint:t workload:t user_tag:t stream:b
 		status:i code:t queue_us:i boot_us:i total_us:i`).numbered(),
 	define("refusal_hours", `*account_id:t *period:i *code:t requests:i`),
-	define("objects", `*name:t state:t`),
+	objects(),
 	define("files", `*seq:i id:t account_id:t key_id:t purpose:t filename:t object:t bytes:i sha256:x created_at:i expires_at:i
 		lines:i`).numbered(),
 	define("batches", `*seq:i id:t account_id:t key_id:t endpoint:t completion_window:t input_file_id:t output_file_id:t
@@ -195,6 +195,16 @@ func history() table {
 	t := define("history_hours", `*hour:i data:x`).pages(8)
 	t.postgres.where = `NOT EXISTS (SELECT 1 FROM history_hours h
 		WHERE h.hour = history_hours.hour AND (h.saved_at, h.gateway) > (history_hours.saved_at, history_hours.gateway))`
+	return t
+}
+
+// objects has the one by which gateways on PostgreSQL recognize their storage. SQLite has no use for it, so its gateway
+// deletes it.
+func objects() table {
+	t := define("objects", `*name:t state:t`)
+	t.postgres.expressions = map[string]string{
+		"state": `CASE WHEN name IN (SELECT object FROM storage_marker) THEN 'deleted' ELSE state END`,
+	}
 	return t
 }
 
