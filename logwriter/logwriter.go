@@ -14,6 +14,13 @@ import (
 // bufferSize limits the lines that wait, in bytes. As many bytes again may be in a write.
 const bufferSize = 1 << 20
 
+// gatherTime is how long lines wait for others to be written with them: each write takes a system call and wakes a thread.
+// A kill of the process loses the lines of this time.
+const gatherTime = 5 * time.Millisecond
+
+// gatherBytes is how many bytes of lines are written at once.
+const gatherBytes = 64 << 10
+
 // syncTimeout limits how long Sync waits. Zap calls it before a panic or an exit.
 const syncTimeout = 500 * time.Millisecond
 
@@ -24,6 +31,7 @@ var ErrNotWritten = errors.New("the log's reader does not read")
 type Writer struct {
 	to   io.Writer
 	wake chan struct{} // receives when there is something to do; buffered
+	now  chan struct{} // receives when lines must not wait for others; buffered
 	done chan struct{} // closed when the goroutine has returned
 
 	mu      sync.Mutex
@@ -37,7 +45,7 @@ type Writer struct {
 
 // New returns a writer to the given one, which only this writer may use. Close ends its goroutine.
 func New(to io.Writer) *Writer {
-	w := &Writer{to: to, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	w := &Writer{to: to, wake: make(chan struct{}, 1), now: make(chan struct{}, 1), done: make(chan struct{})}
 	go w.run()
 	return w
 }
@@ -50,8 +58,10 @@ func (w *Writer) Write(lines []byte) (int, error) {
 		w.drop(lines)
 		return len(lines), nil
 	}
-	w.waiting = append(w.waiting, lines...)
-	w.signal()
+	if w.waiting = append(w.waiting, lines...); len(w.waiting) > gatherBytes {
+		signal(w.now)
+	}
+	signal(w.wake)
 	return len(lines), nil
 }
 
@@ -63,7 +73,8 @@ func (w *Writer) Sync() error { return w.wait(syncTimeout) }
 func (w *Writer) Close(timeout time.Duration) error {
 	w.mu.Lock()
 	w.closed = true
-	w.signal()
+	signal(w.wake)
+	signal(w.now)
 	w.mu.Unlock()
 	expired := time.NewTimer(timeout)
 	defer expired.Stop()
@@ -89,10 +100,10 @@ func (w *Writer) Dropped() uint64 {
 	return w.dropped
 }
 
-// signal wakes the goroutine. The caller holds mu.
-func (w *Writer) signal() {
+// signal wakes the goroutine if it waits for the channel.
+func signal(c chan<- struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -114,6 +125,7 @@ func (w *Writer) wait(timeout time.Duration) error {
 	}
 	flushed := w.flushed
 	w.mu.Unlock()
+	signal(w.now)
 	expired := time.NewTimer(timeout)
 	defer expired.Stop()
 	select {
@@ -128,24 +140,26 @@ func (w *Writer) wait(timeout time.Duration) error {
 func (w *Writer) run() {
 	defer close(w.done)
 	var batch []byte
-	torn := false // the last write ended within a line
-	for {
-		var closed bool
-		if batch, closed = w.next(batch); len(batch) == 0 {
-			if closed {
-				return
+	torn, closed := false, false // torn: the last write ended within a line
+	gathered := time.NewTimer(gatherTime)
+	defer gathered.Stop()
+	for !closed {
+		<-w.wake
+		gathered.Reset(gatherTime)
+		select {
+		case <-gathered.C:
+		case <-w.now:
+		}
+		for batch, closed = w.next(batch); len(batch) > 0; batch, closed = w.next(batch) {
+			if torn { // or the next line would continue the torn one
+				w.to.Write([]byte{'\n'}) //nolint:errcheck // the next write reports it
 			}
-			<-w.wake
-			continue
+			n, err := w.to.Write(batch)
+			if n > 0 {
+				torn = batch[n-1] != '\n'
+			}
+			w.written(batch[n:], err)
 		}
-		if torn { // or the next line would continue the torn one
-			w.to.Write([]byte{'\n'}) //nolint:errcheck // the next write reports it
-		}
-		n, err := w.to.Write(batch)
-		if n > 0 {
-			torn = batch[n-1] != '\n'
-		}
-		w.written(batch[n:], err)
 	}
 }
 

@@ -51,6 +51,44 @@ func closeWriter(t *testing.T, w *logwriter.Writer) {
 	}
 }
 
+// flush waits until the lines have been written, or their write has failed.
+func flush(t *testing.T, w *logwriter.Writer) {
+	t.Helper()
+	if err := w.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Sync and Close do not wait for more lines, and a line that nothing follows does not wait for Sync.
+func TestLinesOfAMomentShareOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReader()
+		close(r.stalled)
+		writes := 0
+		r.set(func(p []byte) (int, error) {
+			writes++
+			return r.text.Write(p)
+		})
+		w := logwriter.New(r)
+		for range 100 {
+			io.WriteString(w, "line\n")
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if lines := strings.Count(r.text.String(), "\n"); lines != 100 || writes != 1 {
+			t.Errorf("%d lines in %d writes, want 100 in one", lines, writes)
+		}
+		began := time.Now()
+		io.WriteString(w, "line\n")
+		flush(t, w)
+		io.WriteString(w, "line\n")
+		closeWriter(t, w)
+		if waited := time.Since(began); waited > 0 || strings.Count(r.text.String(), "\n") != 102 {
+			t.Errorf("%d bytes after %v, want all at once", r.text.Len(), waited)
+		}
+	})
+}
+
 func TestCloseWritesEveryLineInOrder(t *testing.T) {
 	r := newReader()
 	close(r.stalled)
@@ -82,6 +120,7 @@ func TestStalledReaderBlocksNoWrite(t *testing.T) {
 		const lines = 100_000
 		line := strings.Repeat("x", 99) + "\n"
 		io.WriteString(w, line)
+		time.Sleep(time.Second)
 		synctest.Wait() // the first line is in a write that does not return
 		for range lines - 1 {
 			if n, err := io.WriteString(w, line); n != len(line) || err != nil {
@@ -115,14 +154,14 @@ func TestFailedWritesAreCountedAndEndWhenTheReaderReturns(t *testing.T) {
 		r.set(func([]byte) (int, error) { return 0, io.ErrClosedPipe })
 		for range 3 {
 			io.WriteString(w, "lost\n")
-			synctest.Wait()
+			flush(t, w)
 		}
 		if w.Dropped() != 3 || !w.Failing() {
 			t.Errorf("%d lines dropped, failing %t, want 3 and true", w.Dropped(), w.Failing())
 		}
 		r.set(r.text.Write)
 		io.WriteString(w, "written\n")
-		synctest.Wait()
+		flush(t, w)
 		if r.text.String() != "written\n" || w.Dropped() != 3 || w.Failing() {
 			t.Errorf("got %q, %d lines dropped, failing %t, want the last line alone", r.text.String(), w.Dropped(), w.Failing())
 		}
@@ -141,10 +180,10 @@ func TestLineBehindATornOneBeginsANewLine(t *testing.T) {
 			return 3, io.ErrShortWrite
 		})
 		io.WriteString(w, "first\n")
-		synctest.Wait()
+		flush(t, w)
 		r.set(r.text.Write)
 		io.WriteString(w, "second\n")
-		synctest.Wait()
+		flush(t, w)
 		if want := "fir\nsecond\n"; r.text.String() != want || w.Dropped() != 1 {
 			t.Errorf("got %q, %d lines dropped, want %q and 1", r.text.String(), w.Dropped(), want)
 		}

@@ -1,0 +1,142 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"basegate/database"
+)
+
+// endRest writes the lines that have not run to the error file.
+func (r *recorder) endRest(ctx context.Context, code, message string) error {
+	for {
+		rest, err := restOfLines(ctx, r.service.db.Read(), r.batch.seq, restAtOnce)
+		if err != nil {
+			return fmt.Errorf("read the lines of a batch: %w", err)
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		for len(rest) > 0 {
+			some := rest[:min(maxRecorded, len(rest))]
+			rest = rest[len(some):]
+			all, err := r.endLines(ctx, some, errorObject{code, message})
+			if err != nil {
+				return err
+			}
+			if err := r.write(ctx, all); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// endLines returns the outcomes of lines that will not run. Each line is read, for its custom_id.
+func (r *recorder) endLines(ctx context.Context, lines []lineRef, why errorObject) ([]outcome, error) {
+	all := make([]outcome, len(lines))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(storageRequests)
+	for i, ref := range lines {
+		group.Go(func() error {
+			text, err := r.readLine(ctx, ref)
+			if err != nil {
+				return err
+			}
+			l, err := parseLine(text)
+			if err != nil {
+				return fmt.Errorf("parse a line of a batch: %w", err)
+			}
+			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &why}, Result{})
+			return nil
+		})
+	}
+	return all, group.Wait() //nolint:wrapcheck // it says what failed
+}
+
+// finalize makes the files final, and ends the batch.
+func (r *recorder) finalize(ctx context.Context, end Status) error {
+	s := r.service
+	if end == Completed && r.batch.Status == InProgress {
+		if err := r.setStatus(ctx, Finalizing, nil, InProgress); err != nil {
+			return err
+		}
+		if r.batch.Status == Cancelling { // it was cancelled at the same moment
+			end = StatusCancelled
+		}
+	}
+	var finals []finalFile
+	for _, f := range []*resultFile{r.output, r.failures} {
+		if f == nil {
+			continue
+		}
+		object, digest, err := r.finish(ctx, f)
+		if err != nil {
+			return err
+		}
+		finals = append(finals, finalFile{f, object, digest})
+	}
+	if err := r.setStatus(ctx, end, finals, InProgress, Finalizing, Cancelling); err != nil {
+		return err
+	}
+	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
+		zap.Int64("completed", r.batch.Done), zap.Int64("failed", r.batch.Failures))
+	s.ended(r.batch, end)
+	return nil
+}
+
+// finalFile is a file that does not change any more.
+type finalFile struct {
+	*resultFile
+
+	object string
+	digest []byte
+}
+
+// write makes a file final, in the transaction that ends its batch.
+func (f *finalFile) write(ctx context.Context, tx database.Tx, shared bool) error {
+	if err := setFileFinal(ctx, tx, f.ID, f.object, f.digest); err != nil || !shared || f.Bytes == 0 {
+		return err
+	}
+	if f.object != f.own.object { // a copy
+		if err := keepObject(ctx, tx, f.object); err != nil {
+			return err
+		}
+	}
+	return deleteParts(ctx, tx, f.ID, f.object)
+}
+
+// setStatus changes the status, and makes the files final with it.
+func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile, from ...Status) error {
+	s := r.service
+	changed := false
+	err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) (err error) {
+		if changed, err = setStatus(ctx, tx, r.batch.seq, to, s.now(), from...); err != nil {
+			return err
+		}
+		for i := range finals {
+			if err := finals[i].write(ctx, tx, s.cluster != nil); err != nil {
+				return err
+			}
+		}
+		if s.cluster != nil && to.ended() {
+			return deleteLease(ctx, tx, r.batch.seq)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("change the status of a batch: %w", err)
+	}
+	if changed {
+		r.batch.Status = to
+		return nil
+	}
+	b, err := batchBySeq(ctx, s.db.Read(), r.batch.seq)
+	if err != nil {
+		return fmt.Errorf("read a batch: %w", err)
+	}
+	r.batch.Status = b.Status
+	return nil
+}
