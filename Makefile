@@ -111,7 +111,7 @@ bench-check: build ## the same figures; fails for each ratio over its limit, a g
 model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
 	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
 
-seeds: tools ## fresh cases of the ledger's rules on both engines (SEEDS=300 of each family)
+seeds: tools ## fresh cases of the ledger's rules on both engines (SEEDS=10 for less)
 	CI=true BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -timeout 120m -run '^TestLedgerObeysTheRules$$' ./budget ./budget/cluster
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked

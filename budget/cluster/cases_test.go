@@ -190,8 +190,15 @@ func (e *caseEngine) totals(key string) ledgercases.Totals {
 	return ledgercases.Totals{Key: all[0], Account: all[1]}
 }
 
-// Rows reads the table of ended requests.
+// Rows reads the table of ended requests. It fails the test if a counter is not the sum of its rows.
 func (e *caseEngine) Rows() []ledgercases.Row {
+	const differences = `
+		SELECT coalesce(string_agg(d::text, ' '), '') FROM (
+			SELECT month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
+	var found string
+	if e.db.query(e.t, differences, nil, &found); found != "" {
+		e.t.Errorf("counters that are not the sums of their rows: %s", found)
+	}
 	const text = `SELECT request_id, key_id, state, time, prompt_tokens, completion_tokens FROM requests ORDER BY request_id`
 	rows, err := e.db.conn.Query(e.t.Context(), text)
 	must(e.t, err)

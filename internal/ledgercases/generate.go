@@ -16,10 +16,11 @@ type family struct {
 }
 
 var families = []family{
-	{name: "caps", accounts: 2, keys: 2, caps: true, steps: 60},
+	{name: "caps", accounts: 1, keys: 3, caps: true, steps: 80},
+	{name: "caps of two accounts", accounts: 2, keys: 2, caps: true, steps: 80},
 	{name: "slots", accounts: 1, keys: 2, slots: true, steps: 40},
-	{name: "caps and slots", accounts: 2, keys: 2, caps: true, slots: true, steps: 80},
-	{name: "caps and slots of one account", accounts: 1, keys: 3, caps: true, slots: true, steps: 80},
+	{name: "caps and slots", accounts: 1, keys: 3, caps: true, slots: true, steps: 80},
+	{name: "caps and slots of two accounts", accounts: 2, keys: 2, caps: true, slots: true, steps: 80},
 }
 
 // generator makes the operations of one case. It chooses them by the state that the engine's replies have led to.
@@ -97,13 +98,13 @@ func (g *generator) choose() Step {
 	switch {
 	case n < 40 || len(runs) == 0 && n < 80:
 		return g.admit()
-	case n < 68 && len(runs) > 0:
+	case n < 64 && len(runs) > 0:
 		return g.end(Settle, pick(g.rng, runs))
-	case n < 74 && len(runs) > 0:
+	case n < 69 && len(runs) > 0:
 		return g.end(Checkpoint, pick(g.rng, runs))
-	case n < 79 && len(runs) > 0:
+	case n < 74 && len(runs) > 0:
 		return Step{Op: Interrupt, Request: pick(g.rng, runs)}
-	case n < 82 && len(done) > 0:
+	case n < 76 && len(done) > 0:
 		return g.end(Settle, pick(g.rng, done))
 	case n < 86 && len(waits) > 0:
 		return Step{Op: Cancel, Request: pick(g.rng, waits)}
