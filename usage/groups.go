@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,7 +14,7 @@ import (
 // dimension is a column by which rows are grouped, in each of the tables in which it is found.
 type dimension struct {
 	row    string // expression on requests
-	series string // on usage_series s and, for times, a table of rollups u
+	series string // on usage_series or, for times, a table of rollups u
 	scan   func(*Row) any
 }
 
@@ -24,12 +25,12 @@ func (d dimension) field(r *Row) *string {
 }
 
 var (
-	keyDimension      = dimension{"key_id", "s.key_id", func(r *Row) any { return &r.KeyID }}
-	accountDimension  = dimension{"account_id", "s.account_id", func(r *Row) any { return &r.AccountID }}
-	modelDimension    = dimension{"model", "s.model", func(r *Row) any { return &r.Model }}
-	workDimension     = dimension{"workload", "s.workload", func(r *Row) any { return &r.Workload }}
+	keyDimension      = dimension{"key_id", "key_id", func(r *Row) any { return &r.KeyID }}
+	accountDimension  = dimension{"account_id", "account_id", func(r *Row) any { return &r.AccountID }}
+	modelDimension    = dimension{"model", "model", func(r *Row) any { return &r.Model }}
+	workDimension     = dimension{"workload", "workload", func(r *Row) any { return &r.Workload }}
 	userDimension     = dimension{"user_tag", "", func(r *Row) any { return &r.User }}
-	endpointDimension = dimension{"endpoint", "s.endpoint", func(r *Row) any { return &r.Endpoint }}
+	endpointDimension = dimension{"endpoint", "endpoint", func(r *Row) any { return &r.Endpoint }}
 	monthDimension    = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*monthScanner)(&r.Time) }}
 	dayDimension      = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*dayScanner)(&r.Time) }}
 	hourDimension     = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", func(r *Row) any { return (*hourScanner)(&r.Time) }}
@@ -221,45 +222,61 @@ func (g *groupSum) fold(series *groupSum) {
 	}
 }
 
-// sums are the columns that every table of rollups has.
-const sums = `, sum(u.requests), sum(u.errors), sum(u.streams), sum(u.prompt_tokens), sum(u.completion_tokens)`
+// sums are the columns that every table of rollups has. summed are those of a subquery with them.
+const (
+	sums = `sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
+		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`
+	summed = `, u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens`
+)
 
-// readSeries adds rollups of series.
+// readSeries adds rollups of series. Grouping by numbers is faster, so a group has the lowest number of its series, by which
+// its names are read afterwards. Without CROSS JOIN, SQLite would scan the whole table of rollups.
 func (g *groupSum) readSeries(ctx context.Context, from source, s segment) error {
-	var q statement
+	var names []string
+	period, by := `0`, `s.lowest`
 	columns := g.columns(func(d dimension) string {
-		if d.series == dayDimension.series {
-			return d.series + fmt.Sprint(s.level.perDay)
+		if d.field(&Row{}) != nil {
+			names = append(names, `s.`+d.series)
+			return `n.` + d.series
 		}
-		return d.series
+		if period = d.series; period == dayDimension.series {
+			period += strconv.FormatInt(s.level.perDay, 10)
+		}
+		by += `, ` + period
+		return `u.period`
 	})
-	q.add(`SELECT ` + columns + sums)
+	partition := ``
+	switch {
+	case g.series:
+		partition = `PARTITION BY s.id`
+	case len(names) > 0:
+		partition = `PARTITION BY ` + strings.Join(names, `, `)
+	}
+	latencies, joined := ``, ``
 	if g.filter.Latency { // a row for each rollup would take several times as long
-		q.add(`, count(*), ` + from.joined)
+		latencies, joined = `, u.rollups, u.latencies`, `, count(*) AS rollups, `+from.joined+` AS latencies`
 	}
-	q.addParam(` FROM usage_series s JOIN `+s.level.table+` u ON u.series = s.id AND u.period >= `, s.from)
-	q.addParam(` AND u.period < `, s.to)
-	q.add(` WHERE true`)
+	var q statement
+	q.add(`SELECT ` + columns + summed + latencies + `
+		FROM (SELECT s.lowest, ` + period + ` AS period, ` + sums + joined + `
+			FROM (SELECT s.id, min(s.id) OVER (` + partition + `) AS lowest FROM usage_series s WHERE true`)
 	q.addFilter(g.filter, "s.")
-	if g.series {
-		columns = `s.id`
-	}
-	q.add(` GROUP BY ` + columns)
+	q.addParam(`) s CROSS JOIN `+s.level.table+` u WHERE u.series = s.id AND u.period >= `, s.from)
+	q.addParam(` AND u.period < `, s.to)
+	q.add(` GROUP BY ` + by + `) u JOIN usage_series n ON n.id = u.lowest`)
 	return g.scan(ctx, from, &q, g.filter.Latency)
 }
 
-// readTags adds rollups of user tags. Their names are read afterwards, because grouping by numbers is faster.
+// readTags adds rollups of user tags, whose names are read afterwards too.
 func (g *groupSum) readTags(ctx context.Context, from source, s segment) error {
 	var q statement
 	q.add(`SELECT coalesce(t.tag, `)
 	q.addParam(``, OtherTags)
-	q.add(`), u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens FROM (SELECT u.tag AS tag,
-		sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
-		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens FROM `)
+	q.add(`)` + summed + ` FROM (SELECT u.tag, ` + sums + ` FROM `)
 	if g.filter.Account == "" && g.filter.Key == "" {
 		q.add(s.level.sums + ` u WHERE true`)
 	} else {
-		q.add(`usage_keys k JOIN ` + s.level.table + ` u ON u.key = k.id WHERE true`)
+		q.add(`usage_keys k CROSS JOIN ` + s.level.table + ` u WHERE u.key = k.id`)
 		q.addFilter(g.filter, "k.")
 	}
 	q.addParam(` AND u.period >= `, s.from)
