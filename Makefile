@@ -14,6 +14,7 @@ SOAK        ?= 1h
 FAULTS      ?= 10m
 CLUSTER     ?= 10m
 HOSTILE     ?= 1m
+SEEDS       ?= 300
 REAL        ?= 0.32.0
 PARITY      ?= $(CURDIR)/docs/parity.md
 VULNDB      ?= https://vuln.go.dev
@@ -30,7 +31,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -109,6 +110,9 @@ bench-check: build ## the same figures; fails for each ratio over its limit, a g
 
 model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
 	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
+
+seeds: tools ## fresh cases of the ledger's rules on both engines (SEEDS=10 for less)
+	CI=true BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -timeout 120m -run '^TestLedgerObeysTheRules$$' ./budget ./budget/cluster
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 -tags e2e -run TestSoak -v -timeout 2h ./e2e

@@ -109,6 +109,18 @@ func TestCommandsApplyToWaitingRequests(t *testing.T) {
 	g.waitForMetric(metricQueued, 0)
 	waitForBackend(6)
 
+	fifth := strings.TrimSpace(g.run("key", "create", "--account", g.email, "--name", "fifth", "--concurrency", "1"))
+	g.waitForKey(fifth)
+	g.sendAsync(ctx, fifth, stalledRequest)
+	waitForBackend(7)
+	queued := g.sendAsync(ctx, fifth, stalledRequest)
+	g.waitForMetric(metricQueued, 1)
+	g.run("key", "pause", fifth[:13])
+	g.waitForMetric(metricQueued, 0)
+	if got := <-queued; got.status != http.StatusUnauthorized {
+		t.Errorf("a request whose key is paused while it waits for a slot: %d, want 401", got.status)
+	}
+
 	cancel()
 	g.waitForMetric(metricRunning, 0)
 }
