@@ -254,27 +254,38 @@ func (s *Server) children(tb testing.TB) (pids []int) {
 	return pids
 }
 
-// CPU returns the processor time that the server's processes have used.
+// CPU returns the processor time that the server's processes have used, those that have exited included.
 func (s *Server) CPU(tb testing.TB) time.Duration {
 	tb.Helper()
 	const ticks = 100 // a second, on Linux
-	var used int64
-	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue // it has exited
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(rest)
-		for _, field := range fields[11:13] { // utime and stime
-			n, err := strconv.ParseInt(field, 10, 64)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			used += n
-		}
+	used := cpuTicks(tb, s.process.Process.Pid, true)
+	for _, pid := range s.children(tb) {
+		used += cpuTicks(tb, pid, false)
 	}
 	return time.Duration(used) * time.Second / ticks
+}
+
+// cpuTicks returns the user and system time of a process, and that of its children for which it has waited, if asked for.
+// It is 0 if the process has exited.
+func cpuTicks(tb testing.TB, pid int, ofChildren bool) (used int64) {
+	tb.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	times := strings.Fields(rest)[11:15] // utime, stime, cutime and cstime
+	if !ofChildren {
+		times = times[:2]
+	}
+	for _, field := range times {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		used += n
+	}
+	return used
 }
 
 // URL returns the address of a database of this server.
