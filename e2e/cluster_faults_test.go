@@ -213,14 +213,14 @@ func statementName(statement string) string {
 	return append(strings.Fields(statement), "startup")[0]
 }
 
-// cutReplies returns a fault of a proxy: one in so many statements of a gateway is executed and its reply lost, or cut in its middle.
-// Connections are established as a rule, since otherwise nothing would be executed.
+// cutReplies returns a fault of a proxy: one in so many calls of the ledger and commits is executed and its reply lost, or cut in its
+// middle, and one in 20 of all other statements: a transaction must reach its commit.
 func (c *clusterRun) cutReplies(oneIn int) func(postgrestest.Reply) (after int, cut bool) {
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 3))
 	return func(r postgrestest.Reply) (after int, cut bool) {
-		odds := oneIn
-		if !r.Executed || r.Statement == "" {
-			odds = 20
+		odds := 20
+		if r.Executed && (r.Statement == "COMMIT" || ledgerFunction.MatchString(r.Statement)) {
+			odds = oneIn
 		}
 		if rng.IntN(odds) > 0 {
 			return 0, false
