@@ -46,7 +46,7 @@ var ErrKeyDisabled = errors.New("the key may no longer be used")
 
 // Settings configure a Ledger.
 type Settings struct {
-	// Payer returns a key's current caps and those of its account, or an error if the key may not be used. It is called
+	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used. It is called
 	// under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps passed to Reserve
 	// apply.
 	Payer func(key string) (Payer, error)
@@ -221,7 +221,7 @@ func (l *Ledger) refreshCaps(p *Payer) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
-	p.KeyCaps, p.AccountCaps = current.KeyCaps, current.AccountCaps
+	p.KeyCaps, p.AccountCaps, p.Slots = current.KeyCaps, current.AccountCaps, current.Slots
 	return nil
 }
 

@@ -13,6 +13,7 @@ type Payer struct {
 	Account     string
 	KeyCaps     quota.Caps
 	AccountCaps quota.Caps
+	Slots       int // how many requests of the key may run at once; 0 is unbounded. Lines of batches do not count
 }
 
 // Scope is the kind of owner that a cap belongs to.

@@ -3,8 +3,6 @@ package budget_test
 import (
 	"context"
 	"errors"
-	"flag"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,34 +16,84 @@ import (
 	"basegate/quota"
 )
 
-var updateCases = flag.Bool("update-cases", false, "generate internal/ledgercases/testdata/cases.json again, with this ledger's replies")
+func TestLedgerObeysTheRules(t *testing.T) {
+	suite := caseSuite(func(t *testing.T, c *ledgercases.Case) ledgercases.Engine { t.Helper(); return newCaseEngine(t, c) })
+	suite.Test(t)
+}
 
-func TestLedgerRepliesAsTheCommittedCasesSay(t *testing.T) {
-	for _, c := range ledgercases.All(t) {
-		t.Run(c.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { c.Check(t, newCaseEngine(t, &c)) })
-		})
+// caseSuite runs cases on the engines that create returns.
+func caseSuite(create func(*testing.T, *ledgercases.Case) ledgercases.Engine) *ledgercases.Suite {
+	return &ledgercases.Suite{Order: ledgercases.BySlot, Run: func(t *testing.T, c *ledgercases.Case, use func(ledgercases.Engine)) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) { use(create(t, c)) })
+	}}
+}
+
+// wrongEngine is an engine whose replies are changed.
+type wrongEngine struct {
+	ledgercases.Engine
+	change func(*ledgercases.Reply)
+}
+
+func (e wrongEngine) Apply(s ledgercases.Step) ledgercases.Reply {
+	reply := e.Engine.Apply(s)
+	e.change(&reply)
+	return reply
+}
+
+// changeDecision returns a change of all decisions of a kind: of their fields, or into no decision.
+func changeDecision(kind ledgercases.Kind, change func(*ledgercases.Decision)) func(*ledgercases.Reply) {
+	return func(r *ledgercases.Reply) {
+		if d := r.Decision; d != nil && d.Kind == kind {
+			change(d)
+		}
+		for id, d := range r.Decided {
+			if d.Kind != kind {
+				continue
+			}
+			if change(&d); d.Kind == ledgercases.Wait {
+				delete(r.Decided, id)
+			} else {
+				r.Decided[id] = d
+			}
+		}
 	}
 }
 
-func TestCommittedCasesAreThoseOfTheGenerator(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes several seconds; make test-all runs it")
-	}
-	var generated []ledgercases.Case
-	synctest.Test(t, func(t *testing.T) {
-		generated = ledgercases.Generate(func(c *ledgercases.Case) ledgercases.Engine { return newCaseEngine(t, c) })
-	})
-	const file = "../internal/ledgercases/testdata/cases.json"
-	text, err := ledgercases.Encode(generated)
-	must(t, err)
-	if *updateCases {
-		must(t, os.WriteFile(file, text, 0o644))
-	}
-	onDisk, err := os.ReadFile(file)
-	must(t, err)
-	if string(onDisk) != string(text) {
-		t.Error("the generator makes other cases; run go test ./budget -run CommittedCases -update-cases and review the difference")
+func TestRulesRejectWrongReplies(t *testing.T) {
+	for name, change := range map[string]func(*ledgercases.Reply){
+		"a grant of more tokens":   changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.MaxTokens++ }),
+		"a grant of fewer tokens":  changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.MaxTokens-- }),
+		"a grant that is withheld": changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
+		"a refusal for a grant":    changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Disabled }),
+		"a count for a grant":      changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Count }),
+		"a wait for a refusal":     changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
+		"a grant for a refusal": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) {
+			d.Kind, d.MaxTokens = ledgercases.Granted, 1
+		}),
+		"another cap's scope":   changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Scope += "x" }),
+		"other used tokens":     changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Used++ }),
+		"other reserved tokens": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Reserved++ }),
+		"another reset": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) {
+			d.Refusal.ResetsAt = d.Refusal.ResetsAt.Add(time.Hour)
+		}),
+		"a grant for a wait": changeDecision(ledgercases.Wait, func(d *ledgercases.Decision) {
+			d.Kind, d.MaxTokens = ledgercases.Granted, 1
+		}),
+		"a grant to a disabled key": changeDecision(ledgercases.Disabled, func(d *ledgercases.Decision) {
+			d.Kind, d.MaxTokens = ledgercases.Granted, 1
+		}),
+		"a wait for a disabled key":   changeDecision(ledgercases.Disabled, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
+		"another sum of used tokens":  func(r *ledgercases.Reply) { r.Totals.Account.Day++ },
+		"another sum of reservations": func(r *ledgercases.Reply) { r.Totals.Key.Reserved++ },
+	} {
+		suite := caseSuite(func(t *testing.T, c *ledgercases.Case) ledgercases.Engine {
+			t.Helper()
+			return wrongEngine{newCaseEngine(t, c), change}
+		})
+		if suite.Violation(t) == nil {
+			t.Errorf("%s: the rules allow it", name)
+		}
 	}
 }
 
@@ -114,6 +162,7 @@ func (e *caseEngine) payer(key string) (budget.Payer, error) {
 	account := e.accounts[e.keys[key].Account]
 	return budget.Payer{
 		Key: key, Account: account.ID, KeyCaps: quotaCaps(e.keys[key].Caps), AccountCaps: quotaCaps(account.Caps),
+		Slots: e.keys[key].Slots,
 	}, nil
 }
 
@@ -129,9 +178,9 @@ func quotaCaps(c ledgercases.Caps) quota.Caps {
 	}
 }
 
-// slots returns the number of slots of a key.
+// slots returns the number of slots of a key. A disabled one has no limit, so that its requests are refused.
 func (e *caseEngine) slots(key string) int {
-	if n := e.keys[key].Slots; n > 0 {
+	if n := e.keys[key].Slots; n > 0 && !e.disabled[key] {
 		return n
 	}
 	return 1 << 20
@@ -160,7 +209,7 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 	default:
 		e.t.Fatalf("unknown operation %q", s.Op)
 	}
-	decided := e.decisions(s.Request)
+	decided := e.decisions()
 	if s.Op == ledgercases.Admit {
 		d, ok := decided[s.Request]
 		if !ok {
@@ -235,17 +284,13 @@ func (e *caseEngine) setCaps(s ledgercases.Step) {
 	e.ledger.RefreshCaps()
 }
 
-// decisions calls Reserve for the requests that have got a slot, in order of arrival, and returns those that are decided. The
-// first request of each key, and a new one, are refused without a slot if the used tokens refuse them.
-func (e *caseEngine) decisions(arrived string) map[string]ledgercases.Decision {
+// decisions calls Reserve for the requests that have got a slot, in order of arrival, and returns those that are decided.
+func (e *caseEngine) decisions() map[string]ledgercases.Decision {
 	decided := map[string]ledgercases.Decision{}
 	for changed := true; changed; {
 		changed = false
-		heads := map[string]bool{}
 		for i, r := range e.waiting {
-			first := !heads[r.key]
-			heads[r.key] = true
-			d, ok := e.decision(r, first || r.id == arrived)
+			d, ok := e.decision(r)
 			if !ok {
 				continue
 			}
@@ -259,17 +304,14 @@ func (e *caseEngine) decisions(arrived string) map[string]ledgercases.Decision {
 }
 
 // decision returns the decision on a request, if there is one.
-func (e *caseEngine) decision(r *caseRequest, refusable bool) (d ledgercases.Decision, ok bool) {
+func (e *caseEngine) decision(r *caseRequest) (d ledgercases.Decision, ok bool) {
 	synctest.Wait()
 	if r.call == nil {
 		select {
 		case err := <-r.hasSlot:
 			must(e.t, err)
 		default:
-			if !refusable {
-				return d, false
-			}
-			return e.refusal(r)
+			return d, false
 		}
 		e.reserve(r)
 	}
@@ -300,21 +342,6 @@ func refusedBy(e *budget.Exceeded) ledgercases.Decision {
 		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
 		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
 	}}
-}
-
-// refusal refuses a request without a slot if the used tokens refuse it.
-func (e *caseEngine) refusal(r *caseRequest) (d ledgercases.Decision, ok bool) {
-	p, err := e.payer(r.key)
-	must(e.t, err)
-	estimate, err := e.ledger.Estimate(e.t.Context(), p, r.demand)
-	must(e.t, err)
-	if estimate.Refused == nil {
-		return d, false
-	}
-	r.cancel()
-	synctest.Wait()
-	r.slot.Release()
-	return refusedBy(estimate.Refused), true
 }
 
 // reserve calls Reserve in another goroutine, until it returns or waits.

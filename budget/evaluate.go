@@ -164,16 +164,18 @@ type decision struct {
 	maxTokens        int64 // of each candidate: what used tokens leave, up to the demand
 	promptTokens     int64 // of all prompts, at that maxTokens
 	exceeded         *Exceeded
+	blockedBySlot    bool // as many requests of the key run as may
 	blockedByKey     bool // reservations against the key's caps stand in the way
 	blockedByAccount bool // reservations against the account's caps stand in the way
 }
 
 func (d *decision) admitted() bool {
-	return d.exceeded == nil && !d.blockedByKey && !d.blockedByAccount
+	return d.exceeded == nil && !d.blockedBySlot && !d.blockedByKey && !d.blockedByAccount
 }
 
 // evaluate decides on one request by all caps at once. Used tokens refuse the request or lower its max_tokens.
-// Reservations, and earlier requests that reservations block at the same caps, make it wait.
+// Reservations, and earlier requests that reservations block at the same caps, make it wait. So do the requests of its key that
+// run, if the number of slots was lowered since it got its own.
 func evaluate(w *waiter, b bucket) decision {
 	d := decision{bucket: b, maxTokens: w.demand.MaxTokens}
 	least := max(1, min(w.demand.MinTokens, w.demand.MaxTokens))
@@ -198,6 +200,7 @@ func evaluate(w *waiter, b bucket) decision {
 		d.exceeded = refusing.exceeded(b.date)
 		return d
 	}
+	d.blockedBySlot = w.request.Batch == "" && w.payer.Slots > 0 && w.key.running >= w.payer.Slots
 	d.blockedByKey = w.key.blocked && w.payer.KeyCaps.Any()
 	d.blockedByAccount = w.account.blocked && w.payer.AccountCaps.Any()
 	output := product(w.demand.Candidates, d.maxTokens)

@@ -223,7 +223,7 @@ func (l *Ledger) decide(w *waiter) (over bool) {
 // reserve adds the demand to the counters.
 func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
 	r := &reservation{
-		ledger: l, request: w.request, bucket: d.bucket, account: w.account,
+		ledger: l, request: w.request, bucket: d.bucket, key: w.key, account: w.account,
 		input: d.promptTokens, output: product(w.demand.Candidates, d.maxTokens),
 		maxTokens: d.maxTokens, clamped: d.maxTokens < w.demand.MaxTokens,
 	}
@@ -237,6 +237,9 @@ func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
 	r.bucket.key.reserve(r.bucket.date.day, r.input, r.output)
 	r.bucket.account.reserve(r.bucket.date.day, r.input, r.output)
 	l.reserved += r.input + r.output
+	if r.request.Batch == "" {
+		w.key.running++
+	}
 	r.index = len(l.open)
 	l.open = append(l.open, r)
 	return r
@@ -250,6 +253,9 @@ func (l *Ledger) release(r *reservation, input, output int64) {
 	r.bucket.account.charge(r.bucket.date.day, input, output)
 	l.raiseAlarms(r, input, output)
 	l.reserved -= r.input + r.output
+	if r.request.Batch == "" {
+		r.key.running--
+	}
 	last := l.open[len(l.open)-1]
 	l.open[r.index], last.index = last, r.index
 	l.open[len(l.open)-1] = nil

@@ -365,3 +365,47 @@ func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 		}
 	})
 }
+
+// A request keeps the slot that package admission has given it while it waits for tokens, but it does not begin beside more
+// requests of its key than may run by then.
+func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p.Slots = 3
+		payers := &fakePayers{payer: p}
+		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
+		must(t, l.Start(t.Context()))
+		t.Cleanup(l.Close)
+
+		first, second := reserve(t, l, p, demand(0, 300)), reserve(t, l, p, demand(0, 300))
+		waits := goReserve(t, l, p, demand(0, 600))
+		lowered := p
+		lowered.Slots = 1
+		payers.set(lowered, nil)
+		l.RefreshCaps()
+		settle(t, first, 0, 0) // its tokens would do
+		if waits.returned() {
+			t.Fatal("a second request of a key with one slot runs")
+		}
+		line := newRequest()
+		line.Batch = "batch_1"
+		needsNoSlot, err := l.TryReserve(t.Context(), p, line, demand(0, 10), nil)
+		must(t, err)
+		settle(t, needsNoSlot, 0, 0)
+		if waits.returned() {
+			t.Fatal("a line of a batch has given the slot of another request away")
+		}
+		settle(t, second, 0, 0)
+		if !waits.returned() || waits.err != nil {
+			t.Fatalf("the request waits although a slot is free: error %v", waits.err)
+		}
+		next := goReserve(t, l, p, demand(0, 10))
+		payers.set(p, nil)
+		l.RefreshCaps()
+		if !next.returned() || next.err != nil {
+			t.Errorf("the request waits although more slots are free: error %v", next.err)
+		}
+		settle(t, waits.r, 0, 0)
+		settle(t, next.r, 0, 0)
+	})
+}

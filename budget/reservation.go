@@ -114,6 +114,7 @@ type Reservation interface {
 type reservation struct {
 	ledger    *Ledger
 	request   Request
+	key       *owner
 	account   *owner
 	bucket    bucket
 	input     int64 // reserved tokens of the prompt

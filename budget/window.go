@@ -71,6 +71,7 @@ type owner struct {
 	dispatched date      // when the queue was last dispatched
 
 	// Of a key.
+	running        int       // its requests that hold a reservation, without lines of batches
 	lastUse        time.Time // when its latest request arrived
 	writtenLastUse time.Time // the lastUse that is in the database
 }

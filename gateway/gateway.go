@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -301,11 +302,16 @@ const shareTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
-	return proxy.Payer(&identity), err //nolint:wrapcheck // by the ledger
+	p := proxy.Payer(&identity)
+	p.Slots = g.proxy.Concurrency(&identity)
+	return p, err //nolint:wrapcheck // by the ledger
 }
 
 func (g *Gateway) concurrency(key string) int {
-	identity, _ := g.keys.Lookup(key) // an unusable key is refused when its request leaves the queue
+	identity, err := g.keys.Lookup(key)
+	if err != nil {
+		return math.MaxInt // its requests leave the queue, and are refused
+	}
 	return g.proxy.Concurrency(&identity)
 }
 

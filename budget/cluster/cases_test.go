@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 	"time"
@@ -13,10 +14,17 @@ import (
 	"basegate/quota"
 )
 
-func TestLedgerRepliesAsTheCommittedCasesSay(t *testing.T) {
-	for _, c := range ledgercases.All(t) {
-		t.Run(c.Name, func(t *testing.T) { c.Check(t, newCaseEngine(t, &c)) })
-	}
+func TestLedgerObeysTheRules(t *testing.T) {
+	db := newDatabase(t)
+	db.setClock(t, time.Now())
+	ledger := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
+	suite := ledgercases.Suite{Order: ledgercases.ByArrival, Run: func(t *testing.T, c *ledgercases.Case, use func(ledgercases.Engine)) {
+		t.Helper()
+		e := newCaseEngine(t, db, ledger, c)
+		defer e.close()
+		use(e)
+	}}
+	suite.Test(t)
 }
 
 // caseEngine runs a case on the ledger of one gateway.
@@ -25,6 +33,7 @@ type caseEngine struct {
 	db       *testDatabase
 	ledger   *cluster.Ledger
 	owners   map[string]cluster.Owner
+	accounts []string
 	requests map[string]*caseRequest
 }
 
@@ -36,13 +45,16 @@ type caseRequest struct {
 	waiting     bool
 }
 
-func newCaseEngine(t *testing.T, c *ledgercases.Case) *caseEngine {
+// newCaseEngine empties the database of the cases before.
+func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *ledgercases.Case) *caseEngine {
 	t.Helper()
-	e := &caseEngine{t: t, db: newDatabase(t), owners: map[string]cluster.Owner{}, requests: map[string]*caseRequest{}}
-	e.db.setClock(t, c.Start)
-	e.ledger = start(t, e.db, cluster.Settings{Name: "gateway", Lanes: 1})
+	e := &caseEngine{t: t, db: db, ledger: ledger, owners: map[string]cluster.Owner{}, requests: map[string]*caseRequest{}}
+	db.exec(t, `DELETE FROM owner; DELETE FROM spend; DELETE FROM inflight; DELETE FROM waiter; DELETE FROM decided;
+		DELETE FROM alarm; DELETE FROM requests`)
+	db.setClock(t, c.Start)
 	var owners []cluster.Owner
 	for _, a := range c.Accounts {
+		e.accounts = append(e.accounts, a.ID)
 		owners = append(owners, cluster.Owner{ID: a.ID, Caps: quotaCaps(a.Caps), Enabled: true})
 	}
 	for _, k := range c.Keys {
@@ -53,6 +65,21 @@ func newCaseEngine(t *testing.T, c *ledgercases.Case) *caseEngine {
 	}
 	must(t, e.ledger.SetOwners(t.Context(), owners))
 	return e
+}
+
+// close ends all requests, so that the ledger holds nothing for the next case.
+func (e *caseEngine) close() {
+	for _, r := range e.requests {
+		switch {
+		case r.waiting:
+			r.admission.Cancel()
+		case r.reservation != nil:
+			r.reservation.Release()
+		}
+	}
+	for _, account := range e.accounts {
+		e.ledger.Sync(e.t, account)
+	}
 }
 
 func quotaCaps(c ledgercases.Caps) quota.Caps {
@@ -94,8 +121,13 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 	default:
 		e.t.Fatalf("unknown operation %q", s.Op)
 	}
+	for _, account := range e.accounts {
+		if s.Op == ledgercases.Clock || account == cmp.Or(e.owners[cmp.Or(s.Owner, s.Key)].Account, s.Owner) {
+			e.ledger.Sync(e.t, account)
+		}
+	}
 	reply.Decided = e.decided()
-	reply.Totals.Key, reply.Totals.Account = e.totals(s.Key), e.totals(e.owners[s.Key].Account)
+	reply.Totals = e.totals(s.Key)
 	return reply
 }
 
@@ -112,11 +144,6 @@ func (e *caseEngine) admit(s ledgercases.Step) ledgercases.Decision {
 
 // decided returns the decisions on requests that have waited.
 func (e *caseEngine) decided() map[string]ledgercases.Decision {
-	for _, o := range e.owners {
-		if o.Account == "" {
-			e.ledger.Sync(e.t, o.ID)
-		}
-	}
 	var all map[string]ledgercases.Decision
 	for id, r := range e.requests {
 		if !r.waiting {
@@ -149,19 +176,29 @@ func decision(kind string, r budget.Reservation, err error) ledgercases.Decision
 	return d
 }
 
-// totals reads the counters of an owner in the windows that the database's clock shows.
-func (e *caseEngine) totals(owner string) (c ledgercases.Counters) {
+// totals reads the counters of a key and its account in the windows that the database's clock shows.
+func (e *caseEngine) totals(key string) ledgercases.Totals {
 	const text = `
 		SELECT month_in * same_month, month_out * same_month, (day_in + day_out) * same_day, (reserved_in + reserved_out) * same_month
 		FROM owner, LATERAL (SELECT (month = ledger_month(ledger_day(ledger_now())))::integer AS same_month,
 			(day = ledger_day(ledger_now()))::integer AS same_day) s
-		WHERE id = $1`
-	e.db.query(e.t, text, []any{owner}, &c.MonthInput, &c.MonthOutput, &c.Day, &c.Reserved)
-	return c
+		WHERE id IN ($1, $2) ORDER BY id = account`
+	rows, err := e.db.conn.Query(e.t.Context(), text, key, e.owners[key].Account)
+	must(e.t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ledgercases.Counters])
+	must(e.t, err)
+	return ledgercases.Totals{Key: all[0], Account: all[1]}
 }
 
-// Rows reads the table of ended requests.
+// Rows reads the table of ended requests. It fails the test if a counter is not the sum of its rows.
 func (e *caseEngine) Rows() []ledgercases.Row {
+	const differences = `
+		SELECT coalesce(string_agg(d::text, ' '), '') FROM (
+			SELECT month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
+	var found string
+	if e.db.query(e.t, differences, nil, &found); found != "" {
+		e.t.Errorf("counters that are not the sums of their rows: %s", found)
+	}
 	const text = `SELECT request_id, key_id, state, time, prompt_tokens, completion_tokens FROM requests ORDER BY request_id`
 	rows, err := e.db.conn.Query(e.t.Context(), text)
 	must(e.t, err)

@@ -2,7 +2,9 @@ package cluster_test
 
 import (
 	"context"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,8 +37,9 @@ var template struct {
 
 // testDatabase is a migrated database on the shared server, and a connection to it.
 type testDatabase struct {
-	url  string
-	conn *pgx.Conn
+	url   string
+	conn  *pgx.Conn
+	clock bool // setClock has been called
 }
 
 func newDatabase(tb testing.TB) *testDatabase {
@@ -64,7 +67,7 @@ func connect(tb testing.TB, url string) *testDatabase {
 	conn, err := pgx.Connect(tb.Context(), url+"&search_path=basegate")
 	must(tb, err)
 	tb.Cleanup(func() { _ = conn.Close(context.WithoutCancel(tb.Context())) })
-	return &testDatabase{url, conn}
+	return &testDatabase{url: url, conn: conn}
 }
 
 func open(tb testing.TB, url string) *postgres.DB {
@@ -72,6 +75,14 @@ func open(tb testing.TB, url string) *postgres.DB {
 	db, err := postgres.Open(tb.Context(), postgres.Settings{URL: url})
 	must(tb, err)
 	return db
+}
+
+// through returns the address of a database through a proxy.
+func through(tb testing.TB, p *postgrestest.Proxy, d *testDatabase) string {
+	tb.Helper()
+	u, err := url.Parse(d.url)
+	must(tb, err)
+	return p.URL(strings.TrimPrefix(u.Path, "/"))
 }
 
 // start starts the ledger of a gateway, which is closed at the end of the test.
@@ -101,10 +112,14 @@ func (d *testDatabase) exec(tb testing.TB, text string, args ...any) {
 // setClock makes the database's functions show a time, until the next call.
 func (d *testDatabase) setClock(tb testing.TB, now time.Time) {
 	tb.Helper()
-	d.exec(tb, `CREATE TABLE IF NOT EXISTS test_clock (id boolean PRIMARY KEY, micros bigint)`)
-	d.exec(tb, `INSERT INTO test_clock VALUES (true, $1) ON CONFLICT (id) DO UPDATE SET micros = excluded.micros`, now.UnixMicro())
-	d.exec(tb, `CREATE OR REPLACE FUNCTION ledger_now() RETURNS bigint LANGUAGE sql VOLATILE
-		AS 'SELECT micros FROM basegate.test_clock'`)
+	if !d.clock { // once: a changed function makes every plan invalid that calls it
+		d.clock = true
+		d.exec(tb, `CREATE TABLE test_clock (micros bigint)`)
+		d.exec(tb, `INSERT INTO test_clock VALUES (0)`)
+		d.exec(tb, `CREATE OR REPLACE FUNCTION ledger_now() RETURNS bigint LANGUAGE sql VOLATILE
+			AS 'SELECT micros FROM basegate.test_clock'`)
+	}
+	d.exec(tb, `UPDATE test_clock SET micros = $1`, now.UnixMicro())
 	d.exec(tb, `SELECT ledger_partitions_v1(3)`)
 }
 

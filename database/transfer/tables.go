@@ -220,6 +220,8 @@ var (
 		"usage_watermark.seq":         "set after the requests up to it",
 		"usage_watermark.corrections": "changes that concern a running gateway",
 		"model_orders":                "orders to the gateway that runs",
+		"usage_tag_day_sums":          "triggers of the target sum up usage_tag_days",
+		"usage_tag_month_sums":        "triggers of the target sum up usage_tag_months",
 	}
 	notFromPostgres = map[string]string{
 		"goose_db_version":            "the target has its own schema version",
@@ -228,6 +230,8 @@ var (
 		"gateway":                     "gateways join again",
 		"lane":                        "see gateway",
 		"waiter":                      "requests that waited at a gateway that has ended",
+		"usage_tag_day_sums":          "triggers of the target sum up usage_tag_days",
+		"usage_tag_month_sums":        "triggers of the target sum up usage_tag_months",
 		"decided":                     "see waiter",
 		"owner":                       "computed from requests",
 		"spend":                       "computed from requests",
