@@ -97,7 +97,7 @@ func (b *balances) get(owner string, day int64) (c Counters, old bool) {
 		return Counters{day: day}, true
 	}
 	known := value.(*knownCounters) //nolint:errcheck // the map holds nothing else
-	return known.Counters.in(day), time.Since(known.at) > readAge
+	return known.in(day), time.Since(known.at) > readAge
 }
 
 // in returns the counters in the windows of a day, or of their own if that is later.
