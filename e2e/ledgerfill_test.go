@@ -289,7 +289,7 @@ func insertInTransaction(ctx context.Context, db *sql.DB, text string, rows [][]
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to do
+	defer tx.Rollback()
 	insert, err := tx.PrepareContext(ctx, text)
 	if err != nil {
 		return err
