@@ -140,7 +140,7 @@ real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
 	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
-pages: tools ## the CPU time of each page of the console with a million requests (BASEGATE_PAGES=10000000: ten, 300 ms; BASEGATE_TEST_ENGINE=postgres); fails above 100 ms
+pages: tools ## the CPU time of each page of the console with a million requests (BASEGATE_PAGES=10000000: ten; BASEGATE_TEST_ENGINE=postgres); fails above 100 ms, or 300 ms with ten or on PostgreSQL
 	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 90m ./e2e
 
 litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored

@@ -61,10 +61,13 @@ func readOnly(timeout time.Duration) map[string]string {
 }
 
 // forReports returns the parameters of sessions for Report. Its statements depend on their arguments, such as a range of
-// times, so each execution is planned with them. Compiling them would take longer than most run.
+// times, so each execution is planned with them. Compiling them would take longer than most run. Workers would take more of the
+// processors that the ledger needs. The rollups of the last months are mostly cached, which the default costs of pages do not
+// assume: to read all rollups of tags would seem cheaper than those of a few keys.
 func forReports(timeout time.Duration) map[string]string {
 	parameters := readOnly(timeout)
 	parameters["plan_cache_mode"], parameters["jit"] = "force_custom_plan", "off"
+	parameters["max_parallel_workers_per_gather"], parameters["random_page_cost"] = "0", "1.1"
 	return parameters
 }
 

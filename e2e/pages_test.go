@@ -127,8 +127,8 @@ func (e *environment) serverTime() time.Duration {
 }
 
 // The console's pages show a ledger of as many requests as BASEGATE_PAGES says (a million by make pages), on SQLite or on
-// PostgreSQL. The test also requires that no page takes 100 ms of CPU time with a million and 300 ms with ten million, that of
-// PostgreSQL's server included. Files with a line for each request are measured without a limit.
+// PostgreSQL. The test also requires that no page takes 300 ms of CPU time with up to ten million, that of PostgreSQL's server
+// included, nor 100 ms with a million on SQLite. Files with a line for each request are measured without a limit.
 func TestPages(t *testing.T) {
 	useBinaryWithoutRaceDetector(t)
 	rows := pagesRows(t)
@@ -144,7 +144,7 @@ func TestPages(t *testing.T) {
 	g.waitForRollups()
 	browser := g.signIn()
 	limit := 300 * time.Millisecond
-	if rows <= 1_000_000 {
+	if rows <= 1_000_000 && g.postgresURL == "" {
 		limit = 100 * time.Millisecond
 	}
 	month := time.Now().UTC().AddDate(0, 0, -30).Format("2006-01")
