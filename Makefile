@@ -62,13 +62,13 @@ test-packages: tools
 	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestModelCommands|TestModelWithout|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckPasses|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestModelCommands|TestModelWithout|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckPasses|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
-test-postgres: tools ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
+test-postgres: tools $(VERSITYGW) ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test $(SHORT) -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
 	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
-test-next: tools ## the same on a schema of a later release, which has more than the program knows
+test-next: tools $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
 	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -timeout 20m ./budget/cluster ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
 	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
@@ -95,8 +95,8 @@ sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, Lamin
 api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)
 	e2e/api/run
 
-browser: build ## the console in Chromium, against the demo
-	e2e/browser/run
+browser: build ## the console in Chromium, against the demo (BASEGATE_TEST_ENGINE=postgres; SPECS='usage.spec.js …' for some of it)
+	e2e/browser/run $(SPECS)
 
 pictures: build ## renew the pictures of the console in docs/pictures
 	PICTURES=$(CURDIR)/docs/pictures e2e/browser/run pictures.spec.js
@@ -186,8 +186,8 @@ image-files: tools ## what the images are made of, into bin/image; needs no Dock
 	go build $(STATIC) -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
 	cd tools/compose && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
 
-e2e: docker image-files ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
-	go test -tags containers -count=1 -timeout 15m ./e2e/containers
+e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
+	go test -tags containers -count=1 -timeout 25m ./e2e/containers
 
 docker: # what image and e2e talk to
 	@command -v docker >/dev/null || { echo "docker is missing: https://docs.docker.com/engine/install, or apt-get install docker.io" >&2; exit 1; }

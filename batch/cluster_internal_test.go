@@ -657,6 +657,67 @@ func TestIdempotencyKeyHoldsOverGateways(t *testing.T) {
 	}
 }
 
+// awayStore is a storage that can be away, such as a bucket.
+type awayStore struct {
+	storage.Store
+	away *atomic.Bool
+}
+
+func (s awayStore) Append(ctx context.Context, name string, offset int64, data []byte) error {
+	if s.away.Load() {
+		return errAway
+	}
+	return s.Store.Append(ctx, name, offset, data)
+}
+
+func (s awayStore) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if s.away.Load() {
+		return nil, errAway
+	}
+	return s.Store.Open(ctx, name, offset, length)
+}
+
+var errAway = errors.New("the storage is away")
+
+// A gateway that starts while the storage is away serves on, takes no batch, and runs batches when the storage is back. If it then
+// is that of other gateways, it is used; if not, it is not.
+func TestGatewayStartsWhileTheStorageIsAway(t *testing.T) {
+	c := newCluster(t)
+	right, away := c.open, &atomic.Bool{}
+	c.open = func() storage.Store { return awayStore{right(), away} }
+	away.Store(true)
+	start := func(name string) *testGateway {
+		g := c.newGateway(t, name)
+		must(t, g.Start(t.Context()))
+		t.Cleanup(g.Close)
+		return g
+	}
+	a := start("a")
+	if err := a.store.Append(t.Context(), newObjectName(), 0, []byte("x")); !errors.Is(err, errUnchecked) {
+		t.Errorf("a write before the check: %v, want %v", err, errUnchecked)
+	}
+	away.Store(false)
+	id := a.create(t, 3)
+	a.checkResults(t, a.await(t, id, Completed), 3)
+
+	folder := t.TempDir()
+	away.Store(true)
+	c.open = func() storage.Store {
+		wrong, err := storage.OpenDisk(folder)
+		must(t, err)
+		return awayStore{wrong, away}
+	}
+	b := start("b")
+	away.Store(false)
+	if err := b.store.Append(t.Context(), newObjectName(), 0, []byte("x")); !errors.Is(err, ErrOtherStorage) {
+		t.Errorf("a write to another storage: %v, want %v", err, ErrOtherStorage)
+	}
+	a.await(t, a.create(t, 3), Completed)
+	if n := c.number(t, `SELECT count(*) FROM batch_runners WHERE gateway = $1`, b.id); n != 0 {
+		t.Error("the gateway with another storage takes batches")
+	}
+}
+
 func TestGatewayWithAnotherFolderIsRefused(t *testing.T) {
 	c := newCluster(t)
 	a := c.start(t, "a")

@@ -26,9 +26,10 @@ func Windows() (names []string) {
 // ErrBadWindow is returned by Create for a completion window that is not one of Windows.
 var ErrBadWindow = errors.New("unknown completion window")
 
-// Create stores an input file and creates a batch of it, in the name of a key.
+// Create stores an input file and creates a batch of it, in the name of a key. The first line names the endpoint.
 func (s *Service) Create(ctx context.Context, account, key, name, window string, file io.Reader) (_ Batch, err error) {
-	b := Batch{Endpoint: endpoints[0], Window: window}
+	endpoint, file := EndpointOf(file, s.settings.Load().MaxLineBytes)
+	b := Batch{Endpoint: endpoint, Window: window}
 	s.complete(&b, account, key)
 	if b.ExpiresAt == 0 {
 		return Batch{}, fmt.Errorf("%w: got %q; expected one of %s", ErrBadWindow, window, strings.Join(Windows(), ", "))

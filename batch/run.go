@@ -27,7 +27,7 @@ const (
 // recover marks what a crash has left half-written.
 func (s *Service) recover(ctx context.Context) error {
 	if s.cluster != nil { // the sweeper does, since other gateways may be writing
-		return s.checkStorage(ctx)
+		return s.startStorage(ctx)
 	}
 	var left int64
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
@@ -86,6 +86,9 @@ func (p *poller) once(ctx context.Context) error {
 	}
 	var mine map[int64]lease
 	if p.cluster != nil {
+		if err := p.storageChecked(ctx); err != nil {
+			return err
+		}
 		if mine, err = p.leases(ctx, all); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,8 @@ func newBatchCreate() *cobra.Command {
 		Use:   "create FILE",
 		Short: "Create a batch of a file's lines in the name of a key, and print its id",
 		Long: "Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The running\n" +
-			"gateway validates and runs it; see basegate batch check for what a line may hold.",
+			"gateway validates and runs it; see basegate batch check for what a line may hold. The batch's endpoint is that of\n" +
+			"the first line.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			file, err := os.Open(args[0])
@@ -153,24 +155,31 @@ func keyPrefixes(ctx context.Context, store *identity.Store) (map[string]string,
 }
 
 func newBatchShow() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Print a batch as JSON",
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
-				b, err := s.Batch(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return printJSON(cmd, b)
+				return printBatch(ctx, cmd, s, args[0])
 			})
 		}),
 	}
+	cmd.Flags().Bool("json", true, "as JSON; there is no other form")
+	return cmd
+}
+
+func printBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) error {
+	b, err := s.Batch(ctx, id)
+	if err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	return printJSON(cmd, b)
 }
 
 func newBatchCancel() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel a batch; what has ended stays, and is charged",
 		Args:  cobra.ExactArgs(1),
@@ -180,10 +189,15 @@ func newBatchCancel() *cobra.Command {
 					return fmt.Errorf("cancel %s: %w", args[0], err)
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
+				if asJSON {
+					return printBatch(ctx, cmd, s, args[0])
+				}
 				return nil
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the batch as JSON")
+	return cmd
 }
 
 // waitInterval is the time between two looks at a batch.
@@ -254,14 +268,14 @@ func progressBar(done, total int64) string {
 var errWrongLines = errors.New("the file has errors")
 
 func newBatchCheck() *cobra.Command {
-	endpoint := proxy.CompletionsPath
+	var endpoint string
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Validate an input file as the gateway would, without a gateway",
 		Long: "Validate an input file as the gateway would, with the configured models. Each line of the file is\n" +
 			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}` + ", with the body of a completion\n" +
-			"that is not streamed, or of a chat completion with --endpoint " + proxy.ChatPath + ". The versions and contexts of backends are not known to this command, unless they are\n" +
-			"configured.",
+			"that is not streamed, or with " + proxy.ChatPath + " and the body of a chat completion. All lines have the same\n" +
+			"url. The versions and contexts of backends are not known to this command, unless they are configured.",
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			cfg, err := loadConfig(cmd)
@@ -273,7 +287,8 @@ func newBatchCheck() *cobra.Command {
 				return fmt.Errorf("open the file: %w", err)
 			}
 			defer file.Close()
-			lines, wrong, err := batch.Check(cmd.Context(), file, endpoint, cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+			url, whole := batch.EndpointOf(file, cfg.Server.MaxBodyBytes)
+			lines, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
 			if err != nil {
 				return err //nolint:wrapcheck // it says what failed
 			}
@@ -291,6 +306,6 @@ func newBatchCheck() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&endpoint, "endpoint", endpoint, "the endpoint of the batch: "+proxy.CompletionsPath+" or "+proxy.ChatPath)
+	cmd.Flags().StringVar(&endpoint, "endpoint", "", "the endpoint of the batch: "+proxy.CompletionsPath+" or "+proxy.ChatPath+" (default: that of the first line)")
 	return cmd
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,6 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/config"
-	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
 	"basegate/mockvllm"
@@ -35,31 +35,40 @@ var demoModels = []struct {
 
 const demoEmail = "demo@example.org"
 
+// demoOptions are the flags of the demo.
+type demoOptions struct {
+	listen      string
+	dir         string // empty: a temporary folder
+	databaseURL string // of PostgreSQL; empty: SQLite in the folder
+}
+
 func newDemo() *cobra.Command {
-	var listen, dir string
+	var o demoOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run the gateway with mock models, an account and a key: no GPU, no Docker",
 		Args:  cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return demo(cmd, listen, dir)
+			return demo(cmd, o)
 		}),
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "host:port to listen on")
-	cmd.Flags().StringVar(&dir, "data", "",
-		"the folder for configuration and database; empty: a temporary one, removed when the demo ends")
+	cmd.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "host:port to listen on")
+	cmd.Flags().StringVar(&o.dir, "data", "",
+		"the folder for configuration, database and files; empty: a temporary one, removed when the demo ends")
+	cmd.Flags().StringVar(&o.databaseURL, "database-url", "",
+		"postgres://…, an empty database to use in place of SQLite; it is not emptied when the demo ends")
 	return cmd
 }
 
-func demo(cmd *cobra.Command, listen, dir string) (err error) {
+func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	signals, stopSignals := catchSignals()
 	defer stopSignals()
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
+	if o.dir == "" {
+		if o.dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+	} else if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
 	mocks, err := startMocks(cmd.Context())
@@ -71,15 +80,15 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	path := filepath.Join(dir, "config.yaml")
+	path := filepath.Join(o.dir, "config.yaml")
 	if err := cmd.Flags().Set("config", path); err != nil { // a reload reads it
 		return fmt.Errorf("set flag: %w", err)
 	}
-	cfg, err := writeDemoConfig(path, listen, "", mocks)
+	cfg, err := writeDemoConfig(path, o, "", mocks)
 	if err != nil {
 		return err
 	}
-	credentials, err := createDemoAccount(cmd.Context(), cfg.Database.Path)
+	credentials, err := createDemoAccount(cmd.Context(), cfg.Database)
 	if err != nil {
 		return err
 	}
@@ -93,7 +102,7 @@ func demo(cmd *cobra.Command, listen, dir string) (err error) {
 		return err
 	}
 	address := dialAddress(g.Addr())
-	if cfg, err = writeDemoConfig(path, listen, address, mocks); err == nil { // the public URL needs the bound port
+	if cfg, err = writeDemoConfig(path, o, address, mocks); err == nil { // the public URL needs the bound port
 		g.Reload(cfg)
 		err = printWelcome(cmd, address, path, credentials)
 	}
@@ -123,7 +132,12 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 // demoConfig is written to a file, so that the other commands work on the demo too.
 var demoConfig = template.Must(template.New("config.yaml").Parse(`# Written by basegate demo.
 server: {listen: "{{.Listen}}", {{with .Public}}public_url: "http://{{.}}", {{end}}admin_listen: "127.0.0.1:0", drain_timeout: 5s}
+{{- with .DatabaseURL}}
+database: {url: {{printf "%q" .}}}
+files: {url: {{printf "%q" $.Files}}, shared: true}
+{{- else}}
 database: {path: {{printf "%q" .Database}}}
+{{- end}}
 log: {level: info, format: console}
 dialects: {lamini: true}
 models:
@@ -145,15 +159,22 @@ func dialAddress(a net.Addr) string {
 	return a.String()
 }
 
-func writeDemoConfig(path, listen, public string, mocks []*mockvllm.Process) (*config.Config, error) {
+func writeDemoConfig(path string, o demoOptions, public string, mocks []*mockvllm.Process) (*config.Config, error) {
 	type model struct {
 		ID, Checkpoint, GPU, URL string
 		Chat                     bool
 	}
+	folder, err := filepath.Abs(o.dir) // a URL needs an absolute path
+	if err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	files := url.URL{Scheme: "file", Path: filepath.Join(folder, "files")}
 	values := struct {
-		Listen, Public, Database string
-		Models                   []model
-	}{Listen: listen, Public: public, Database: filepath.Join(filepath.Dir(path), "basegate.db")}
+		Listen, Public, Database, DatabaseURL, Files string
+		Models                                       []model
+	}{
+		Listen: o.listen, Public: public, Database: filepath.Join(o.dir, "basegate.db"), DatabaseURL: o.databaseURL, Files: files.String(),
+	}
 	for i, m := range demoModels {
 		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL(), m.Template != mockvllm.TemplateNone})
 	}
@@ -174,8 +195,8 @@ type demoCredentials struct {
 }
 
 // createDemoAccount creates the demo's account unless it exists, and gives it a new password and another key.
-func createDemoAccount(ctx context.Context, path string) (c demoCredentials, err error) {
-	db, err := database.Open(ctx, database.Settings{Path: path, LockWait: commandLockWait}, zap.NewNop())
+func createDemoAccount(ctx context.Context, configured config.Database) (c demoCredentials, err error) {
+	db, err := openDatabase(ctx, configured)
 	if err != nil {
 		return c, fmt.Errorf("open database: %w", err)
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -15,9 +14,6 @@ import (
 	"basegate/database"
 )
 
-// errNoneAlive is returned after the list of gateways was printed.
-var errNoneAlive = errors.New("no gateway is alive")
-
 func newGatewayList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -26,8 +22,7 @@ func newGatewayList() *cobra.Command {
 		Long: "List the gateways on the database: which are alive, their epoch, version, requests in flight and waiting, and the\n" +
 			"age of their last heartbeat. A gateway is silent if its heartbeats have stopped for 12 seconds, and ended if it\n" +
 			"has stopped or another gateway has ended its epoch; it is then listed for a day. An epoch that keeps rising is\n" +
-			"a gateway that restarts, or two with one gateway.name. With SQLite there is one gateway, and no epoch.\n" +
-			"The exit code is 1 if no gateway is alive.",
+			"a gateway that restarts, or two with one gateway.name. With SQLite there is one gateway, and no epoch.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
 			gateways, err := listGateways(cmd)
@@ -35,19 +30,9 @@ func newGatewayList() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				err = printJSON(cmd, gateways)
-			} else {
-				err = printGateways(cmd, gateways)
+				return printJSON(cmd, gateways)
 			}
-			if err != nil {
-				return err
-			}
-			for _, g := range gateways {
-				if g.Alive {
-					return nil
-				}
-			}
-			return errNoneAlive
+			return printGateways(cmd, gateways)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")

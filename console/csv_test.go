@@ -20,22 +20,27 @@ import (
 // addManyRequests adds requests of an account to the ledger, more than the buffers of a connection hold as CSV.
 func (s *site) addManyRequests(account string) {
 	s.t.Helper()
-	const rows = 40_000
+	const rows, atOnce = 40_000, 2_000 // a statement of them all may take longer than a statement may
 	const text = `
-		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		WITH RECURSIVE n (i) AS (SELECT $1 UNION ALL SELECT i + 1 FROM n WHERE i < $2)
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
-		SELECT printf('req_%026d', i), $2, 'key_of_a_long_name', $3, 'llama-8b', 'gpu1', '/v1/completions', 'batch', 'user', 0,
+		SELECT printf('req_%026d', i), $3, 'key_of_a_long_name', $4, 'llama-8b', 'gpu1', '/v1/completions', 'batch', 'user', 0,
 			200, '', 'settled', 100, 10, 1, 1, 1 FROM n`
 	insert := text
 	if s.db.Postgres() != nil {
-		insert = strings.NewReplacer("$1", "$1::bigint", "$2", "$2::bigint", "printf('req_%026d', i)", "'req_' || lpad(i::text, 26, '0')",
-			"'user', 0", "'user', false", "SELECT 1 UNION", "SELECT 1::bigint UNION").Replace(text)
+		insert = strings.NewReplacer("$1", "$1::bigint", "$2", "$2::bigint", "$3", "$3::bigint", "printf('req_%026d', i)", "'req_' || lpad(i::text, 26, '0')",
+			"'user', 0", "'user', false").Replace(text)
 	}
 	insert = strings.Replace(insert, "'user'", "'"+strings.Repeat("user", 60)+"'", 1) // more than the buffers of sockets take
 	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), insert, rows, time.Now().UnixMicro(), account)
-		return err
+		for first := 1; first <= rows; first += atOnce {
+			_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), insert, first, first+atOnce-1, time.Now().UnixMicro(), account)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 }
 

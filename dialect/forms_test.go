@@ -75,10 +75,11 @@ var forms = map[string]form{
 		},
 	},
 	"eternalai": {
-		parse: eternalai.Dialect.Endpoints[0].Parse, required: []string{"model", "prompt"}, own: []string{"chain_id"},
+		parse: eternalai.Dialect.Endpoints[0].Parse, required: []string{"model", "prompt"}, own: []string{"chain_id", "suffix"},
 		table: []row{
 			{"model", []string{`"m"`, `"unsloth/Llama-3.3-70B-Instruct-bnb-4bit"`}, []string{`null`, `1`, `true`, `["m"]`, `{}`}},
 			{"prompt", []string{`""`, `"a"`, `["a", "b"]`, `[1, 2]`, `[[1], [2, 3]]`}, []string{`null`, `1`, `true`, `{}`, `[]`, `[[]]`, `[null]`, `["a", 1]`}},
+			{"suffix", []string{`null`}, []string{`"b"`, `""`, `1`}},
 			{
 				"chain_id",
 				[]string{`null`, `"45762"`, `45762`, `0`, `"0"`, `"007"`, `"\u0031"`, `"` + strings.Repeat("9", 78) + `"`, strings.Repeat("9", 78)},

@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +54,7 @@ type clusterRun struct {
 	mu         sync.Mutex
 	answers    map[string]wholeAnswer
 	outcomes   map[string]int
+	cuts       map[string]int // replies of PostgreSQL that were cut, by statement
 }
 
 // clusterMember is one of the gateways.
@@ -60,7 +63,8 @@ type clusterMember struct {
 	name    string // also of its proxy to PostgreSQL
 	address string
 	process *process
-	undo    func() // of the fault that it has; nil: none
+	replies *postgrestest.Proxy // between Toxiproxy and PostgreSQL
+	undo    func()              // of the fault that it has; nil: none
 	until   time.Time
 }
 
@@ -77,10 +81,9 @@ func newClusterRun(t *testing.T) *clusterRun {
 	seed := faultSeed(t)
 	c := &clusterRun{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), faults: map[string]int{}, answers: map[string]wholeAnswer{}, outcomes: map[string]int{},
-		violations: violationLog{found: map[string]bool{}},
+		cuts: map[string]int{}, violations: violationLog{found: map[string]bool{}},
 	}
-	listen := unusedAddress(t)
-	c.server = postgrestest.Start(t, postgrestest.Listen(portOf(t, listen)))
+	c.server = postgrestest.Start(t)
 	name := c.server.Create(t, "")
 	c.toxics = startToxiproxy(t)
 	mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
@@ -89,8 +92,8 @@ func newClusterRun(t *testing.T) *clusterRun {
 	c.env = c.newEnvironment("commands", c.server.URL(name), unusedAddress(t), mock.URL(), files)
 	addresses := make([]string, clusterMembers)
 	for i := range c.members {
-		m := &clusterMember{name: fmt.Sprintf("gateway-%d", i+1), address: unusedAddress(t)}
-		database := "postgres://postgres@" + c.toxics.add(m.name, listen) + "/" + name
+		m := &clusterMember{name: fmt.Sprintf("gateway-%d", i+1), address: unusedAddress(t), replies: postgrestest.NewProxy(t, c.server)}
+		database := "postgres://postgres@" + c.toxics.add(m.name, m.replies.Address()) + "/" + name
 		m.env = c.newEnvironment(m.name, database, m.address, mock.URL(), files)
 		c.members[i], addresses[i] = m, m.address
 	}
@@ -189,10 +192,45 @@ var memberFaults = map[string]func(c *clusterRun, m *clusterMember) (undo func()
 	"cut off":          func(c *clusterRun, m *clusterMember) func() { return c.toxics.refuse(m.name) },
 	"calls are lost":   func(c *clusterRun, m *clusterMember) func() { return c.toxics.silence(m.name, "upstream") },
 	"replies are lost": func(c *clusterRun, m *clusterMember) func() { return c.toxics.silence(m.name, "downstream") },
+	"connections are cut": func(c *clusterRun, m *clusterMember) func() {
+		return c.toxics.cutConnections(m.name, 500+c.rng.IntN(20_000))
+	},
 	"replies are cut": func(c *clusterRun, m *clusterMember) func() {
-		return c.toxics.cutReplies(m.name, 500+c.rng.IntN(20_000))
+		m.replies.Cut(c.cutReplies(1 + c.rng.IntN(4)))
+		return func() { m.replies.Cut(nil) }
 	},
 	"connections are shut": func(c *clusterRun, m *clusterMember) func() { c.toxics.refuse(m.name)(); return func() {} },
+}
+
+// ledgerFunction finds the function of the ledger that a statement calls.
+var ledgerFunction = regexp.MustCompile(`ledger_\w+`)
+
+// statementName returns the function of the ledger that a statement calls, or else its first word.
+func statementName(statement string) string {
+	if name := ledgerFunction.FindString(statement); name != "" {
+		return name
+	}
+	return append(strings.Fields(statement), "startup")[0]
+}
+
+// cutReplies returns a fault of a proxy: one in so many statements of a gateway is executed and its reply lost, or cut in its middle.
+// Connections are established as a rule, since otherwise nothing would be executed.
+func (c *clusterRun) cutReplies(oneIn int) func(postgrestest.Reply) (after int, cut bool) {
+	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 3))
+	return func(r postgrestest.Reply) (after int, cut bool) {
+		odds := oneIn
+		if !r.Executed || r.Statement == "" {
+			odds = 20
+		}
+		if rng.IntN(odds) > 0 {
+			return 0, false
+		}
+		c.mu.Lock()
+		c.cuts[statementName(r.Statement)]++
+		c.mu.Unlock()
+		places := []int{0, 1, rng.IntN(len(r.Text)), len(r.Text) - 1}
+		return places[rng.IntN(len(places))], true
+	}
 }
 
 // databaseFaults are what happens to PostgreSQL.
@@ -208,18 +246,24 @@ var databaseFaults = map[string]func(c *clusterRun){
 	},
 }
 
-func sortedNames[F any](all map[string]F) (names []string) {
-	for name := range all {
-		names = append(names, name)
+// deck returns the keys of a map in random order, again and again: each one comes before any comes twice.
+func deck[F any](rng *rand.Rand, all map[string]F) (next func() string) {
+	var left []string
+	return func() string {
+		if len(left) == 0 {
+			left = slices.Sorted(maps.Keys(all))
+			rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
+		}
+		name := left[0]
+		left = left[1:]
+		return name
 	}
-	slices.Sort(names)
-	return names
 }
 
 // injectFaults makes gateways and the database fail until ctx ends, and then heals everything.
 func (c *clusterRun) injectFaults(ctx context.Context) {
 	c.t.Helper()
-	ofMembers, ofDatabase := sortedNames(memberFaults), sortedNames(databaseFaults)
+	ofMembers, ofDatabase := deck(c.rng, memberFaults), deck(c.rng, databaseFaults)
 	for i := 0; wait.For(ctx, 500*time.Millisecond); i++ {
 		failing := 0
 		for _, m := range c.members {
@@ -234,11 +278,11 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 		}
 		switch m := c.members[c.rng.IntN(clusterMembers)]; {
 		case i%20 == 19:
-			name := ofDatabase[c.rng.IntN(len(ofDatabase))]
+			name := ofDatabase()
 			c.faults[name]++
 			databaseFaults[name](c)
 		case m.undo == nil && failing < clusterMembers-1 && i%3 == 0:
-			name := ofMembers[c.rng.IntN(len(ofMembers))]
+			name := ofMembers()
 			c.faults[name]++
 			m.until = time.Now().Add(randomUpTo(c.rng, 18*time.Second)) // some are reaped, some are not
 			m.undo = memberFaults[name](c, m)
@@ -354,7 +398,7 @@ func clusterDuration(t *testing.T) time.Duration {
 	return d
 }
 
-// Three gateways share one ledger while they are killed, stopped and cut off, and PostgreSQL restarts. No cap is overspent and no key
+// Three gateways share one ledger while they are killed, stopped and cut off, PostgreSQL restarts, and its replies are lost. No cap is overspent and no key
 // has more leases than slots at any sample; every whole answer has one settled row; nothing is left in flight; each line of
 // a batch is in the results and charged once; no model is launched twice.
 func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
@@ -379,7 +423,7 @@ func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
 		left, err := c.ledger.texts(t.Context(), `SELECT request_id FROM inflight UNION ALL SELECT request_id FROM waiter`)
 		return err == nil && len(left) == 0
 	})
-	t.Logf("faults %v, outcomes %v, %d whole answers, leases ended after %v", c.faults, c.outcomes, len(c.answers), time.Since(began))
+	t.Logf("faults %v, replies cut %v, outcomes %v, %d whole answers, leases ended after %v", c.faults, c.cuts, c.outcomes, len(c.answers), time.Since(began))
 	c.verify(output)
 }
 
@@ -403,8 +447,8 @@ func (c *clusterRun) verify(batch map[string]gjson.Result) {
 	for violation := range c.violations.found {
 		c.t.Error(violation)
 	}
-	if len(c.answers) < 100 {
-		c.t.Errorf("%d whole answers: the run has tested too little", len(c.answers))
+	if len(c.answers) < 100 || c.cuts["ledger_v1"] == 0 {
+		c.t.Errorf("%d whole answers, and replies cut %v: the run has tested too little", len(c.answers), c.cuts)
 	}
 	if commands := c.model.ranCommands(); slices.Contains(commands, "twice") || !slices.Contains(commands, "started") {
 		c.t.Errorf("the launched model: %v, want starts, and none while it ran", commands)

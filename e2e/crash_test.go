@@ -98,7 +98,7 @@ func killUnderLoad(t *testing.T, flush string) {
 	uncapped := env.createKey("uncapped")
 	capped := strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
 	completed := &completedResponses{usage: map[string]gjson.Result{}}
-	for range kills {
+	for n := range kills {
 		g := env.serveWithKey(uncapped)
 		var clients sync.WaitGroup
 		for i := range 16 {
@@ -107,6 +107,7 @@ func killUnderLoad(t *testing.T, flush string) {
 				}
 			})
 		}
+		poll.Until(t, "more responses are complete than gateways were killed", func() bool { return completed.count() > n })
 		kill := time.NewTimer(time.Duration(20+rand.IntN(100)) * time.Millisecond)
 		<-kill.C
 		g.signal(syscall.SIGKILL)

@@ -14,12 +14,27 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"basegate/internal/postgrestest"
 )
+
+// demoArgs returns the arguments of a demo with its data in a folder and, on PostgreSQL, in a new empty database.
+func demoArgs(t *testing.T, dir string) []string {
+	t.Helper()
+	args := []string{"demo", "--listen", "127.0.0.1:0", "--data", dir}
+	if onPostgres {
+		server := postgrestest.Shared(t)
+		name := server.Create(t, "")
+		t.Cleanup(func() { server.Exec(t, "postgres", "DROP DATABASE "+name+" WITH (FORCE)") })
+		args = append(args, "--database-url", server.URL(name))
+	}
+	return args
+}
 
 // startDemo starts the demo and returns its base URL and its key.
 func startDemo(t *testing.T) (p *process, base, secret string) {
 	t.Helper()
-	p = startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", t.TempDir())
+	p = startProcess(t, demoArgs(t, t.TempDir())...)
 	found := p.waitForOutput(p.stdout, `base URL +(\S+)\s+key +(\S+)(?s:.*)Ctrl-C`)
 	return p, found[1], found[2]
 }
@@ -85,7 +100,7 @@ func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
 
 func TestOtherCommandsWorkWithTheDemosConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	p := startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+	p := startProcess(t, demoArgs(t, dir)...)
 	config := p.waitForOutput(p.stdout, `basegate key list --config (\S+)`)[1]
 	if want := filepath.Join(dir, "config.yaml"); config != want {
 		t.Errorf("configuration in %s, want %s", config, want)
@@ -107,10 +122,10 @@ func TestDemoExitsOnInterrupt(t *testing.T) {
 }
 
 func TestDemoRestartsOnItsExistingData(t *testing.T) {
-	dir := t.TempDir()
+	args := demoArgs(t, t.TempDir())
 	var secrets []string
 	for range 2 {
-		p := startProcess(t, "demo", "--listen", "127.0.0.1:0", "--data", dir)
+		p := startProcess(t, args...)
 		found := p.waitForOutput(p.stdout, `address +(\S+)(?s:.*?)key +(\S+)(?s:.*)Ctrl-C`)
 		secrets = append(secrets, found[2])
 		for _, secret := range secrets {

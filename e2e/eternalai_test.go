@@ -40,6 +40,7 @@ func (g *gateway) eternal(body string) response {
 
 var (
 	leafHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	keyID    = regexp.MustCompile(`^[0-9a-f]{8}$`)
 	cid      = regexp.MustCompile(`^ipfs://b[a-z2-7]{58}$`)
 )
 
@@ -50,7 +51,7 @@ func checkOnchainData(t *testing.T, data gjson.Result) string {
 	switch {
 	case !leafHash.MatchString(hash), data.Get("submit_tx").Str != hash, data.Get("propose_tx").Str != hash,
 		!cid.MatchString(data.Get("input_cid").Str), !cid.MatchString(data.Get("output_cid").Str), data.Get("pbft_committee").Raw != "[]",
-		data.Get("proposer").Str == "", !strings.Contains(data.Get("assignment_addresses.0").Str, "checkpoint="+eternalCheckpoint):
+		!keyID.MatchString(data.Get("proposer").Str), !strings.Contains(data.Get("assignment_addresses.0").Str, "checkpoint="+eternalCheckpoint):
 		t.Fatalf("onchain_data is %s", data.Raw)
 	}
 	return hash
@@ -163,8 +164,8 @@ func TestEternalAIErrors(t *testing.T) {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}
 	}
-	if got := g.eternal(`{"model": "m", "prompt": "a", "max_tokens": 1, "best_of": 3, "n": 2, "logprobs": 5}`); got.status != http.StatusOK {
-		t.Errorf("best_of over n: %d %s", got.status, got.body)
+	if got := g.eternal(`{"model": "m", "prompt": "a", "max_tokens": 1, "best_of": 3, "n": 2, "logprobs": 5, "suffix": null}`); got.status != http.StatusOK {
+		t.Errorf("best_of over n, and a suffix that is null: %d %s", got.status, got.body)
 	}
 	if got := g.get(g.url, "/eternalai/v1/models"); got.status != http.StatusNotFound || !strings.Contains(got.apiError(t).Message, "/eternalai/v1/completions") {
 		t.Errorf("another path: %d %s", got.status, got.body)

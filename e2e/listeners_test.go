@@ -161,7 +161,7 @@ func TestHTTP2ClientDisconnectReachesVLLM(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	cancel()
-	poll.Within(t, time.Second, "the mock sees its client disconnect", func() bool {
+	poll.Until(t, "the mock sees its client disconnect", func() bool {
 		for _, r := range mock.Requests() {
 			if r.Path == "/v1/completions" && r.ClientDisconnected() {
 				return true

@@ -36,10 +36,10 @@ func (g *gateway) sendAsync(ctx context.Context, secret, body string) <-chan res
 	return result
 }
 
-// waitForMetric waits for at most propagationLimit until a metric has a value.
+// waitForMetric waits for at most a second until a metric has a value.
 func (g *gateway) waitForMetric(name string, value float64) {
 	g.t.Helper()
-	poll.Within(g.t, propagationLimit, fmt.Sprintf("%s is %v", name, value), func() bool { return g.metric(name) == value })
+	withinASecond(g.t, fmt.Sprintf("%s is %v", name, value), func() bool { return g.metric(name) == value })
 }
 
 const (
@@ -128,7 +128,7 @@ func TestCommandsApplyToWaitingRequests(t *testing.T) {
 // waitForKey waits until the running gateway accepts a key.
 func (g *gateway) waitForKey(secret string) {
 	g.t.Helper()
-	poll.Within(g.t, propagationLimit, "the gateway accepts the key", func() bool {
+	withinASecond(g.t, "the gateway accepts the key", func() bool {
 		got, err := postTo(g.url+"/v1/chat/completions", secret, "{}")
 		return err == nil && got.status == http.StatusBadRequest
 	})

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// waitTimeout limits every wait for an event that should happen soon.
-const waitTimeout = 20 * time.Second
+// waitTimeout limits every wait for an event that should happen soon, also on a loaded machine.
+const waitTimeout = 60 * time.Second
 
 // output collects what a process writes, in a file because a soak's log has gigabytes.
 type output struct {

@@ -87,9 +87,8 @@ func (x *toxiproxy) silence(name, direction string) (undo func()) {
 	return x.toxic(name, map[string]any{"name": "silence-" + direction, "type": "timeout", "stream": direction, "attributes": map[string]any{"timeout": 0}})
 }
 
-// cutReplies ends each connection after so many bytes of replies, in the middle of one, until the function that it returns is
-// called.
-func (x *toxiproxy) cutReplies(name string, after int) (undo func()) {
+// cutConnections ends each connection after so many bytes of replies until the function that it returns is called.
+func (x *toxiproxy) cutConnections(name string, after int) (undo func()) {
 	return x.toxic(name, map[string]any{"name": "cut", "type": "limit_data", "stream": "downstream", "attributes": map[string]any{"bytes": after}})
 }
 

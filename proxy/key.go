@@ -121,12 +121,12 @@ func (s *Server) showKey(x *exchange) error {
 	if !i.ExpiresAt.IsZero() {
 		o.ExpiresAt = &i.ExpiresAt
 	}
-	stats := s.keyStats(i.KeyID)
-	o.Concurrency = keyConcurrency{s.Concurrency(i), stats.Running, stats.Waiting}
 	for _, c := range s.ledger.Standings(x.caller.payer) {
 		o.Caps = append(o.Caps, keyCap{
 			c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, max(c.Limit-c.Used, 0), c.ResetsAt,
 		})
 	}
+	stats := s.keyStats(i.KeyID) // after the standings, which read it with several gateways
+	o.Concurrency = keyConcurrency{s.Concurrency(i), stats.Running, stats.Waiting}
 	return s.sendJSON(x, o)
 }

@@ -67,7 +67,7 @@ func openCheckpoint(checkpoint string, verifier note.Verifier) (head TreeHead, e
 	opened, err := note.Open([]byte(checkpoint), note.VerifierList(verifier))
 	if unverified, ok := errors.AsType[*note.UnverifiedNoteError](err); ok {
 		signature := unverified.Note.UnverifiedSigs[0]
-		return head, &WrongKeyError{keyID(verifier), fmt.Sprintf("%.100s+%08x", signature.Name, signature.Hash)}
+		return head, &WrongKeyError{keyName(verifier), fmt.Sprintf("%.100s+%08x", signature.Name, signature.Hash)}
 	}
 	if _, ok := errors.AsType[*note.InvalidSignatureError](err); ok {
 		return head, err
@@ -115,12 +115,15 @@ func parseKey(vkey string) (note.Verifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse key: %w", errKey)
 	}
-	encoded, canonical := strings.CutPrefix(vkey, keyID(verifier)+"+") // the key may have a + too
+	encoded, canonical := strings.CutPrefix(vkey, keyName(verifier)+"+") // the key may have a + too
 	if _, err := base64.StdEncoding.Strict().DecodeString(encoded); err != nil || !canonical {
 		return nil, fmt.Errorf("parse key: %w", errKey)
 	}
 	return verifier, nil
 }
 
-// keyID returns the name of a log with the id of its key.
-func keyID(v note.Verifier) string { return fmt.Sprintf("%s+%08x", v.Name(), v.KeyHash()) }
+// keyName returns the name of a log with the id of its key, as verifier keys begin.
+func keyName(v note.Verifier) string { return v.Name() + "+" + keyID(v) }
+
+// keyID returns the id of a log's key: 8 hexadecimal digits, as verifier keys have them.
+func keyID(v note.Verifier) string { return fmt.Sprintf("%08x", v.KeyHash()) }

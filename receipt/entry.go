@@ -65,7 +65,7 @@ func (e *Entry) Backend() string {
 type OnchainData struct {
 	AssignmentAddresses []string `json:"assignment_addresses"` // what has generated the answer
 	PBFTCommittee       []string `json:"pbft_committee"`       // empty: nobody votes on entries
-	Proposer            string   `json:"proposer"`             // the log's name and key id
+	Proposer            string   `json:"proposer"`             // the id of the log's key
 	InferTx             Hash     `json:"infer_tx"`             // the leaf hash, as the two below
 	ProposeTx           Hash     `json:"propose_tx"`
 	SubmitTx            Hash     `json:"submit_tx"`

@@ -141,7 +141,14 @@ func TestPlainAnswerVerifiesWithItsOnchainData(t *testing.T) {
 	if err := verify([]byte(request), []byte(embedded), text, ""); err != nil {
 		t.Error(err)
 	}
-	forged := strings.Replace(embedded, `"proposer":"log`, `"proposer":"lag`, 1)
+	var data receipt.OnchainData
+	if err := json.Unmarshal(onchain, &data); err != nil {
+		t.Fatal(err)
+	}
+	if _, id, _ := strings.Cut(f.log.VerifierKey(), "+"); data.Proposer == "" || !strings.HasPrefix(id, data.Proposer+"+") {
+		t.Errorf("proposer: got %q, want the id of the key %s", data.Proposer, f.log.VerifierKey())
+	}
+	forged := strings.Replace(embedded, data.Proposer, "00000000", 1)
 	if err := verify([]byte(request), []byte(forged), text, ""); !errors.Is(err, receipt.ErrOnchain) {
 		t.Errorf("with another proposer: got %v, want ErrOnchain", err)
 	}

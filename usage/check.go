@@ -231,7 +231,40 @@ func (c *checker) compareTags(ctx context.Context, s segment) error {
 			c.add(p, owner.String(), "the rollup is not the sum of the tags without one")
 		}
 	}
-	return nil
+	return c.compareSums(ctx, p)
+}
+
+// compareSums compares the sums of user tags over all keys with their rollups in one period.
+func (c *checker) compareSums(ctx context.Context, p levelPeriod) error {
+	text := `
+		SELECT coalesce(t.tag, $2), u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens
+		FROM (
+			SELECT tag, sum(requests) AS requests, sum(errors) AS errors, sum(streams) AS streams,
+				sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens
+			FROM (
+				SELECT tag, requests, errors, streams, prompt_tokens, completion_tokens FROM ` + p.level.sums + ` WHERE period = $1
+				UNION ALL
+				SELECT tag, -requests, -errors, -streams, -prompt_tokens, -completion_tokens FROM ` + p.level.table + ` WHERE period = $1
+			) v GROUP BY tag
+		) u LEFT JOIN usage_tags t ON t.id = u.tag`
+	rows, err := c.from.QueryContext(ctx, text, p.period, OtherTags)
+	if err != nil {
+		return err
+	}
+	p.level = &level{table: p.level.sums, start: p.level.start}
+	return each(rows, func() error {
+		var (
+			tag    string
+			excess counts
+		)
+		if err := rows.Scan(&tag, &excess.requests, &excess.errors, &excess.streams, &excess.prompt, &excess.completion); err != nil {
+			return err
+		}
+		if excess != (counts{}) {
+			c.add(p, fmt.Sprintf("user tag %q", tag), fmt.Sprintf("it exceeds the sum of all keys by %v", excess))
+		}
+		return nil
+	})
 }
 
 // tagCounts runs a query for the counts of user tags.
@@ -329,8 +362,13 @@ func (s *Store) clearRollups(ctx context.Context, tx database.Tx) error {
 		return err
 	}
 	for _, l := range []*level{hours, days, tagDays, tagMonths} {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM `+l.table+` WHERE period >= $1`, l.number(kept)); err != nil {
-			return err
+		for _, table := range []string{l.table, l.sums} {
+			if table == "" {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE period >= $1`, l.number(kept)); err != nil {
+				return err
+			}
 		}
 	}
 	if kept == 0 {

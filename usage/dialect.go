@@ -24,6 +24,7 @@ type dialect struct {
 	before  [2]string // condition that a row was inserted before a mark
 	mark    string    // query for the number of the last row, or a higher one, and for the snapshot, which is empty on SQLite
 	noIndex string    // keeps the planner from using an index on other columns
+	joined  string    // aggregate of the encoded latencies of rollups u, one after the other
 	next    string    // query for the rows that the rollups include next: $1 is the watermark, $2 a number of rows
 	left    string    // query for the number of rows that the rollups do not include yet: $1 is the watermark
 	days    string    // query for the days of the rows that the rollups include
@@ -45,6 +46,7 @@ var sqlite = &dialect{
 	before:  [2]string{`seq <= `, ``},
 	mark:    `SELECT coalesce(max(seq), 0), '' FROM requests`,
 	noIndex: ` NOT INDEXED`,
+	joined:  `CAST(group_concat(u.latency, '') AS BLOB)`, // it joins bytes, whatever they are
 	next:    `SELECT seq, ` + endedColumns + ` FROM requests WHERE seq > $1 ORDER BY seq LIMIT $2`,
 	left:    `SELECT coalesce(max(seq), 0) - $1 FROM requests`,
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE seq <= (SELECT seq FROM usage_watermark)`,
@@ -64,6 +66,7 @@ var postgres = &dialect{
 	upTo:    [2]string{`xid <= (`, `::bigint)::text::xid8`},
 	before:  [2]string{`pg_visible_in_snapshot(xid, (`, `::text)::pg_snapshot)`},
 	mark:    `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_snapshot()::text`,
+	joined:  `string_agg(u.latency, '')`,
 	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY requests.xid FETCH FIRST ($2::bigint) ROWS WITH TIES`, // xid alone would be the first column
 	left:    `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 - $1`,
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,

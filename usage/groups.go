@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,21 +14,26 @@ import (
 // dimension is a column by which rows are grouped, in each of the tables in which it is found.
 type dimension struct {
 	row    string // expression on requests
-	series string // on usage_series s and, for times, a table of rollups u
-	tag    string // on usage_keys k and u
+	series string // on usage_series or, for times, a table of rollups u
 	scan   func(*Row) any
 }
 
+// field returns what a string of the dimension is in a row; nil if it is no string.
+func (d dimension) field(r *Row) *string {
+	field, _ := d.scan(r).(*string)
+	return field
+}
+
 var (
-	keyDimension      = dimension{"key_id", "s.key_id", "k.key_id", func(r *Row) any { return &r.KeyID }}
-	accountDimension  = dimension{"account_id", "s.account_id", "k.account_id", func(r *Row) any { return &r.AccountID }}
-	modelDimension    = dimension{"model", "s.model", "", func(r *Row) any { return &r.Model }}
-	workDimension     = dimension{"workload", "s.workload", "", func(r *Row) any { return &r.Workload }}
-	userDimension     = dimension{"user_tag", "", "u.tag", func(r *Row) any { return &r.User }}
-	endpointDimension = dimension{"endpoint", "s.endpoint", "", func(r *Row) any { return &r.Endpoint }}
-	monthDimension    = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*monthScanner)(&r.Time) }}
-	dayDimension      = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", "", func(r *Row) any { return (*dayScanner)(&r.Time) }}
-	hourDimension     = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", "", func(r *Row) any { return (*hourScanner)(&r.Time) }}
+	keyDimension      = dimension{"key_id", "key_id", func(r *Row) any { return &r.KeyID }}
+	accountDimension  = dimension{"account_id", "account_id", func(r *Row) any { return &r.AccountID }}
+	modelDimension    = dimension{"model", "model", func(r *Row) any { return &r.Model }}
+	workDimension     = dimension{"workload", "workload", func(r *Row) any { return &r.Workload }}
+	userDimension     = dimension{"user_tag", "", func(r *Row) any { return &r.User }}
+	endpointDimension = dimension{"endpoint", "endpoint", func(r *Row) any { return &r.Endpoint }}
+	monthDimension    = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*monthScanner)(&r.Time) }}
+	dayDimension      = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*dayScanner)(&r.Time) }}
+	hourDimension     = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", func(r *Row) any { return (*hourScanner)(&r.Time) }}
 )
 
 // hourScanner scans a number of hours since the epoch.
@@ -75,6 +81,9 @@ type grouping struct {
 	dimensions []dimension
 	compare    func(a, b *Row) int
 }
+
+// bySeries has all that the requests of a series have in common.
+var bySeries = grouping{dimensions: []dimension{keyDimension, accountDimension, modelDimension, workDimension, endpointDimension}}
 
 var groupings = map[Grouping]grouping{
 	ByKey:      {[]dimension{keyDimension, accountDimension}, mostTokensFirst},
@@ -140,6 +149,7 @@ type groupSum struct {
 	rows   map[groupKey]*Row
 	users  bool // grouped by user tag
 	hourly bool // grouped by hour
+	series bool // grouped by series
 }
 
 func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
@@ -193,48 +203,85 @@ func (g *groupSum) read(ctx context.Context, from source, now state) error {
 	return g.readRows(ctx, from, rowRange{from: since, to: until, above: now.seq, at: now.at})
 }
 
-// sums are the columns that every table of rollups has.
-const sums = `, sum(u.requests), sum(u.errors), sum(u.streams), sum(u.prompt_tokens), sum(u.completion_tokens)`
+// coarser reports whether the groups are sums of series, whatever the times are.
+func (g *groupSum) coarser() bool {
+	return !g.users && !slices.ContainsFunc(g.dimensions, func(d dimension) bool { return d.field(&Row{}) == nil })
+}
 
-// readSeries adds rollups of series.
-func (g *groupSum) readSeries(ctx context.Context, from source, s segment) error {
-	var q statement
-	columns := g.columns(func(d dimension) string {
-		if d.series == dayDimension.series {
-			return d.series + fmt.Sprint(s.level.perDay)
+// fold adds groups by series.
+func (g *groupSum) fold(series *groupSum) {
+	for _, from := range series.rows {
+		r := *from
+		r.KeyID, r.AccountID, r.Model, r.Workload, r.Endpoint = "", "", "", "", ""
+		for _, d := range g.dimensions {
+			*d.field(&r) = *d.field(from)
 		}
-		return d.series
+		if sum := g.add(&r); g.filter.Latency {
+			sum.Latency.Merge(from.Latency)
+		}
+	}
+}
+
+// sums are the columns that every table of rollups has. summed are those of a subquery with them.
+const (
+	sums = `sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
+		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`
+	summed = `, u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens`
+)
+
+// readSeries adds rollups of series. Grouping by numbers is faster, so a group has the lowest number of its series, by which
+// its names are read afterwards. Without CROSS JOIN, SQLite would scan the whole table of rollups.
+func (g *groupSum) readSeries(ctx context.Context, from source, s segment) error {
+	var names []string
+	period, by := `0`, `s.lowest`
+	columns := g.columns(func(d dimension) string {
+		if d.field(&Row{}) != nil {
+			names = append(names, `s.`+d.series)
+			return `n.` + d.series
+		}
+		if period = d.series; period == dayDimension.series {
+			period += strconv.FormatInt(s.level.perDay, 10)
+		}
+		by += `, ` + period
+		return `u.period`
 	})
-	q.add(`SELECT ` + columns)
-	if g.filter.Latency {
-		q.add(`, u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens, u.latency`)
-	} else {
-		q.add(sums)
+	partition := ``
+	switch {
+	case g.series:
+		partition = `PARTITION BY s.id`
+	case len(names) > 0:
+		partition = `PARTITION BY ` + strings.Join(names, `, `)
 	}
-	q.addParam(` FROM usage_series s JOIN `+s.level.table+` u ON u.series = s.id AND u.period >= `, s.from)
-	q.addParam(` AND u.period < `, s.to)
-	q.add(` WHERE true`)
+	latencies, joined := ``, ``
+	if g.filter.Latency { // a row for each rollup would take several times as long
+		latencies, joined = `, u.rollups, u.latencies`, `, count(*) AS rollups, `+from.joined+` AS latencies`
+	}
+	var q statement
+	q.add(`SELECT ` + columns + summed + latencies + `
+		FROM (SELECT s.lowest, ` + period + ` AS period, ` + sums + joined + `
+			FROM (SELECT s.id, min(s.id) OVER (` + partition + `) AS lowest FROM usage_series s WHERE true`)
 	q.addFilter(g.filter, "s.")
-	if !g.filter.Latency {
-		q.add(` GROUP BY ` + columns)
-	}
+	q.addParam(`) s CROSS JOIN `+s.level.table+` u WHERE u.series = s.id AND u.period >= `, s.from)
+	q.addParam(` AND u.period < `, s.to)
+	q.add(` GROUP BY ` + by + `) u JOIN usage_series n ON n.id = u.lowest`)
 	return g.scan(ctx, from, &q, g.filter.Latency)
 }
 
-// readTags adds rollups of user tags. Their names are read afterwards, because grouping by numbers is faster.
+// readTags adds rollups of user tags, whose names are read afterwards too.
 func (g *groupSum) readTags(ctx context.Context, from source, s segment) error {
-	columns := g.columns(func(d dimension) string { return d.tag })
 	var q statement
 	q.add(`SELECT coalesce(t.tag, `)
 	q.addParam(``, OtherTags)
-	q.add(`), u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens FROM (SELECT ` + columns + ` AS tag,
-		sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
-		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`)
-	q.addParam(` FROM usage_keys k JOIN `+s.level.table+` u ON u.key = k.id AND u.period >= `, s.from)
+	q.add(`)` + summed + ` FROM (SELECT u.tag, ` + sums + ` FROM `)
+	if g.filter.Account == "" && g.filter.Key == "" {
+		q.add(s.level.sums + ` u WHERE true`)
+	} else {
+		q.add(`usage_keys k CROSS JOIN ` + s.level.table + ` u WHERE u.key = k.id`)
+		q.addFilter(g.filter, "k.")
+	}
+	q.addParam(` AND u.period >= `, s.from)
 	q.addParam(` AND u.period < `, s.to)
-	q.add(` WHERE true`)
-	q.addFilter(g.filter, "k.")
-	q.add(` GROUP BY ` + columns + `) u LEFT JOIN usage_tags t ON t.id = u.tag`)
+	q.add(` GROUP BY u.tag) u LEFT JOIN usage_tags t ON t.id = u.tag`)
 	return g.scan(ctx, from, &q, false)
 }
 
@@ -301,7 +348,7 @@ func (g *groupSum) targets(r *Row) []any {
 	return append(all, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens)
 }
 
-// scan adds the groups that a query returns, with encoded latencies if there are any.
+// scan adds the groups that a query returns, with the encoded latencies of their rollups if there are any.
 func (g *groupSum) scan(ctx context.Context, from source, q *statement, latency bool) error {
 	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 	if err != nil {
@@ -309,11 +356,13 @@ func (g *groupSum) scan(ctx context.Context, from source, q *statement, latency 
 	}
 	var (
 		r       Row
+		rollups int64
 		encoded sql.RawBytes
+		buckets latencyBuckets
 	)
 	targets := g.targets(&r)
 	if latency {
-		targets = append(targets, &encoded)
+		targets = append(targets, &rollups, &encoded)
 	}
 	return each(found, func() error {
 		if err := found.Scan(targets...); err != nil {
@@ -323,7 +372,7 @@ func (g *groupSum) scan(ctx context.Context, from source, q *statement, latency 
 		if !latency {
 			return nil
 		}
-		return sum.Latency.mergeEncoded(encoded)
+		return buckets.merge(sum.Latency, encoded, rollups)
 	})
 }
 
@@ -399,14 +448,16 @@ func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, 
 		if err != nil {
 			return err
 		}
+		sums := make([]*groupSum, len(by))
 		for i, one := range by {
-			sum, err := newGroupSum(one, &f)
-			if err != nil {
+			if sums[i], err = newGroupSum(one, &f); err != nil {
 				return err
 			}
-			if err := sum.read(ctx, from, now); err != nil {
-				return err
-			}
+		}
+		if err := readGroups(ctx, from, now, sums); err != nil {
+			return err
+		}
+		for i, sum := range sums {
 			all[i] = sum.sorted()
 		}
 		return nil
@@ -415,4 +466,30 @@ func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, 
 		return nil, fmt.Errorf("read usage: %w", err)
 	}
 	return all, nil
+}
+
+// readGroups adds all requests that the filter selects to several groupings. Those that are sums of series are read once.
+func readGroups(ctx context.Context, from source, now state, all []*groupSum) error {
+	var coarser []*groupSum
+	for _, g := range all {
+		if g.coarser() {
+			coarser = append(coarser, g)
+		}
+	}
+	if len(coarser) > 1 {
+		series := &groupSum{grouping: bySeries, filter: all[0].filter, rows: map[groupKey]*Row{}, series: true}
+		if err := series.read(ctx, from, now); err != nil {
+			return err
+		}
+		for _, g := range coarser {
+			g.fold(series)
+		}
+		all = slices.DeleteFunc(slices.Clone(all), func(g *groupSum) bool { return slices.Contains(coarser, g) })
+	}
+	for _, g := range all {
+		if err := g.read(ctx, from, now); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -83,6 +83,19 @@ func (h *Histogram) add(bucket int, n int64) {
 	}
 }
 
+// addAll counts the durations of all buckets.
+func (h *Histogram) addAll(all *[maxBucket + 1]int64) {
+	for _, b := range h.buckets {
+		all[b.bucket] += b.n
+	}
+	h.buckets = h.buckets[:0]
+	for bucket, n := range all {
+		if n != 0 {
+			h.buckets = append(h.buckets, bucketCount{bucket, n})
+		}
+	}
+}
+
 // Latency has the durations of the requests that succeeded.
 type Latency struct {
 	Queue      Histogram // waiting for a slot and for reservations
@@ -119,34 +132,63 @@ func (l *Latency) encode() []byte {
 
 var errLatency = errors.New("the latencies of a rollup are damaged; rebuild the rollups with: basegate database check --repair")
 
-// mergeEncoded adds encoded latencies.
-func (l *Latency) mergeEncoded(text []byte) error {
-	for _, h := range l.all() {
+// decodeLatency calls add with each bucket of the encoded latencies with which a text begins, and returns the rest of the text.
+func decodeLatency(text []byte, add func(histogram, bucket int, n int64)) (rest []byte, err error) {
+	for histogram := range 3 {
 		buckets, size := binary.Uvarint(text)
 		if size <= 0 || buckets > maxBucket+1 {
-			return errLatency
+			return nil, errLatency
 		}
 		text = text[size:]
 		bucket := 0
 		for range buckets {
 			distance, first := binary.Uvarint(text)
 			if first <= 0 || distance > maxBucket {
-				return errLatency
+				return nil, errLatency
 			}
 			n, second := binary.Varint(text[first:])
 			if second <= 0 {
-				return errLatency
+				return nil, errLatency
 			}
 			text = text[first+second:]
 			if bucket += int(distance); bucket > maxBucket {
-				return errLatency
+				return nil, errLatency
 			}
-			h.add(bucket, n)
+			add(histogram, bucket, n)
+		}
+	}
+	return text, nil
+}
+
+// mergeEncoded adds the encoded latencies of one rollup.
+func (l *Latency) mergeEncoded(text []byte) error {
+	to := l.all()
+	rest, err := decodeLatency(text, func(histogram, bucket int, n int64) { to[histogram].add(bucket, n) })
+	if err == nil && len(rest) > 0 {
+		err = errLatency
+	}
+	return err
+}
+
+// latencyBuckets adds up the latencies of many rollups faster than a Latency, with a count for every bucket.
+type latencyBuckets [3][maxBucket + 1]int64
+
+// merge adds the encoded latencies of a number of rollups, one after the other, to l. b is empty before and afterwards, unless
+// there is an error.
+func (b *latencyBuckets) merge(l *Latency, text []byte, rollups int64) (err error) {
+	add := func(histogram, bucket int, n int64) { b[histogram][bucket] += n }
+	for range rollups {
+		if text, err = decodeLatency(text, add); err != nil {
+			return err
 		}
 	}
 	if len(text) > 0 {
 		return errLatency
 	}
+	for i, h := range l.all() {
+		h.addAll(&b[i])
+	}
+	*b = latencyBuckets{}
 	return nil
 }
 

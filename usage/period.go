@@ -20,6 +20,7 @@ var (
 // level is a table of rollups, by the length of its periods.
 type level struct {
 	table  string
+	sums   string                   // table of the sums over all keys, of user tags only
 	number func(at int64) int64     // of the period that contains a time
 	start  func(period int64) int64 // of a period
 	perDay int64                    // periods in a day; 0 if a day is not a whole number of them
@@ -29,8 +30,8 @@ var (
 	hours = &level{table: "usage_hours", number: numberBy(hourMicros), start: startBy(hourMicros), perDay: 24}
 	days  = &level{table: "usage_days", number: numberBy(dayMicros), start: startBy(dayMicros), perDay: 1}
 
-	tagDays   = &level{table: "usage_tag_days", number: numberBy(dayMicros), start: startBy(dayMicros), perDay: 1}
-	tagMonths = &level{table: "usage_tag_months", number: monthNumber, start: monthStart}
+	tagDays   = &level{table: "usage_tag_days", sums: "usage_tag_day_sums", number: numberBy(dayMicros), start: startBy(dayMicros), perDay: 1}
+	tagMonths = &level{table: "usage_tag_months", sums: "usage_tag_month_sums", number: monthNumber, start: monthStart}
 )
 
 func numberBy(width int64) func(int64) int64 { return func(at int64) int64 { return at / width } }

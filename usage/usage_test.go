@@ -131,14 +131,15 @@ func group(by usage.Grouping, r *usage.Row) string {
 	return "?"
 }
 
-// sums are the sums of a group, and the number of durations in its histogram.
+// sums are the sums of a group, the number of durations in its histogram, and its encoded latencies.
 type sums struct {
-	Requests, Errors, Streams, Prompt, Completion, Totals, FirstTokens int64
+	Requests, Errors, Streams, Prompt, Completion, Totals int64
+	Latencies                                             string
 }
 
 // expected sums up rows without a database.
 func expected(rows []usage.Row, f usage.Filter, by usage.Grouping) map[string]sums {
-	all := map[string]sums{}
+	all, latencies := map[string]sums{}, map[string]*usage.Latency{}
 	for i := range rows {
 		r := &rows[i]
 		switch {
@@ -153,11 +154,17 @@ func expected(rows []usage.Row, f usage.Filter, by usage.Grouping) map[string]su
 		s.Streams += r.Streams
 		s.Prompt += r.PromptTokens
 		s.Completion += r.CompletionTokens
-		if f.Latency && r.Errors == 0 {
-			s.Totals++
-			if r.FirstToken > 0 {
-				s.FirstTokens++
+		if f.Latency {
+			l := latencies[group(by, r)]
+			if l == nil {
+				l = new(usage.Latency)
+				latencies[group(by, r)] = l
 			}
+			if r.Errors == 0 {
+				s.Totals++
+				l.Record(r.Queue.Microseconds(), r.FirstToken.Microseconds(), r.Total.Microseconds(), 1)
+			}
+			s.Latencies = fmt.Sprintf("%x", l.Encode())
 		}
 		all[group(by, r)] = s
 	}
@@ -172,7 +179,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 			Requests: r.Requests, Errors: r.Errors, Streams: r.Streams, Prompt: r.PromptTokens, Completion: r.CompletionTokens,
 		}
 		if r.Latency != nil {
-			s.Totals, s.FirstTokens = r.Latency.Total.Count(), r.Latency.FirstToken.Count()
+			s.Totals, s.Latencies = r.Latency.Total.Count(), fmt.Sprintf("%x", r.Latency.Encode())
 		}
 		all[group(by, r)] = s
 	}
@@ -350,9 +357,15 @@ func TestCheckFindsDamagedRollupsAndRebuildRepairsThem(t *testing.T) {
 		"usage_days":       `UPDATE usage_days SET latency = NOTHING WHERE ONE`,
 		"usage_tag_days":   `DELETE FROM usage_tag_days WHERE ONE`,
 		"usage_tag_months": `UPDATE usage_tag_months SET period = period + 12 WHERE ONE`,
+
+		"usage_tag_day_sums":   `UPDATE usage_tag_day_sums SET streams = streams + 1 WHERE ONE`,
+		"usage_tag_month_sums": `DELETE FROM usage_tag_month_sums WHERE ONE`,
 	} {
 		one := `(series, period) = (SELECT series, period FROM ` + table + ` LIMIT 1)`
-		if strings.Contains(table, "tag") {
+		switch {
+		case strings.HasSuffix(table, "sums"):
+			one = `(period, tag) = (SELECT period, tag FROM ` + table + ` LIMIT 1)`
+		case strings.Contains(table, "tag"):
 			one = `(key, period, tag) = (SELECT key, period, tag FROM ` + table + ` LIMIT 1)`
 		}
 		nothing := `x'00'`

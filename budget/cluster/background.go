@@ -52,7 +52,7 @@ func (l *Ledger) maintain(ctx context.Context) {
 	}
 }
 
-// watch reads counters, raises alarms and forgets old settlements until ctx ends.
+// watch raises alarms and forgets old settlements until ctx ends.
 func (l *Ledger) watch(ctx context.Context) {
 	alarms := time.NewTicker(alarmInterval)
 	defer alarms.Stop()
@@ -66,8 +66,6 @@ func (l *Ledger) watch(ctx context.Context) {
 			l.raiseAlarms(ctx)
 		case now := <-prune.C:
 			l.recent.prune(now)
-		case <-l.balances.wake:
-			l.readOutdated(ctx)
 		}
 	}
 }

@@ -31,10 +31,18 @@ type Counters struct {
 type balances struct {
 	owners sync.Map      // id → *knownCounters
 	offset *atomic.Int64 // of the database's clock from this machine's, in nanoseconds
-	wake   chan struct{} // capacity 1: outdated is not empty
+	wake   chan struct{} // capacity 1: next is not nil
 
-	mu       sync.Mutex
-	outdated map[string]struct{} // ids of owners to read
+	mu   sync.Mutex
+	next *counterRead // the one that has not begun; nil if no caller waits for one
+}
+
+// counterRead is a read of counters for all callers that asked before it began.
+type counterRead struct {
+	owners map[string]struct{}
+	done   chan struct{}
+	found  map[string]Counters // what was read, once done is closed
+	err    error
 }
 
 // knownCounters are counters that were read at a time of this machine.
@@ -45,7 +53,7 @@ type knownCounters struct {
 }
 
 func newBalances() balances {
-	return balances{offset: new(atomic.Int64), wake: make(chan struct{}, 1), outdated: map[string]struct{}{}}
+	return balances{offset: new(atomic.Int64), wake: make(chan struct{}, 1)}
 }
 
 const (
@@ -89,14 +97,18 @@ func (b *balances) get(owner string, day int64) (c Counters, old bool) {
 		return Counters{day: day}, true
 	}
 	known := value.(*knownCounters) //nolint:errcheck // the map holds nothing else
-	c = known.Counters
+	return known.Counters.in(day), time.Since(known.at) > readAge
+}
+
+// in returns the counters in the windows of a day, or of their own if that is later.
+func (c Counters) in(day int64) Counters {
 	if c.day < day {
 		if !sameMonth(c.day, day) {
 			c.Counters = budget.Counters{}
 		}
 		c.Day, c.ReservedDay, c.day = 0, 0, day
 	}
-	return c, time.Since(known.at) > readAge
+	return c
 }
 
 func dayOf(t time.Time) int64 { return int64(t.Sub(time.Unix(0, 0)) / (24 * time.Hour)) }
@@ -111,6 +123,11 @@ func sameMonth(a, b int64) bool {
 // balance returns the latest known balance of a payer, and the owners whose counters are old or not known. Without any, an
 // owner has used nothing: those that have used something this month are read by Start.
 func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) {
+	return l.balanceOf(p, l.balances.get)
+}
+
+// balanceOf returns the balance of a payer by the counters that get returns, and the owners of those that it calls old.
+func (l *Ledger) balanceOf(p budget.Payer, get func(owner string, day int64) (Counters, bool)) (balance budget.Balance, old []string) {
 	balance = budget.Balance{Payer: p, Time: l.balances.now()}
 	day := dayOf(balance.Time)
 	for _, o := range []struct {
@@ -120,7 +137,7 @@ func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) 
 		if o.id == "" {
 			continue
 		}
-		c, isOld := l.balances.get(o.id, day)
+		c, isOld := get(o.id, day)
 		if c.day > day { // the database's clock went back
 			day, balance.Time = c.day, startOf(c.day)
 		}
@@ -135,20 +152,50 @@ func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) 
 // latest returns the latest known balance at once. Counters that are old are read in the background for the next call.
 func (l *Ledger) latest(p budget.Payer) budget.Balance {
 	balance, old := l.balance(p)
-	if len(old) == 0 {
-		return balance
+	if len(old) > 0 {
+		l.balances.read(old)
 	}
-	b := &l.balances
+	return balance
+}
+
+// read returns a read of the counters of owners that begins after the call. Reads follow one another, so all callers that
+// wait for the same one cost one query.
+func (b *balances) read(owners []string) *counterRead {
 	b.mu.Lock()
-	for _, id := range old {
-		b.outdated[id] = struct{}{}
+	defer b.mu.Unlock()
+	if b.next == nil {
+		b.next = &counterRead{owners: map[string]struct{}{}, done: make(chan struct{})}
 	}
-	b.mu.Unlock()
+	for _, id := range owners {
+		b.next.owners[id] = struct{}{}
+	}
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
-	return balance
+	return b.next
+}
+
+// exact returns the balance as the database has it after the call has begun, whichever gateway has changed it last. If the
+// database does not reply, it returns the latest known one, and an error.
+func (l *Ledger) exact(ctx context.Context, p budget.Payer) (budget.Balance, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	owners := slices.DeleteFunc([]string{p.Account, p.Key}, func(id string) bool { return id == "" })
+	read := l.balances.read(owners)
+	var err error
+	select {
+	case <-read.done:
+		err = read.err
+	case <-ctx.Done():
+		err = fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, ctx.Err())
+	}
+	if err != nil {
+		balance, _ := l.balance(p)
+		return balance, err
+	}
+	balance, _ := l.balanceOf(p, func(owner string, day int64) (Counters, bool) { return read.found[owner].in(day), false })
+	return balance, nil
 }
 
 // current returns the balance after reading what is old of it.
@@ -157,7 +204,7 @@ func (l *Ledger) current(ctx context.Context, p budget.Payer) (budget.Balance, e
 	if len(old) == 0 {
 		return balance, nil
 	}
-	if err := l.readCounters(ctx, old); err != nil {
+	if _, err := l.readCounters(ctx, old); err != nil {
 		return balance, err
 	}
 	balance, _ = l.balance(p)
@@ -176,22 +223,23 @@ const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_in + day_out, 
 	day - date '1970-01-01'] FROM owner`
 
 // readCounters reads the counters of owners. A reply to a call that arrives meanwhile is not replaced.
-func (l *Ledger) readCounters(ctx context.Context, owners []string) error {
+func (l *Ledger) readCounters(ctx context.Context, owners []string) (found map[string]Counters, err error) {
 	before := make(map[string]any, len(owners))
 	for _, id := range owners {
 		before[id], _ = l.balances.owners.Load(id)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	found := map[string]Counters{}
+	found = map[string]Counters{}
 	if err := l.scanCounters(ctx, found, selectCounters+` WHERE id = ANY ($1)`, owners); err != nil {
-		return err
+		return nil, err
 	}
 	now := time.Now()
 	for _, id := range owners {
 		c, ok := found[id]
 		if !ok {
 			c.day = dayOf(l.balances.now())
+			found[id] = c
 		}
 		if known := (&knownCounters{c, now}); before[id] == nil {
 			l.balances.owners.LoadOrStore(id, known)
@@ -199,7 +247,7 @@ func (l *Ledger) readCounters(ctx context.Context, owners []string) error {
 			l.balances.owners.CompareAndSwap(id, before[id], known)
 		}
 	}
-	return nil
+	return found, nil
 }
 
 func (l *Ledger) scanCounters(ctx context.Context, into map[string]Counters, query string, args ...any) error {
@@ -251,15 +299,27 @@ func (b *balances) setClock(micros int64, began time.Time) {
 	b.offset.Store(int64(time.UnixMicro(micros).Sub(middle)))
 }
 
-// readOutdated reads the counters that latest has asked for.
-func (l *Ledger) readOutdated(ctx context.Context) {
+// readBalances makes the reads that are asked for until ctx ends.
+func (l *Ledger) readBalances(ctx context.Context) {
 	b := &l.balances
-	b.mu.Lock()
-	owners := slices.Sorted(maps.Keys(b.outdated))
-	clear(b.outdated)
-	b.mu.Unlock()
-	if err := l.readCounters(ctx, owners); err != nil && ctx.Err() == nil {
-		l.log.Debug("counters of caps could not be read", zap.Error(err))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.wake:
+		}
+		b.mu.Lock()
+		read := b.next
+		b.next = nil
+		b.mu.Unlock()
+		if read == nil {
+			continue
+		}
+		read.found, read.err = l.readCounters(ctx, slices.Sorted(maps.Keys(read.owners)))
+		if read.err != nil && ctx.Err() == nil {
+			l.log.Debug("counters of caps could not be read", zap.Error(read.err))
+		}
+		close(read.done)
 	}
 }
 
@@ -322,21 +382,22 @@ func (l *Ledger) Estimate(ctx context.Context, p budget.Payer, d budget.Demand) 
 	if err != nil {
 		return budget.Estimate{}, err
 	}
-	balance, err := l.current(ctx, p)
+	balance, err := l.exact(ctx, p)
 	if err != nil {
 		return budget.Estimate{}, fmt.Errorf("estimate: %w", err)
 	}
 	return balance.Estimate(d), nil
 }
 
-// Standings returns all caps of the payer that are set: the key's, then the account's. It returns none if the key may not
-// be used.
+// Standings returns all caps of the payer that are set: the key's, then the account's. They are those of the database at the
+// time of the call, or the latest known ones if it does not reply. It returns none if the key may not be used.
 func (l *Ledger) Standings(p budget.Payer) []budget.Standing {
 	p, err := l.refreshed(p)
 	if err != nil {
 		return nil
 	}
-	return l.shown(p).Standings()
+	balance, _ := l.exact(context.Background(), p) //nolint:forbidigo // the interface has none
+	return balance.Standings()
 }
 
 // AccountStandings returns the caps of an account that are set, without those of its keys.

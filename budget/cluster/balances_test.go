@@ -64,6 +64,27 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	}
 }
 
+func TestStandingsHaveWhatAnotherGatewayHasJustSettled(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	p := capped(1000)
+	setOwners(t, first, 0, p.KeyCaps)
+	for n := range int64(20) {
+		settle(t, reserve(t, first, demand(10, 10)), 10, 10)
+		r := reserve(t, first, demand(1, 2))
+		if s := second.Standings(p); len(s) != 1 || s[0].Used != (n+1)*20 || s[0].Reserved != 3 {
+			t.Fatalf("got the standings %+v, want %d tokens used and 3 reserved", s, (n+1)*20)
+		}
+		if c, _ := second.Counters("key"); c.Running != 1 {
+			t.Fatalf("got %d running requests, want 1", c.Running)
+		}
+		if e, err := second.Estimate(t.Context(), p, demand(1, 1)); err != nil || e.MaxTokens != 1 {
+			t.Fatalf("got the estimate %+v, %v", e, err)
+		}
+		r.Release()
+	}
+}
+
 func TestEstimateIsWhatReserveWouldDecide(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway", Payer: func(key string) (budget.Payer, error) {

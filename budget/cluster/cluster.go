@@ -135,6 +135,7 @@ func (l *Ledger) Start(ctx context.Context) error {
 	l.background.Go(func() { l.runEpochs(running, first) })
 	l.background.Go(func() { l.maintain(running) })
 	l.background.Go(func() { l.watch(running) })
+	l.background.Go(func() { l.readBalances(running) })
 	return nil
 }
 

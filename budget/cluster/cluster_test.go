@@ -233,11 +233,10 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 
 func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	db := newDatabase(t)
-	proxy := newCutter(t, postgrestest.Shared(t))
-	through := &testDatabase{url: proxy.url(t, db.url)}
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
 	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond}
 	s.Name = "stopped"
-	stopped := start(t, through, s)
+	stopped := start(t, &testDatabase{url: through(t, proxy, db)}, s)
 	setOwners(t, stopped, 1, quota.Caps{MonthTotal: quota.Limit(1000)})
 	q := newRequest()
 	running, err := stopped.Reserve(t.Context(), payer, q, demand(100, 400), nil)
@@ -254,7 +253,7 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	if kind != "wait" {
 		t.Fatalf("got %s, want wait", kind)
 	}
-	proxy.block()
+	proxy.Pause()
 	running.SetProgress(35) // sent to the client after the last checkpoint
 
 	s.Name = "other"
@@ -275,7 +274,7 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 
 	_, epoch := stopped.Identity()
 	fenced := stopped.Fenced()
-	proxy.unblock()
+	proxy.Resume()
 	if err := running.Settle(t.Context(), budget.Outcome{Prompt: 90, Completion: 40}); !errors.Is(err, cluster.ErrFenced) {
 		t.Errorf("settle after the epoch has ended: got %v, want ErrFenced", err)
 	}
@@ -470,9 +469,14 @@ func TestMissingPartitionIsCreatedByTheSettlementThatNeedsIt(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
 	setOwners(t, l, 0, quota.Caps{})
+	dropPartitions(t, db)
+	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+}
+
+func dropPartitions(t *testing.T, db *testDatabase) {
+	t.Helper()
 	db.exec(t, `DO $$ DECLARE t text; BEGIN FOR t IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'requests'::regclass
 		LOOP EXECUTE 'DROP TABLE ' || t; END LOOP; END $$`)
-	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
 }
 
 func TestWaitersOfANewDayAreGrantedWithoutASettlement(t *testing.T) {
@@ -488,4 +492,17 @@ func TestWaitersOfANewDayAreGrantedWithoutASettlement(t *testing.T) {
 	}
 	db.setClock(t, now.Add(time.Hour))
 	poll.Until(t, "the waiter is granted", func() bool { _, _, _, ok := waiter.Decided(); return ok })
+}
+
+// The partition is missing when the call is sent for the second time.
+func TestMissingPartitionIsCreatedAfterALostConnection(t *testing.T) {
+	db := newDatabase(t)
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	l := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "gateway"})
+	setOwners(t, l, 0, quota.Caps{})
+	r := reserve(t, l, demand(1, 1))
+	dropPartitions(t, db)
+	proxy.CutAll()
+	settle(t, r, 1, 1)
+	checkUsed(t, db, 2, 0, 1)
 }

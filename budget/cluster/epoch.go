@@ -27,7 +27,9 @@ type epoch struct {
 
 	fenced chan struct{} // closed by fence
 	once   sync.Once     // of fence
-	cause  error         // set before fenced is closed
+	cause  error         // set before fenced is closed, as is end
+	end    time.Time     // of the fence
+	over   chan struct{} // closed when the next epoch has begun, or none will
 
 	group   sync.WaitGroup // of the work that ends with the epoch
 	reaping atomic.Bool
@@ -35,7 +37,7 @@ type epoch struct {
 
 // join begins an epoch in the database.
 func (l *Ledger) join(ctx context.Context) (*epoch, error) {
-	e := &epoch{Ledger: l, began: time.Now(), fenced: make(chan struct{})}
+	e := &epoch{Ledger: l, began: time.Now(), fenced: make(chan struct{}), over: make(chan struct{})}
 	var interrupted int64
 	err := l.db.Pool().QueryRow(ctx, `SELECT gateway, epoch, interrupted FROM ledger_join_v1($1, $2, $3)`,
 		l.settings.Name, l.settings.Version, l.settings.Lanes).Scan(&e.gateway, &e.number, &interrupted)
@@ -53,6 +55,7 @@ func (l *Ledger) join(ctx context.Context) (*epoch, error) {
 
 // runEpochs runs one epoch after the other, until ctx ends.
 func (l *Ledger) runEpochs(ctx context.Context, e *epoch) {
+	defer func() { close(e.over) }()
 	for {
 		e.run(ctx)
 		if ctx.Err() != nil {
@@ -61,10 +64,13 @@ func (l *Ledger) runEpochs(ctx context.Context, e *epoch) {
 		if time.Since(e.began) < l.settings.Dead && !wait.For(ctx, l.settings.Beat) { // two processes may have one name
 			return
 		}
-		if e = l.rejoin(ctx, e); e == nil {
+		next := l.rejoin(ctx, e)
+		if next == nil {
 			return
 		}
-		l.epoch.Store(e)
+		l.epoch.Store(next)
+		close(e.over)
+		e = next
 	}
 }
 
@@ -127,7 +133,7 @@ func (e *epoch) run(ctx context.Context) {
 // fence ends the epoch's work.
 func (e *epoch) fence(cause error) {
 	e.once.Do(func() {
-		e.cause = ErrFenced
+		e.cause, e.end = ErrFenced, time.Now()
 		if !errors.Is(cause, ErrFenced) {
 			e.cause = fmt.Errorf("%w: %w", ErrFenced, cause)
 		}
@@ -149,6 +155,20 @@ func (e *epoch) ended() error {
 	default:
 		return budget.ErrClosed
 	}
+}
+
+// awaitNext waits until the epoch after this one, which is fenced, has begun, and reports whether it has. It does not wait for long
+// after the fence: if the database is away, requests are refused.
+func (e *epoch) awaitNext(ctx context.Context) bool {
+	limit := time.NewTimer(time.Until(e.end.Add(e.settings.Beat + time.Second)))
+	defer limit.Stop()
+	select {
+	case <-e.over:
+		return e.epoch.Load() != e
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // cancelWaiters ends the waits of all requests.

@@ -75,6 +75,20 @@ func (l *Ledger) Sync(tb testing.TB, account string) {
 	}
 }
 
+// Checkpoint writes the progress of a reservation.
+func (l *Ledger) Checkpoint(tb testing.TB, of budget.Reservation) {
+	tb.Helper()
+	r := of.(*reservation)
+	p := r.progress()
+	o := &operation{account: r.account, key: r.key, checkpoint: &p, done: make(chan decision, 1)}
+	if err := r.lane.enqueue(o); err != nil {
+		tb.Fatal(err)
+	}
+	if got := <-o.done; got.err != nil {
+		tb.Error(got.err)
+	}
+}
+
 // Identity returns the gateway's number and epoch.
 func (l *Ledger) Identity() (gateway int32, epoch int64) {
 	e := l.epoch.Load()

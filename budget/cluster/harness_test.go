@@ -2,7 +2,9 @@ package cluster_test
 
 import (
 	"context"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,6 +75,14 @@ func open(tb testing.TB, url string) *postgres.DB {
 	db, err := postgres.Open(tb.Context(), postgres.Settings{URL: url})
 	must(tb, err)
 	return db
+}
+
+// through returns the address of a database through a proxy.
+func through(tb testing.TB, p *postgrestest.Proxy, d *testDatabase) string {
+	tb.Helper()
+	u, err := url.Parse(d.url)
+	must(tb, err)
+	return p.URL(strings.TrimPrefix(u.Path, "/"))
 }
 
 // start starts the ledger of a gateway, which is closed at the end of the test.

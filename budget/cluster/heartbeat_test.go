@@ -28,8 +28,8 @@ func TestClockThatDiffersFromTheDatabasesWarns(t *testing.T) {
 func TestReapingThatFailsIsTriedAgain(t *testing.T) {
 	db := newDatabase(t)
 	s := cluster.Settings{Name: "dead", Beat: 20 * time.Millisecond, Dead: 200 * time.Millisecond}
-	proxy := newCutter(t, postgrestest.Shared(t))
-	dead := start(t, &testDatabase{url: proxy.url(t, db.url)}, s)
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	dead := start(t, &testDatabase{url: through(t, proxy, db)}, s)
 	gateway, _ := dead.Identity()
 	tx, err := db.conn.Begin(t.Context())
 	must(t, err)
@@ -42,8 +42,8 @@ func TestReapingThatFailsIsTriedAgain(t *testing.T) {
 	other := cluster.New(opened, zap.New(core), s)
 	must(t, other.Start(t.Context()))
 	t.Cleanup(other.Close)
-	proxy.block()
-	t.Cleanup(proxy.unblock)
+	proxy.Pause()
+	t.Cleanup(proxy.Resume)
 	poll.Until(t, "reaping has failed", func() bool { return logs.FilterMessageSnippet("could not be ended").Len() > 0 })
 	must(t, tx.Rollback(t.Context()))
 	poll.Until(t, "the gateway is reaped", func() bool { return other.Stats().Reaped == 1 })

@@ -102,11 +102,11 @@ func (l *lane) poll() {
 	}
 }
 
-// unavailable returns database.ErrUnavailable if calls have failed for longer than a second.
+// unavailable returns database.ErrUnavailable if calls of an epoch that has not ended have failed for longer than a second.
 func (l *lane) unavailable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.outage.IsZero() && time.Since(l.outage) > time.Second {
+	if l.failed == nil && !l.outage.IsZero() && time.Since(l.outage) > time.Second {
 		return errTimeout
 	}
 	return nil
@@ -171,7 +171,7 @@ func (l *lane) fail(err error) {
 		l.lose()
 	}
 	for _, o := range l.queue {
-		o.complete(decision{err: err})
+		o.complete(decision{err: notSent(err)})
 	}
 	for _, o := range l.waiting {
 		o.complete(decision{err: err})
@@ -281,7 +281,7 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 // value that the database refuses, or that of ctx.
 func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 	l.seq++
-	backoff := resendBackoff
+	backoff, partitioned := resendBackoff, false
 	for attempt := 0; ; attempt++ {
 		if attempt > 0 {
 			l.epoch.metrics.resent.Add(1)
@@ -296,9 +296,10 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 		case err == nil, errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
 			l.recordOutage(nil, sent)
 			return r, err
-		case postgres.IsData(err) && attempt == 0 && postgres.Code(err) == checkViolation:
-			// Perhaps the month has no partition yet.
-			err = errors.Join(err, l.epoch.createPartitions(ctx))
+		case !partitioned && postgres.Code(err) == checkViolation:
+			// Perhaps the month has no partition yet. Without one, to give up would lose a settlement.
+			failure := l.epoch.createPartitions(ctx)
+			err, partitioned = errors.Join(err, failure), failure == nil
 		case postgres.IsData(err):
 			return l.useUp(ctx, c, err)
 		case postgres.IsConnection(err):

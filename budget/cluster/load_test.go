@@ -254,14 +254,17 @@ func TestCapsAndSlotsHoldUnderABurstFromSeveralGateways(t *testing.T) {
 
 func TestLostRepliesChargeEveryRequestOnce(t *testing.T) {
 	db := newDatabase(t)
-	proxy := newCutter(t, postgrestest.Shared(t))
-	through := proxy.url(t, db.url)
-	l := newLoad(t, db, []string{through, through}, loadRequests())
-	proxy.every.Store(5)
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	url := through(t, proxy, db)
+	l := newLoad(t, db, []string{url, url}, loadRequests())
+	rng := rand.New(rand.NewPCG(7, 0))
+	proxy.Cut(func(r postgrestest.Reply) (after int, cut bool) {
+		return rng.IntN(len(r.Text) + 1), isCall(r) && rng.IntN(5) == 0
+	})
 	l.run(t, 40, nil)
-	proxy.every.Store(0)
+	proxy.Cut(nil)
 	l.check(t)
-	if proxy.cuts.Load() == 0 {
+	if proxy.Cuts() == 0 {
 		t.Error("no reply was lost")
 	}
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,13 +70,22 @@ func (l *Ledger) TryReserve(ctx context.Context, p budget.Payer, r budget.Reques
 func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester,
 	impatient bool,
 ) (budget.Reservation, error) {
-	if l.closed.Load() {
-		return nil, budget.ErrClosed
+	for {
+		e := l.epoch.Load()
+		if e == nil || l.closed.Load() {
+			return nil, budget.ErrClosed
+		}
+		reserved, err := l.reserveIn(ctx, e, p, r, d, requester, impatient)
+		if !errors.Is(err, errNotSent) || !e.awaitNext(ctx) {
+			return reserved, err
+		}
 	}
-	e := l.epoch.Load()
-	if e == nil {
-		return nil, budget.ErrClosed
-	}
+}
+
+// reserveIn is reserve in one epoch. The error is errNotSent if the epoch has ended before the request was sent.
+func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester,
+	impatient bool,
+) (budget.Reservation, error) {
 	lane := e.lane(p.Account)
 	if err := lane.unavailable(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
@@ -104,6 +114,16 @@ func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, 
 	return lane.addOpen(o, &d, got), nil
 }
 
+// errNotSent is returned for an operation that no call has carried when the epoch ended.
+var errNotSent = errors.New("it was not sent")
+
+func notSent(err error) error {
+	if errors.Is(err, ErrFenced) {
+		return fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	return err
+}
+
 // admit submits an admission and waits for its first decision.
 func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, impatient bool) (*operation, decision, error) {
 	a := &admission{
@@ -118,7 +138,7 @@ func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget
 	done := make(chan decision, 1)
 	o := &operation{account: p.Account, key: p.Key, admit: a, chain: r.ChainID, done: done}
 	if err := lane.enqueue(o); err != nil {
-		return nil, decision{}, err
+		return nil, decision{}, fmt.Errorf("reserve tokens: %w", notSent(err))
 	}
 	limit := time.NewTimer(l.settings.AdmitTimeout)
 	defer limit.Stop()

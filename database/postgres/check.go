@@ -48,9 +48,9 @@ func Check(ctx context.Context, s Settings, connections int, migrate bool) (c Ch
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	c.Server = fmt.Sprintf("PostgreSQL %s at %s", conn.PgConn().ParameterStatus("server_version"), db.Place())
-	usable, err := c.checkRole(ctx, conn, migrate)
+	usable, migrates, err := c.checkRole(ctx, conn, migrate)
 	if err == nil && usable {
-		err = c.checkSchema(ctx, conn, migrate)
+		err = c.checkSchema(ctx, conn, migrate, migrates)
 	}
 	if err == nil {
 		err = c.checkDurability(ctx, conn)
@@ -85,8 +85,9 @@ func (db *DB) Durability(ctx context.Context) ([]string, error) {
 	return warnings, nil
 }
 
-// checkSchema checks that the schema is basegate's, and that this program may work on it.
-func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool) error {
+// checkSchema checks that the schema is basegate's, and that this program may work on it. migrates reports whether the role
+// can migrate.
+func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate, migrates bool) error {
 	files, err := migrationFiles()
 	if err != nil {
 		return err
@@ -105,6 +106,9 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool)
 	case s.Version < s.Known && !migrate:
 		c.add(true, "the schema has version %d, this program needs %d, and database.migrate is false: run basegate database migrate "+
 			"as the role that owns the schema", s.Version, s.Known)
+	case s.Version < s.Known && !migrates:
+		c.add(true, "the schema has version %d, this program needs %d, and the role does not own the schema: run basegate database migrate "+
+			"as the role that does", s.Version, s.Known)
 	case s.Version == 0:
 		c.add(false, "the database is empty: the first start makes the schema")
 	case s.Version < s.Known:
@@ -115,8 +119,8 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate bool)
 
 var errForeignSchema = errors.New("the database has a schema basegate that basegate has not made: name another database, or rename that schema")
 
-// checkRole checks the rights of the role, and reports whether it can read the schema, or make it.
-func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (usable bool, err error) {
+// checkRole checks the rights of the role, and reports whether it can read the schema, or make it, and whether it can migrate.
+func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (usable, migrates bool, err error) {
 	var (
 		role                     string
 		super, exists, owns      bool
@@ -127,12 +131,12 @@ func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (
 			has_database_privilege(current_database(), 'CREATE'), coalesce(has_schema_privilege(n.oid, 'USAGE'), false)
 		FROM pg_roles r LEFT JOIN pg_namespace n ON n.nspname = $1 WHERE r.rolname = current_user`
 	if err := conn.QueryRow(ctx, text, schema).Scan(&role, &super, &exists, &owns, &mayCreate, &mayUse); err != nil {
-		return false, err
+		return false, false, err
 	}
 	const function = `SELECT coalesce(bool_or(has_function_privilege(oid, 'EXECUTE')), false) FROM pg_proc
 		WHERE pronamespace = to_regnamespace($1) AND proname = 'ledger_v1'`
 	if err := conn.QueryRow(ctx, function, schema).Scan(&calls); err != nil {
-		return false, err
+		return false, false, err
 	}
 	switch {
 	case super:
@@ -145,9 +149,9 @@ func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (
 	case exists && !owns && !calls:
 		c.add(true, "the role %s may only read: a gateway needs the schema's owner, or a member of basegate_runtime", role)
 	case exists && !owns && migrate:
-		c.add(false, "the role %s does not own the schema, so it cannot migrate: set database.migrate: false", role)
+		c.add(false, "the role %s does not own the schema, so it cannot migrate when a version needs it: set database.migrate: false", role)
 	}
-	return !exists || mayUse, nil
+	return !exists || mayUse, super || owns || !exists, nil
 }
 
 // checkDurability checks that commits survive a failure of the server, and a failover.

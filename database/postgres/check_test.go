@@ -98,6 +98,9 @@ func TestCheckNamesRightsThatTheRoleLacks(t *testing.T) {
 			}
 		}
 	}
+	server.Exec(t, name, `DELETE FROM basegate.goose_db_version WHERE version_id = (SELECT max(version_id) FROM basegate.goose_db_version)`)
+	wantFinding(t, check(t, as("owner", server.URL(name)), true), false, "the next start migrates it")
+	wantFinding(t, check(t, as("basegate_runtime", server.URL(name)), true), true, "the role does not own the schema")
 }
 
 func TestCheckWarnsOfCommitsThatMayBeLost(t *testing.T) {

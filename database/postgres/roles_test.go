@@ -38,6 +38,9 @@ func TestRolesOfTheClusterAreEnough(t *testing.T) {
 	runtime := open(t, as("gateways"))
 	_, err = runtime.CheckSchema(t.Context())
 	must(t, err)
+	if _, err := runtime.Migrate(t.Context()); err != nil {
+		t.Errorf("a gateway that need not migrate does not start: %v", err)
+	}
 	if _, err := runtime.Pool().Exec(t.Context(), "SELECT ledger_join_v1('gateway', 'test', 1)"); err != nil {
 		t.Errorf("a gateway cannot join: %v", err)
 	}

@@ -150,7 +150,7 @@ var tables = []table{
 	define("refusals", `*seq:i request_id:t time:i key_id:t account_id:t model:t backend:t endpoint:t workload:t user_tag:t stream:b
 		status:i code:t queue_us:i boot_us:i total_us:i`).numbered(),
 	define("refusal_hours", `*account_id:t *period:i *code:t requests:i`),
-	define("objects", `*name:t state:t`),
+	objects(),
 	define("files", `*seq:i id:t account_id:t key_id:t purpose:t filename:t object:t bytes:i sha256:x created_at:i expires_at:i
 		lines:i`).numbered(),
 	define("batches", `*seq:i id:t account_id:t key_id:t endpoint:t completion_window:t input_file_id:t output_file_id:t
@@ -198,6 +198,16 @@ func history() table {
 	return t
 }
 
+// objects has the one by which gateways on PostgreSQL recognize their storage. SQLite has no use for it, so its gateway
+// deletes it.
+func objects() table {
+	t := define("objects", `*name:t state:t`)
+	t.postgres.expressions = map[string]string{
+		"state": `CASE WHEN name IN (SELECT object FROM storage_marker) THEN 'deleted' ELSE state END`,
+	}
+	return t
+}
+
 // Tables and columns that are not copied, with the reason. A name with a dot is a column.
 var (
 	notFromSQLite = map[string]string{
@@ -210,6 +220,8 @@ var (
 		"usage_watermark.seq":         "set after the requests up to it",
 		"usage_watermark.corrections": "changes that concern a running gateway",
 		"model_orders":                "orders to the gateway that runs",
+		"usage_tag_day_sums":          "triggers of the target sum up usage_tag_days",
+		"usage_tag_month_sums":        "triggers of the target sum up usage_tag_months",
 	}
 	notFromPostgres = map[string]string{
 		"goose_db_version":            "the target has its own schema version",
@@ -218,6 +230,8 @@ var (
 		"gateway":                     "gateways join again",
 		"lane":                        "see gateway",
 		"waiter":                      "requests that waited at a gateway that has ended",
+		"usage_tag_day_sums":          "triggers of the target sum up usage_tag_days",
+		"usage_tag_month_sums":        "triggers of the target sum up usage_tag_months",
 		"decided":                     "see waiter",
 		"owner":                       "computed from requests",
 		"spend":                       "computed from requests",

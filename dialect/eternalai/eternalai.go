@@ -41,6 +41,9 @@ func newForm() *validate.Form {
 		{
 			Name: "chain_id", Expected: "a string of 1 to 78 digits, or an integer of at least 0", Read: validate.Value(checkChainID),
 		},
+		{ // a field that clients may send as null, which is its default
+			Name: "suffix", Expected: "null, since no model here completes a text before a suffix", Read: validate.Value(validate.Describe),
+		},
 		{
 			Name: "logprobs", Field: "logprobs", Expected: "an integer from 0 to 5, or to the model's limit if that is lower",
 			Read: validate.Integer(0, 5, func(r *validate.Request, v int64) { r.Logprobs = int(v) }),
@@ -49,9 +52,7 @@ func newForm() *validate.Form {
 	for _, name := range sameFields {
 		rows = append(rows, validate.FormField{Name: name, Field: name})
 	}
-	return validate.NewForm(`{"model": …, "prompt": …}`, rows, conflicts, map[string]string{
-		"suffix": "no model here completes a text before a suffix; leave it out",
-	})
+	return validate.NewForm(`{"model": …, "prompt": …}`, rows, conflicts, map[string]string{})
 }
 
 var conflicts = []validate.Conflict{{

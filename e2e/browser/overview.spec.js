@@ -57,7 +57,7 @@ test("the overview refreshes itself while it is visible, and says when it is out
 test("the settings page shows what differs from the default", async ({ page }) => {
   await signIn(page);
   await page.goto("/admin/settings");
-  await expect(page.getByRole("table").first()).toContainText("database.path");
+  await expect(page.getByRole("table").first()).toContainText(process.env.BASEGATE_TEST_ENGINE === "postgres" ? "database.url" : "database.path");
   await page.getByText("Settings that have their default").click();
   await checkPage(page, "admin-settings");
 });

@@ -9,8 +9,8 @@ export default defineConfig({
   testMatch: "*.spec.js",
   testDir: ".",
   outputDir: process.env.OUTPUT,
-  timeout: 60_000, // also on a loaded machine
-  expect: { timeout: 15_000 },
+  timeout: 180_000, // also on a loaded machine
+  expect: { timeout: 30_000 },
   workers: Number(process.env.DEMOS), // the tests of a file share a demo
   reporter: "list",
   use: {

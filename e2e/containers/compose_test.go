@@ -102,7 +102,13 @@ func (p *project) running() []string {
 // basegate runs a command in the gateway's container.
 func (p *project) basegate(args ...string) string {
 	p.t.Helper()
-	return p.compose(append([]string{"exec", "-T", "gateway", "basegate"}, args...)...)
+	return p.basegateAt("gateway", args...)
+}
+
+// basegateAt runs a command in the container of one of several gateways.
+func (p *project) basegateAt(service string, args ...string) string {
+	p.t.Helper()
+	return p.compose(append([]string{"exec", "-T", service, "basegate"}, args...)...)
 }
 
 // up starts the gateway's service and creates a key.

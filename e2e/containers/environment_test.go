@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -325,7 +326,13 @@ type stream struct {
 // startStream requests a stream and reads its first event.
 func (g *gateway) startStream(tokens int) *stream {
 	g.t.Helper()
-	resp, err := httpClient.Do(g.request(completion(tokens, true)))
+	return g.startStreamOf("m", tokens)
+}
+
+// startStreamOf is startStream for any model.
+func (g *gateway) startStreamOf(model string, tokens int) *stream {
+	g.t.Helper()
+	resp, err := httpClient.Do(g.request(strings.Replace(completion(tokens, true), `"m"`, strconv.Quote(model), 1)))
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -7,15 +7,10 @@ package containers_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -89,47 +84,4 @@ func buildImage(ctx context.Context, dir, stage, image string) error {
 		return fmt.Errorf("%w\n%s", err, &buildLog)
 	}
 	return nil
-}
-
-// buildToolImage builds an image of programs of this machine and their shared libraries, so that no registry is needed.
-// It returns the image's name. The entrypoint is the first program.
-func buildToolImage(t *testing.T, base string, programs ...string) string {
-	t.Helper()
-	dir, files := t.TempDir(), map[string]bool{}
-	entrypoint := ""
-	for _, program := range programs {
-		path, err := exec.LookPath(program)
-		if err != nil {
-			t.Fatalf("%s is not installed, and the test needs it in an image", program)
-		}
-		linked, err := exec.CommandContext(t.Context(), "ldd", path).CombinedOutput()
-		if err != nil && !bytes.Contains(linked, []byte("not a dynamic executable")) {
-			t.Fatalf("ldd %s: %v: %s", path, err, linked)
-		}
-		for _, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(linked), -1) {
-			files[m[1]] = true
-		}
-		files[path] = true
-		entrypoint = cmp.Or(entrypoint, path)
-	}
-	recipe := fmt.Sprintf("FROM %s\nUSER 0\nENTRYPOINT [%q]\n", base, entrypoint)
-	for i, path := range slices.Sorted(maps.Keys(files)) {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := fmt.Sprint("file", i)
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		recipe += fmt.Sprintf("COPY %s %s\n", name, path)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(recipe), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	image := "basegate:e2e-" + filepath.Base(entrypoint)
-	if err := buildImage(t.Context(), dir, "", image); err != nil {
-		t.Fatal(err)
-	}
-	return image
 }

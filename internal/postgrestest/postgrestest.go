@@ -1,4 +1,4 @@
-// Package postgrestest starts PostgreSQL servers for tests. It is imported by tests only.
+// Package postgrestest starts PostgreSQL servers for tests, and proxies that lose their replies. It is imported by tests only.
 package postgrestest
 
 import (
@@ -28,7 +28,7 @@ type Server struct {
 	folder  string
 	bin     string
 	options []string
-	port    string // of the socket, and of the TCP listener if there is one
+	port    string // of the socket
 	standby bool
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has exited
@@ -40,14 +40,6 @@ func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
 
 // Standby makes the server a standby, which cannot be written.
 func Standby(s *Server) { s.standby = true }
-
-// Listen makes the server listen on a port of 127.0.0.1 too, for what must stand between it and its clients.
-func Listen(port string) func(*Server) {
-	return func(s *Server) {
-		s.port = port
-		s.options = append(s.options, "-c", "listen_addresses=127.0.0.1")
-	}
-}
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
@@ -262,27 +254,38 @@ func (s *Server) children(tb testing.TB) (pids []int) {
 	return pids
 }
 
-// CPU returns the processor time that the server's processes have used.
+// CPU returns the processor time that the server's processes have used, those that have exited included.
 func (s *Server) CPU(tb testing.TB) time.Duration {
 	tb.Helper()
 	const ticks = 100 // a second, on Linux
-	var used int64
-	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue // it has exited
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(rest)
-		for _, field := range fields[11:13] { // utime and stime
-			n, err := strconv.ParseInt(field, 10, 64)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			used += n
-		}
+	used := cpuTicks(tb, s.process.Process.Pid, true)
+	for _, pid := range s.children(tb) {
+		used += cpuTicks(tb, pid, false)
 	}
 	return time.Duration(used) * time.Second / ticks
+}
+
+// cpuTicks returns the user and system time of a process, and that of its children for which it has waited, if asked for.
+// It is 0 if the process has exited.
+func cpuTicks(tb testing.TB, pid int, ofChildren bool) (used int64) {
+	tb.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	times := strings.Fields(rest)[11:15] // utime, stime, cutime and cstime
+	if !ofChildren {
+		times = times[:2]
+	}
+	for _, field := range times {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		used += n
+	}
+	return used
 }
 
 // URL returns the address of a database of this server.

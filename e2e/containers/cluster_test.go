@@ -1,0 +1,177 @@
+//go:build containers
+
+package containers_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/tidwall/gjson"
+
+	"basegate/internal/poll"
+)
+
+// newClusterProject starts the profile cluster as docs/cluster.md does, and a model. The gateway that it returns is HAProxy,
+// with a key that was created at gateway-1.
+func newClusterProject(t *testing.T) (*project, *gateway) {
+	t.Helper()
+	buildPostgresImage(t)
+	buildToolImage(t, "scratch", absolute(t, "../../bin/versitygw"), "wget")
+	buildToolImage(t, "scratch", "/usr/sbin/haproxy", "wget")
+	p := newProject(t, "e2e/containers/testdata/cluster.override.yml")
+	p.env = append(p.env, "BASEGATE_CLUSTER_ADDRESS=127.0.0.1:0",
+		"POSTGRES_PASSWORD=superuser", "BASEGATE_DATABASE_PASSWORD=owner", "BASEGATE_S3_SECRET=bucket")
+	p.compose("up", "-d", "--wait", "haproxy")
+	p.compose("up", "-d", "llama-8b")
+	p.basegateAt("gateway-1", "account", "create", "ada@example.org")
+	g := &gateway{service: &service{t: t, name: "haproxy", url: "http://" + p.compose("port", "haproxy", "8080")}}
+	g.secret = parseSecret(t, p.basegateAt("gateway-1", "key", "create", "--account", "ada@example.org", "--name", "e2e", "--concurrency", "32"))
+	return p, g
+}
+
+// alive returns the hosts of the gateways that are alive, as one of them lists them.
+func (p *project) alive(at string) (hosts []string) {
+	p.t.Helper()
+	for _, g := range gjson.Parse(p.basegateAt(at, "gateway", "list", "--json")).Array() {
+		if g.Get("alive").Bool() {
+			host, _, _ := strings.Cut(g.Get("name").Str, "/")
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+// waitForServers waits until HAProxy takes both gateways for ready.
+func (p *project) waitForServers() {
+	p.t.Helper()
+	poll.Until(p.t, "HAProxy uses both gateways", func() bool {
+		metrics := p.compose("exec", "-T", "haproxy", "wget", "-q", "-O", "-", "http://127.0.0.1:8405/metrics")
+		up := func(name string) bool {
+			return strings.Contains(metrics, `haproxy_server_status{proxy="ready",server="`+name+`",state="UP"} 1`)
+		}
+		return up("gateway-1") && up("gateway-2")
+	})
+}
+
+// The profile cluster is started, used, upgraded and damaged as docs/cluster.md says.
+func TestComposeCluster(t *testing.T) {
+	p, g := newClusterProject(t)
+	if running, want := p.running(), []string{"gateway-1", "gateway-2", "haproxy", "llama-8b", "postgres", "s3"}; !slices.Equal(running, want) {
+		t.Fatalf("%v are running, want %v", running, want)
+	}
+	table, _ := p.tryCompose("exec", "-T", "gateway-1", "basegate", "check") // it fails, since only one model runs
+	for _, part := range []string{"database", "files", "llama-8b/llama-8b"} {
+		if !regexp.MustCompile(`(?m)^` + part + ` +ok `).MatchString(table) {
+			t.Errorf("check does not find %s ok: %s", part, table)
+		}
+	}
+	if alive := p.alive("gateway-2"); !slices.Equal(alive, []string{"gateway-1", "gateway-2"}) {
+		t.Errorf("%v are alive", alive)
+	}
+	p.waitForServers()
+	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
+
+	t.Run("a batch keeps its files in the bucket", func(t *testing.T) { runBatch(t, g) })
+	t.Run("a gateway is replaced without an interruption", func(t *testing.T) {
+		stop := g.completeUntilStopped()
+		p.compose("up", "-d", "--wait", "--no-deps", "--force-recreate", "gateway-1")
+		p.waitForServers()
+		stop()
+	})
+	t.Run("PostgreSQL restarts while a request runs", func(t *testing.T) {
+		s := g.startStreamOf("llama-8b", 300)
+		p.compose("restart", "postgres")
+		if _, last := s.readAll(); last != "[DONE]" {
+			t.Errorf("the stream ended with %q, want [DONE]", last)
+		}
+		poll.Until(t, "requests are served again", func() bool {
+			got := g.completeModel("llama-8b")
+			if got.status != http.StatusOK && got.errorCode() != "overloaded" {
+				t.Fatalf("got %d %s, want 200, or 503 overloaded", got.status, got.body)
+			}
+			return got.status == http.StatusOK
+		})
+		p.waitForServers()
+	})
+	t.Run("a gateway is killed", func(t *testing.T) {
+		p.compose("kill", "gateway-1")
+		for i := range 8 {
+			if got := g.completeModel("llama-8b"); got.status != http.StatusOK {
+				t.Errorf("request %d after the kill: got %d %s, want 200", i, got.status, got.body)
+			}
+		}
+		poll.Within(t, waitTimeout, "the other gateway has ended its epoch", func() bool { return slices.Equal(p.alive("gateway-2"), []string{"gateway-2"}) })
+		p.compose("up", "-d", "--wait", "haproxy")
+		p.waitForServers()
+		if alive := p.alive("gateway-2"); !slices.Equal(alive, []string{"gateway-1", "gateway-2"}) {
+			t.Errorf("%v are alive after the start", alive)
+		}
+	})
+}
+
+// completeUntilStopped sends one request after another, which must succeed, until the function that it returns is called.
+func (g *gateway) completeUntilStopped() (stop func()) {
+	stopping := make(chan struct{})
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for n := 1; ; n++ {
+			select {
+			case <-stopping:
+				return
+			default:
+			}
+			r := g.request(`{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 2}`)
+			if got, err := trySend(r); err != nil || got.status != http.StatusOK {
+				g.t.Errorf("request %d: %v, %d %s, want 200", n, err, got.status, got.body)
+			}
+		}
+	})
+	return func() {
+		close(stopping)
+		worker.Wait()
+	}
+}
+
+// runBatch uploads a file, runs a batch of it and downloads the results, all through HAProxy.
+func runBatch(t *testing.T, g *gateway) {
+	const lines = 20
+	sdk := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey(g.secret))
+	var input bytes.Buffer
+	for i := range lines {
+		fmt.Fprintf(&input, `{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {"model": "llama-8b", "prompt": "Once", "max_tokens": 2}}`+"\n", i)
+	}
+	file, err := sdk.Files.New(t.Context(), openai.FileNewParams{File: openai.File(&input, "lines.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := sdk.Batches.New(t.Context(), openai.BatchNewParams{
+		InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1Completions, CompletionWindow: openai.BatchNewParamsCompletionWindow24h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	poll.Within(t, waitTimeout, "the batch is completed", func() bool {
+		if batch, err = sdk.Batches.Get(t.Context(), batch.ID); err != nil {
+			t.Fatal(err)
+		}
+		return batch.Status == openai.BatchStatusCompleted
+	})
+	results, err := sdk.Files.Content(t.Context(), batch.OutputFileID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer results.Body.Close()
+	var output bytes.Buffer
+	if _, err := output.ReadFrom(results.Body); err != nil || bytes.Count(output.Bytes(), []byte("\n")) != lines {
+		t.Errorf("%v, %d results, want %d: %s", err, bytes.Count(output.Bytes(), []byte("\n")), lines, &output)
+	}
+}

@@ -1,0 +1,339 @@
+package postgrestest
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// Proxy stands between a server and its clients, and cuts connections at replies: it has the whole reply, so the statement is
+// executed, and committed unless a transaction is open, when the client gets a part of the reply or none of it. It does
+// not support COPY and TLS.
+type Proxy struct {
+	server   *Server
+	listener net.Listener
+	group    sync.WaitGroup
+
+	mu      sync.Mutex // guards the fields below
+	cut     func(Reply) (after int, cut bool)
+	cuts    int
+	conns   map[net.Conn]struct{}
+	resumed chan struct{} // closed unless the proxy is paused
+}
+
+// Reply is what a server sends in response to one Query or Sync message, to ReadyForQuery inclusive, or to the startup of a
+// connection.
+type Reply struct {
+	Statement string   // its text; empty for the startup of a connection
+	Arguments [][]byte // of the statement
+	Executed  bool     // false if the statement was only parsed and described
+	Text      []byte   // the messages
+	Ends      []int    // offset of the end of each message
+}
+
+// NewProxy starts a proxy of a server on a port of 127.0.0.1, until the test ends.
+func NewProxy(tb testing.TB, s *Server) *Proxy {
+	tb.Helper()
+	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &Proxy{server: s, listener: listener, conns: map[net.Conn]struct{}{}, resumed: make(chan struct{})}
+	close(p.resumed)
+	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context())) // clean-ups of the test may use the proxy
+	p.group.Go(func() { p.accept(ctx) })
+	tb.Cleanup(func() {
+		stop()
+		_ = listener.Close()
+		p.Resume()
+		p.CutAll()
+		p.group.Wait()
+	})
+	return p
+}
+
+// Address returns the address on which the proxy listens.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
+// URL returns the address of a database of the server through the proxy.
+func (p *Proxy) URL(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: p.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// Cut sets the function that decides for each reply whether the connection is cut after so many of its bytes; nil cuts none. The
+// calls of the function do not overlap.
+func (p *Proxy) Cut(decide func(Reply) (after int, cut bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = decide
+}
+
+// Cuts returns the number of replies at which connections were cut.
+func (p *Proxy) Cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cuts
+}
+
+// CutAll closes all connections.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
+
+// Pause stops all bytes until Resume. Connections stay open.
+func (p *Proxy) Pause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resumed = make(chan struct{})
+}
+
+// Resume ends a Pause.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.resumed:
+	default:
+		close(p.resumed)
+	}
+}
+
+func (p *Proxy) waitWhilePaused() {
+	p.mu.Lock()
+	resumed := p.resumed
+	p.mu.Unlock()
+	<-resumed
+}
+
+func (p *Proxy) accept(ctx context.Context) {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.group.Go(func() { p.serve(ctx, client) })
+	}
+}
+
+// serve forwards the messages of one connection until either side closes it, or it is cut.
+func (p *Proxy) serve(ctx context.Context, client net.Conn) {
+	defer client.Close()
+	server, err := new(net.Dialer).DialContext(ctx, "unix", p.server.Socket())
+	if err != nil { // the server is stopped
+		return
+	}
+	defer server.Close()
+	if !p.register(ctx, client, server) {
+		return
+	}
+	defer p.unregister(client, server)
+	ctx, end := context.WithCancel(ctx)
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	closeBoth := func() {
+		end()
+		_ = client.Close()
+		_ = server.Close()
+	}
+	defer closeBoth()
+	pending := make(chan Reply, 64)
+	requests.Go(func() {
+		defer closeBoth()
+		p.forwardRequests(ctx, client, server, pending)
+	})
+	p.forwardReplies(ctx, client, server, pending)
+}
+
+// register makes CutAll close connections. It returns false if the proxy ends.
+func (p *Proxy) register(ctx context.Context, conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range conns {
+		p.conns[conn] = struct{}{}
+	}
+	return ctx.Err() == nil
+}
+
+func (p *Proxy) unregister(conns ...net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range conns {
+		delete(p.conns, conn)
+	}
+}
+
+// forwarder reads from a client, and forwards what it has read in the same pieces.
+type forwarder struct {
+	proxy          *Proxy
+	client, server net.Conn
+	started        bool // false: only the caller forwards
+}
+
+func (f *forwarder) Read(into []byte) (int, error) {
+	n, err := f.client.Read(into)
+	f.proxy.waitWhilePaused()
+	if err == nil && f.started {
+		_, err = f.server.Write(into[:n])
+	}
+	return n, err //nolint:wrapcheck // it is a reader
+}
+
+// forwardRequests forwards what a client sends, and announces the replies that it expects.
+func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pending chan<- Reply) {
+	from := &forwarder{proxy: p, client: client, server: server}
+	messages := pgproto3.NewBackend(from, client)
+	expect := func(r Reply) (ok bool) {
+		select {
+		case pending <- r:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if !forwardStartup(messages, client, server) || !expect(Reply{Executed: true}) {
+		return
+	}
+	from.started = true
+	prepared := map[string]string{}
+	var next Reply
+	for {
+		message, err := messages.Receive()
+		if err != nil {
+			return
+		}
+		switch m := message.(type) {
+		case *pgproto3.Parse:
+			prepared[m.Name], next.Statement = m.Query, m.Query
+		case *pgproto3.Bind:
+			next.Statement = prepared[m.PreparedStatement]
+			next.Arguments = nil
+			for _, argument := range m.Parameters {
+				next.Arguments = append(next.Arguments, slices.Clone(argument))
+			}
+		case *pgproto3.Execute:
+			next.Executed = true
+		case *pgproto3.Query:
+			if !expect(Reply{Statement: m.String, Executed: true}) {
+				return
+			}
+		case *pgproto3.Sync:
+			if !expect(next) {
+				return
+			}
+			next = Reply{}
+		}
+	}
+}
+
+// forwardStartup forwards the first message of a connection, and declines encryption.
+func forwardStartup(messages *pgproto3.Backend, client, server net.Conn) (ok bool) {
+	for {
+		message, err := messages.ReceiveStartupMessage()
+		if err != nil {
+			return false
+		}
+		switch message.(type) {
+		case *pgproto3.SSLRequest, *pgproto3.GSSEncRequest:
+			if _, err := client.Write([]byte{'N'}); err != nil {
+				return false
+			}
+			continue
+		}
+		text, err := message.Encode(nil)
+		if err != nil {
+			return false
+		}
+		_, err = server.Write(text)
+		return err == nil
+	}
+}
+
+// Types of messages of a server.
+const (
+	notificationResponse = 'A'
+	readyForQuery        = 'Z'
+)
+
+// forwardReplies forwards what a server sends: each reply when it is complete, so that it can be cut, and notifications between them.
+func (p *Proxy) forwardReplies(ctx context.Context, client, server net.Conn, pending <-chan Reply) {
+	from := bufio.NewReader(server)
+	var (
+		text []byte
+		ends []int
+	)
+	for {
+		kind, err := readMessage(from, &text)
+		p.waitWhilePaused()
+		if err != nil {
+			_, _ = client.Write(text) // why the server has ended the connection
+			return
+		}
+		ends = append(ends, len(text))
+		switch {
+		case kind == readyForQuery:
+			select {
+			case r := <-pending:
+				r.Text, r.Ends = text, ends
+				after, cut := p.decide(r)
+				if _, err := client.Write(text[:after]); err != nil || cut {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		case kind == notificationResponse && len(ends) == 1:
+			if _, err := client.Write(text); err != nil {
+				return
+			}
+		default:
+			continue
+		}
+		text, ends = nil, nil
+	}
+}
+
+// decide returns how many bytes of a reply to forward, and whether to cut the connection then.
+func (p *Proxy) decide(r Reply) (after int, cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut == nil {
+		return len(r.Text), false
+	}
+	after, cut = p.cut(r)
+	if !cut {
+		return len(r.Text), false
+	}
+	p.cuts++
+	return min(after, len(r.Text)), true
+}
+
+// readMessage appends one message to text: its type, its length in four bytes, which counts these but not the type, and its body.
+func readMessage(from *bufio.Reader, text *[]byte) (kind byte, err error) {
+	const header = 5
+	head, err := from.Peek(header)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // the connection's end
+	}
+	kind = head[0]
+	size := 1 + int(binary.BigEndian.Uint32(head[1:]))
+	begin := len(*text)
+	*text = append(*text, make([]byte, size)...)
+	if _, err := io.ReadFull(from, (*text)[begin:]); err != nil {
+		*text = (*text)[:begin]
+		return 0, err //nolint:wrapcheck // the connection's end
+	}
+	return kind, nil
+}
