@@ -115,7 +115,7 @@ func (e *evaluated) estimate() budget.Estimate {
 // The generated cases rarely reach caps that leave the same, or a prompt that a lower max_tokens makes too long.
 func TestUsedTokensRefuseAndLowerRequestsAsInPackageBudget(t *testing.T) {
 	const requests = 5_000
-	rng := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a seeded sequence
+	rng := rand.New(rand.NewPCG(1, 1))
 	all := make([]evaluated, requests)
 	for i := range all {
 		all[i] = randomRequest(rng, i)
