@@ -125,10 +125,17 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 		case fence == 0 || fence != r.fence:
 			return 0, false
 		default:
-			return fence, b.confirm(ctx, asked, fence)
+			return fence, (own.wake || r.before == outcomeStopped || b.findsStopped(ctx)) && b.confirm(ctx, asked, fence)
 		}
 	}
 	return 0, false
+}
+
+// findsStopped probes a backend that is to be launched. It returns false if the backend is ready: another gateway has launched it
+// since this one has probed it last.
+func (b *Backend) findsStopped(ctx context.Context) bool {
+	b.probe(ctx)
+	return b.isStarting()
 }
 
 // bootDecided applies the answer to a request for the lease of a boot, and returns true if it must be repeated. b.mu is held.

@@ -350,6 +350,18 @@ func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
 	b.wantCommands("started", "stopped")
 }
 
+func TestBackendThatHasBecomeReadyIsNotLaunched(t *testing.T) {
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	one := c.join("one", b.model(nil))
+	one.wantState(fleet.Stopped)
+	b.mark("start.up") // as if another gateway had launched it since the last probe
+	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	b.wantCommands()
+}
+
 // Whatever requests come at both gateways, no program stops the backend while one runs.
 func TestIdleStopsOfTwoGatewaysInterruptNoRequest(t *testing.T) {
 	c, b := newCluster(t), newManagedServer(t, 0)

@@ -56,6 +56,7 @@ type lease struct {
 	mine      bool          // this gateway holds it, in its current epoch
 	alive     bool          // the epoch in which it was taken has not ended
 	idleFor   time.Duration // only of begin: since the last request at any other gateway
+	before    outcome       // only of begin: of the operation before; empty if there was none, or it is not known
 }
 
 // errNotMember is returned while the gateway has no epoch: another gateway has ended it, or it has not begun.
@@ -197,9 +198,9 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lea
 			q.reason, q.limit.Microseconds(), held); err != nil {
 			return fmt.Errorf("take lease: %w", err)
 		}
-		idleFor := r.idleFor
+		idleFor, before := r.idleFor, r.outcome
 		r, err = readOne(ctx, tx, id, gateway, epoch)
-		r.idleFor = idleFor
+		r.idleFor, r.before = idleFor, before
 		return err
 	})
 	return r, v, err
