@@ -14,11 +14,14 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"basegate/internal/wait"
 )
 
 const (
 	requestTimeout = time.Minute // of one append, list or deletion with its retries
 	requestRetries = 3
+	conflictPause  = 50 * time.Millisecond
 	lateWrites     = 30 * time.Second // S3 servers end requests sooner whose client is gone
 	layoutAge      = 10 * time.Second // after which a writer lists an object again
 	maxLayouts     = 256
@@ -198,9 +201,18 @@ func limitEntries[V any](m map[string]V) {
 
 // put writes a segment.
 func (s *S3) put(ctx context.Context, folder string, to segment, data io.Reader) error {
-	_, err := s.client.Client.PutObject(ctx, s.settings.Bucket, folder+to.key(), data, to.length,
-		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
-	return explain(err)
+	for attempt := 1; ; attempt++ {
+		_, err := s.client.Client.PutObject(ctx, s.settings.Bucket, folder+to.key(), data, to.length,
+			minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
+		err = explain(err)
+		again, seekable := data.(io.Seeker)
+		if attempt == requestRetries || !isConflict(err) || !seekable || !wait.For(ctx, conflictPause) {
+			return err
+		}
+		if _, err := again.Seek(0, io.SeekStart); err != nil {
+			return err //nolint:wrapcheck // never: the data are in memory
+		}
+	}
 }
 
 // list returns the layout of an object.

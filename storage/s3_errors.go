@@ -96,6 +96,13 @@ func isBucketFull(err error) bool {
 		slices.Contains([]string{"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}, r.code))
 }
 
+// isConflict reports whether the S3 server has refused a request because of another one at the same time, and may take it
+// later. The Versity S3 gateway does so while it removes a neighbouring folder that has become empty.
+func isConflict(err error) bool {
+	r, ok := errors.AsType[*responseError](err)
+	return ok && r.status == http.StatusConflict
+}
+
 // isMissing reports whether a segment does not exist.
 func isMissing(err error) bool {
 	r, ok := errors.AsType[minio.ErrorResponse](err)

@@ -257,6 +257,27 @@ func TestReadSurvivesConnectionsThatBreak(t *testing.T) {
 	}
 }
 
+func TestAppendSurvivesAConflict(t *testing.T) {
+	server := s3test.Start(t)
+	s3test.Environment(t)
+	var writes atomic.Int32
+	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		if r.Method == http.MethodPut && writes.Add(1) < 3 {
+			io.Copy(io.Discard, r.Body)
+			w.WriteHeader(http.StatusConflict)
+			io.WriteString(w, `<Error><Code>OperationAborted</Code><Message>a conflicting operation is in progress</Message></Error>`)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	})
+	s := openSettings(t, settings)
+	must(t, s.Append(t.Context(), "a", 0, []byte("text")))
+	wantContent(t, s, "a", 0, 4, "text")
+	if writes.Load() != 3 {
+		t.Errorf("%d writes, want two that fail and one that succeeds", writes.Load())
+	}
+}
+
 // shortWriter ends the connection after some bytes.
 type shortWriter struct {
 	http.ResponseWriter
