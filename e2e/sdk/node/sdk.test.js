@@ -155,7 +155,7 @@ test("chat, plain and streamed", mock, async () => {
 test("chat runs tools and sends back what the SDK has parsed", mock, async () => {
   const called = [];
   const runner = client.chat.completions.runTools({
-    model: chatModel, messages: ask, max_completion_tokens: 99,
+    model: chatModel, messages: ask, max_completion_tokens: 300, seed: 7,
     tools: [{
       type: "function",
       function: {
