@@ -46,9 +46,9 @@ var ErrKeyDisabled = errors.New("the key may no longer be used")
 
 // Settings configure a Ledger.
 type Settings struct {
-	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used. It is called
-	// under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps passed to Reserve
-	// apply.
+	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used. It
+	// is called under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps passed to
+	// Reserve apply.
 	Payer func(key string) (Payer, error)
 
 	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must not

@@ -182,7 +182,7 @@ func (b *Backend) followBoot(r *lease, reason string) {
 	case Ready: // sooner than the other gateway has noticed
 		return
 	case Starting:
-		c.remote = true
+		c.remote, b.life.boot.awaitsLease = true, false // it is another gateway's
 		return
 	case Draining:
 		b.life.stopping = false

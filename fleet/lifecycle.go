@@ -72,11 +72,11 @@ type lifecycle struct {
 
 // boot is one launch or wake of a backend. Backend.mu guards its fields, except ended.
 type boot struct {
-	wake   bool
-	queued bool                    // the command has not begun, so a backend that is ready has been so before
-	cancel context.CancelCauseFunc // cancels the command; nil before the command runs
-	cause  error                   // why the boot was aborted; nil if it was not
-	ended  chan struct{}           // closed when the command has ended
+	wake        bool
+	awaitsLease bool                    // the command has not begun, so a backend that is ready has been so before
+	cancel      context.CancelCauseFunc // cancels the command; nil before the command runs
+	cause       error                   // why the boot was aborted; nil if it was not
+	ended       chan struct{}           // closed when the command has ended
 }
 
 // abort cancels the boot's command, or keeps it from starting. Backend.mu is held.
@@ -163,7 +163,7 @@ func (b *Backend) requestStart(reason string) {
 	if !b.transition(eventStartRequested, reason) || b.life.state != Starting {
 		return
 	}
-	b.life.boot = &boot{wake: wake, queued: true, ended: make(chan struct{})}
+	b.life.boot = &boot{wake: wake, awaitsLease: true, ended: make(chan struct{})}
 	if wake {
 		b.commands.begin(b.life.since, "wake, "+reason+": POST /wake_up")
 		b.runBoot("wake", reason, func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
@@ -195,7 +195,7 @@ func (b *Backend) runBoot(what, reason string, do func(ctx context.Context, fenc
 			return
 		}
 		b.mu.Lock()
-		own.queued = false
+		own.awaitsLease = false
 		b.mu.Unlock()
 		b.probeSoon() // while the backend starts, the next probes follow at short intervals
 		err := do(ctx, fence)
