@@ -10,7 +10,6 @@ export default defineConfig({
   testDir: ".",
   outputDir: process.env.OUTPUT,
   timeout: 180_000, // also on a loaded machine
-  retries: process.env.CI ? 1 : 0, // a failure that does not repeat is listed as flaky
   expect: { timeout: 30_000 },
   workers: Number(process.env.DEMOS), // the tests of a file share a demo
   reporter: "list",
