@@ -48,7 +48,7 @@ demo: build ## build and run the demo: mock models, an account, a key
 # Timeouts are for a loaded machine: at a load of 30 on two cores e2e took 564 s. -count=1: the binary that e2e runs is
 # not part of the cache's key.
 test: SHORT := -short
-test: test-packages ## all packages with the race detector and a short end-to-end test: under 3 minutes on two cores
+test: test-packages ## all packages with the race detector and a short end-to-end test: about ten minutes on two cores
 	@go test -race -tags e2e -timeout 20m -list '$(SMOKE)' ./e2e | grep -q '^Test' || { echo "no test matches SMOKE" >&2; exit 1; }
 	go test -count=1 -race -timeout 20m -tags e2e -run '$(SMOKE)' ./e2e
 
