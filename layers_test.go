@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/poll", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "prompts", "admission", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},
@@ -32,12 +32,15 @@ var floors = [][]string{
 	{"."},
 }
 
-// outside drive the built binary, so they import nothing of its code, not even in tests, but the mock, the servers of tests
-// and the helpers that wait.
-var outside = []string{"e2e", "e2e/real", "bench"}
+// outside drive the built binary, so they import nothing of its code, not even in tests, but the mock and the helpers of
+// tests.
+var (
+	outside = []string{"e2e", "e2e/real", "bench"}
+	helpers = []string{"internal/loopback", "internal/poll", "internal/postgrestest", "internal/s3test", "internal/wait"}
+)
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"database/postgres", "internal/suggest", "internal/wait"}
+var leaves = []string{"database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}
@@ -56,18 +59,9 @@ func TestImportsRunDownward(t *testing.T) {
 // violations lists the imports under root that go up, sideways or where only some may go.
 func violations(root fs.FS) ([]string, error) {
 	var found []string
-	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if name := d.Name(); name == "testdata" || name == "node_modules" || (name != "." && name[0] == '.') {
-				return fs.SkipDir
-			}
-			return nil
-		}
+	err := eachGoFile(root, func(file string) error {
 		pkg := path.Dir(file)
-		if !strings.HasSuffix(file, ".go") || (strings.HasSuffix(file, "_test.go") && !slices.Contains(outside, pkg)) {
+		if strings.HasSuffix(file, "_test.go") && !slices.Contains(outside, pkg) {
 			return nil
 		}
 		imports, err := internalImports(root, file)
@@ -85,6 +79,23 @@ func violations(root fs.FS) ([]string, error) {
 		return nil
 	})
 	return found, err
+}
+
+// eachGoFile calls visit with each Go file of this module under root, tests included.
+func eachGoFile(root fs.FS, visit func(file string) error) error {
+	return fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		switch {
+		case d.IsDir() && (name == "testdata" || name == "node_modules" || name != "." && name[0] == '.'):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		return visit(file)
+	})
 }
 
 // internalImports lists the packages of this module that a file imports.
@@ -115,7 +126,7 @@ func internalImports(root fs.FS, file string) ([]string, error) {
 func violation(from, to string) string {
 	switch {
 	case slices.Contains(outside, from):
-		if to != "mockvllm" && to != "internal/poll" && to != "internal/wait" && to != "internal/s3test" && to != "internal/postgrestest" {
+		if to != "mockvllm" && !slices.Contains(helpers, to) {
 			return fmt.Sprintf("(outside) imports %s", to)
 		}
 	case slices.Contains(leaves, to) && !slices.Contains(leaves, from):
