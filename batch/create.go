@@ -51,6 +51,9 @@ func (s *Service) createBatch(c *Call) error {
 		return apierr.BodyTooLarge(maxCreateBody)
 	}
 	b, err := parseBatch(body)
+	if err == nil {
+		err = apierr.RefuseReceipt(c.Request.Header, "the lines of a batch get no receipts; send a request of its own for each answer that needs one")
+	}
 	if err != nil {
 		return err
 	}
@@ -63,9 +66,10 @@ func (s *Service) createBatch(c *Call) error {
 
 // create creates a batch of an account, and returns it. If the client has sent the same request before, it returns the
 // batch of that one.
-func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (created Batch, err error) {
+func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (Batch, error) {
 	s.complete(&b, account, from.key)
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+	var created Batch
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		earlier, err := s.repeated(ctx, tx, &from)
 		if err != nil {
 			return err

@@ -224,6 +224,17 @@ func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
 	}
 }
 
+func TestBatchWithReceiptsIsRefused(t *testing.T) {
+	g := startService(t)
+	body := batchBody(g.upload(t, 2).ID)
+	for _, value := range []string{"true", "maybe"} {
+		_, err := g.call(t, "POST", "/v1/batches", body, "X-Acs-Receipt", value)
+		wantCode(t, "a batch with X-Acs-Receipt: "+value, err, apierr.InvalidRequest)
+	}
+	var b struct{ ID string }
+	g.get(t, &b, "POST", "/v1/batches", body, "X-Acs-Receipt", "false")
+}
+
 func TestConcurrentRequestsWithOneKeyCreateOneObject(t *testing.T) {
 	g := startService(t)
 	const tries = 8

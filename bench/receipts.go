@@ -13,6 +13,7 @@ import (
 type receiptFigures struct {
 	ids, workloads []string
 	off, on        []time.Duration // medians of the rounds
+	old            *receiptFigures // of the other binary, measured in turns; nil if there is none
 }
 
 // onTop returns what a receipt costs in a workload, and false if it was not measured.
@@ -24,10 +25,17 @@ func (f *receiptFigures) onTop(id string) (time.Duration, bool) {
 	return f.on[i] - f.off[i], true
 }
 
-// String returns a line for each workload.
+// String returns a line for each gateway.
 func (f *receiptFigures) String() string {
+	text := "receipts, CPU per request" + f.list()
+	if f.old != nil {
+		text += ".\nreceipts of the old binary" + f.old.list()
+	}
+	return text
+}
+
+func (f *receiptFigures) list() string {
 	text := strings.Builder{}
-	text.WriteString("receipts, CPU per request")
 	for i, w := range f.workloads {
 		fmt.Fprintf(&text, "; %s: %v without, %v with, %v on top", w, f.off[i], f.on[i], f.on[i]-f.off[i])
 	}
@@ -49,36 +57,65 @@ func measureReceipts(ctx context.Context, o options) (f *receiptFigures, err err
 	if err := b.addUpstream(ctx); err != nil {
 		return nil, err
 	}
+	f = &receiptFigures{}
+	figures := []*receiptFigures{f}
+	targets, err := b.addReceiptTargets(ctx, "receipts", o.programs.basegate)
+	if err == nil && o.programs.old != "" {
+		var old []target
+		old, err = b.addReceiptTargets(ctx, "old-receipts", o.programs.old)
+		targets, f.old = append(targets, old...), &receiptFigures{}
+		figures = append(figures, f.old)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workloads(o.short) {
+		if w.id != plainOne && w.id != plainSome && w.id != burstStreams {
+			continue
+		}
+		times, err := measureInTurns(ctx, o, w, targets)
+		if err != nil {
+			return nil, err
+		}
+		for i, f := range figures {
+			f.ids, f.workloads = append(f.ids, w.id), append(f.workloads, w.name)
+			f.off, f.on = append(f.off, times[2*i]), append(f.on, times[2*i+1])
+		}
+	}
+	return f, nil
+}
+
+// addReceiptTargets starts a gateway with receipts, and returns it as two targets: requests without and with a receipt.
+func (b *testbed) addReceiptTargets(ctx context.Context, name, program string) ([]target, error) {
 	off, _, err := b.startGatewayOf(ctx, gatewayOptions{
-		name: "receipts", program: o.programs.basegate, concurrency: unlimited, sections: "receipts: {enabled: true}\n",
+		name: name, program: program, concurrency: unlimited, sections: "receipts: {enabled: true}\n",
 	})
 	if err != nil {
 		return nil, err
 	}
 	on := off
 	on.header = receiptHeader
-	f = &receiptFigures{}
-	for _, w := range workloads(o.short) {
-		if w.id != plainOne && w.id != plainSome && w.id != burstStreams {
-			continue
-		}
-		var times [2][]time.Duration
-		for range o.rounds {
-			for i, t := range []target{off, on} {
-				m, err := measure(ctx, t, w, o.span)
-				if err != nil {
-					return nil, err
-				}
-				if m.complete == 0 || m.failed+m.truncated > 0 {
-					return nil, fmt.Errorf("%s: %w: %w", w.name, errReceiptLoad, m.exampleErr)
-				}
-				times[i] = append(times[i], (m.cpu / time.Duration(m.complete)).Round(time.Microsecond/10))
+	return []target{off, on}, nil
+}
+
+// measureInTurns returns the CPU time of a request at each target, as the median of the rounds.
+func measureInTurns(ctx context.Context, o options, w workload, targets []target) ([]time.Duration, error) {
+	times := make([][]time.Duration, len(targets))
+	for range o.rounds {
+		for i, t := range targets {
+			m, err := measure(ctx, t, w, o.span)
+			if err != nil {
+				return nil, err
 			}
+			if m.complete == 0 || m.failed+m.truncated > 0 {
+				return nil, fmt.Errorf("%s: %w: %w", w.name, errReceiptLoad, m.exampleErr)
+			}
+			times[i] = append(times[i], (m.cpu / time.Duration(m.complete)).Round(time.Microsecond/10))
 		}
-		slices.Sort(times[0])
-		slices.Sort(times[1])
-		f.ids, f.workloads = append(f.ids, w.id), append(f.workloads, w.name)
-		f.off, f.on = append(f.off, times[0][len(times[0])/2]), append(f.on, times[1][len(times[1])/2])
 	}
-	return f, nil
+	medians := make([]time.Duration, len(targets))
+	for i, rounds := range times {
+		medians[i] = median(rounds)
+	}
+	return medians, nil
 }

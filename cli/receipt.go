@@ -49,7 +49,8 @@ func newReceiptVerify() *cobra.Command {
 			"configuration and no gateway. The exit code is 1 if the receipt does not prove the answer.\n" +
 			"The request is the body that was sent. The answer is the body that was received; of a stream, all of it, or the\n" +
 			"payloads of its events joined by line feeds. The receipt is that of GET /receipts/{leaf hash}?nonce=1, or of the\n" +
-			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted.",
+			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted. One of the files may\n" +
+			"be -, for stdin.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) }),
 	}
@@ -65,15 +66,18 @@ func newReceiptVerify() *cobra.Command {
 }
 
 func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
-	request, err := os.ReadFile(files.request)
+	if err := files.checkStreams(); err != nil {
+		return err
+	}
+	request, err := readInput(cmd, files.request, maxContent)
 	if err != nil {
 		return fmt.Errorf("read request: %w", err)
 	}
-	answer, err := os.ReadFile(files.answer)
+	answer, err := readInput(cmd, files.answer, maxContent)
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
-	text, err := os.ReadFile(files.receipt)
+	text, err := readInput(cmd, files.receipt, maxReceipt)
 	if err != nil {
 		return fmt.Errorf("read receipt: %w", err)
 	}
@@ -85,7 +89,7 @@ func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
 		return fmt.Errorf("not verified: %w", err)
 	}
 	e := r.Entry
-	fmt.Fprintf(cmd.OutOrStdout(), "verified: %s answered this request with this answer\n", e.Backend())
+	fmt.Fprintf(cmd.OutOrStdout(), "verified: %s %s\n", e.Backend(), verdict(e.Kind))
 	fmt.Fprintf(cmd.OutOrStdout(), "request %s, ended %s, %d prompt and %d completion tokens, entry %d of the log\n",
 		e.RequestID, e.Time, e.Usage.PromptTokens, e.Usage.CompletionTokens, *r.LeafIndex)
 	if key == "" {
@@ -93,6 +97,58 @@ func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
 	}
 	return nil
 }
+
+// verdict says what the receipt of a kind proves. A client of the tokenizer chooses the text of the answer itself.
+func verdict(kind string) string {
+	switch kind {
+	case receipt.Tokenization, receipt.Detokenization:
+		return "answered this request to its tokenizer with this answer, and generated nothing"
+	default:
+		return "answered this request with this answer"
+	}
+}
+
+const (
+	// maxContent limits a request and an answer, and maxReceipt a receipt, in bytes.
+	maxContent = 1 << 30
+	maxReceipt = 1 << 20
+)
+
+var errTwoStdins = errors.New("stdin (-) can be one of the three files only")
+
+// checkStreams returns an error if several of the files are stdin.
+func (f *receiptFiles) checkStreams() error {
+	found := 0
+	for _, path := range []string{f.request, f.answer, f.receipt} {
+		if path == standardStream {
+			found++
+		}
+	}
+	if found > 1 {
+		return errTwoStdins
+	}
+	return nil
+}
+
+// readInput reads a file, or stdin, of at most limit bytes.
+func readInput(cmd *cobra.Command, path string, limit int64) ([]byte, error) {
+	from := cmd.InOrStdin()
+	if path != standardStream {
+		file, err := os.Open(path) //nolint:gosec // the caller chooses the path
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the caller wraps it
+		}
+		defer file.Close()
+		from = file
+	}
+	content, err := io.ReadAll(io.LimitReader(from, limit+1)) //nolint:forbidigo // bounded
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s: %w %d bytes", path, errTooLong, limit)
+	}
+	return content, err //nolint:wrapcheck // the caller wraps it
+}
+
+var errTooLong = errors.New("it is longer than")
 
 func newReceiptKey() *cobra.Command {
 	return &cobra.Command{

@@ -23,12 +23,12 @@ import (
 const laminiCheckpoint = "meta-llama/Meta-Llama-3.1-8B-Instruct"
 
 // startLaminiGateway starts a gateway that serves Lamini's form of a model with a short id, an alias and a checkpoint.
-func startLaminiGateway(t *testing.T, options mockvllm.Options) (*gateway, *mockvllm.Process) {
+func startLaminiGateway(t *testing.T, options mockvllm.Options, extra ...string) (*gateway, *mockvllm.Process) {
 	t.Helper()
 	options.Models = []string{laminiCheckpoint}
 	mock := startMock(t, options)
 	return newEnvironment(t, settings{
-		extra: "dialects: {lamini: true}\nupstream: {first_byte_timeout: 2s, attempts: 1}",
+		extra: "dialects: {lamini: true}\n" + strings.Join(extra, "\n"),
 		models: fmt.Sprintf(`{id: m, aliases: [labs/m], checkpoint: %s, backends: [{name: b0, url: %q}]}, {id: chats, checkpoint: other, chat: true, completions: false, backends: [{url: %q}]}`,
 			laminiCheckpoint, mock.URL(), mock.URL()),
 	}).serve(), mock
@@ -254,7 +254,8 @@ func TestLaminiLimitsWithoutATokenizer(t *testing.T) {
 
 // first_byte_timeout is a finish reason in version 2 and an error in version 1.
 func TestLaminiTimeout(t *testing.T) {
-	g, mock := startLaminiGateway(t, mockvllm.Options{})
+	t.Parallel() // it waits for timeouts
+	g, mock := startLaminiGateway(t, mockvllm.Options{}, "upstream: {first_byte_timeout: 2s, attempts: 1}")
 	mock.InjectFault(mockvllm.Fault{Kind: "hang", Times: 3})
 	for body, want := range map[string]string{
 		`{"model_name": "m", "prompt": "a", "max_new_tokens": 5}`:                                     `{"outputs":"","finish_reason":"timeout"}`,

@@ -26,6 +26,7 @@ type estimateObject struct {
 	ModelStatus   string     `json:"model_status"`
 	BootEstimate  *int64     `json:"boot_estimate_seconds"` // null if the model is warm; 0 if unknown
 	QueuePosition int        `json:"queue_position"`        // 0: it would have a slot at once
+	Receipt       bool       `json:"receipt"`               // it would have a receipt; the estimate itself has none
 }
 
 // limitedBy is the cap that lowers max_tokens.
@@ -42,7 +43,7 @@ type limitedBy struct {
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	withReceipt := false // an estimate has none; a completion with the same header would be refused for the same reasons
+	withReceipt := false
 	if err := s.readRequest(x, s.receiptRules(s.validateEstimate, &withReceipt)); err != nil {
 		return err
 	}
@@ -59,7 +60,9 @@ func (s *Server) estimate(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	return s.sendJSON(x, s.newEstimateObject(x, estimate))
+	o := s.newEstimateObject(x, estimate)
+	o.Receipt = withReceipt
+	return s.sendJSON(x, o)
 }
 
 // validateEstimate are the rules of a chat completion for a body with messages, and otherwise those of a completion.

@@ -57,7 +57,7 @@ func TestEstimateIsOneWholeObjectAndSendsNothing(t *testing.T) {
 		resets := gjson.Get(got.body, "limited_by.resets_at").Str
 		want := `{"object":"estimate","model":"m","prompt_tokens":4,"max_completion_tokens":18,"total_tokens":22,"fits":false,` +
 			`"limited_by":{"scope":"key","window":"month","meter":"total","remaining":20,"resets_at":"` + resets + `"},` +
-			`"applied_max_tokens":8,"model_status":"warm","boot_estimate_seconds":null,"queue_position":0}`
+			`"applied_max_tokens":8,"model_status":"warm","boot_estimate_seconds":null,"queue_position":0,"receipt":false}`
 		if got.status != 200 || strings.TrimSpace(got.body) != want || resets == "" {
 			t.Errorf("got %d %s, want %s", got.status, got.body, want)
 		}

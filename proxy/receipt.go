@@ -2,9 +2,9 @@ package proxy
 
 import (
 	"bytes"
-	"fmt"
+	"context"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
@@ -25,8 +25,8 @@ type receiptState struct {
 	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
-// receiptRules adds to the rules of an endpoint that generates text, or estimates that, how a request asks for a receipt, and
-// sets asked if it does: by header, by stream_options or in a dialect that always does.
+// receiptRules adds to the rules of an endpoint that can give receipts, or estimates a completion, how a request asks for a
+// receipt, and sets asked if it does: by header, by stream_options or in a dialect that always does.
 func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
 	return func(x *exchange, body []byte) (*validate.Request, error) {
 		r, err := rules(x, body)
@@ -38,10 +38,8 @@ func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
 }
 
 func (s *Server) asksForReceipt(x *exchange, r *validate.Request) (asked bool, err error) {
-	if values := x.r.Header[apierr.ReceiptHeader]; len(values) > 0 {
-		if asked, err = parseReceiptHeader(values); err != nil {
-			return false, err
-		}
+	if asked, err = apierr.AsksForReceipt(x.r.Header); err != nil {
+		return false, err //nolint:wrapcheck // an API error
 	}
 	if s.receipts == nil && asked {
 		return false, apierr.ReceiptsOff()
@@ -59,18 +57,6 @@ func (s *Server) beginReceipt(x *exchange) {
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
 	x.receipt = &receiptState{draft: s.receipts.NewDraft(), embed: embed}
-}
-
-func parseReceiptHeader(values []string) (asked bool, err error) {
-	value := strings.Join(values, ", ")
-	switch {
-	case strings.EqualFold(value, "true"):
-		return true, nil
-	case strings.EqualFold(value, "false"):
-		return false, nil
-	default:
-		return false, apierr.InvalidReceiptHeader(value)
-	}
 }
 
 // sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.
@@ -91,30 +77,66 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 	return x.seal(p.usage, reasons)
 }
 
-// seal makes the entry of an answer that is whole.
-func (x *exchange) seal(usage stream.Usage, reasons []string) (err error) {
-	x.receipt.sealed, err = x.receipt.draft.Seal(x.receiptEntry(usage, reasons), x.caller.identity.KeyID, x.body.bytes)
+// seal makes the entry of a generated answer that is whole.
+func (x *exchange) seal(usage stream.Usage, reasons []string) error {
+	kind := receipt.Completion
+	if x.isChat() {
+		kind = receipt.ChatCompletion
+	}
+	e := x.receiptEntry(kind)
+	delete(e.Parameters, "max_completion_tokens") // another name of max_tokens
+	e.Parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
+	e.Stream, e.FinishReasons = x.request.Stream, reasons
+	e.Usage = receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion}
+	return x.sealEntry(e)
+}
+
+// receiptEntry returns what the gateway knows of any answer of a backend.
+func (x *exchange) receiptEntry(kind string) receipt.Entry {
+	parameters, also := x.request.Parameters()
+	b := x.attempts.backend
+	return receipt.Entry{
+		Kind: kind, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
+		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also,
+	}
+}
+
+func (x *exchange) sealEntry(e receipt.Entry) (err error) {
+	x.receipt.sealed, err = x.receipt.draft.Seal(e, x.caller.identity.KeyID, x.body.bytes)
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
 	return nil
 }
 
-// receiptEntry returns what the gateway knows of the answer.
-func (x *exchange) receiptEntry(usage stream.Usage, reasons []string) receipt.Entry {
-	parameters, also := x.request.Parameters()
-	delete(parameters, "max_completion_tokens") // another name of max_tokens
-	parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
-	kind := receipt.Completion
-	if x.isChat() {
-		kind = receipt.ChatCompletion
+// receiptTimeout limits how long an answer that costs nothing waits for its entry. Nothing is lost if the client asks again.
+const receiptTimeout = 10 * time.Second
+
+// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on disk. An entry
+// that is written after the wait has ended is one that nobody has.
+func (x *exchange) writeReceipt(kind string, answer []byte) error {
+	if x.receipt == nil {
+		return nil
 	}
-	b := x.attempts.backend
-	return receipt.Entry{
-		Kind: kind, Stream: x.request.Stream, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
-		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also, FinishReasons: reasons,
-		Usage: receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion},
+	x.receipt.draft.Write(answer)
+	if err := x.sealEntry(x.receiptEntry(kind)); err != nil {
+		return err
 	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), receiptTimeout)
+	defer cancel()
+	err := x.receipt.sealed.Write(ctx)
+	switch {
+	case err != nil && x.cancelled():
+		return x.cancelErr()
+	case err != nil:
+		return ledgerUnavailable(err)
+	}
+	x.setReceiptHeader()
+	return nil
+}
+
+func (x *exchange) setReceiptHeader() {
+	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.sealed.LeafHash().String())
 }
 
 // record lets a settlement insert the entry.
@@ -122,7 +144,7 @@ func (t *receiptState) record(o *budget.Outcome) {
 	if t.sealed.Shared() {
 		o.Receipt = t.sealed.Pending()
 	} else {
-		o.Record = t.sealed.Insert
+		o.Record, o.Queued = t.sealed.Insert, t.sealed.AwaitGroup
 	}
 }
 
@@ -131,7 +153,7 @@ func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 	if x.receipt == nil {
 		return pieces, nil
 	}
-	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.sealed.LeafHash().String())
+	x.setReceiptHeader()
 	if !x.receipt.embed {
 		return pieces, nil
 	}
@@ -139,7 +161,7 @@ func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appendMember(pieces, onchain), nil
+	return appendMember(pieces, append([]byte(`"onchain_data":`), onchain...)), nil
 }
 
 func (x *exchange) onchainData() ([]byte, error) {
@@ -147,7 +169,7 @@ func (x *exchange) onchainData() ([]byte, error) {
 	if err != nil {
 		return nil, apierr.Unexpected(err)
 	}
-	return append([]byte(`"onchain_data":`), data...), nil
+	return data, nil
 }
 
 // appendMember adds a last member to a JSON object in pieces.
@@ -168,20 +190,9 @@ func (t *receiptState) addEvents(events []byte) {
 		return
 	}
 	for payload := range stream.Payloads(events) {
-		t.first = chunkHead(payload)
+		t.first = receipt.EventHead(payload)
 		break
 	}
-}
-
-// chunkHead returns the members that all chunks of a stream have in common, each with a comma.
-func chunkHead(payload []byte) []byte {
-	head := []byte{}
-	for _, name := range []string{"id", "object", "created", "model"} {
-		if value := gjson.GetBytes(payload, name); value.Exists() {
-			head = fmt.Appendf(head, "%q:%s,", name, value.Raw)
-		}
-	}
-	return head
 }
 
 // streamReceipt returns what brings the receipt of a stream, whose charge is on disk: an event with onchain_data if it was
@@ -196,15 +207,14 @@ func (x *exchange) streamReceipt() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = fmt.Appendf(out, "data: {%s\"choices\":[],%s}\n\n", x.receipt.first, onchain)
+		out = receipt.OnchainEvent(x.receipt.first, onchain)
 	}
 	whole, err := x.receipt.sealed.Receipt(x.r.Context())
 	if err != nil {
 		return nil, apierr.Unexpected(err)
 	}
-	text, err := whole.Encode()
-	if err != nil {
+	if out, err = whole.Append(append(out, ": receipt "...)); err != nil {
 		return nil, apierr.Unexpected(err)
 	}
-	return fmt.Appendf(out, ": receipt %s\n", text), nil
+	return append(out, '\n'), nil
 }

@@ -3,17 +3,23 @@ package proxy_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
 	"basegate/database"
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 	"basegate/proxy"
+	"basegate/quota"
 	"basegate/receipt"
 	"basegate/validate"
 )
@@ -116,6 +122,73 @@ func TestReceiptProvesTheAnswerAsItWasSent(t *testing.T) {
 	}
 }
 
+func TestTokenizerGivesReceipts(t *testing.T) {
+	h, _ := startReceipts(t, nil)
+	for _, c := range []struct{ path, body, kind, parameters string }{
+		{"/v1/tokenize", `{"model":"m","prompt":"the sea","add_special_tokens":false}`, "tokenization", "map[add_special_tokens:false]"},
+		{"/v1/detokenize", `{"model":"m","tokens":[5,6]}`, "detokenization", "map[]"},
+	} {
+		if got := h.post(c.path, c.body); got.header.Get("X-Acs-Receipt") != "" {
+			t.Errorf("%s without the header has a receipt", c.path)
+		}
+		got := h.withReceipt(c.path, c.body)
+		r := h.receiptOf(got)
+		if err := r.Verify([]byte(c.body), []byte(got.body), h.receipts.VerifierKey()); err != nil {
+			t.Errorf("%s: %v", c.path, err)
+		}
+		if e := r.Entry; e.Kind != c.kind || fmt.Sprint(e.Parameters) != c.parameters || len(e.Also)+len(e.FinishReasons) != 0 || e.Usage != (receipt.Usage{}) ||
+			e.Model != "m" || e.Checkpoint != "org/Model-8B" || e.GPU != "H100" || e.RequestID != got.header.Get("X-Request-Id") {
+			t.Errorf("%s: the entry is %+v", c.path, e)
+		}
+	}
+	if n := h.receipts.Size(); n != 2 {
+		t.Errorf("the log has %d entries, want 2", n)
+	}
+}
+
+// The tokenizer is free, but an entry of the log stays for ever.
+func TestReceiptOfTheTokenizerNeedsABudget(t *testing.T) {
+	h, _ := startReceipts(t, nil)
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
+	const body = `{"model":"m","prompt":"a"}`
+	if got := h.post("/v1/tokenize", body); got.status != http.StatusOK {
+		t.Errorf("without a receipt: got %d %s", got.status, got.body)
+	}
+	if got := h.withReceipt("/v1/tokenize", body); got.status != http.StatusTooManyRequests {
+		t.Errorf("with a receipt: got %d %s, want 429", got.status, got.body)
+	}
+}
+
+// While the database does not respond, a client that leaves frees its slot. It has waited for longer each time until one leaves while
+// its entry is being written, which shows in the log afterwards.
+func TestClientThatLeavesDoesNotWaitForItsReceipt(t *testing.T) {
+	h, _ := startReceipts(t, nil)
+	for patience := time.Millisecond; ; patience *= 2 {
+		unblock := make(chan struct{})
+		blocked := h.db.Submit(func(database.Tx) error { <-unblock; return nil })
+		ctx, leave := context.WithTimeout(t.Context(), patience)
+		r := h.newRequest(ctx, http.MethodPost, "/v1/tokenize", `{"model":"m","prompt":"a"}`)
+		r.Header.Set("X-Acs-Receipt", "true")
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			resp.Body.Close()
+			t.Fatalf("got %d while the entry cannot be on disk", resp.StatusCode)
+		}
+		poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+		leave()
+		close(unblock)
+		if err := errors.Join(blocked.Wait(t.Context()), h.db.WriteGrouped(t.Context(), func(database.Tx) error { return nil })); err != nil {
+			t.Fatal(err)
+		}
+		var entries int
+		if err := h.db.Read().QueryRowContext(t.Context(), "SELECT count(*) FROM receipts").Scan(&entries); err != nil {
+			t.Fatal(err)
+		}
+		if entries > 0 {
+			return
+		}
+	}
+}
+
 func TestEntryHoldsNoText(t *testing.T) {
 	h, _ := startReceipts(t, nil)
 	body := `{"model":"m","prompt":"SECRET","max_tokens":3,"stop":["SECRET"],"bad_words":["SECRET"],"user":"SECRET","cache_salt":"SECRET","logit_bias":{"5":1},` +
@@ -203,6 +276,8 @@ func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
 		{off, "maybe", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", "expected true or false"},
 		{off, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":true}}`, "stream_options", `"include_receipt"`},
 		{on, "1", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", "expected true or false"},
+		{on, "true, true", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", "expected true or false"},
+		{on, " ", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", `got ""; expected true or false`},
 		{on, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":1}}`, "stream_options", "include_receipt with 1"},
 		{on, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":true,"include_receipt":true}}`, "include_receipt", "twice"},
 		{on, "", `{"model":"m","prompt":"a","stream_options":{"include_receipt":true}}`, "stream_options", "only with stream: true"},
@@ -215,6 +290,38 @@ func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
 		if got.status != http.StatusBadRequest || gjson.Get(got.body, "error.param").Str != c.param || !strings.Contains(gjson.Get(got.body, "error.message").Str, c.saying) {
 			t.Errorf("header %q, %s: got %d %s, want 400 with param %s, saying %q", c.header, c.body, got.status, got.body, c.param, c.saying)
 		}
+	}
+}
+
+// A header that is neither true nor false is an error everywhere, and an estimate says what the request itself would get.
+func TestRequestIsToldWhetherItGetsAReceipt(t *testing.T) {
+	h, _ := startReceipts(t, nil)
+	for _, c := range []struct {
+		path, body, header string
+		status             int
+		want               string
+	}{
+		{"/v1/tokenize", `{"model":"m","prompt":"a"}`, "maybe", http.StatusBadRequest, "expected true or false"},
+		{"/v1/detokenize", `{"model":"m","tokens":[1]}`, "yes", http.StatusBadRequest, "expected true or false"},
+		{"/v1/estimate", `{"model":"m","prompt":"a"}`, "true", http.StatusOK, `"receipt":true`},
+		{"/v1/estimate", `{"model":"m","prompt":"a"}`, "false", http.StatusOK, `"receipt":false`},
+		{"/v1/estimate", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":true}}`, "false", http.StatusOK, `"receipt":true`},
+		{"/v1/estimate", `{"model":"m","prompt":"a"}`, "1", http.StatusBadRequest, "expected true or false"},
+	} {
+		req := h.newRequest(t.Context(), http.MethodPost, c.path, c.body)
+		req.Header.Set("X-Acs-Receipt", c.header)
+		got := h.do(req)
+		if got.status != c.status || !strings.Contains(got.body, c.want) {
+			t.Errorf("%s with %q, %s: got %d %s, want %d with %s", c.path, c.header, c.body, got.status, got.body, c.status, c.want)
+		}
+		if got.status != http.StatusOK && gjson.Get(got.body, "error.param").Str != "X-Acs-Receipt" {
+			t.Errorf("%s with %q: got %s, want the param X-Acs-Receipt", c.path, c.header, got.body)
+		}
+	}
+	twice := h.newRequest(t.Context(), http.MethodPost, proxy.CompletionsPath, `{"model":"m","prompt":"a"}`)
+	twice.Header["X-Acs-Receipt"] = []string{"true", "true"}
+	if got := h.do(twice); got.status != http.StatusBadRequest || !strings.Contains(got.body, `got \"true, true\"`) {
+		t.Errorf("the header twice: got %d %s", got.status, got.body)
 	}
 }
 

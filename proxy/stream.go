@@ -183,7 +183,7 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
 			return err
 		}
-		x.receipt.sealed.AwaitOthers(x.r.Context())
+		defer x.receipt.sealed.Join(x.r.Context())()
 	}
 	if err := x.settle(usage, x.delivery.status, ""); err != nil {
 		return err

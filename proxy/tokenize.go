@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"basegate/breaker"
+	"basegate/receipt"
 	"basegate/stream"
 	"basegate/validate"
 )
@@ -23,11 +24,12 @@ type tokenizerCall struct {
 	validate func(body []byte, memory validate.Memory) (*validate.Request, error)
 	result   string        // the member of the response that holds the result
 	kind     jsontext.Kind // of its value
+	receipt  string        // the kind of a receipt's entry
 }
 
 var (
-	tokenizeCall   = &tokenizerCall{"/tokenize", validate.Tokenize, "tokens", '['}
-	detokenizeCall = &tokenizerCall{"/detokenize", validate.Detokenize, "prompt", '"'}
+	tokenizeCall   = &tokenizerCall{"/tokenize", validate.Tokenize, "tokens", '[', receipt.Tokenization}
+	detokenizeCall = &tokenizerCall{"/detokenize", validate.Detokenize, "prompt", '"', receipt.Detokenization}
 )
 
 // tokenize serves POST /v1/tokenize.
@@ -37,12 +39,19 @@ func (s *Server) tokenize(x *exchange) error { return s.callTokenizer(x, tokeniz
 func (s *Server) detokenize(x *exchange) error { return s.callTokenizer(x, detokenizeCall) }
 
 // callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, also for a key whose
-// budget is exhausted.
+// budget is exhausted. A receipt is not: what is kept for ever needs a budget that lasts.
 func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
-	if err := s.readRequest(x, call.rules); err != nil {
+	withReceipt := false
+	if err := s.readRequest(x, s.receiptRules(call.rules, &withReceipt)); err != nil {
 		return err
+	}
+	if withReceipt {
+		if err := s.checkBudget(x); err != nil {
+			return err
+		}
+		s.beginReceipt(x)
 	}
 	if err := x.awaitModel(); err != nil {
 		return err
@@ -57,6 +66,9 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 		return err
 	}
 	defer response.close()
+	if err := x.writeReceipt(call.receipt, response.plain.bytes); err != nil {
+		return err
+	}
 	return s.sendBody(x, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
 }
 

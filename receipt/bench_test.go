@@ -82,9 +82,11 @@ func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft),
 			return err
 		}
 		if stream {
-			sealed.AwaitOthers(ctx)
+			defer sealed.Join(ctx)()
 		}
-		if err := f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(ctx, tx) }).Wait(ctx); err != nil {
+		write := f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(ctx, tx) })
+		sealed.AwaitGroup()
+		if err := write.Wait(ctx); err != nil {
 			return err
 		}
 		if err := sealed.Confirm(ctx); err != nil || !stream {

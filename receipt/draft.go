@@ -2,7 +2,6 @@ package receipt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +26,7 @@ func (l *Log) NewDraft() *Draft {
 }
 
 // Sealed is the receipt of a whole answer. The answer may be finished after the transaction with Insert is on disk and
-// Confirm has returned nil.
+// Confirm has returned nil, or after Write has.
 type Sealed struct {
 	log   *Log
 	key   string
@@ -37,7 +36,9 @@ type Sealed struct {
 	text  []byte
 	seq   int64 // set by Insert
 
-	misplaced bool // the entry is not the next one of the log
+	misplaced bool   // the entry is not the next one of the log
+	group     *group // of a stream that has joined one
+	leads     bool   // the group, until leave
 }
 
 // Seal makes the entry of the answer. The caller gives what it knows of the entry; Seal adds the rest: version, time and
@@ -53,9 +54,33 @@ func (d *Draft) Seal(e Entry, key string, input []byte) (*Sealed, error) {
 	return &Sealed{log: d.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: d.nonce, entry: e, text: text}, nil
 }
 
-// AwaitOthers waits for at most 10 ms so that the streams that end meanwhile share a transaction and a tree head. A stream that
-// ends alone does not wait. It is called before Insert, and by streams alone: only they wait for a tree head.
-func (s *Sealed) AwaitOthers(ctx context.Context) { s.log.gate.pass(ctx) }
+// Join makes the stream one of those that end within 10 ms of each other, which share a transaction and a tree head. It is
+// called before the write with Insert is queued, and by streams alone: only they wait for a tree head. It waits if the stream
+// leads the others, but not if it ends alone. The caller calls leave when the receipt is there, or cannot be.
+func (s *Sealed) Join(ctx context.Context) (leave func()) {
+	s.group, s.leads = s.log.gate.join(ctx)
+	if s.log.shared { // another gateway may sign
+		s.leave()
+		<-s.group.done
+	}
+	return s.leave
+}
+
+// leave lets the others of the group go on, once, if the stream leads it.
+func (s *Sealed) leave() {
+	if s.leads {
+		s.leads = false
+		close(s.group.done)
+	}
+}
+
+// AwaitGroup waits until the leader of the group has committed and signed for all. It is called when the write with Insert is
+// queued, which may still be uncommitted afterwards.
+func (s *Sealed) AwaitGroup() {
+	if s.group != nil && !s.leads {
+		<-s.group.done
+	}
+}
 
 // Insert inserts the entry into the log, in the transaction that settles the request.
 func (s *Sealed) Insert(ctx context.Context, tx database.Execer) (err error) {
@@ -65,6 +90,20 @@ func (s *Sealed) Insert(ctx context.Context, tx database.Execer) (err error) {
 	return err
 }
 
+// Write inserts the entry in a transaction of its own and confirms it: the answer is one without a settlement.
+func (s *Sealed) Write(ctx context.Context) error {
+	err := s.log.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		if s.log.shared {
+			return insertPending(ctx, tx, s.entry.RequestID, s.key, s.Pending())
+		}
+		return s.Insert(ctx, tx)
+	})
+	if err != nil {
+		return fmt.Errorf("write the receipt: %w", err)
+	}
+	return s.Confirm(ctx)
+}
+
 // Confirm waits until the entry, whose transaction has been committed, survives a power failure, and lets a tree head cover
 // it.
 func (s *Sealed) Confirm(ctx context.Context) error {
@@ -72,11 +111,14 @@ func (s *Sealed) Confirm(ctx context.Context) error {
 		s.log.wakeSequencer()
 		return nil
 	}
-	if err := s.log.db.Flush(ctx); err != nil {
-		return fmt.Errorf("flush the receipt: %w", err)
-	}
 	if s.misplaced {
 		return &CutError{Have: s.seq - 1, Size: s.log.Size(), Source: "the latest one of this process"}
+	}
+	if s.log.isConfirmed(s.seq) {
+		return nil
+	}
+	if err := s.log.db.Flush(ctx); err != nil {
+		return fmt.Errorf("flush the receipt: %w", err)
 	}
 	s.log.confirm(s.seq)
 	return nil
@@ -90,15 +132,24 @@ func (s *Sealed) OnchainData() OnchainData {
 	return newOnchainData(&s.entry, s.leaf, keyID(s.log.key.verifier))
 }
 
-// Receipt returns the whole receipt, nonce included. It waits until the entry is in a signed tree; if that takes longer than
-// two seconds, or ctx ends, the receipt has no proof, and GET /receipts/{leaf hash} gives it later.
-func (s *Sealed) Receipt(ctx context.Context) (*Receipt, error) {
-	r := &Receipt{Object: objectName, LeafHash: s.leaf, Log: s.log.key.vkey, Entry: &s.entry, Nonce: &s.nonce, canonical: s.text}
+// head returns a tree head with the entry, for which it waits for at most two seconds.
+func (s *Sealed) head(ctx context.Context) (*signedHead, error) {
+	if head := s.log.published.Load(); !s.log.shared && head.Size >= s.seq { // as the leader of the group has left it
+		return head, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
-	head, err := s.log.headWith(ctx, &s.seq, s.leaf)
-	if errors.Is(err, context.Cause(ctx)) && err != nil {
-		return r, nil
+	return s.log.headWith(ctx, &s.seq, s.leaf)
+}
+
+// Receipt returns the whole receipt, nonce included. It waits until the entry is in a signed tree; if that takes longer than
+// two seconds, or fails, or ctx ends, the receipt has no proof, and GET /receipts/{leaf hash} gives it later.
+func (s *Sealed) Receipt(ctx context.Context) (*Receipt, error) {
+	r := &Receipt{Object: objectName, LeafHash: s.leaf, Log: s.log.key.vkey, Entry: &s.entry, Nonce: &s.nonce, canonical: s.text}
+	head, err := s.head(ctx)
+	s.leave()
+	if err != nil {
+		return r, nil //nolint:nilerr // the sequencer tries again, and logs its failure
 	}
 	proof, err := s.log.prove(head, s.seq)
 	if err != nil {

@@ -111,8 +111,11 @@ func (e *Entry) encode() ([]byte, error) {
 }
 
 // Encode returns the receipt as one line of JSON.
-func (r *Receipt) Encode() ([]byte, error) {
-	w := encoder{text: make([]byte, 0, receiptBytes+len(r.canonical))}
+func (r *Receipt) Encode() ([]byte, error) { return r.Append(nil) }
+
+// Append appends the receipt to dst as Encode returns it.
+func (r *Receipt) Append(dst []byte) ([]byte, error) {
+	w := encoder{text: slices.Grow(dst, receiptBytes+len(r.canonical))}
 	w.raw(`{"object":`)
 	w.string(r.Object)
 	w.raw(`,"leaf_hash":`)

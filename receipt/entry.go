@@ -16,6 +16,8 @@ const entryVersion = 1
 const (
 	Completion     = "completion"
 	ChatCompletion = "chat.completion"
+	Tokenization   = "tokenization"
+	Detokenization = "detokenization"
 )
 
 // Entry is what the log records of one request and its answer. It has no text of either. Its canonical form is JSON without
@@ -36,10 +38,10 @@ type Entry struct {
 	InputCID      string            `json:"input_cid"`
 	OutputCID     string            `json:"output_cid"`
 	Usage         Usage             `json:"usage"`
-	FinishReasons []string          `json:"finish_reasons"` // of each choice
+	FinishReasons []string          `json:"finish_reasons"` // of each choice; none of the tokenizer
 }
 
-// Usage is what the request was charged, in tokens.
+// Usage is what the request was charged, in tokens. The tokenizer is free.
 type Usage struct {
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`

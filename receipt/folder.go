@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/mod/sumdb/note"
 )
@@ -19,10 +18,12 @@ import (
 // The files of the folder beside the database. They are not in the database, so that a backup of it does not hold the key,
 // and so that a database that was put back is recognized as older than the tree heads that have been given out.
 const (
-	headFile = "head" // the checkpoint that was in the database when the tree was last saved
+	// headFile has the checkpoint that was in the database when the tree was last saved, and survives a power failure.
+	headFile = "head"
 
-	// newestFile has the latest checkpoint that anybody can have seen. It is written in place, so a power failure while that
-	// happens may leave half of it; nobody has seen that tree head.
+	// newestFile has the latest checkpoint that anybody can have seen, whatever ends the process. It is not flushed, since the
+	// entries of a tree head are on disk before it is signed: after a power failure, headFile alone may say that a database that
+	// was put back is too old. It is written in place, so that failure may leave half of it.
 	newestFile = "newest"
 )
 
@@ -32,12 +33,10 @@ type headFiles struct {
 	newest *os.File // nil before the first saveNewest
 }
 
-// saveNewest writes a tree head to disk before anybody sees it. To replace the file would take two flushes in place of one. A
-// tree head of a log is never shorter than those before.
+// saveNewest writes a tree head to its file before anybody sees it. A tree head of a log is never shorter than those before.
 func (h *headFiles) saveNewest(checkpoint string) (err error) {
 	if h.newest == nil {
-		const flags = os.O_WRONLY | os.O_CREATE | syscall.O_DSYNC
-		if h.newest, err = os.OpenFile(filepath.Join(h.folder, newestFile), flags, 0o600); err != nil {
+		if h.newest, err = os.OpenFile(filepath.Join(h.folder, newestFile), os.O_WRONLY|os.O_CREATE, 0o600); err != nil {
 			return fmt.Errorf("save tree head: %w", err)
 		}
 		err = syncFolder(h.folder)

@@ -9,38 +9,38 @@ import (
 	"basegate/internal/wait"
 )
 
-// gate lets those through together that arrive within pace of each other: streams that end one by one would otherwise have a
-// transaction and a tree head each. One that arrives alone does not wait. The zero value is ready for use.
+// group is streams that end within pace of each other. Its leader commits the transaction and signs the tree head for all,
+// so that each of the others is woken once, with both done.
+type group struct{ done chan struct{} } // closed by the leader
+
+// gate forms the groups. The zero value is ready for use.
 type gate struct {
 	mu     sync.Mutex
 	opened time.Time
-	next   chan struct{} // closed when the gate opens; nil if nobody waits
+	next   *group // nil if nobody waits
 }
 
-// pass waits until the gate opens, or ctx ends. The first to wait opens it for all.
-func (g *gate) pass(ctx context.Context) {
+// join returns the group of a stream that ends now, and whether the stream leads it. The leader waits until the group is
+// complete, or ctx ends; one that arrives alone does not wait. The others return at once.
+func (g *gate) join(ctx context.Context) (joined *group, leads bool) {
 	g.mu.Lock()
 	if next := g.next; next != nil {
 		g.mu.Unlock()
-		select {
-		case <-next:
-		case <-ctx.Done():
-		}
-		return
+		return next, false
 	}
+	joined = &group{done: make(chan struct{})}
 	remaining := time.Until(g.opened.Add(pace))
 	if remaining <= 0 {
 		g.opened = time.Now()
 		g.mu.Unlock()
-		return
+		return joined, true
 	}
-	next := make(chan struct{})
-	g.next = next
+	g.next = joined
 	g.mu.Unlock()
 	wait.For(ctx, remaining)
 	g.mu.Lock()
 	g.opened, g.next = time.Now(), nil
 	g.mu.Unlock()
-	close(next)
-	runtime.Gosched() // so that the others enqueue their writes before this one leads their commit
+	runtime.Gosched() // those that have joined last are about to queue their writes
+	return joined, true
 }

@@ -41,8 +41,8 @@ func (l *Log) ServeTile(w http.ResponseWriter, r *http.Request, path string) err
 }
 
 func (l *Log) tileData(id tileID, width int) ([]byte, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
 	found, err := l.tree.tile(id)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package receipt_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/sumdb/tlog"
 
 	apierr "basegate/errors"
 	"basegate/receipt"
@@ -158,5 +161,60 @@ func TestPublishedFileIsReplacedAtOnce(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(f.settings.Publish))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the folder has %v, error %v, want the tree head alone", entries, err)
+	}
+}
+
+// The tiles of a log that somebody has changed on their way, or in its database, prove nothing.
+func TestEveryChangedTileIsFound(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	remote := f.serve()
+	head := func() receipt.TreeHead {
+		t.Helper()
+		checkpoint, err := remote.Checkpoint(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := receipt.OpenCheckpoint(checkpoint, f.log.VerifierKey())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 8 * len(checkpoint) {
+			changed := []byte(checkpoint)
+			changed[i/8] ^= 1 << (i % 8)
+			if _, err := receipt.OpenCheckpoint(string(changed), f.log.VerifierKey()); err == nil {
+				t.Errorf("bit %d of byte %d of a tree head is not checked", i%8, i/8)
+			}
+		}
+		return opened
+	}
+	f.add(100)
+	older := head()
+	f.add(200)
+	newer := head()
+	for bit := 0; bit < 8*32*256; bit += 997 { // of each tile that is read
+		changed, reached := bit/8, false
+		err := receipt.CheckConsistency(t.Context(), older, newer, func(ctx context.Context, tile tlog.Tile) ([]byte, error) {
+			data, err := remote.Tiles(ctx, tile)
+			if err == nil && changed < len(data) {
+				data[changed] ^= 1 << (bit % 8)
+				reached = true
+			}
+			return data, err
+		})
+		if err == nil || !reached {
+			t.Errorf("byte %d of the tiles is changed: %v, and the tree heads are consistent: %v", changed, reached, err == nil)
+		}
+	}
+	for name, tiles := range map[string]receipt.TileSource{
+		"too short": func(ctx context.Context, tile tlog.Tile) ([]byte, error) {
+			data, err := remote.Tiles(ctx, tile)
+			return data[:max(0, len(data)-32)], err
+		},
+		"garbage": func(context.Context, tlog.Tile) ([]byte, error) { return []byte("garbage"), nil },
+	} {
+		if err := receipt.CheckConsistency(t.Context(), older, newer, tiles); err == nil {
+			t.Errorf("tiles that are %s prove a tree head", name)
+		}
 	}
 }

@@ -90,10 +90,7 @@ func (f *fixture) seal(e receipt.Entry, write func(*receipt.Draft)) *receipt.Sea
 	write(draft)
 	sealed, err := draft.Seal(e, "key_1", []byte(request))
 	if err == nil {
-		err = f.db.WriteGrouped(f.t.Context(), func(tx database.Tx) error { return sealed.Insert(context.WithoutCancel(f.t.Context()), tx) })
-	}
-	if err == nil {
-		err = sealed.Confirm(f.t.Context())
+		err = sealed.Write(f.t.Context())
 	}
 	if err != nil {
 		f.t.Fatal(err)

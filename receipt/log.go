@@ -49,7 +49,7 @@ type Log struct {
 	waiting  atomic.Int64 // requests that wait for a tree head of a shared log
 	failures atomic.Int64 // tree heads that could not be published
 
-	mu    sync.Mutex // guards tree and queue
+	mu    sync.RWMutex // guards tree and queue
 	tree  *tree
 	queue queue
 
@@ -358,8 +358,8 @@ func (l *Log) headWith(ctx context.Context, seq *int64, leaf Hash) (head *signed
 
 // prove returns the proof that a tree head has the entry at a place.
 func (l *Log) prove(head *signedHead, seq int64) (tlog.RecordProof, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.mu.RLock() // the streams of a group prove their entries at the same time
+	defer l.mu.RUnlock()
 	proof, err := tlog.ProveRecord(head.Size, seq-1, l.tree)
 	if err != nil {
 		return nil, fmt.Errorf("prove entry: %w", err)

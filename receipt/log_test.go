@@ -365,3 +365,27 @@ func TestEntryOfAReplacedDatabaseIsNotConfirmed(t *testing.T) {
 		t.Errorf("got %v, want a CutError", err)
 	}
 }
+
+// A disk that does not take the file of the tree head must not break the answer, whose entry is on disk.
+func TestReceiptHasNoProofWhileNoTreeHeadCanBeWritten(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.stop()
+	newest := filepath.Join(f.settings.Folder, "newest")
+	if err := f.open(); err != nil { // without a sequencer, which would sign too
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(newest), os.Mkdir(newest, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	sealed := f.sealPlain()
+	if r, err := sealed.Receipt(t.Context()); err != nil || r.Checkpoint != "" {
+		t.Fatalf("got %+v, error %v, want a receipt without a proof", r, err)
+	}
+	if err := os.Remove(newest); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := sealed.Receipt(t.Context()); err != nil || r.Verify([]byte(request), []byte(answer), "") != nil {
+		t.Errorf("got %+v, error %v, want a whole receipt once the disk works", r, err)
+	}
+}

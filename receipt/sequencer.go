@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -63,6 +62,14 @@ func (l *Log) enqueue(seq int64, leaf Hash) bool {
 	return l.queue.insert(seq, tlog.Hash(leaf))
 }
 
+// isConfirmed reports whether a later entry, or this one, has been confirmed: then those before it are on disk too, since
+// places are assigned in the order of the transactions.
+func (l *Log) isConfirmed(seq int64) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.queue.confirmed >= seq
+}
+
 // confirm records that the entries up to a place are on disk.
 func (l *Log) confirm(seq int64) {
 	l.mu.Lock()
@@ -96,7 +103,6 @@ func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
 	if head := l.published.Load(); head.Size >= size {
 		return head, nil
 	}
-	runtime.Gosched() // the other requests of a transaction are about to confirm their entries
 	head, err := l.addConfirmed()
 	if err != nil || head.Size == l.published.Load().Size {
 		return l.published.Load(), err

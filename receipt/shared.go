@@ -15,7 +15,7 @@ import (
 	"basegate/internal/wait"
 )
 
-// On PostgreSQL several gateways share one log. A settlement inserts a pending entry. The gateway that holds the lease in
+// On PostgreSQL several gateways share one log. A settlement, or Write, inserts a pending entry. The gateway that holds the lease in
 // receipt_log numbers pending entries, adds them to the tree and signs its head, all in one transaction that locks the row of
 // the lease: whatever becomes of a gateway, the rows, the tiles and the tree head fit together. The others read tree heads.
 
@@ -34,6 +34,13 @@ func (s *Sealed) Shared() bool { return s.log.shared }
 
 // Pending returns the entry in the form in which a settlement inserts it into the table pending_receipts.
 func (s *Sealed) Pending() []byte { return append(s.nonce[:len(s.nonce):len(s.nonce)], s.text...) }
+
+// insertPending inserts what Pending returns, as a settlement does.
+func insertPending(ctx context.Context, tx database.Execer, request, key string, pending []byte) error {
+	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
+	_, err := tx.ExecContext(ctx, text, request, key, pending)
+	return err //nolint:wrapcheck // package database classifies it
+}
 
 // errPending is returned for a pending entry that no gateway can have inserted.
 var errPending = errors.New("a pending entry of the receipt log is damaged")
@@ -246,11 +253,12 @@ func (l *Log) install(ctx context.Context, t *tree, head *signedHead) {
 }
 
 // round adds pending entries in one transaction, if this gateway holds the lease or gets it.
-func (l *Log) round(ctx context.Context) (added int, err error) {
+func (l *Log) round(ctx context.Context) (int, error) {
+	var added int
 	var t *tree
 	var signed *signedHead
 	ctx = context.WithoutCancel(ctx)
-	err = l.db.WriteExclusive(ctx, func(tx database.Tx) error {
+	err := l.db.WriteExclusive(ctx, func(tx database.Tx) error {
 		s, held, err := takeLease(ctx, tx, l.settings.Holder)
 		if err != nil || !held {
 			return err

@@ -134,7 +134,7 @@ func TestGatewaysShareOneLog(t *testing.T) {
 	if found, err := receipt.Check(t.Context(), a.settings, a.db, true); err != nil || found.Size != 2*each || found.Waiting != 0 {
 		t.Errorf("got %+v, error %v, want %d entries", found, err, 2*each)
 	}
-	sealed := a.settle()
+	sealed := a.sealPlain()
 	got := get(t, func(w http.ResponseWriter, r *http.Request) error {
 		return b.log.ServeReceipt(w, r, sealed.LeafHash().String(), "key_1")
 	}, "?nonce=1")

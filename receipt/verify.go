@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tidwall/gjson"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"basegate/stream"
@@ -22,6 +23,7 @@ var (
 	ErrNotInLog   = errors.New("the entry is not in the log: the inclusion proof does not lead from it to the root hash of the tree head")
 	ErrRequest    = errors.New("the request is not the one of the receipt, or its nonce was changed: it has another CID than the entry's input_cid")
 	ErrAnswer     = errors.New("the answer is not the one of the receipt: it has another CID than the entry's output_cid")
+	ErrLine       = errors.New("the answer has a line that is neither data nor a comment of a stream, which no receipt covers: give the payloads of the events alone, joined by line feeds")
 	ErrOnchain    = errors.New("the onchain_data in the answer is not that of the receipt")
 	errNewVersion = errors.New("the entry has a version that this program does not know; use a newer one")
 )
@@ -82,16 +84,33 @@ func (r *Receipt) verifyAnswer(answer []byte) error {
 		return nil
 	}
 	contents, onchain := withoutOnchain(answer)
+	received := false
 	if r.Entry.Stream {
-		contents, onchain = joinPayloads(answer)
+		contents, onchain, received = joinPayloads(answer)
 	}
-	if cidOf(*r.Nonce, contents) != r.Entry.OutputCID {
+	switch {
+	case cidOf(*r.Nonce, contents) != r.Entry.OutputCID:
 		return ErrAnswer
-	}
-	if onchain != nil {
+	case received && hasOtherLines(answer):
+		return ErrLine
+	case onchain != nil:
 		return r.verifyOnchain(onchain)
+	default:
+		return nil
 	}
-	return nil
+}
+
+// hasOtherLines reports whether a stream has lines that are neither empty nor data nor comments, or a comment that a parser,
+// for which a lone CR ends a line, reads as more than that.
+func hasOtherLines(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		isComment := bytes.HasPrefix(line, []byte(":")) && bytes.IndexByte(line, '\r') < 0
+		if len(line) > 0 && !isComment && !bytes.HasPrefix(line, []byte("data:")) {
+			return true
+		}
+	}
+	return false
 }
 
 // verifyOnchain checks the JSON of the member onchain_data of an answer.
@@ -109,24 +128,26 @@ func (r *Receipt) verifyOnchain(raw []byte) error {
 }
 
 // joinPayloads returns the payloads of a stream that the entry's address is of, and the onchain_data of its last event if
-// there is one. Text that is no stream is taken for payloads that are joined already.
-func joinPayloads(text []byte) (joined, onchain []byte) {
+// there is one. Text that was not received as a stream is taken for payloads that are joined already.
+func joinPayloads(text []byte) (joined, onchain []byte, received bool) {
 	var payloads [][]byte
 	for payload := range stream.Payloads(text) {
 		payloads = append(payloads, payload)
 	}
 	if len(payloads) == 0 {
-		return bytes.TrimSuffix(text, []byte("\n")), nil
+		return bytes.TrimSuffix(text, []byte("\n")), nil, false
 	}
 	if n := len(payloads) - 1; string(payloads[n]) == "[DONE]" {
 		payloads = payloads[:n]
 	}
-	if n := len(payloads) - 1; n >= 0 {
-		if _, found := withoutOnchain(payloads[n]); found != nil {
+	if n := len(payloads) - 1; n > 0 {
+		// An event that has anything else is left in: it is no part of what the gateway adds.
+		without, found := withoutOnchain(payloads[n])
+		if found != nil && string(without) == "{"+string(EventHead(payloads[0]))+emptyChoices+"}" {
 			payloads, onchain = payloads[:n], found
 		}
 	}
-	return bytes.Join(payloads, []byte("\n")), onchain
+	return bytes.Join(payloads, []byte("\n")), onchain, true
 }
 
 // withoutOnchain returns a JSON object without its last member if that is onchain_data, and the value of that member.
@@ -152,4 +173,23 @@ func withoutOnchain(object []byte) (without, onchain []byte) {
 	}
 }
 
-const onchainMember = "onchain_data"
+const (
+	onchainMember = "onchain_data"
+	emptyChoices  = `"choices":[]`
+)
+
+// EventHead returns the members that all events of a stream have in common, each with a comma, from one of its payloads.
+func EventHead(payload []byte) []byte {
+	head := []byte{}
+	for _, name := range []string{"id", "object", "created", "model"} {
+		if value := gjson.GetBytes(payload, name); value.Exists() {
+			head = fmt.Appendf(head, "%q:%s,", name, value.Raw)
+		}
+	}
+	return head
+}
+
+// OnchainEvent returns the event that brings the JSON of onchain_data, of a stream whose events have a head in common.
+func OnchainEvent(head, onchain []byte) []byte {
+	return fmt.Appendf(nil, "data: {%s%s,%q:%s}\n\n", head, emptyChoices, onchainMember, onchain)
+}

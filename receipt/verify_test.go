@@ -122,6 +122,23 @@ func TestStreamVerifiesAsReceivedAndAsJoinedPayloads(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrAnswer", name, err)
 		}
 	}
+	for name, line := range map[string]string{
+		"an unknown field": "text: c\n", "a name of an event": "event: error\n", "a comment with a CR": ": a\rdata: {}\n", "a byte order mark": "\ufeff\n",
+	} {
+		if err := verify([]byte(request), []byte(line+received+end), text, key); !errors.Is(err, receipt.ErrLine) {
+			t.Errorf("%s: got %v, want ErrLine", name, err)
+		}
+	}
+	for name, added := range map[string]string{
+		"a text":        `{"choices":[{"text":"c"}],"onchain_data":` + string(onchain) + "}",
+		"a member":      `{"choices":[],"usage":{"prompt_tokens":1},"onchain_data":` + string(onchain) + "}",
+		"another id":    `{"id":"cmpl-2","choices":[],"onchain_data":` + string(onchain) + "}",
+		"an empty name": `{"":[],"choices":[],"onchain_data":` + string(onchain) + "}",
+	} {
+		if err := verify([]byte(request), []byte(received+"data: "+added+"\n\n"+end), text, key); !errors.Is(err, receipt.ErrAnswer) {
+			t.Errorf("%s in the event with onchain_data: got %v, want ErrAnswer", name, err)
+		}
+	}
 	forged := received + strings.Replace(event, "\"infer_tx\":\"", "\"infer_tx\":\"00", 1) + end
 	if err := verify([]byte(request), []byte(forged), text, key); !errors.Is(err, receipt.ErrOnchain) {
 		t.Errorf("with another onchain_data: got %v, want ErrOnchain", err)
@@ -199,6 +216,41 @@ func TestReasonIsNamedForEachUnverifiableReceipt(t *testing.T) {
 	}
 }
 
+// An older tree head that has the entry proves it for ever, but only with its own inclusion proof.
+func TestProofIsOfOneTreeHead(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.add(3)
+	sealed := f.sealPlain()
+	older := f.whole(sealed)
+	f.add(9)
+	newer := f.whole(sealed)
+	parse := func(text []byte) *receipt.Receipt {
+		r, err := receipt.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for name, mixed := range map[string][2]*receipt.Receipt{
+		"older proof, newer tree head": {parse(older), parse(newer)},
+		"newer proof, older tree head": {parse(newer), parse(older)},
+	} {
+		if err := mixed[0].Verify([]byte(request), []byte(answer), f.log.VerifierKey()); err != nil {
+			t.Errorf("%s, each by itself: %v", name, err)
+		}
+		mixed[0].Checkpoint = mixed[1].Checkpoint
+		if err := mixed[0].Verify([]byte(request), []byte(answer), f.log.VerifierKey()); !errors.Is(err, receipt.ErrNotInLog) {
+			t.Errorf("%s: got %v, want ErrNotInLog", name, err)
+		}
+	}
+	before := parse(older)
+	before.Checkpoint = parse(f.whole(f.sealPlain())).Checkpoint
+	if err := before.Verify([]byte(request), []byte(answer), ""); !errors.Is(err, receipt.ErrNotInLog) {
+		t.Errorf("with the latest tree head: got %v, want ErrNotInLog", err)
+	}
+}
+
 func TestMalformedReceiptsAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "{}", "null", "[]", `"receipt"`, `{"object":"receipt"`, `{"object":"receipt","x":1}`, `{"object":"receipt","object":"receipt"}`,
@@ -243,4 +295,29 @@ func FuzzOpenCheckpoint(f *testing.F) {
 			t.Errorf("a tree head without a key verifies: %+v", head)
 		}
 	})
+}
+
+func TestEveryChangedBitOfACapturedStreamIsFound(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	e := entry()
+	e.Stream = true
+	const events = "data: {\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"b\"}]}\n\n"
+	sealed := f.seal(e, func(d *receipt.Draft) { d.WriteEvents([]byte(events)) })
+	text, key := f.whole(sealed), f.log.VerifierKey()
+	onchain, err := json.Marshal(sealed.OnchainData())
+	if err != nil {
+		t.Fatal(err)
+	}
+	captured := []byte(events + string(receipt.OnchainEvent([]byte(`"id":"cmpl-1",`), onchain)) + "data: [DONE]\n\n")
+	if err := verify([]byte(request), captured, text, key); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 * len(captured) {
+		changed := bytes.Clone(captured)
+		changed[i/8] ^= 1 << (i % 8)
+		if err := verify([]byte(request), changed, text, key); err == nil {
+			t.Errorf("bit %d of byte %d: %q verifies", i%8, i/8, changed[max(0, i/8-12):min(len(changed), i/8+12)])
+		}
+	}
 }

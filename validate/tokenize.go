@@ -13,7 +13,7 @@ type schema struct {
 	example  string            // of a body, for the message about one that is no object
 
 	conflicts []Conflict // in the order in which they are reported
-	prompt    fieldID
+	prompt    fieldID    // what the backend reads
 }
 
 var (
@@ -27,11 +27,11 @@ var (
 	}
 	tokenize = &schema{
 		table: &fields, fields: []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
-		required: []fieldID{fieldModel, fieldText}, refused: refusedOfTokenize, example: `{"model": …, "prompt": …}`,
+		required: []fieldID{fieldModel, fieldText}, refused: refusedOfTokenize, example: `{"model": …, "prompt": …}`, prompt: fieldText,
 	}
 	detokenize = &schema{
 		table: &fields, fields: []fieldID{fieldModel, fieldTokens},
-		required: []fieldID{fieldModel, fieldTokens}, example: `{"model": …, "tokens": …}`,
+		required: []fieldID{fieldModel, fieldTokens}, example: `{"model": …, "tokens": …}`, prompt: fieldTokens,
 	}
 )
 
