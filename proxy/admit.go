@@ -122,7 +122,7 @@ const unlimitedWait = 1<<63 - 1
 // boot ends.
 func (x *exchange) awaitModel() error {
 	err := x.model.EnsureServable(x.attempts.usable)
-	wait := x.model.ColdWait()
+	wait := x.model.ColdWait() - x.timings.booting
 	if x.delivery.keepalive.interval > 0 {
 		wait = unlimitedWait // until the boot ends: nothing closes the connection
 	}
@@ -136,7 +136,7 @@ func (x *exchange) awaitModel() error {
 		defer cancel()
 		began := time.Now()
 		err = x.model.AwaitBoot(ctx, x.attempts.usable)
-		x.timings.booting = time.Since(began)
+		x.timings.booting += time.Since(began)
 	}
 	if err != nil {
 		return x.unavailable(err)

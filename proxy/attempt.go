@@ -36,10 +36,13 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	prefix := x.prefix()
 	for x.attempts.count < x.settings.Attempts {
 		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable, prefix)
-		if err != nil {
-			if x.attempts.count == 0 {
-				return nil, x.unavailable(err)
+		if err != nil && x.attempts.count == 0 {
+			lease, err = x.acquireAfterBoot(err, prefix)
+			if err != nil {
+				return nil, err
 			}
+		}
+		if err != nil {
 			break
 		}
 		x.attempts.count++
@@ -66,6 +69,23 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	}
 	x.attempts.busy = last.Class == breaker.Busy
 	return nil, x.outcomeErr(last)
+}
+
+// acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may have been while
+// the request waited for a slot or for its reservation. err is that of Acquire. It waits for what is left of cold_wait.
+func (x *exchange) acquireAfterBoot(err error, prefix fleet.Prefix) (*fleet.Lease, error) {
+	if _, booting := errors.AsType[*fleet.BootingError](err); !booting {
+		return nil, x.unavailable(err)
+	}
+	if err := x.awaitModel(); err != nil {
+		return nil, err
+	}
+	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
+	lease, err := x.model.Acquire(nil, x.attempts.usable, prefix)
+	if err != nil {
+		return nil, x.unavailable(err)
+	}
+	return lease, nil
 }
 
 // prefix returns what a completion's prompt begins with. Calls of the tokenizer have no reservation and no prefix.
