@@ -147,16 +147,16 @@ func hasMarker(ctx context.Context, store storage.Store, object string) (bool, e
 const markerText = "The gateways recognize by this file that they share their storage.\n"
 
 // makeMarker makes the object, unless another gateway has just made one in the place of the missing one.
-func (s *Service) makeMarker(ctx context.Context, store storage.Store, missing string) (made bool, err error) {
+func (s *Service) makeMarker(ctx context.Context, store storage.Store, missing string) (bool, error) {
 	object := newObjectName()
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, object) })
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, object) })
 	if err == nil {
 		err = store.Append(ctx, object, 0, []byte(markerText))
 	}
 	if err != nil {
 		return false, fmt.Errorf("mark the storage of files: %w", err)
 	}
-	others := 0
+	made, others := false, 0
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		current, err := storageMarker(ctx, tx)
 		if err != nil {

@@ -54,7 +54,10 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 		}
 		return insertBatch(ctx, tx, &b)
 	})
-	return b, err
+	if err != nil {
+		return Batch{}, err
+	}
+	return b, nil
 }
 
 // explained returns an error of the API with its message, which its log text leaves out.

@@ -153,7 +153,7 @@ func (s *Service) ensureJob(b *Batch, l lease) bool {
 	}
 	input, err := findFile(s.ctx, s.db.Read(), b.Account, b.InputFile, 0)
 	if err != nil {
-		s.log.Error("the file of a batch is missing", zap.String("batch", b.ID), zap.Error(err))
+		s.log.Error("a batch waits, since its input file cannot be looked up", zap.String("batch", b.ID), zap.Error(err))
 		return true
 	}
 	j := s.newJob(b, l, &input)

@@ -291,10 +291,11 @@ func (u *upload) check() error {
 }
 
 // keepFile inserts the file's row. If the client has sent the same request before, it returns the file of that one.
-func (s *Service) keepFile(c *Call, u *upload) (f File, created bool, err error) {
+func (s *Service) keepFile(c *Call, u *upload) (_ File, created bool, err error) {
 	ctx := c.Request.Context()
 	origin := c.origin(u.digest)
 	earlier := ""
+	var f File
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		var err error
 		if earlier, err = s.repeated(ctx, tx, &origin); err != nil {

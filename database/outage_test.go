@@ -16,7 +16,7 @@ import (
 func TestWritesFailWhileAnotherProcessHoldsTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	log, logged := observedLogger()
-	db := openWith(t, database.Settings{Path: path, LockWait: 20 * time.Millisecond}, log)
+	db := openWith(t, database.Settings{Path: path, LockWait: time.Second}, log)
 	createNotes(t, db)
 	other, err := sql.Open("sqlite3", "file:"+path+"?_txlock=immediate")
 	must(t, err)

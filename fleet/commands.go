@@ -61,7 +61,7 @@ func (f *Fleet) pollCommands(ctx context.Context) {
 
 // pollOrders executes the commands that are this gateway's to execute. Each is taken from the queue first.
 func (f *Fleet) pollOrders(ctx context.Context) {
-	commands, err := f.leases.takeOrders(ctx)
+	commands, err := f.orders.take(ctx)
 	if err != nil {
 		f.log.Debug("take orders", zap.Error(err))
 		return

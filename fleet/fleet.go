@@ -36,6 +36,7 @@ type Fleet struct {
 	tasks       taskGroup
 	fences      fences
 	leases      *leases // nil unless several gateways share the backends
+	orders      orders  // if leases is set
 	sharing     sharing
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue

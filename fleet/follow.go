@@ -38,6 +38,7 @@ type reportedUse struct {
 // the gateway's number and its epoch on the ledger, and false while it has none. It must be called before Start.
 func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64, ok bool)) {
 	f.leases = &leases{f.store.db, epoch}
+	f.orders = orders{leases: f.leases, unsure: map[int64]queuedCommand{}}
 	for _, b := range f.catalogue.Load().backends() {
 		b.leases = f.leases
 	}

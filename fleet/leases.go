@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -69,7 +68,7 @@ type leases struct {
 	epoch func() (gateway int32, epoch int64, ok bool)
 }
 
-// write makes a write if the gateway's epoch has not ended.
+// write makes a write if the gateway's epoch has not ended. What apply assigns may be read only if the error is nil.
 func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway int32, epoch int64) error) error {
 	gateway, epoch, ok := l.epoch()
 	if !ok {
@@ -167,8 +166,10 @@ type claimRequest struct {
 // begin asks for the lease of a backend. If its commit is of unknown outcome, a repetition has the same answer. A stop or
 // sleep by an operator while another gateway boots the backend becomes an order for that gateway. A boot while another one
 // drains the backend cancels the drain.
-func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lease, v verdict, err error) {
-	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
+func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, verdict, error) {
+	var r lease
+	var v verdict
+	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
 		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
 			return err
 		}
@@ -203,7 +204,10 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (r lea
 		r.idleFor, r.before = idleFor, before
 		return err
 	})
-	return r, v, err
+	if err != nil {
+		return lease{}, granted, err
+	}
+	return r, v, nil
 }
 
 // replaceableBy reports whether the gateway's own operation ends with the begin of another one: a boot that is stopped, say.
@@ -246,8 +250,9 @@ func idleElsewhere(ctx context.Context, tx database.Tx, id backendID, gateway in
 
 // commitStop makes a stop or sleep irrevocable. The answer is granted; or draining, and the caller asks again; or inUse, or
 // following if the lease is lost.
-func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (v verdict, err error) {
-	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
+func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (verdict, error) {
+	var v verdict
+	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		r, err := readOne(ctx, tx, id, gateway, epoch)
 		if err != nil {
 			return err
@@ -288,25 +293,34 @@ func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limi
 		_, err = tx.ExecContext(ctx, text, id.model, id.backend, limit.Microseconds())
 		return err
 	})
-	return v, err
+	if err != nil {
+		return granted, err
+	}
+	return v, nil
 }
 
 // cancelDrain cancels the stop or sleep of another gateway, and returns false if it is committed or has ended.
-func (l *leases) cancelDrain(ctx context.Context, id backendID, reason string) (done bool, err error) {
-	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
+func (l *leases) cancelDrain(ctx context.Context, id backendID, reason string) (bool, error) {
+	done := false
+	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		r, err := readOne(ctx, tx, id, gateway, epoch)
 		if done = err == nil && (r.operation == opStop || r.operation == opSleep) && !r.committed && !r.mine; !done {
 			return err
 		}
 		return endLease(ctx, tx, id, r.fence, outcomeCancelled, reason)
 	})
-	return done, err
+	if err != nil {
+		return false, err
+	}
+	return done, nil
 }
 
 // takeOver takes the lease of a gateway whose epoch has ended, with what it has begun. It returns false if the lease has
 // changed since.
-func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (r lease, taken bool, err error) {
-	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
+func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (lease, bool, error) {
+	var r lease
+	taken := false
+	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
 		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
 			return err
 		}
@@ -321,7 +335,10 @@ func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (r lea
 		r, err = readOne(ctx, tx, id, gateway, epoch)
 		return err
 	})
-	return r, taken, err
+	if err != nil {
+		return lease{}, false, err
+	}
+	return r, taken, nil
 }
 
 // holds reports whether the gateway holds the lease with a fence.
@@ -389,54 +406,4 @@ func (l *leases) reportUses(ctx context.Context, uses map[backendID]use) error {
 		}
 		return nil
 	})
-}
-
-// addOrder queues an operator's order for the gateway that holds the lease of a backend.
-func addOrder(ctx context.Context, tx database.Tx, id backendID, o operation) error {
-	const text = `INSERT INTO model_orders (model, backend, order_name, given_at) VALUES ($1, $2, $3, ` + databaseTime + `)`
-	if _, err := tx.ExecContext(ctx, text, id.model, id.backend, string(o)); err != nil {
-		return fmt.Errorf("queue order: %w", err)
-	}
-	return nil
-}
-
-// takeOrders removes the orders that are this gateway's to execute, and returns them, the oldest first: those to backends and
-// models whose lease it holds, or no gateway does. So each is executed once.
-func (l *leases) takeOrders(ctx context.Context) (all []queuedCommand, err error) {
-	var any bool
-	if err := l.db.Read().QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM model_orders)`).Scan(&any); err != nil || !any {
-		return nil, err //nolint:wrapcheck // for the log
-	}
-	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
-		const text = `WITH held AS (
-				SELECT l.model, l.backend, l.gateway = $1 AND l.epoch = $2 AS mine
-				FROM backend_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive WHERE l.operation <> '')
-			DELETE FROM model_orders o
-			WHERE EXISTS (SELECT FROM held h WHERE h.mine AND h.model = o.model AND o.backend IN ('', h.backend))
-				OR NOT EXISTS (SELECT FROM held h WHERE h.model = o.model AND o.backend IN ('', h.backend))
-			RETURNING id, model, backend, order_name, ` + databaseTime + ` - given_at`
-		rows, err := tx.QueryContext(ctx, text, gateway, epoch)
-		if err != nil {
-			return fmt.Errorf("take orders: %w", err)
-		}
-		all, err = scanOrders(rows)
-		return err
-	})
-	return all, err
-}
-
-func scanOrders(rows *sql.Rows) (all []queuedCommand, err error) {
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			c   queuedCommand
-			age int64
-		)
-		if err := rows.Scan(&c.id, &c.model, &c.backend, &c.command, &age); err != nil {
-			return nil, fmt.Errorf("take orders: %w", err)
-		}
-		c.age = micros(age)
-		all = append(all, c)
-	}
-	return all, rows.Err() //nolint:wrapcheck // as above
 }

@@ -1,15 +1,18 @@
 package fleet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 )
 
@@ -32,12 +35,16 @@ type leaseWorld struct {
 	highest  int64 // fence so far
 }
 
-func newLeaseWorld(t *testing.T) *leaseWorld {
+// newLeaseWorld creates a database. The gateways reach it by the address that url returns for its name; nil: directly.
+func newLeaseWorld(t *testing.T, url func(database string) string) *leaseWorld {
 	t.Helper()
 	server := postgrestest.Shared(t)
+	if url == nil {
+		url = server.URL
+	}
 	name := server.Create(t, "")
 	t.Cleanup(func() { server.Exec(t, "postgres", "DROP DATABASE "+name+" WITH (FORCE)") })
-	db, err := database.Open(t.Context(), database.Settings{URL: server.URL(name)}, zap.NewNop())
+	db, err := database.Open(t.Context(), database.Settings{URL: url(name)}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +129,7 @@ func (w *leaseWorld) wantOneHolder() {
 // rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive has requests in
 // flight or does not know of it.
 func TestRandomCallsKeepTheInvariantsOfLeases(t *testing.T) {
-	w := newLeaseWorld(t)
+	w := newLeaseWorld(t, nil)
 	id := backendID{"m", "b"}
 	steps := 1500
 	if testing.Short() {
@@ -214,4 +221,133 @@ func (w *leaseWorld) othersBusy(g *leaseGateway) bool {
 		}
 	}
 	return false
+}
+
+// A commit whose reply is lost may have been made: the call is repeated, and has the answer that was lost.
+func TestLeaseCallWhoseReplyIsLostHasTheSameAnswerAgain(t *testing.T) {
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	w := newLeaseWorld(t, proxy.URL)
+	id := backendID{"m", "b"}
+	first, second, third := w.gateways[0], w.gateways[1], w.gateways[2]
+	// lose makes a call whose commit is executed and whose reply is lost, and repeats it.
+	lose := func(what string, call func() error) {
+		t.Helper()
+		lost := false
+		proxy.Cut(func(r postgrestest.Reply) (after int, cut bool) {
+			cut = !lost && r.Executed && r.Statement == "COMMIT"
+			lost = lost || cut
+			return 0, cut
+		})
+		if err := call(); !errors.Is(err, database.ErrUnavailable) {
+			t.Fatalf("%s: got %v, want ErrUnavailable, as the reply is lost", what, err)
+		}
+		proxy.Cut(nil)
+		poll.Until(t, what, func() bool { return call() == nil })
+	}
+	begin := func(g *leaseGateway, o operation) func() error {
+		return func() error {
+			r, v, err := g.begin(t.Context(), id, claimRequest{operation: o, limit: time.Minute})
+			if err == nil && v != granted {
+				t.Fatalf("%s: got verdict %v, want granted", o, v)
+			}
+			g.fence = r.fence
+			return err
+		}
+	}
+	holds := func(g *leaseGateway) {
+		t.Helper()
+		if held, err := g.holds(t.Context(), id, g.fence); err != nil || !held {
+			t.Fatalf("holds the lease: %t, %v", held, err)
+		}
+	}
+	lose("launch", begin(first, opLaunch))
+	holds(first)
+	lose("end", func() error { return first.end(t.Context(), id, first.fence, outcomeReady, "") })
+	if row := w.row(first); row.operation != opNone || row.outcome != outcomeReady {
+		t.Errorf("got %+v after the end", row)
+	}
+	lose("stop", begin(first, opStop))
+	for _, g := range []*leaseGateway{second, third} {
+		lose("report uses", func() error { return g.reportUses(t.Context(), map[backendID]use{id: {seen: first.fence}}) })
+	}
+	lose("commit of the stop", func() error {
+		v, err := first.commitStop(t.Context(), id, first.fence, time.Minute)
+		if err == nil && v != granted {
+			t.Fatalf("commit of the stop: got verdict %v, want granted", v)
+		}
+		return err
+	})
+	holds(first)
+	w.reap(first)
+	fence := first.fence
+	lose("takeover", func() error {
+		r, taken, err := second.takeOver(t.Context(), id, fence)
+		if err == nil && !taken {
+			t.Fatalf("takeover: got %+v, want that it is taken", r)
+		}
+		second.fence = r.fence
+		return err
+	})
+	holds(second)
+}
+
+// An order that was taken by a commit whose reply is lost is executed, and one whose commit was not made is taken again.
+func TestOrderThatIsTakenByALostReplyIsExecuted(t *testing.T) {
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	w := newLeaseWorld(t, proxy.URL)
+	g := w.gateways[0]
+	queue := orders{leases: &g.leases, unsure: map[int64]queuedCommand{}}
+	give := func(o operation) {
+		t.Helper()
+		w.must(w.db.WriteExclusive(t.Context(), func(tx database.Tx) error { return addOrder(t.Context(), tx, backendID{"m", "b"}, o) }))
+	}
+	for _, made := range []bool{true, false} {
+		give(opStop)
+		give(opSleep)
+		before := proxy.Cuts()
+		lost := false
+		proxy.Cut(func(r postgrestest.Reply) (after int, cut bool) {
+			cut = !lost && r.Executed && (r.Statement == "COMMIT" || !made && strings.Contains(r.Statement, "SELECT id FROM model_orders"))
+			lost = lost || cut
+			return 0, cut
+		})
+		if got, err := queue.take(t.Context()); err == nil {
+			t.Fatalf("got %v, want an error, as the reply is lost", got)
+		}
+		proxy.Cut(nil)
+		if proxy.Cuts() != before+1 {
+			t.Fatal("no reply was cut")
+		}
+		var got []queuedCommand
+		poll.Until(t, "the orders are taken", func() (taken bool) {
+			all, err := queue.take(t.Context())
+			got = all
+			return err == nil
+		})
+		if len(got) != 2 || got[0].command != Command(opStop) || got[1].command != Command(opSleep) {
+			t.Errorf("commit was made: %t: got %+v, want the stop and the sleep", made, got)
+		}
+		if again, err := queue.take(t.Context()); err != nil || len(again) > 0 {
+			t.Errorf("got %+v, %v, want no more orders", again, err)
+		}
+	}
+}
+
+// A write that takes orders may run after its caller has stopped waiting for it. Then it leaves them in the queue.
+func TestOrderIsNotTakenForNobody(t *testing.T) {
+	w := newLeaseWorld(t, nil)
+	queue := orders{leases: &w.gateways[0].leases, unsure: map[int64]queuedCommand{}}
+	w.must(w.db.WriteExclusive(t.Context(), func(tx database.Tx) error { return addOrder(t.Context(), tx, backendID{"m", "b"}, opStop) }))
+	unblock := make(chan struct{})
+	blocked := w.db.Submit(func(database.Tx) error { <-unblock; return nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if got, err := queue.take(ctx); err == nil {
+		t.Fatalf("got %v, want an error, as the write waits for another one", got)
+	}
+	close(unblock)
+	w.must(blocked.Wait(t.Context()))
+	if got, err := queue.take(t.Context()); err != nil || len(got) != 1 || got[0].command != Command(opStop) {
+		t.Errorf("got %+v, %v, want the stop", got, err)
+	}
 }

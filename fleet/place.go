@@ -177,9 +177,6 @@ func (p *Place) Prefer(prefix Prefix, f Filter) {
 // Release gives the place back.
 func (p *Place) Release() { p.Backend.places.release() }
 
-// BatchLines returns how many batch lines the backend runs.
-func (b *Backend) BatchLines() int64 { return b.places.load() }
-
 const (
 	// queueWatch is how long a backend's queue is watched after a batch line has asked for a place.
 	queueWatch = 30 * time.Second

@@ -138,7 +138,7 @@ func AddWindow(ctx context.Context, db *database.DB, b BookedWindow) (BookedWind
 		return tx.QueryRowContext(ctx, text, b.Model, b.From.UnixMicro(), b.To.UnixMicro()).Scan(&b.ID)
 	})
 	if err != nil {
-		return b, fmt.Errorf("book window: %w", err)
+		return BookedWindow{}, fmt.Errorf("book window: %w", err)
 	}
 	return b, nil
 }

@@ -119,8 +119,9 @@ func (a *Accounts) Decline(ctx context.Context, email string) error {
 }
 
 // DeclineNetwork declines all requests from a network, and returns their number.
-func (a *Accounts) DeclineNetwork(ctx context.Context, network string) (declined int, err error) {
-	err = a.keys.write(ctx, func(tx database.Tx) error {
+func (a *Accounts) DeclineNetwork(ctx context.Context, network string) (int, error) {
+	declined := 0
+	err := a.keys.write(ctx, func(tx database.Tx) error {
 		ids, err := selectPendingOfNetwork(ctx, tx, network)
 		if err != nil {
 			return err

@@ -19,8 +19,9 @@ const InvitationLife = 7 * 24 * time.Hour
 // be retrieved later. It replaces the account's earlier invitation. If no account has the address, Invite creates one.
 //
 // The error may be ErrBadEmail, ErrAccountDisabled, or ErrAccountPending: a pending account must be approved first.
-func (a *Accounts) Invite(ctx context.Context, email string) (account Account, token string, err error) {
+func (a *Accounts) Invite(ctx context.Context, email string) (_ Account, token string, err error) {
 	token = newToken()
+	var account Account
 	err = a.keys.write(ctx, func(tx database.Tx) (err error) {
 		account, err = selectAccount(ctx, tx, email)
 		if errors.Is(err, ErrNoAccount) {

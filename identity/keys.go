@@ -113,12 +113,12 @@ type NewKey struct {
 // Create creates a key and returns it with its secret, which cannot be retrieved later. If the operator creates it, its
 // limits are those of the operator. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName,
 // ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
-func (k *Keys) Create(ctx context.Context, n NewKey) (key Key, secret string, err error) {
+func (k *Keys) Create(ctx context.Context, n NewKey) (_ Key, secret string, err error) {
 	if err := (&KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	secret = newSecret()
-	key = Key{
+	key := Key{
 		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
 		Concurrency: n.Concurrency, Caps: n.Caps, ExpiresAt: normalizeTime(n.ExpiresAt), Models: n.Models, CreatedAt: now(),
 	}

@@ -23,11 +23,12 @@ const (
 // time ends; secrets that earlier rotations have replaced work no longer than that either, so a grace time of 0 makes
 // the new secret the only one. All else about the key stays: its id, caps and usage. The error may be ErrNoKey,
 // ErrAmbiguous, ErrKeyRevoked or ErrBadGrace.
-func (k *Keys) Rotate(ctx context.Context, ref string, grace time.Duration) (key Key, secret string, err error) {
+func (k *Keys) Rotate(ctx context.Context, ref string, grace time.Duration) (_ Key, secret string, err error) {
 	if grace < 0 || grace > MaxGrace {
 		return Key{}, "", fmt.Errorf("rotate key: %w, not %s", ErrBadGrace, grace)
 	}
 	secret = newSecret()
+	var key Key
 	err = k.write(ctx, func(tx database.Tx) error {
 		before, err := findKeyOfActor(ctx, tx, ref)
 		if err != nil {

@@ -129,8 +129,9 @@ var (
 
 // Share returns the id of a prompt's link, which it makes if there is none. Everyone who knows the id can read the prompt
 // until Unshare or Delete. The error may be ErrNotFound.
-func (s *Store) Share(ctx context.Context, account, id string) (share string, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+func (s *Store) Share(ctx context.Context, account, id string) (string, error) {
+	var share string
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		if share, err = selectShare(ctx, tx, account, id); err != nil || share != "" {
 			return err
 		}

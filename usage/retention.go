@@ -14,9 +14,6 @@ import (
 	postgresdb "basegate/database/postgres"
 )
 
-// MinKeep is the least time for which rows are kept. Budgets are checked against the rows of the current month.
-const MinKeep = 31 * 24 * time.Hour
-
 const (
 	retentionInterval = time.Hour
 

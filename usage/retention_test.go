@@ -63,7 +63,7 @@ func TestInterruptedDeletionOfAMonthIsFinished(t *testing.T) {
 	_, db := newStore(t)
 	_, err := db.Postgres().Pool().Exec(t.Context(), `ALTER TABLE requests DETACH PARTITION requests_2026_01 CONCURRENTLY`)
 	must(t, err)
-	must(t, usage.NewRetention(db, zap.NewNop(), usage.MinKeep).Apply(t.Context()))
+	must(t, usage.NewRetention(db, zap.NewNop(), 31*24*time.Hour).Apply(t.Context()))
 	rows, err := db.Read().QueryContext(t.Context(), `SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^requests_2'`)
 	must(t, err)
 	defer rows.Close()

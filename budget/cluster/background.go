@@ -23,14 +23,12 @@ const (
 	alarmInterval = time.Second
 )
 
-// maintain submits checkpoints, polls, ends requests after a long outage, and creates partitions, until ctx ends.
+// maintain submits checkpoints, polls and ends requests after a long outage, until ctx ends. It never waits for the database.
 func (l *Ledger) maintain(ctx context.Context) {
 	checkpoints := time.NewTicker(maintenanceInterval)
 	defer checkpoints.Stop()
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	partitions := time.NewTicker(partitionInterval)
-	defer partitions.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,20 +42,18 @@ func (l *Ledger) maintain(ctx context.Context) {
 			for _, lane := range l.epoch.Load().lanes {
 				lane.poll()
 			}
-		case <-partitions.C:
-			if err := l.createPartitions(ctx); err != nil {
-				l.log.Error("the coming months have no partitions yet", zap.Error(err))
-			}
 		}
 	}
 }
 
-// watch raises alarms and forgets old settlements until ctx ends.
+// watch raises alarms, forgets old settlements and creates partitions until ctx ends.
 func (l *Ledger) watch(ctx context.Context) {
 	alarms := time.NewTicker(alarmInterval)
 	defer alarms.Stop()
 	prune := time.NewTicker(pruneInterval)
 	defer prune.Stop()
+	partitions := time.NewTicker(partitionInterval)
+	defer partitions.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,6 +62,10 @@ func (l *Ledger) watch(ctx context.Context) {
 			l.raiseAlarms(ctx)
 		case now := <-prune.C:
 			l.recent.prune(now)
+		case <-partitions.C:
+			if err := l.createPartitions(ctx); err != nil {
+				l.log.Error("the coming months have no partitions yet", zap.Error(err))
+			}
 		}
 	}
 }

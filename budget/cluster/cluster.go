@@ -75,6 +75,9 @@ type Settings struct {
 	CutOff       time.Duration // how long requests that run go on without the database; default 60 s
 }
 
+// defaultDead is the default of Settings.Dead.
+const defaultDead = 12 * time.Second
+
 func (s Settings) withDefaults() Settings {
 	if s.Lanes == 0 {
 		s.Lanes = defaultLanes
@@ -83,7 +86,7 @@ func (s Settings) withDefaults() Settings {
 		value     *time.Duration
 		otherwise time.Duration
 	}{
-		{&s.Beat, 2 * time.Second}, {&s.Dead, 12 * time.Second}, {&s.AdmitTimeout, 5 * time.Second}, {&s.CutOff, time.Minute},
+		{&s.Beat, 2 * time.Second}, {&s.Dead, defaultDead}, {&s.AdmitTimeout, 5 * time.Second}, {&s.CutOff, time.Minute},
 	} {
 		if *d.value == 0 {
 			*d.value = d.otherwise

@@ -305,7 +305,7 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	must(t, err)
 	empty.Close()
 	db := &testDatabase{url: server.URL("postgres")}
-	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 300 * time.Millisecond, AdmitTimeout: 200 * time.Millisecond}
+	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: time.Second, AdmitTimeout: 200 * time.Millisecond}
 	s.Name = "first"
 	first := start(t, db, s)
 	s.Name = "second"
@@ -406,8 +406,9 @@ func TestLostCommitsFenceTheGateway(t *testing.T) {
 	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
 	db.exec(t, `UPDATE lane SET seq = seq - 1`) // as a standby that was behind
 	fenced := l.Fenced()
-	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, cluster.ErrFenced) {
-		t.Errorf("got %v, want ErrFenced", err)
+	// If a call of the listener is the first to find it, the request has not been sent, and the next epoch admits it.
+	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); err != nil && !errors.Is(err, cluster.ErrFenced) {
+		t.Errorf("got %v, want ErrFenced or none", err)
 	}
 	<-fenced
 }

@@ -275,6 +275,66 @@ func TestCutRepliesOfTheListenerDelayGrantsOnly(t *testing.T) {
 	})
 }
 
+// progressing returns a request of which 13 tokens are on disk.
+func progressing(t *testing.T, l *cluster.Ledger) budget.Reservation {
+	t.Helper()
+	r := reserve(t, l, demand(10, 10))
+	r.SetPromptTokens(10)
+	r.SetProgress(3)
+	l.Checkpoint(t, r)
+	return r
+}
+
+// The end of a dead gateway's epoch charges its requests once, if the reply is lost at any place of it.
+func TestCutReplyOfAReapInterruptsRequestsOnce(t *testing.T) {
+	db := newDatabase(t)
+	deadProxy, proxy := postgrestest.NewProxy(t, postgrestest.Shared(t)), postgrestest.NewProxy(t, postgrestest.Shared(t))
+	dead := start(t, &testDatabase{url: through(t, deadProxy, db)}, cluster.Settings{Name: "dead", Beat: 20 * time.Millisecond, Dead: time.Hour})
+	other := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "other", Beat: 20 * time.Millisecond, Dead: time.Second})
+	setOwners(t, other, 1, quota.Caps{})
+	t.Cleanup(deadProxy.Resume)
+	var runs int64
+	cutEach(t, proxy, []func(postgrestest.Reply) bool{statement("ledger_reap_v1")}, func(t *testing.T) {
+		t.Helper()
+		gateway, epoch := dead.Identity()
+		lost := progressing(t, dead)
+		deadProxy.Pause()
+		runs++
+		poll.Until(t, "the dead gateway's epoch has ended", func() (ended bool) {
+			db.query(t, `SELECT NOT (alive AND epoch = $2) FROM gateway WHERE id = $1`, []any{gateway, epoch}, &ended)
+			return ended
+		})
+		checkUsed(t, db, runs*13, 0, runs)
+		deadProxy.Resume()
+		poll.Until(t, "the gateway begins another epoch", func() bool { return dead.Rejoined(epoch) })
+		lost.Release() // the other gateway has charged it
+	})
+	other.Sync(t, payer.Account)
+	checkUsed(t, db, runs*13, 0, runs)
+}
+
+// The end of a gateway's own epoch charges its requests once, if the reply is lost at any place of it.
+func TestCutReplyOfALeaveInterruptsRequestsOnce(t *testing.T) {
+	db := newDatabase(t)
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	setOwners(t, start(t, db, cluster.Settings{Name: "other"}), 1, quota.Caps{})
+	var runs int64
+	cutEach(t, proxy, []func(postgrestest.Reply) bool{statement("ledger_leave_v1")}, func(t *testing.T) {
+		t.Helper()
+		l := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "leaves"})
+		gateway, epoch := l.Identity()
+		progressing(t, l)
+		l.Close()
+		runs++
+		checkUsed(t, db, runs*13, 0, runs)
+		var alive bool
+		db.query(t, `SELECT alive AND epoch = $2 FROM gateway WHERE id = $1`, []any{gateway, epoch}, &alive)
+		if alive {
+			t.Error("the epoch has not ended")
+		}
+	})
+}
+
 // A gateway whose epoch has ended by lost commits writes its settlements again and begins another epoch, and the reply to each
 // step of that is lost at each place of it in turn.
 func TestCutRepliesOfANewEpochLoseNoSettlement(t *testing.T) {

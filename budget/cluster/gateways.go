@@ -17,9 +17,6 @@ const (
 	GatewayEnded  GatewayState = "ended"  // it has left, or another gateway has ended its epoch
 )
 
-// silentAfter is the age of a heartbeat from which on a gateway is silent: that at which others take it for dead.
-const silentAfter = 12 * time.Second
-
 // Gateway is a gateway of the cluster, for operators.
 type Gateway struct {
 	Name          string       `json:"name"`
@@ -63,7 +60,7 @@ func Gateways(ctx context.Context, db *sql.DB) ([]Gateway, error) {
 		switch {
 		case !current:
 			g.State = GatewayEnded
-		case time.Duration(lag)*time.Microsecond > silentAfter:
+		case time.Duration(lag)*time.Microsecond > defaultDead:
 			g.State = GatewaySilent
 		default:
 			g.State = GatewayAlive

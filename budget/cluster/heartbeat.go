@@ -79,10 +79,10 @@ func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, oth
 	}
 	alive := map[int32]bool{}
 	var (
-		id                int32
-		epoch, beat, time int64
+		id                 int32
+		epoch, beat, clock int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &epoch, &beat, &time}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &epoch, &beat, &clock}, func() error {
 		alive[id] = true
 		if o := others[id]; id != e.gateway && (o.epoch != epoch || o.beat != beat) {
 			others[id] = observation{epoch, beat, now}
@@ -101,8 +101,8 @@ func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, oth
 		e.fence(ErrFenced)
 		return conn, nil
 	}
-	e.balances.setClock(time, now)
-	e.checkClock(time, now, warned)
+	e.balances.setClock(clock, now)
+	e.checkClock(clock, now, warned)
 	return conn, nil
 }
 
