@@ -126,6 +126,7 @@ const takeoverLimit = waitTimeout
 // The slot of a stream whose gateway is killed goes to a request that waits at the other one, and the stream is charged its
 // last checkpoint.
 func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
+	t.Parallel() // it waits for the end of leases
 	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{TokenDelay: 10 * time.Millisecond})
 	secret := strings.TrimSpace(first.run("key", "create", "--account", first.email, "--name", "one", "--concurrency", "1"))
 	stream := &gateway{process: first.process, environment: first.environment, t: t, url: first.url, secret: secret}
@@ -173,6 +174,7 @@ func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 
 // A gateway that was stopped for so long that another one took it for dead ends its streams with an error, and serves on.
 func TestStoppedGatewayIsFencedAndServesAgain(t *testing.T) {
+	t.Parallel() // it waits for the end of leases
 	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{})
 	stream := first.heldStream(mock)
 	first.signal(syscall.SIGSTOP)
@@ -197,9 +199,31 @@ func TestStoppedGatewayIsFencedAndServesAgain(t *testing.T) {
 	}
 }
 
+// A gateway can be stopped while PostgreSQL holds its connections and does not respond.
+func TestSIGTERMEndsWhilePostgreSQLDoesNotRespond(t *testing.T) {
+	t.Parallel() // it waits for the end of the clean-up
+	server := postgrestest.Start(t)
+	first, second, mock := startTwo(t, server, settings{server: ", drain_timeout: 1s"}, mockvllm.Options{})
+	stream := first.heldStream(mock)
+	server.Pause(t)
+	t.Cleanup(func() { server.Resume(t) })
+	first.signal(syscall.SIGTERM)
+	first.waitForOutput(first.stderr, "the database did not respond in time")
+	first.waitExit()
+	if rest := stream.readAll(); strings.Contains(rest, "[DONE]") {
+		t.Errorf("the stream that was not charged ended with %q", rest)
+	}
+	server.Resume(t)
+	poll.Within(t, takeoverLimit, "the request is over, by a call that was on its way or by the other gateway", func() bool {
+		rows, err := second.ledgerRows(t.Context())
+		return err == nil && len(rows) == 1 && rows[0].State != "in_flight"
+	})
+}
+
 // While PostgreSQL is away nothing is served that cannot be charged, waiters keep their places, and everything goes on when it
 // is back.
 func TestNothingIsServedWhilePostgreSQLIsAway(t *testing.T) {
+	t.Parallel() // it waits for the gateways to notice
 	server := postgrestest.Start(t)
 	first, second, mock := startTwo(t, server, settings{}, mockvllm.Options{TokenDelay: time.Millisecond})
 	secret := strings.TrimSpace(first.run("key", "create", "--account", first.email, "--name", "one", "--concurrency", "1"))
@@ -254,6 +278,7 @@ func TestNothingIsServedWhilePostgreSQLIsAway(t *testing.T) {
 
 // Two processes with one name would end each other's requests for ever: the older one stops, and says why.
 func TestGatewayWhoseNameIsTakenStops(t *testing.T) {
+	t.Parallel() // it waits for a heartbeat
 	mock := startMock(t, mockvllm.Options{})
 	env := newEnvironment(t, settings{postgres: postgrestest.Shared(t)}, mock.URL())
 	first := env.serve()

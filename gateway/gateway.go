@@ -149,15 +149,9 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
-	files, err := openFiles(cfg)
-	if err != nil {
+	if err := g.newBatches(); err != nil {
 		return nil, err
 	}
-	g.onStop("files", func(context.Context) error { return files.Close() })
-	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(cfg), log.Named("batch"))
-	g.batches.OnEnd(g.onBatchEnd)
-	g.shareBatches()
-	g.registry.MustRegister(batch.NewCollector(g.batches))
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
@@ -165,13 +159,32 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
 	})
+	g.newServers(ctx)
+	return g, nil
+}
 
+// newBatches creates the batches and opens the storage of their files.
+func (g *Gateway) newBatches() error {
+	files, err := openFiles(g.config)
+	if err != nil {
+		return err
+	}
+	g.onStop("files", func(context.Context) error { return files.Close() })
+	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(g.config), g.log.Named("batch"))
+	g.batches.OnEnd(g.onBatchEnd)
+	g.shareBatches()
+	g.registry.MustRegister(batch.NewCollector(g.batches))
+	return nil
+}
+
+// newServers creates the servers of both addresses, whose requests g.abort ends.
+func (g *Gateway) newServers(ctx context.Context) {
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
-	public := newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.publicHandler(), log)
-	g.public.server = newPublicServer(baseContext, cfg.Server.FastPath, g.certificate, public)
-	g.admin.server = strictServer{newServer(baseContext, cfg.Server.ReadHeaderTimeout, g.adminHandler(), log)}
-	return g, nil
+	timeout := g.config.Server.ReadHeaderTimeout
+	public := newServer(baseContext, timeout, g.publicHandler(), g.log)
+	g.public.server = newPublicServer(baseContext, g.config.Server.FastPath, g.certificate, public)
+	g.admin.server = strictServer{newServer(baseContext, timeout, g.adminHandler(), g.log)}
 }
 
 // bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second process
@@ -370,11 +383,26 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	g.abort(errStopping)
 	cleanupCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
+	if server := g.db.Postgres(); server != nil {
+		defer context.AfterFunc(cleanupCtx, func() {
+			pingCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
+			defer cancel()
+			if g.db.Ping(pingCtx) == nil {
+				return // something else took so long, and what is still to be written will be
+			}
+			g.log.Warn("the database did not respond in time: its connections are closed", zap.Duration("timeout", cleanupTimeout))
+			server.Disconnect()
+		})()
+	}
 	return g.runCleanups(cleanupCtx)
 }
 
-// cleanupTimeout limits the cleanups after the drain.
-const cleanupTimeout = 10 * time.Second
+const (
+	// cleanupTimeout limits the cleanups after the drain.
+	cleanupTimeout = 10 * time.Second
+	// pingTimeout limits the question whether the database responds when they took longer.
+	pingTimeout = 2 * time.Second
+)
 
 func (g *Gateway) onStop(name string, run func(context.Context) error) {
 	g.cleanups = append(g.cleanups, cleanup{name, run})

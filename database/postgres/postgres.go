@@ -67,6 +67,7 @@ const Now = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 type DB struct {
 	config     *pgx.ConnConfig
 	pool       *pgxpool.Pool
+	disconnect context.CancelFunc
 	unfinished bool // Settings.Unfinished
 }
 
@@ -86,17 +87,21 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
+	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	closeWith(connected, poolConfig.ConnConfig)
 	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
 	connConfig := poolConfig.ConnConfig.Copy()
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(poolStatementTimeout.Milliseconds(), 10)
 	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
+		disconnect()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	db := &DB{config: connConfig, pool: pool, unfinished: s.Unfinished}
+	db := &DB{config: connConfig, pool: pool, disconnect: disconnect, unfinished: s.Unfinished}
 	if err := db.check(ctx); err != nil {
-		pool.Close()
+		db.Close()
+		disconnect()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	return db, nil
@@ -137,6 +142,32 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 	}}
 	c.DialFunc = dialer.DialContext
 }
+
+// closeWith closes the connections of a configuration when ctx ends.
+func closeWith(ctx context.Context, c *pgx.ConnConfig) {
+	dial := c.DialFunc
+	c.DialFunc = func(dialing context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(dialing, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return closingConn{conn, context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	}
+}
+
+// closingConn is a connection that the end of a context closes, unless release is called before.
+type closingConn struct {
+	net.Conn
+	release func() bool
+}
+
+func (c closingConn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// Disconnect closes all connections, also new ones, so that no statement waits for a server that does not respond.
+func (db *DB) Disconnect() { db.disconnect() }
 
 // Config returns a copy of the configuration of connections.
 func (db *DB) Config() *pgx.ConnConfig { return db.config.Copy() }

@@ -91,6 +91,42 @@ func TestStandbyIsRefused(t *testing.T) {
 	}
 }
 
+func TestDisconnectEndsStatementsThatWait(t *testing.T) {
+	server, name := newDatabase(t)
+	db := open(t, postgres.Settings{URL: server.URL(name) + "&statement_timeout=0"})
+	handle := db.OpenPool(1, nil)
+	defer handle.Close()
+	conn, err := db.Connect(t.Context())
+	must(t, err)
+	pooled, err := db.Pool().Acquire(t.Context())
+	must(t, err)
+	defer pooled.Release()
+	_, err = pooled.Exec(t.Context(), "SET statement_timeout = 0") // the pool has a limit of its own
+	must(t, err)
+	const statement = "SELECT pg_sleep(3600)"
+	ended := make(chan error)
+	go func() { _, err := conn.Exec(t.Context(), statement); ended <- err }()
+	go func() { _, err := pooled.Exec(t.Context(), statement); ended <- err }()
+	go func() { _, err := handle.ExecContext(t.Context(), statement); ended <- err }()
+	observer, err := open(t, postgres.Settings{URL: server.URL(name)}).Connect(t.Context())
+	must(t, err)
+	defer observer.Close(context.WithoutCancel(t.Context()))
+	poll.Until(t, "all statements run", func() (all bool) {
+		must(t, observer.QueryRow(t.Context(), `SELECT count(*) = 3 FROM pg_stat_activity WHERE datname = $1 AND wait_event = 'PgSleep'`, name).Scan(&all))
+		return all
+	})
+	db.Disconnect()
+	for range 3 {
+		if err := <-ended; err == nil {
+			t.Error("a statement has ended without an error")
+		}
+	}
+	if conn, err := db.Connect(t.Context()); err == nil {
+		conn.Close(t.Context())
+		t.Error("a connection was made afterwards")
+	}
+}
+
 func TestConnectionsHaveLimits(t *testing.T) {
 	server, name := newDatabase(t)
 	db := open(t, postgres.Settings{URL: server.URL(name)})
