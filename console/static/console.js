@@ -1,5 +1,5 @@
 // The scripts of every page.
-import { sessionLives, signInAgain } from "./session.js";
+import { sessionLives, signInAgain, userOfPage } from "./session.js";
 
 // The choice of a light or dark theme.
 const root = document.documentElement;
@@ -69,11 +69,28 @@ showTimes();
 setInterval(showTimes, 30_000);
 document.addEventListener("live", showTimes);
 
-// Signing out removes the drafts of the workbench from the browser.
+// Signing out removes the drafts of the workbench from the browser. The other tabs then store none until their user signs in again,
+// which the next page of any tab tells them.
+const session = globalThis.BroadcastChannel && new BroadcastChannel("basegate-session");
+const user = document.getElementById("sign-in-template") && userOfPage(); // null on a page without a session
+session?.addEventListener("message", ({ data: signedIn }) => {
+  if (signedIn === null || signedIn === user) document.dispatchEvent(new Event(signedIn === null ? "sign-out" : "sign-in"));
+});
+if (user) session?.postMessage(user);
+
 function removeDrafts() {
   document.dispatchEvent(new Event("sign-out"));
+  session?.postMessage(null);
   try {
     for (const key of Object.keys(localStorage)) if (key.startsWith("basegate-draft:")) localStorage.removeItem(key);
+  } catch { /* storage may be disabled */ }
+}
+
+// A tab that has left the workbench keeps the lock on its drafts there: see workbench/drafts.js.
+if (!document.getElementById("bench")) {
+  try {
+    const lock = sessionStorage.getItem("basegate-workbench-tab");
+    if (lock) navigator.locks?.request(lock, { signal: AbortSignal.timeout(1000) }, () => new Promise(() => {})).catch(() => {}); // another tab has it
   } catch { /* storage may be disabled */ }
 }
 
@@ -88,14 +105,19 @@ document.addEventListener("submit", async (event) => {
     form.classList.add("busy");
     return;
   }
-  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(new URL(form.action).pathname)) removeDrafts();
   event.preventDefault();
+  form.dataset.sending = ""; // keeps it on a page that refreshes itself
   const { submitter } = event;
   await new Promise((resolve) => { setTimeout(resolve); }); // a form cannot be submitted while this event is dispatched
-  if (new URL(form.action).pathname !== "/sign-out" && !(await sessionLives()) && !(await signInAgain())) return;
+  const { pathname } = new URL(form.action);
+  if (pathname !== "/sign-out" && !(await sessionLives()) && !(await signInAgain())) {
+    delete form.dataset.sending;
+    return;
+  }
+  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(pathname)) removeDrafts();
   checked.add(form);
   form.requestSubmit(submitter);
-  setTimeout(() => { checked.delete(form); form.classList.remove("busy"); }, 10_000); // if the response never comes
+  setTimeout(() => { checked.delete(form); form.classList.remove("busy"); delete form.dataset.sending; }, 10_000); // if the response never comes
 });
 
 // The feedback form opens as a dialog on the current page.

@@ -15,11 +15,12 @@ const clock = (time) => time.toLocaleTimeString("en-GB", { hour: "2-digit", minu
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent.trim();
 
-// replace shows an element of a newer page, unless the user is typing in it. The focus stays on the link or button of the same name.
+// replace shows an element of a newer page, unless the user is typing in it or sends a form of it. The focus stays on the link or
+// button of the same name.
 function replace(old, next) {
   const html = next.innerHTML;
   const focused = old !== document.activeElement && old.contains(document.activeElement) ? document.activeElement : null;
-  if (received.get(old.id) === html || focused?.matches("input, select, textarea")) return;
+  if (received.get(old.id) === html || old.querySelector("form[data-sending]") || focused?.matches("input, select, textarea")) return;
   received.set(old.id, html);
   const atEnd = old.scrollTop + old.clientHeight >= old.scrollHeight - 4;
   for (const details of next.querySelectorAll("details[id]")) { // what has opened itself stays open until the user closes it

@@ -101,7 +101,8 @@ toggle.addEventListener("change", () => {
   try { localStorage.setItem(stored, toggle.checked ? "on" : "off"); } catch { /* the choice applies to this page only */ }
 });
 
-const typing = (target) => target.closest?.("input, select, textarea, [contenteditable], [role=listbox], [role=tree]");
+// The focus stays in a dialog that was closed until the next frame: its keys are no text.
+const typing = (target) => target.checkVisibility?.() && target.closest("input, select, textarea, [contenteditable], [role=listbox], [role=tree]");
 let afterG = false; // the last key was g
 
 function singleKey(event) {

@@ -14,7 +14,7 @@ export async function sessionLives() {
 }
 
 const template = () => document.getElementById("sign-in-template");
-const userOfPage = () => template().content.querySelector("input[name=email]").value;
+export const userOfPage = () => template().content.querySelector("input[name=email]").value;
 
 // signInAgain asks for the password of the page's user. It resolves to false if the user cancels.
 let asking = null;
@@ -41,6 +41,7 @@ function ask() {
       const error = await signIn(form.elements.email.value, password.value);
       if (done.signal.aborted) return;
       if (!error) {
+        document.dispatchEvent(new Event("sign-in"));
         finish(true);
         return;
       }

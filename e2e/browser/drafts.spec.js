@@ -172,23 +172,192 @@ for (const [name, status, code, text] of [
   });
 }
 
-test.describe("a colleague's link", () => {
-  // Once in about a hundred runs beside other work the prompt stayed empty, for a reason not found yet. A second failure counts.
-  test.describe.configure({ retries: 1 });
+// theirs is the response to a colleague's link.
+const theirs = () => ({ json: {
+  name: "Theirs", model: "llama-8b", owner: "eve@example.org", updated: new Date().toISOString(),
+  document: { tree: { format: 1, nodes: [{ id: "root", parent: null, at: 0, text: "Their prompt", model: null, tokens: [], made: null, finish: null }], selected: "root", next: 1 }, settings: {} },
+} });
 
-  test("a link of a colleague does not replace the draft of one's own", async ({ page }) => {
-    await open(page);
-    await prompt(page).fill("My own draft");
-    await page.route("**/console/api/shared/*", (route) => route.fulfill({ json: {
-      name: "Theirs", model: "llama-8b", owner: "eve@example.org", updated: new Date().toISOString(),
-      document: { tree: { format: 1, nodes: [{ id: "root", parent: null, at: 0, text: "Their prompt", model: null, tokens: [], made: null, finish: null }], selected: "root", next: 1 }, settings: {} },
-    } }));
-    await page.goto("/workbench?shared=sh_1");
-    await expect(prompt(page)).toHaveValue("Their prompt");
-    await prompt(page).fill("Their prompt, changed");
-    await page.reload();
-    await expect(prompt(page)).toHaveValue("Their prompt, changed");
-    await open(page);
-    await expect(prompt(page)).toHaveValue("My own draft");
+test("a link of a colleague does not replace the draft of one's own", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  await page.route("**/console/api/shared/*", (route) => route.fulfill(theirs()));
+  await page.goto("/workbench?shared=sh_1");
+  await expect(prompt(page)).toHaveValue("Their prompt");
+  await prompt(page).fill("Their prompt, changed");
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("Their prompt, changed");
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+});
+
+test("a workbench that opens while the gateway cannot be reached waits for it, and keeps the drafts", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  let reachable = false;
+  for (const path of ["workbench", "shared/sh_1"]) {
+    let failures = 0;
+    await page.route(`**/console/api/${path}`, (route) => (failures++ < 2 || !reachable ? route.abort() : path === "workbench" ? route.continue() : route.fulfill(theirs())));
+  }
+  await page.goto("/workbench?shared=sh_1");
+  await expect(page.locator("#error")).toContainText("The connection to the gateway was lost.");
+  reachable = true;
+  await expect(prompt(page)).toHaveValue("Their prompt");
+  await expect(page.locator("#error")).toBeEmpty();
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+});
+
+test("two tabs keep a draft each, and the next tab finds that of a closed one", async ({ page, context }) => {
+  await open(page);
+  await prompt(page).fill("In the first tab");
+  const second = await context.newPage();
+  await open(second);
+  await expect(prompt(second)).toHaveValue("");
+  await prompt(second).fill("In the second tab");
+  for (const [tab, text] of [[page, "In the first tab"], [second, "In the second tab"]]) {
+    await tab.reload();
+    await expect(tab.locator("#progress")).toContainText("restored");
+    await expect(prompt(tab)).toHaveValue(text);
+  }
+  await second.close();
+  const third = await context.newPage();
+  await open(third);
+  await expect(prompt(third)).toHaveValue("In the second tab");
+  third.on("dialog", (dialog) => dialog.accept());
+  await third.getByRole("button", { name: "New", exact: true }).click();
+  await third.reload();
+  await expect(prompt(third)).toHaveValue("");
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("In the first tab");
+});
+
+test("a new tab shows the newest draft of the closed ones, and the next one the other", async ({ page, context }) => {
+  const second = await context.newPage();
+  await open(page);
+  await open(second);
+  for (const [tab, text] of [[page, "The older one"], [second, "The newest one"]]) {
+    await prompt(tab).fill(text);
+    await tab.goto("/usage"); // stores it
+  }
+  await second.close();
+  const third = await context.newPage(); // the first tab is on another page, and keeps its draft
+  await open(third);
+  await expect(prompt(third)).toHaveValue("The newest one");
+  await third.goto("/usage");
+  for (const tab of [page, third]) await tab.close();
+  for (const text of ["The newest one", "The older one"]) {
+    const next = await context.newPage();
+    await open(next);
+    await expect(prompt(next)).toHaveValue(text);
+  }
+});
+
+test("a tab that shows another page keeps its draft", async ({ page, context }) => {
+  await open(page);
+  await prompt(page).fill("In the first tab");
+  await page.goto("/usage");
+  const second = await context.newPage();
+  await open(second);
+  await expect(prompt(second)).toHaveValue("");
+  await open(page);
+  await expect(prompt(page)).toHaveValue("In the first tab");
+});
+
+test("signing out in one tab ends the drafts of the others until they sign in again", async ({ page, context }) => {
+  const second = await context.newPage();
+  const drafts = () => second.evaluate(() => Object.entries(localStorage).filter(([key]) => key.includes("draft")).map(([, text]) => JSON.parse(text).prompt));
+  const signOut = async () => {
+    await second.goto("/usage");
+    await second.getByRole("banner").getByText(process.env.EMAIL, { exact: true }).click();
+    await second.getByRole("button", { name: "Sign out" }).click();
+    await expect(second).toHaveURL(/sign-in/);
+    await prompt(page).fill("In the first tab, signed out");
+    await page.evaluate(() => dispatchEvent(new Event("pagehide")));
+    expect(await drafts()).toEqual([]);
+  };
+  await open(page);
+  await prompt(page).fill("In the first tab");
+  await signOut();
+  await page.getByRole("button", { name: "Generate" }).click();
+  const dialog = page.getByRole("dialog", { name: "Your session has ended" });
+  await dialog.getByLabel("Password").fill(process.env.PASSWORD);
+  await dialog.getByRole("button", { name: "Sign in and continue" }).click();
+  await done(page);
+  await expect.poll(drafts).toEqual(["In the first tab, signed out"]);
+
+  await signOut();
+  await signIn(second);
+  await prompt(page).fill("In the first tab, signed in by the second");
+  await expect.poll(drafts).toEqual(["In the first tab, signed in by the second"]);
+});
+
+// A change of the network, such as the start of a container, aborts requests of Chromium.
+test("a workbench of which a script could not be loaded is loaded again, once", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  let most = 1;
+  let failures = 0;
+  await page.route("**/static/*/workbench/texts.js", (route) => (failures < most ? (failures++, route.abort()) : route.continue()));
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+  expect(failures).toBe(1);
+  most = Infinity;
+  await page.reload();
+  await expect(page.getByRole("alert").filter({ hasText: "A part of this page could not be loaded." })).toBeVisible();
+  most = 0;
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("My own draft");
+});
+
+test("what is typed before the prompt of a link arrives does not replace the draft of one's own", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  const requested = page.waitForRequest("**/console/api/shared/*");
+  await page.route("**/console/api/shared/*", () => {}); // it never arrives
+  await page.goto("/workbench?shared=sh_1");
+  await requested;
+  await prompt(page).click();
+  await page.keyboard.type("Too early");
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+});
+
+test("what is typed after a link has failed does not replace the draft of one's own", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("My own draft");
+  await page.goto("/workbench?shared=sh_1");
+  await expect(page.locator("#error")).toContainText("This link does not work");
+  await prompt(page).fill("Instead of theirs");
+  await page.reload();
+  await expect(page.locator("#progress")).toContainText("restored");
+  await expect(prompt(page)).toHaveValue("Instead of theirs");
+  await open(page);
+  await expect(prompt(page)).toHaveValue("My own draft");
+});
+
+test("saving after a prompt that could not be opened does not replace it", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("Of a later version");
+  const name = `Later ${Date.now()}`;
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await page.route("**/console/api/prompts/*", async (route) => {
+    if (route.request().method() !== "GET") return route.continue();
+    const response = await route.fetch();
+    const saved = await response.json();
+    saved.document.tree.format = 99;
+    return route.fulfill({ response, json: saved });
   });
+  await page.goto("/workbench");
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await page.getByText("Open", { exact: true }).click();
+  await page.locator("#open-panel").getByRole("button", { name, exact: true }).click();
+  await expect(page.getByText("This was saved by another version of the workbench")).toBeVisible();
+  await prompt(page).fill("Another text");
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill("Not the same");
+  const saving = page.waitForRequest((request) => /\/console\/api\/prompts/.test(request.url()) && request.method() !== "GET");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  expect((await saving).method()).toBe("POST");
 });

@@ -122,3 +122,24 @@ test("a form whose session has ended goes on after signing in over the page", as
   await dialog.getByRole("button", { name: "Cancel" }).click();
   await expect(page.getByLabel("Name")).toHaveValue("still here");
 });
+
+test("a form is sent although the page refreshes itself while the session is checked", async ({ page }) => {
+  basegate("key", "create", "--account", process.env.EMAIL, "--name", "sent while refreshed");
+  await page.clock.install();
+  await signIn(page);
+  await page.goto("/dashboard");
+  const row = page.getByRole("row", { name: /sent while refreshed/ });
+  await expect(row).toContainText("active");
+  let check;
+  const checking = new Promise((resolve) => { check = resolve; });
+  await page.route("**/console/api/session", async (route) => { await checking; await route.continue(); });
+  const asked = page.waitForRequest("**/console/api/session");
+  await row.getByRole("button", { name: "Pause" }).press("Enter");
+  await asked;
+  const refreshed = page.waitForResponse((r) => r.url().endsWith("/dashboard"));
+  await page.clock.runFor(10_000);
+  await (await refreshed).finished();
+  await page.clock.runFor(100);
+  check();
+  await expect(row).toContainText("paused");
+});

@@ -7,6 +7,7 @@ test("the command palette opens pages, keys, models and accounts by the keyboard
   await signIn(page);
   const dialog = page.getByRole("dialog", { name: "Go to" });
   const find = async (text) => {
+    await page.waitForLoadState("load"); // the page's script has run
     await page.keyboard.press("Control+k");
     await expect(dialog.getByRole("combobox")).toBeFocused();
     await page.keyboard.type(text);
@@ -78,6 +79,7 @@ test("shortcuts are listed, work outside fields, and can be switched off", async
   await page.keyboard.press("g");
   await page.keyboard.press("r");
   await expect(page).toHaveURL(/usage\/requests/);
+  await page.waitForLoadState("load"); // the page's script has run
   await page.keyboard.press("/");
   await expect(page.getByLabel("Search")).toBeFocused();
   await page.keyboard.type("g?d"); // in a field, keys are text
@@ -93,6 +95,18 @@ test("shortcuts are listed, work outside fields, and can be switched off", async
   await page.keyboard.press("Control+k"); // is no shortcut of a single key
   await expect(page.getByRole("dialog", { name: "Go to" })).toBeVisible();
   await expect(sheet).toBeHidden();
+});
+
+test("shortcuts work at once after the sheet was closed, while the focus is still in it", async ({ page }) => {
+  await signIn(page);
+  const reopened = await page.evaluate(() => {
+    const sheet = document.getElementById("shortcuts");
+    sheet.showModal();
+    sheet.close();
+    sheet.querySelector("input").dispatchEvent(new KeyboardEvent("keydown", { key: "?", bubbles: true }));
+    return sheet.open;
+  });
+  expect(reopened).toBe(true);
 });
 
 test("the palette and the sheet are there on a phone", async ({ page }) => {

@@ -1,16 +1,60 @@
-// Drafts: what is not saved on the server is kept in the browser's storage, for each account and each saved prompt, until the
+// Drafts: what is not saved on the server is kept in the browser's storage, for each account, saved prompt and tab, until the
 // prompt is saved or the user signs out (see console.js).
 export const draftPrefix = "basegate-draft:";
+
+// A tab has a number, so that two tabs do not replace each other's drafts. It holds a lock on its number until it is closed, also
+// while it shows another page: see console.js, which finds the lock's name in the storage of the tab.
+const lockPrefix = "basegate-workbench-tab:";
+const lockKey = "basegate-workbench-tab";
+const reloading = 1000; // milliseconds for which a tab that is loaded again waits for the lock that it had
+
+// hold takes a lock until the page is left, and reports whether it could.
+function hold(name, options) {
+  return new Promise((resolve, reject) => {
+    const held = (lock) => { resolve(Boolean(lock)); return lock && new Promise(() => {}); };
+    navigator.locks.request(name, options, held).catch(reject);
+  });
+}
+
+// takeNumber returns the number that this tab had before it was loaded again, or else the lowest one that no other tab has, and
+// whether it is the earlier one. Browsers have locks on secure origins only: elsewhere, all tabs have the number 0.
+async function takeNumber(prefix) {
+  if (!navigator.locks) return { number: 0, earlier: true };
+  const stored = sessionStorage.getItem(lockKey);
+  if (stored?.startsWith(prefix) && await hold(stored, { signal: AbortSignal.timeout(reloading) }).catch(() => false)) {
+    return { number: Number(stored.slice(prefix.length)), earlier: true };
+  }
+  let number = 0;
+  while (!await hold(prefix + number, { ifAvailable: true })) number++;
+  try { sessionStorage.setItem(lockKey, prefix + number); } catch { /* the number is another one after a reload */ }
+  return { number, earlier: false };
+}
+
+// parse returns a stored draft, or null.
+function parse(text) {
+  try { return JSON.parse(text); } catch { return null; }
+}
 
 export class Drafts {
   // savedId returns the id of the saved prompt that is open, or null. content returns what to keep, with the tree as JSON, or a
   // falsy value if everything is saved. warn shows a text.
   constructor(account, savedId, content, warn) {
-    Object.assign(this, { account, savedId, content, warn, timer: 0, whole: true, stopped: false });
+    Object.assign(this, { account, savedId, content, warn, number: null, earlier: false, timer: 0, whole: true, stopped: false });
     document.addEventListener("sign-out", () => { this.stopped = true; });
+    document.addEventListener("sign-in", () => { this.stopped = false; });
   }
 
-  get key() { return `${draftPrefix}${this.account}:${this.savedId() ?? "new"}`; }
+  // start chooses the number of the tab. Before, nothing is stored.
+  async start() {
+    Object.assign(this, await takeNumber(this.lockPrefix).catch(() => ({ number: 0, earlier: true }))); // storage may be disabled
+  }
+
+  get lockPrefix() { return `${lockPrefix}${this.account}:`; }
+
+  // prefix is the key of the tab with number 0.
+  get prefix() { return `${draftPrefix}${this.account}:${this.savedId() ?? "new"}`; }
+
+  get key() { return this.number ? `${this.prefix}#${this.number}` : this.prefix; }
 
   // schedule stores the draft soon.
   schedule() {
@@ -22,7 +66,7 @@ export class Drafts {
     clearTimeout(this.timer);
     this.timer = 0;
     const content = this.content();
-    if (!content || this.stopped) return true;
+    if (!content || this.stopped || this.number === null) return true;
     try {
       const { tree, ...fields } = content;
       localStorage.setItem(this.key, `${JSON.stringify({ ...fields, time: Date.now() }).slice(0, -1)},"tree":${tree}}`);
@@ -34,13 +78,38 @@ export class Drafts {
     return this.whole;
   }
 
-  // read returns the draft, or null.
-  read() {
+  // read returns the draft of this tab, or else the newest one of a closed tab, which becomes that of this tab. null: there is none,
+  // or another prompt has been opened meanwhile.
+  async read() {
     try {
-      return JSON.parse(localStorage.getItem(this.key));
+      const { key } = this;
+      const own = this.earlier ? localStorage.getItem(key) : null; // a new tab may have the number of a closed one
+      const draft = parse(own ?? await this.adopt());
+      return this.key === key ? draft : null;
     } catch {
-      return null;
+      return null; // storage may be disabled
     }
+  }
+
+  // adopt makes the newest draft that a closed tab has left that of this tab, and returns it. If there was one already, which then
+  // is of a closed tab too, they change places.
+  async adopt() {
+    const { key, prefix } = this;
+    const open = new Set((await navigator.locks?.query())?.held.map((lock) => lock.name));
+    const isLeft = (k) => k === key || (k === prefix && !open.has(`${this.lockPrefix}0`))
+      || (k.startsWith(`${prefix}#`) && !open.has(this.lockPrefix + k.slice(prefix.length + 1)));
+    const time = (k) => parse(localStorage.getItem(k))?.time ?? 0;
+    const newest = Object.keys(localStorage).filter(isLeft).sort((a, b) => time(b) - time(a))[0];
+    if (!newest || newest === key) return newest && localStorage.getItem(key);
+    const [draft, older] = [localStorage.getItem(newest), localStorage.getItem(key)];
+    try {
+      localStorage.removeItem(newest); // first: the storage may have no room for both
+      localStorage.setItem(key, draft);
+      if (older !== null) localStorage.setItem(newest, older);
+    } catch { // another tab has taken the room
+      localStorage.setItem(newest, draft);
+    }
+    return draft;
   }
 
   remove() {

@@ -4,7 +4,7 @@ import * as chatbody from "./chatbody.js";
 import * as conversing from "./conversing.js";
 import * as tree from "./tree.js";
 import { $, bench, element, isChat, model, onChange, state } from "./state.js";
-import { dateTime } from "./problems.js";
+import { dateTime, retryWhileUnreachable } from "./problems.js";
 import { nextMessages } from "./composer.js";
 import { runButtons, settings } from "./requests.js";
 
@@ -17,7 +17,7 @@ export async function start() {
   for (const id of ["model", "second-model", "compare", "message-role"]) $(id).addEventListener("change", estimateSoon);
   onChange(() => { if (isChat() && !state.running) estimateSoon(); });
   document.addEventListener("mode", estimateSoon);
-  await load();
+  await retryWhileUnreachable(load);
   const reload = () => load(false).catch(() => { /* the next poll may succeed */ });
   setInterval(() => { if (!document.hidden) reload(); }, 10_000);
   bench.addEventListener("run-ended", reload); // for what is left of the budget

@@ -18,7 +18,7 @@ import { Drafts } from "./drafts.js";
 import { SavedPrompts } from "./saved.js";
 import { Sharing, showNotice } from "./sharing.js";
 import { chatParameters, createFields, fillForm } from "./parameters.js";
-import { dateTime, showError } from "./problems.js";
+import { dateTime, retryWhileUnreachable, showError } from "./problems.js";
 import { edit } from "./editing.js";
 import { branchFrom, branchWithText, continueFrom, generate, settings } from "./requests.js";
 
@@ -48,7 +48,7 @@ sharing = new Sharing(saved);
 exporting.start(() => saved.name.value.trim());
 
 // The draft of what is not saved. A reload, a crash or a lost session does not lose it.
-const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.shared, () => state.unsaved && {
+const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.addressed, () => state.unsaved && {
   prompt: $("prompt").value, message: $("message").value, model: model(), settings: settings(), chat: conversing.settings(),
   name: saved.name.value, version: saved.version, tree: tree.packAsJSON(state.doc),
 }, (text) => saved.setStatus(text));
@@ -77,47 +77,52 @@ async function openSaved(id) {
   if (state.unsaved && !confirm("You have unsaved changes. Open the other prompt and discard them?")) return;
   if (state.unsaved) drafts.remove();
   try {
-    const prompt = await saved.load(id);
-    show(prompt.document);
-    leaveShared();
-    restoreDraft();
-    $("open-panel").open = false;
-    history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(id)}`);
+    await showSaved(await saved.load(id));
   } catch (error) {
     showError(error);
   }
 }
 
+// showSaved shows a saved prompt that was loaded, with the changes that the user has made to it and not saved.
+async function showSaved(prompt) {
+  show(prompt.document);
+  leaveAddressed();
+  await restoreDraft();
+  $("open-panel").open = false;
+  history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
+}
+
 // openShared shows the prompt of another user's link, with the changes that the user has made to it and not saved.
 async function openShared(share) {
-  const prompt = await api.getSharedPrompt(share);
-  state.shared = share;
+  const prompt = await retryWhileUnreachable(() => api.getSharedPrompt(share));
+  if (state.addressed !== share) return; // the user has opened another prompt meanwhile
   show(prompt.document);
   saved.name.value = prompt.name;
-  restoreDraft();
+  await restoreDraft();
   showNotice(prompt);
 }
 
-// leaveShared is called when another prompt is open than that of a link.
-function leaveShared() {
-  state.shared = null;
+// leaveAddressed is called when another prompt is open than that of the address with which the page was loaded.
+function leaveAddressed() {
+  state.addressed = null;
   $("shared-notice").hidden = true;
 }
 
 // restoreDraft shows the draft of the prompt that is open, if there is one, and reports whether there is.
-function restoreDraft() {
-  const draft = drafts.read();
+async function restoreDraft() {
+  const draft = await drafts.read();
   if (!draft) return false;
   state.doc = tree.unpack(draft.tree);
   if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
   $("prompt").value = draft.prompt;
   $("message").value = draft.message ?? "";
   fillForms(draft);
+  const outdated = saved.id && saved.version !== draft.version;
   Object.assign(saved, { version: draft.version });
   saved.name.value = draft.name;
   modes.fitModel(draft.model);
   setDocument(state.doc);
-  $("progress").textContent = `Draft of ${dateTime(draft.time)} restored.`;
+  $("progress").textContent = `Draft of ${dateTime(draft.time)} restored.${outdated ? " The prompt has been saved since then: open it again to see what was saved." : ""}`;
   return true;
 }
 
@@ -128,7 +133,7 @@ async function save() {
     await saved.save(model(), { tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
     state.unsaved = Boolean($("message").value); // it is no part of the conversation
     drafts.remove();
-    leaveShared();
+    leaveAddressed();
     drafts.schedule();
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
   } catch (error) {
@@ -144,7 +149,7 @@ function startOver() {
   saved.close();
   $("prompt").value = "";
   $("message").value = "";
-  leaveShared();
+  leaveAddressed();
   const next = tree.newTree();
   setDocument(isChat() ? tree.select(...turns.addConversation(next)) : next);
   state.unsaved = false;
@@ -158,21 +163,25 @@ for (const form of [$("settings"), $("second-settings"), $("chat-settings")]) {
 }
 $("generate").addEventListener("click", () => generate());
 $("stop").addEventListener("click", () => state.running?.abort());
-for (const id of ["prompt", "message"]) $(id).addEventListener("input", () => { state.unsaved = true; drafts.schedule(); });
+const typed = ["prompt", "message"];
+for (const id of typed) $(id).addEventListener("input", () => { state.unsaved = true; drafts.schedule(); });
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", startOver);
 addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.flush()) event.preventDefault(); });
 addEventListener("pagehide", () => drafts.flush());
 
+await drafts.start();
 try {
   await options.start();
   await saved.refresh();
-  if (bench.dataset.prompt) await openSaved(bench.dataset.prompt);
+  if (bench.dataset.prompt) await showSaved(await retryWhileUnreachable(() => saved.load(bench.dataset.prompt)));
   else if (bench.dataset.shared) await openShared(bench.dataset.shared);
-  else if (!restoreDraft()) modes.fitMode();
+  else if (!await restoreDraft()) modes.fitMode();
   options.estimateSoon();
 } catch (error) {
+  try { await restoreDraft(); } catch { /* another version of the workbench has written it */ }
   showError(error);
 }
+for (const id of typed) $(id).readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
 bench.dataset.ready = "";

@@ -43,3 +43,18 @@ export function showError(error) {
   box.replaceChildren(p);
   if (error.param) markInvalid(error.form ?? $(isChat() ? "chat-settings" : "settings"), error.param);
 }
+
+// retryWhileUnreachable runs a task, and runs it again while the gateway cannot be reached, as during a restart. Meanwhile the page
+// shows the error.
+export async function retryWhileUnreachable(task) {
+  for (let pause = 500; ; pause = Math.min(2 * pause, 8000)) {
+    try {
+      return await task();
+    } catch (error) {
+      if (![0, 502, 503, 504].includes(error.status)) throw error;
+      showError(error);
+      await new Promise((resolve) => { setTimeout(resolve, pause); });
+      showError(null);
+    }
+  }
+}

@@ -1,5 +1,6 @@
 // The list of saved prompts, which the server searches, and the prompt that is open.
 import * as api from "./api.js";
+import { unpack } from "./tree.js";
 
 export class SavedPrompts {
   // onOpen is called with the id of a prompt that the user opens, onDelete after the prompt that is open was deleted, and
@@ -54,6 +55,7 @@ export class SavedPrompts {
 
   async load(id) {
     const prompt = await api.getPrompt(id);
+    unpack(prompt.document.tree); // if this throws, the prompt is not open, and Save does not replace it
     Object.assign(this, { id: prompt.id, version: prompt.version });
     this.name.value = prompt.name;
     this.setStatus("");

@@ -12,7 +12,7 @@ export const state = {
   running: null, // AbortController of the task that is running
   unsaved: false,
   sideBySide: [], // ids of the branches that the user compares, up to four
-  shared: null, // id of the link by which another user's prompt was opened
+  addressed: bench.dataset.prompt || bench.dataset.shared || null, // id of the saved prompt or link in the address, until another prompt is open
 };
 
 export const model = () => $("model").value;
