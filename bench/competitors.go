@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"basegate/internal/loopback"
 )
 
 // Both proxies are configured like the Go ones: as many threads or workers as Go uses processors, kept connections to
@@ -52,7 +54,7 @@ http {
 // startNginx runs nginx in the foreground. As root it needs a user directive: otherwise its workers drop root's rights
 // and cannot access the testbed's directory.
 func (b *testbed) startNginx(ctx context.Context) (target, error) {
-	address, err := freeAddress(ctx)
+	address, err := loopback.FreeAddress(ctx)
 	if err != nil {
 		return target{}, err
 	}
@@ -88,7 +90,7 @@ backend vllm
 `
 
 func (b *testbed) startHAProxy(ctx context.Context) (target, error) {
-	address, err := freeAddress(ctx)
+	address, err := loopback.FreeAddress(ctx)
 	if err != nil {
 		return target{}, err
 	}

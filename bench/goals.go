@@ -25,8 +25,8 @@ func (r *report) goals() []goal {
 		r.ratioGoal(plainSome, cpuPerRequest, 1.4, 0.9),
 		r.ratioGoalOf(flushing, plainSome, cpuPerRequest, 1.3, 0.85),
 		r.ratioGoal(plainOne, addedLessFlush, 3, 1.1),
-		r.ratioGoal(plainLong, cpuPerRequest, 2, 1.2),
-		r.ratioGoal(burstStreams, cpuPerEvent, 2, 1.3),
+		r.ratioGoal(plainLong, cpuPerRequest, 1.6, 1.2),
+		r.ratioGoal(burstStreams, cpuPerEvent, 1.6, 1.3),
 		r.ratioGoal(pacedStreams, cpuPerEvent, 1.3, 1),
 		r.memoryGoal(heldSome, 0.6, 0.7),
 		r.memoryGoal(heldMany, 0.55, 0.7),
@@ -38,7 +38,7 @@ func (r *report) goals() []goal {
 		r.chatGoal("a chat completion over a completion, streams: CPU per request", func(f *chatFigures) pair { return f.stream }),
 		r.receiptGoal(plainOne, 150),
 		r.receiptGoal(plainSome, 110),
-		r.receiptGoal(burstStreams, 220),
+		r.receiptGoal(burstStreams, 160),
 		{name: "truncated streams", measured: r.truncatedStreams()},
 	}
 }

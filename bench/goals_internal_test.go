@@ -140,8 +140,8 @@ func TestRunOverTheLimitsFailsWithEachOfThem(t *testing.T) {
   1 KB plain, 32 connections: CPU per request: 3.50, the limit is 1.40 (ambition 0.90, gap +2.60)
   1 KB plain, 32 connections, basegate, flush: 1s: CPU per request: 3.50, the limit is 1.30 (ambition 0.85, gap +2.65)
   1 KB plain, 1 connection: added latency less a disk flush, median: 3.50, the limit is 3 (ambition 1.10, gap +2.40)
-  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 2 (ambition 1.20, gap +2.30)
-  streams of 200 events, 16 connections: CPU per event: 3.50, the limit is 2 (ambition 1.30, gap +2.20)
+  100 KB plain, 8 connections: CPU per request: 3.50, the limit is 1.60 (ambition 1.20, gap +2.30)
+  streams of 200 events, 16 connections: CPU per event: 3.50, the limit is 1.60 (ambition 1.30, gap +2.20)
   streams of 100 events at 20ms, 200 connections: CPU per event: 3.50, the limit is 1.30 (ambition 1, gap +2.50)
   3000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.60 (ambition 0.70, gap +2.80)
   10000 held streams, an event each 3s: memory per held stream: 3.50, the limit is 0.55 (ambition 0.70, gap +2.80)
@@ -151,7 +151,7 @@ func TestRunOverTheLimitsFailsWithEachOfThem(t *testing.T) {
   a chat completion over a completion, streams: CPU per request: 3.50, the limit is 1.15 (ambition 1, gap +2.50)
   a receipt, 1 KB plain, 1 connection: CPU on top, µs: 280, the limit is 150 (ambition 60, gap +220)
   a receipt, 1 KB plain, 32 connections: CPU on top, µs: 280, the limit is 110 (ambition 60, gap +220)
-  a receipt, streams of 200 events, 16 connections: CPU on top, µs: 280, the limit is 220 (ambition 60, gap +220)`
+  a receipt, streams of 200 events, 16 connections: CPU on top, µs: 280, the limit is 160 (ambition 60, gap +220)`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -216,7 +216,7 @@ func TestShortRunHasHigherLimits(t *testing.T) {
 		got[number(g.limit)] += g.verdict() + " "
 	}
 	want := map[string]string{
-		"5": "within ", "2.80": "within ", "220": "within ", "300": "within ", "440": "within ", "6": "within ", "4": "within within ", "2.60": "within within within ", "2.22": "over ", "2.30": "over over ", "1.20": "over ", "1.10": "over ",
+		"5": "within ", "2.80": "within ", "220": "within ", "300": "within ", "320": "within ", "6": "within ", "3.20": "within within ", "2.60": "within within within ", "2.22": "over ", "2.30": "over over ", "1.20": "over ", "1.10": "over ",
 		"0": "within ",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -117,7 +117,7 @@ func readOptions(ctx context.Context) (options, error) {
 	only := flag.String("work", "", "measure only loads whose name matches this regular expression, such as '^1 KB'")
 	flag.Parse()
 	if *short {
-		o.rounds, o.span, o.timeout, o.limitFactor = 1, 500*time.Millisecond, 6*time.Minute, shortLimitFactor
+		o.rounds, o.span, o.timeout, o.limitFactor = 1, 500*time.Millisecond, 30*time.Minute, shortLimitFactor
 	}
 	wanted, err := regexp.Compile(*only)
 	if err != nil {

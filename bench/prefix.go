@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"basegate/internal/loopback"
 )
 
 // The work whose requests share the beginnings of their prompts: conversations that grow by turns, and questions about
@@ -153,7 +155,7 @@ func (w *prefixWork) serve(ctx context.Context, p programs, balance string, repl
 	var backends []string
 	blocks := replicaBlocks * prefixReplicas / replicas
 	for i := range replicas {
-		address, err := freeAddress(ctx)
+		address, err := loopback.FreeAddress(ctx)
 		if err != nil {
 			return r, err
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -103,17 +102,4 @@ func (p *process) stop() error {
 func exitedBySignal(state *os.ProcessState) bool {
 	status, known := state.Sys().(syscall.WaitStatus)
 	return known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM))
-}
-
-// freeAddress returns an unused loopback address.
-func freeAddress(ctx context.Context) (string, error) {
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a port: %w", err)
-	}
-	address := socket.Addr().String()
-	if err := socket.Close(); err != nil {
-		return "", fmt.Errorf("find a port: %w", err)
-	}
-	return address, nil
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"basegate/internal/loopback"
 )
 
 // Names of the targets, as in the report.
@@ -86,7 +88,7 @@ func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *tes
 
 // addUpstream starts the upstream of the load, which is also a target. The flags are those of childFlags.
 func (b *testbed) addUpstream(ctx context.Context, flags ...string) (err error) {
-	if b.upstream, err = freeAddress(ctx); err != nil {
+	if b.upstream, err = loopback.FreeAddress(ctx); err != nil {
 		return err
 	}
 	self, err := os.Executable()
@@ -126,7 +128,7 @@ func (b *testbed) startSelf(ctx context.Context, name, command string) (target, 
 	if err != nil {
 		return target{}, fmt.Errorf("find this program: %w", err)
 	}
-	address, err := freeAddress(ctx)
+	address, err := loopback.FreeAddress(ctx)
 	if err != nil {
 		return target{}, err
 	}
@@ -180,11 +182,11 @@ func (o *gatewayOptions) model(upstream string) string {
 
 // startGatewayOf is startGateway for one of several gateways, each with a database of its own.
 func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target, string, error) {
-	listen, err := freeAddress(ctx)
+	listen, err := loopback.FreeAddress(ctx)
 	if err != nil {
 		return target{}, "", err
 	}
-	admin, err := freeAddress(ctx)
+	admin, err := loopback.FreeAddress(ctx)
 	if err != nil {
 		return target{}, "", err
 	}

@@ -186,7 +186,8 @@ func attacks(bodies map[string]string) map[string]func(ctx context.Context, u *h
 			guess := "acs-bm-" + strings.Repeat("A", 43)
 			u.repeat(4, 5*attackInterval, func() {
 				resp, err := post(u.url, guess, smallRequest)
-				if err == nil && resp.status != http.StatusUnauthorized {
+				// 503: on a loaded machine the database is not read in time, so that the key may exist.
+				if err == nil && resp.status != http.StatusUnauthorized && resp.status != http.StatusServiceUnavailable {
 					u.t.Errorf("a guessed key gets %d", resp.status)
 				}
 			})

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/loopback"
 	"basegate/mockvllm"
 )
 
@@ -150,7 +151,7 @@ func (in *incident) startGPU(name, model string) {
 	in.t.Helper()
 	address := in.addr[name]
 	if address == "" {
-		address = "127.0.0.1:0"
+		address = loopback.Address(in.t)
 	}
 	mock, err := mockvllm.Start(in.t.Context(), address, mockvllm.Options{Models: []string{model}})
 	must(in.t, err)

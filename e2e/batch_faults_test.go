@@ -183,7 +183,7 @@ func TestFaultsBatchRunsOnAfterARestore(t *testing.T) {
 	if filesInS3 {
 		t.Skip("it is about a folder")
 	}
-	mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
+	mock := startMock(t, mockvllm.Options{TokenDelay: 50 * time.Millisecond}) // the backup is made before the lines end
 	env := newEnvironment(t, settings{extra: "batches: {per_backend: 4}"}, mock.URL())
 	secret := env.createKey("batch")
 	g := env.serveWithKey(secret)

@@ -21,7 +21,8 @@ import (
 func TestLiveRequestsOvertakeLinesInTheBackendsQueue(t *testing.T) {
 	for _, policy := range []string{mockvllm.PolicyPriority, mockvllm.PolicyFCFS} {
 		t.Run(policy, func(t *testing.T) {
-			mock := startMock(t, mockvllm.Options{MaxNumSeqs: 1, FirstDelay: 20 * time.Millisecond, SchedulingPolicy: policy})
+			// Slower than a loaded machine sends the lines and the live request.
+			mock := startMock(t, mockvllm.Options{MaxNumSeqs: 1, FirstDelay: 100 * time.Millisecond, SchedulingPolicy: policy})
 			g := newEnvironment(t, settings{
 				models: fmt.Sprintf(`{id: m, checkpoint: %s, backends: [{url: %q, scheduling_policy: %s}]}`, checkpoint, mock.URL(), policy),
 			}).serve()

@@ -269,7 +269,7 @@ func TestKilledBatchLosesAndRepeatsNothing(t *testing.T) {
 }
 
 func TestCancelledBatchEndsItsLines(t *testing.T) {
-	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 50 * time.Millisecond})
+	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 150 * time.Millisecond})
 	file, ids := batchLines(50)
 	id := g.createBatch(g.secret, file)
 	poll.Until(t, "some lines have ended", func() bool { return g.batch(g.secret, id).Get("request_counts.completed").Int() > 2 })
@@ -371,7 +371,8 @@ func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
 }
 
 func TestBatchOfPausedKeyWaits(t *testing.T) {
-	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 1}"}, mockvllm.Options{TokenDelay: 20 * time.Millisecond})
+	// The lines take ten seconds: the command that pauses the key has to end before they do.
+	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 1}"}, mockvllm.Options{TokenDelay: 150 * time.Millisecond})
 	other := g.createKey("other")
 	g.waitForKey(other)
 	file, ids := batchLines(20)

@@ -39,6 +39,7 @@ func (g *gateway) awaitEnd(id, status string) (b gjson.Result) {
 }
 
 func TestBatchOfAKilledGatewayIsFinishedByAnother(t *testing.T) {
+	t.Parallel() // it waits for the end of leases
 	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 16}"}, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
 	file, ids := batchLines(2_000)
 	id, runner, other := startedBatch(t, first, second, file)
@@ -52,7 +53,7 @@ func TestBatchOfAKilledGatewayIsFinishedByAnother(t *testing.T) {
 }
 
 func TestBatchOfADrainedGatewayGoesOnAtAnother(t *testing.T) {
-	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 8}"}, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
+	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 8}"}, mockvllm.Options{TokenDelay: 20 * time.Millisecond})
 	file, ids := batchLines(600)
 	id, runner, other := startedBatch(t, first, second, file)
 	runner.signal(syscall.SIGTERM)
@@ -62,7 +63,7 @@ func TestBatchOfADrainedGatewayGoesOnAtAnother(t *testing.T) {
 }
 
 func TestBatchIsCancelledAtAnyGateway(t *testing.T) {
-	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 4}"}, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
+	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{extra: "batches: {per_backend: 4}"}, mockvllm.Options{TokenDelay: 30 * time.Millisecond})
 	file, ids := batchLines(500)
 	id, _, other := startedBatch(t, first, second, file)
 	if r := other.call(http.MethodPost, "/v1/batches/"+id+"/cancel", first.secret, ""); r.status != http.StatusOK {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 	"basegate/internal/wait"
@@ -64,6 +65,7 @@ type clusterMember struct {
 	address string
 	process *process
 	replies *postgrestest.Proxy // between Toxiproxy and PostgreSQL
+	fault   string              // that it has, or has had
 	undo    func()              // of the fault that it has; nil: none
 	until   time.Time
 }
@@ -89,10 +91,10 @@ func newClusterRun(t *testing.T) *clusterRun {
 	mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	c.model = newObservedModel(t)
 	files := t.TempDir()
-	c.env = c.newEnvironment("commands", c.server.URL(name), unusedAddress(t), mock.URL(), files)
+	c.env = c.newEnvironment("commands", c.server.URL(name), loopback.Address(t), mock.URL(), files)
 	addresses := make([]string, clusterMembers)
 	for i := range c.members {
-		m := &clusterMember{name: fmt.Sprintf("gateway-%d", i+1), address: unusedAddress(t), replies: postgrestest.NewProxy(t, c.server)}
+		m := &clusterMember{name: fmt.Sprintf("gateway-%d", i+1), address: loopback.Address(t), replies: postgrestest.NewProxy(t, c.server)}
 		database := "postgres://postgres@" + c.toxics.add(m.name, m.replies.Address()) + "/" + name
 		m.env = c.newEnvironment(m.name, database, m.address, mock.URL(), files)
 		c.members[i], addresses[i] = m, m.address
@@ -106,7 +108,21 @@ func newClusterRun(t *testing.T) *clusterRun {
 	for _, m := range c.members {
 		poll.Until(t, m.name+" is ready", m.ready)
 	}
+	c.waitForProxy()
 	return c
+}
+
+// waitForProxy waits until HAProxy's checks, which come once a second, have found a gateway that is ready.
+func (c *clusterRun) waitForProxy() {
+	c.t.Helper()
+	poll.Until(c.t, "HAProxy has found a gateway", func() bool {
+		resp, err := httpClient.Get(c.proxy.url + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 }
 
 // newObservedModel returns a model whose log of commands says twice for a start while it runs or boots.
@@ -195,12 +211,18 @@ var memberFaults = map[string]func(c *clusterRun, m *clusterMember) (undo func()
 	"connections are cut": func(c *clusterRun, m *clusterMember) func() {
 		return c.toxics.cutConnections(m.name, 500+c.rng.IntN(20_000))
 	},
-	"replies are cut": func(c *clusterRun, m *clusterMember) func() {
+	cutReplies: func(c *clusterRun, m *clusterMember) func() {
 		m.replies.Cut(c.cutReplies(1 + c.rng.IntN(4)))
 		return func() { m.replies.Cut(nil) }
 	},
 	"connections are shut": func(c *clusterRun, m *clusterMember) func() { c.toxics.refuse(m.name)(); return func() {} },
 }
+
+// cutReplies is the fault without which the run has tested too little.
+const cutReplies = "replies are cut"
+
+// ledgerCall is the function of the ledger that decides requests.
+const ledgerCall = "ledger_v1"
 
 // ledgerFunction finds the function of the ledger that a statement calls.
 var ledgerFunction = regexp.MustCompile(`ledger_\w+`)
@@ -214,20 +236,21 @@ func statementName(statement string) string {
 }
 
 // cutReplies returns a fault of a proxy: one in so many calls of the ledger and commits is executed and its reply lost, or cut in its
-// middle, and one in 20 of all other statements: a transaction must reach its commit.
+// middle, and one in 20 of all other statements: a transaction must reach its commit. Until a call that decides requests has lost its
+// reply, nothing else does: a gateway that starts would lose most of its attempts.
 func (c *clusterRun) cutReplies(oneIn int) func(postgrestest.Reply) (after int, cut bool) {
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 3))
 	return func(r postgrestest.Reply) (after int, cut bool) {
-		odds := 20
-		if r.Executed && (r.Statement == "COMMIT" || ledgerFunction.MatchString(r.Statement)) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		name, odds := statementName(r.Statement), 20
+		if r.Executed && (name == "COMMIT" || ledgerFunction.MatchString(name)) {
 			odds = oneIn
 		}
-		if rng.IntN(odds) > 0 {
+		if (name != ledgerCall && c.cuts[ledgerCall] == 0) || rng.IntN(odds) > 0 {
 			return 0, false
 		}
-		c.mu.Lock()
-		c.cuts[statementName(r.Statement)]++
-		c.mu.Unlock()
+		c.cuts[name]++
 		places := []int{0, 1, rng.IntN(len(r.Text)), len(r.Text) - 1}
 		return places[rng.IntN(len(places))], true
 	}
@@ -270,6 +293,9 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 			switch {
 			case m.undo == nil:
 				m.supervise()
+			case c.awaitsCut(m):
+				m.supervise()
+				failing++
 			case time.Now().After(m.until):
 				m.heal()
 			default:
@@ -285,14 +311,23 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 			name := ofMembers()
 			c.faults[name]++
 			m.until = time.Now().Add(randomUpTo(c.rng, 18*time.Second)) // some are reaped, some are not
-			m.undo = memberFaults[name](c, m)
+			m.fault, m.undo = name, memberFaults[name](c, m)
 		}
 	}
 	for _, m := range c.members {
 		if m.undo != nil {
+			poll.Until(c.t, m.name+" has had a reply cut", func() bool { m.supervise(); return !c.awaitsCut(m) })
 			m.heal()
 		}
 	}
+}
+
+// awaitsCut reports whether replies to a gateway are to be cut, and none of the ledger has been yet: a gateway that still drains, or
+// starts, has none.
+func (c *clusterRun) awaitsCut(m *clusterMember) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return m.fault == cutReplies && c.cuts[ledgerCall] == 0
 }
 
 func (m *clusterMember) heal() {
@@ -402,6 +437,7 @@ func clusterDuration(t *testing.T) time.Duration {
 // has more leases than slots at any sample; every whole answer has one settled row; nothing is left in flight; each line of
 // a batch is in the results and charged once; no model is launched twice.
 func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
+	t.Parallel() // it runs for a given time
 	duration := clusterDuration(t)
 	c := newClusterRun(t)
 	through := &gateway{environment: c.env, t: t, url: c.proxy.url, secret: c.secrets[2]}
@@ -416,6 +452,7 @@ func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
 		poll.Until(t, m.name+" is ready again", func() bool { m.supervise(); return m.ready() })
 	}
 	stop()
+	c.waitForProxy()
 	batch := through.waitForBatch(through.secret, id, "completed")
 	output, _ := through.checkResults(through.secret, batch, ids)
 	began := time.Now()
@@ -447,7 +484,7 @@ func (c *clusterRun) verify(batch map[string]gjson.Result) {
 	for violation := range c.violations.found {
 		c.t.Error(violation)
 	}
-	if len(c.answers) < 100 || c.cuts["ledger_v1"] == 0 {
+	if len(c.answers) < 100 || c.cuts[ledgerCall] == 0 {
 		c.t.Errorf("%d whole answers, and replies cut %v: the run has tested too little", len(c.answers), c.cuts)
 	}
 	if commands := c.model.ranCommands(); slices.Contains(commands, "twice") || !slices.Contains(commands, "started") {

@@ -33,6 +33,7 @@ func (g *gateway) backendState() string {
 }
 
 func TestModelIsLaunchedAndStoppedOnceByTwoGateways(t *testing.T) {
+	t.Parallel() // it waits for an idle model
 	l := newLaunchedModel(t, time.Second)
 	first, second := serveTwo(t, l.config("m", ", boot_estimate: 1s, idle_after: 3s", ", cold_wait: 60s"))
 	both := []*gateway{first, second}
@@ -63,10 +64,9 @@ func TestModelIsLaunchedAndStoppedOnceByTwoGateways(t *testing.T) {
 		poll.Until(t, "the idle model is stopped", func() bool { return g.backendState() == "stopped" })
 	}
 	first.run("model", "warm", "m")
-	for _, g := range both {
-		poll.Until(t, "the model is ready", func() bool { return g.backendState() == "ready" })
-	}
-	if got := l.ranCommands(); !slices.Equal(got, []string{"started", "stopped", "started"}) {
+	poll.Until(t, "the model is ready at both", func() bool { return first.backendState() == "ready" && second.backendState() == "ready" })
+	// A loaded machine may leave it idle for so long that it is stopped again.
+	if got := l.ranCommands(); len(got) < 3 || !slices.Equal(got[:3], []string{"started", "stopped", "started"}) || slices.Contains(got[3:], "started") {
 		t.Errorf("got %q, want a start, a stop and a start", got)
 	}
 }
@@ -96,6 +96,7 @@ func TestGatewayListShowsWhichGatewaysAreAlive(t *testing.T) {
 // The model's program runs on when the gateway that has launched it is killed, so the other one waits for it and launches
 // nothing.
 func TestBootOfAKilledGatewayIsNotRepeated(t *testing.T) {
+	t.Parallel() // it waits for a slow boot
 	l := newLaunchedModel(t, 20*time.Second)
 	first, second := serveTwo(t, l.config("m", ", boot_estimate: 20s", ", cold_wait: 2m"))
 	first.sendAsync(t.Context(), first.secret, smallRequest)

@@ -79,7 +79,10 @@ func lastUsage(stream string) ([]byte, bool) {
 // usage; no row stays in flight; the cap holds over all restarts.
 func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	for _, flush := range []string{"commit", "1m"} { // nothing is flushed within a minute
-		t.Run("flush "+flush, func(t *testing.T) { killUnderLoad(t, flush) })
+		t.Run("flush "+flush, func(t *testing.T) {
+			t.Parallel() // it waits for gateways to start
+			killUnderLoad(t, flush)
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
@@ -60,14 +60,7 @@ func dashboardQueries(t *testing.T) []dashboardQuery {
 func startDashboardGateway(t *testing.T) (*gateway, *mockvllm.Process) {
 	t.Helper()
 	mock := startMock(t, mockvllm.Options{Models: []string{checkpoint}})
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	deadURL := "http://" + dead.Addr().String()
-	if err := dead.Close(); err != nil {
-		t.Fatal(err)
-	}
+	deadURL := "http://" + loopback.Address(t)
 	models := strings.Join([]string{
 		modelConfig("m", mock.URL()), modelConfig("other", mock.URL()), modelConfig("dead", deadURL),
 		fmt.Sprintf(`{id: cold, checkpoint: org/cold, backends: [{name: b0, url: %q, launch: {start: ["true"], stop: ["true"]}}]}`, deadURL),
@@ -131,6 +124,7 @@ func TestPanelsOfBackendsNameTheModel(t *testing.T) {
 
 // Prometheus scrapes a gateway and a mock under load, and every query of the dashboard must return numbers.
 func TestEveryPanelHasData(t *testing.T) {
+	t.Parallel() // it waits for scrapes
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("prometheus is not installed: apt-get install prometheus")
 	}
@@ -164,14 +158,7 @@ scrape_configs:
   - {job_name: basegate, static_configs: [{targets: [%q]}]}
   - {job_name: vllm, static_configs: [{targets: [%q], labels: {model: m}}]}
 `, target(gatewayURL), target(backendURL)))
-	free, err := net.Listen("tcp", "127.0.0.1:0") // Prometheus does not report the port that it was given for 0
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := loopback.Address(t) // Prometheus does not report the port that it was given for 0
 	output := newOutput(t)
 	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stdout, cmd.Stderr = output, output

@@ -315,6 +315,7 @@ func (c *chaosRun) run(duration time.Duration) {
 // gets an unambiguous outcome, the ledger has each completed response once with its usage, no cap is exceeded, nothing
 // leaks, and the log explains each failure.
 func TestFaultsOnBothSidesLeaveNoOutcomeAmbiguous(t *testing.T) {
+	t.Parallel() // it runs for a given time
 	c := newChaosRun(t)
 	c.run(faultDuration(t))
 	g := c.gateway()

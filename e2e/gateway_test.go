@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/internal/loopback"
 	"basegate/internal/postgrestest"
 	"basegate/internal/s3test"
 	"basegate/mockvllm"
@@ -48,6 +49,8 @@ type settings struct {
 	flush       string // of database.flush; empty: commit
 	adminListen string // address of the admin listener; empty: a free port
 	bucket      bool   // the files are in a bucket of an S3 server
+
+	probeTimeout string // of a backend; empty: 1s
 
 	postgres *postgrestest.Server // the server of the database; nil: the engine that the tests run on
 }
@@ -100,10 +103,10 @@ func (e *environment) writeConfig(s settings, backends ...string) {
 	section, extra := e.databaseConfig(s)
 	writeFile(e.t, e.config, fmt.Sprintf(`server: {listen: "127.0.0.1:0", admin_listen: %q%s}
 %s
-probe: {interval: 100ms, timeout: 1s}
+probe: {interval: 100ms, timeout: %s}
 %s
 models: [%s]
-`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, section, extra, s.models))
+`, cmp.Or(s.adminListen, "127.0.0.1:0"), s.server, section, cmp.Or(s.probeTimeout, "1s"), extra, s.models))
 }
 
 // run runs a command with the environment's configuration, which must succeed, and returns its stdout.
@@ -188,7 +191,7 @@ func startMock(t *testing.T, options mockvllm.Options) *mockvllm.Process {
 	if options.Models == nil {
 		options.Models = []string{checkpoint}
 	}
-	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", options)
+	mock, err := mockvllm.Start(t.Context(), loopback.Address(t), options) // it may close its port and listen again
 	if err != nil {
 		t.Fatal(err)
 	}

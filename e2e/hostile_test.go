@@ -431,7 +431,7 @@ func TestHostileClientsDoNotAffectALegitimateOne(t *testing.T) {
 	env := newEnvironment(t, settings{
 		server: ", read_header_timeout: 6s", extra: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}",
 	}, backend)
-	legitimate := &legitimateClient{key: env.createKey("legitimate"), keepAlive: &http.Client{Transport: &http.Transport{}}, timeout: 5 * time.Second}
+	legitimate := &legitimateClient{key: env.createKey("legitimate"), keepAlive: &http.Client{Transport: &http.Transport{}}, timeout: waitTimeout / 2} // an attack that starves it would last longer
 	load := &hostileLoad{gateway: env.serve(), backend: backend, done: make(chan struct{})}
 	load.address = strings.TrimPrefix(load.url, "http://")
 	before := load.metric("go_goroutines")

@@ -122,7 +122,7 @@ func TestCommandsApplyToWaitingRequests(t *testing.T) {
 	}
 
 	cancel()
-	g.waitForMetric(metricRunning, 0)
+	poll.Until(t, "no request runs", func() bool { return g.metric(metricRunning) == 0 }) // after the commits of all of them
 }
 
 // waitForKey waits until the running gateway accepts a key.

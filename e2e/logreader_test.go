@@ -25,7 +25,7 @@ import (
 // the line that says where the gateway listens.
 func servePiped(t *testing.T) (g *gateway, log *bufio.Reader, pipe *os.File) {
 	t.Helper()
-	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
+	env := newEnvironment(t, settings{probeTimeout: "20s"}, startMock(t, mockvllm.Options{}).URL())
 	g = &gateway{environment: env, t: t, secret: env.createKey("test")}
 	g.process, pipe = startPiped(t, "serve", "--config", env.config)
 	pipe.SetReadDeadline(time.Now().Add(waitTimeout))
@@ -37,6 +37,7 @@ func servePiped(t *testing.T) (g *gateway, log *bufio.Reader, pipe *os.File) {
 			t.Fatalf("read log: %v", err)
 		}
 		if m := listening.FindStringSubmatch(line); m != nil {
+			pipe.SetReadDeadline(time.Time{}) // the exit of the process ends later reads
 			g.url, g.admin = "http://"+m[1], "http://"+m[2]
 			return g, log, pipe
 		}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
@@ -113,7 +114,7 @@ func TestHealthCheckDoesNotValidateTheConfiguration(t *testing.T) {
 func TestRefusedReloadIsReported(t *testing.T) {
 	var s settings
 	if onPostgres { // the database does not tell a command where the gateway listens
-		s.adminListen = unusedAddress(t)
+		s.adminListen = loopback.Address(t)
 	}
 	g, mock := startGateway(t, s, mockvllm.Options{})
 	const successful, timestamp = "basegate_config_last_reload_successful", "basegate_config_last_reload_success_timestamp_seconds"

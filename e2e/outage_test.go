@@ -182,6 +182,7 @@ func TestNothingIsServedWhileTheDatabaseIsUnavailable(t *testing.T) {
 			if got := send(); got.status != http.StatusOK {
 				t.Fatalf("before the outage: got %d %s, want 200", got.status, got.body)
 			}
+			mock.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 50}) // the stream runs until the outage is noticed
 			stream := g.startLongStream()
 			end := o.start(t, env.database)
 			refused := send()
@@ -201,6 +202,7 @@ func TestNothingIsServedWhileTheDatabaseIsUnavailable(t *testing.T) {
 			if n := completionRequests(mock) - before; n != 0 {
 				t.Errorf("vLLM got %d requests that could not be charged", n)
 			}
+			mock.ClearFaults()
 			if last := <-stream; !strings.Contains(last, `"overloaded"`) {
 				t.Errorf("the stream that was running ended with %q", last)
 			}

@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -86,10 +87,16 @@ func readFiles(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
+		if err == nil && entry.IsDir() {
+			return nil
 		}
-		text, err := os.ReadFile(path)
+		var text []byte
+		if err == nil {
+			text, err = os.ReadFile(path)
+		}
+		if path != dir && errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted since its folder was listed
+		}
 		all[path] = string(text)
 		return err
 	})

@@ -106,7 +106,7 @@ func TestReadersCannotStarveTheService(t *testing.T) {
 	})
 	poll.Until(t, "a page of usage is shown", func() bool { return shown.Load() > 0 })
 
-	const limit = 10 * time.Second // of a machine under load; an unread download held a connection for ever
+	const limit = waitTimeout // an unread download held a connection for ever
 	for i := range 5 {
 		if got := g.get(g.admin, "/readyz"); got.status != http.StatusOK {
 			t.Errorf("/readyz returns %d %s", got.status, got.body)

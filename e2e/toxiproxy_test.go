@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 )
 
@@ -28,7 +29,7 @@ func startToxiproxy(t *testing.T) *toxiproxy {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatal("bin/toxiproxy is missing: make bin/toxiproxy")
 	}
-	address := unusedAddress(t)
+	address := loopback.Address(t)
 	x := &toxiproxy{t: t, api: "http://" + address}
 	log := newOutput(t)
 	cmd := exec.Command(program, "-host", "127.0.0.1", "-port", portOf(t, address))
@@ -70,7 +71,7 @@ func (x *toxiproxy) call(method, path string, body any) {
 // add starts a proxy and returns its address.
 func (x *toxiproxy) add(name, upstream string) (address string) {
 	x.t.Helper()
-	address = unusedAddress(x.t)
+	address = loopback.Address(x.t)
 	x.call(http.MethodPost, "/proxies", map[string]any{"name": name, "listen": address, "upstream": upstream, "enabled": true})
 	return address
 }

@@ -63,7 +63,7 @@ func modelConfig(t *testing.T, id string, addresses ...string) config.Model {
 
 var settings = fleet.Settings{
 	Breaker:       breaker.Settings{ConsecutiveFailures: 2, OpenFor: time.Minute, HalfOpenRequests: 1},
-	ProbeInterval: 10 * time.Millisecond, ProbeTimeout: time.Second,
+	ProbeInterval: 10 * time.Millisecond, ProbeTimeout: 10 * time.Second,
 }
 
 func startFleet(t *testing.T, models ...config.Model) *fleet.Fleet {

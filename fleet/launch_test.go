@@ -207,24 +207,30 @@ func TestBootEstimateIsTheMedianOfMeasuredBoots(t *testing.T) {
 		wantState(t, m.Backends()[0], fleet.Stopped)
 		return booting.RetryIn, took
 	}
-	boot()
-	boot()
-	estimated, took := boot()
-	t.Logf("estimate %v, boot took %v", estimated, took)
-	if estimated < took/2 || estimated > 2*took { // wide limits for a loaded machine; the configured estimate is a minute
-		t.Errorf("estimate %v, boot took %v", estimated, took)
+	_, first := boot()
+	_, second := boot()
+	estimated, _ := boot()
+	t.Logf("estimate %v, the boots took %v and %v", estimated, first, second)
+	// The test sees the end of a boot a little late.
+	if estimated < min(first, second)/2 || estimated > max(first, second) {
+		t.Errorf("estimate %v, the boots took %v and %v", estimated, first, second)
 	}
 }
 
 func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
 	b := newManagedServer(t, 0)
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = time.Millisecond })), "m")
-	deadline := time.Now().Add(3 * time.Second)
+	began := time.Now()
 	var all sync.WaitGroup
 	var served atomic.Int64
+	starts := func() int { return strings.Count(strings.Join(b.commands(), " "), "started") }
+	goesOn := func() bool {
+		took := time.Since(began)
+		return took < 3*time.Second || (starts() < 2 || served.Load() < 4) && took < time.Minute
+	}
 	for range 4 {
 		all.Go(func() {
-			for time.Now().Before(deadline) {
+			for goesOn() {
 				if err := m.AwaitBoot(t.Context(), nil); err != nil {
 					t.Errorf("the model does not start again: %v", err)
 					return
@@ -246,9 +252,8 @@ func TestIdleStopDoesNotInterruptRequests(t *testing.T) {
 		})
 	}
 	all.Wait()
-	starts := strings.Count(strings.Join(b.commands(), " "), "started")
-	t.Logf("%d requests over %d starts", served.Load(), starts)
-	if starts < 2 || served.Load() < 4 {
+	t.Logf("%d requests over %d starts", served.Load(), starts())
+	if starts() < 2 || served.Load() < 4 {
 		t.Error("the backend was not stopped in between, so the test is void")
 	}
 }
@@ -448,14 +453,14 @@ func TestLaunchCommandMayBeTheModelItself(t *testing.T) {
 			t.Errorf("the model does not run after Close: %v", err)
 		}
 	})
-	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 2 * time.Second })
+	c := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 5 * time.Second })
 	f := startFleetWith(t, nil, zap.NewNop(), c)
 	m := getModel(t, f, "m")
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, m.Backends()[0], fleet.Ready)
-	wait := time.NewTimer(3 * time.Second) // longer than the boot timeout
+	wait := time.NewTimer(6 * time.Second) // longer than the boot timeout
 	<-wait.C
 	if state, reason := m.Backends()[0].State(); state != fleet.Ready {
 		t.Errorf("got %s (%s), want %s", state, reason, fleet.Ready)

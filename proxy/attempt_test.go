@@ -81,7 +81,11 @@ func TestRetriesAtTheOnlyBackend(t *testing.T) {
 				attempts.Add(1)
 				c.backend(w, r)
 			})
-			h := newHarness(t, func(o *harnessOptions) { o.settings.FirstByteTimeout = 300 * time.Millisecond }, backend)
+			h := newHarness(t, func(o *harnessOptions) {
+				if strings.HasPrefix(c.name, "silence") {
+					o.settings.FirstByteTimeout = time.Second
+				}
+			}, backend)
 			h.complete(streamRequest)
 			if attempts.Load() != c.attempts {
 				t.Errorf("got %d attempts, want %d", attempts.Load(), c.attempts)

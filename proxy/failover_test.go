@@ -71,7 +71,10 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var failing, healthy atomic.Int64 // attempts
 			h := newHarness(t, func(o *harnessOptions) {
-				o.settings.FirstByteTimeout, o.breaker.OpenFor = 100*time.Millisecond, time.Nanosecond
+				o.breaker.OpenFor = time.Nanosecond
+				if c.name == "silence" {
+					o.settings.FirstByteTimeout = time.Second
+				}
 			}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 				failing.Add(1)
 				c.failure(w, r)

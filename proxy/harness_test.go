@@ -36,6 +36,7 @@ import (
 	connections "basegate/http1/client"
 	"basegate/http1/server"
 	"basegate/identity"
+	"basegate/internal/loopback"
 	"basegate/proxy"
 	"basegate/receipt"
 	"basegate/usage"
@@ -132,7 +133,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		})
 	}
 	models := fleet.New(append([]config.Model{model}, o.models...), fleet.Settings{
-		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: time.Second,
+		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: 10 * time.Second,
 	}, transport, nil, log)
 	if err := models.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -405,10 +406,5 @@ func respond(status int, contentType, body string) http.HandlerFunc {
 // refusingBackend returns the URL of a backend that refuses connections.
 func refusingBackend(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return "http://" + l.Addr().String()
+	return "http://" + loopback.Address(t)
 }

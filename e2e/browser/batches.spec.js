@@ -45,7 +45,8 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await expect(page.locator("body")).not.toContainText("a private prompt");
   await checkPage(page, "files-wrong");
 
-  await drop(page, "prompts.jsonl", lines(300));
+  const input = lines(300, { max_tokens: 200, min_tokens: 200 }); // runs for some 15 s, so that the reload meets it
+  await drop(page, "prompts.jsonl", input);
   await expect(page.getByText("prompts.jsonl stored: 300 lines, no errors.")).toBeVisible();
   await checkPage(page, "file");
   await page.getByLabel("Completion window").selectOption("1h");
@@ -54,7 +55,7 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   const batch = page.url();
   await page.reload(); // sends no form again
   expect(page.url()).toBe(batch);
-  await expect(page.locator("#batch-state .tag").first()).toHaveText("completed", { timeout: 60_000 }); // by itself
+  await expect(page.locator("#batch-state .tag").first()).toHaveText("completed", { timeout: 120_000 }); // by itself
   await expect(page.locator("[data-live-every]")).toContainText("no longer refreshed");
   await checkPage(page, "batch");
   const results = (await download(page, page.getByRole("link", { name: "Download results" }))).trim().split("\n").map((l) => JSON.parse(l));
@@ -68,7 +69,7 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await checkPage(page, "batches");
   await page.goto("/files");
   await checkPage(page, "files");
-  expect(await download(page, page.getByRole("link", { name: "Download prompts.jsonl" }))).toBe(lines(300));
+  expect(await download(page, page.getByRole("link", { name: "Download prompts.jsonl" }))).toBe(input);
   const stored = page.getByRole("row", { name: /prompts\.jsonl/ });
   await stored.getByText("Delete…").click();
   await expectNoOverflow(page, "files with a deletion");
@@ -84,7 +85,7 @@ test("a running batch is watched and cancelled at the width of a phone", async (
   await signIn(page);
   await page.goto("/files");
   const file = join(mkdtempSync(join(tmpdir(), "basegate-upload-")), "slow.jsonl");
-  writeFileSync(file, lines(2000, { max_tokens: 200, min_tokens: 200 }));
+  writeFileSync(file, lines(6000, { max_tokens: 200, min_tokens: 200 }));
   await page.locator("input[type=file]").setInputFiles(file);
   await page.getByRole("button", { name: "Upload and check" }).click();
   await page.getByRole("button", { name: "Create batch" }).click();
@@ -138,11 +139,11 @@ test("an upload is stopped, asks for the session, and needs no script", async ({
   // Slow enough to be seen: the progress, and a stop that leaves nothing.
   const devtools = await page.context().newCDPSession(page);
   await devtools.send("Network.enable");
-  await devtools.send("Network.emulateNetworkConditions", { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: 100_000 });
+  await devtools.send("Network.emulateNetworkConditions", { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: 40_000 });
   await drop(page, "stopped.jsonl", lines(40_000));
   await expect(page.locator("#upload-text")).toContainText(/\d+ % · .* of /);
   await expectNoOverflow(page, "an upload");
-  await page.getByRole("button", { name: "Stop" }).click();
+  await page.getByRole("button", { name: "Stop" }).press("Enter"); // a click would wait for a page that does not move
   await expect(page.getByText("Stopped. Nothing was stored.")).toBeVisible();
   await devtools.send("Network.emulateNetworkConditions", { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: -1 });
   await page.reload();

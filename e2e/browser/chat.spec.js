@@ -1,8 +1,7 @@
 // The workbench's chat mode: turns, versions of them, tokens, tools, and what is kept and passed on.
-import { createServer } from "node:net";
 import { readFileSync, writeFileSync } from "node:fs";
 import { spawn } from "node:child_process";
-import { expect, expectAccessible, expectNoOverflow, checkPage, signIn, test } from "./console.js";
+import { expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
 
 const model = "llama-8b-instruct";
 const turns = (page) => page.locator("#turns > li");
@@ -338,7 +337,7 @@ test("Stop keeps the answer so far, which can be continued", async ({ page }) =>
   await message(page).fill("A long story");
   await send(page).click();
   await expect(answer(page).getByRole("option").nth(5)).toBeVisible();
-  await page.getByRole("button", { name: "Stop" }).click();
+  await page.getByRole("button", { name: "Stop" }).press("Enter"); // a click would wait for a page that does not move
   await expect(page.locator("#progress")).toContainText("Stopped");
   await idle(page);
   const kept = await textOf(answer(page));
@@ -470,9 +469,7 @@ test("a preset of chat sets its parameters", async ({ page }) => {
 
 // addChatOnlyModel adds the model talk, which serves chat completions alone and reasons. It returns a function that removes it.
 async function addChatOnlyModel() {
-  const port = await new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => { const { port: free } = server.address(); server.close(() => resolve(free)); });
-  });
+  const port = await freePort();
   const mock = spawn(process.env.BASEGATE, ["mockvllm", "--listen", `127.0.0.1:${port}`, "--model", "org/talk", "--chat-template", "chatml", "--reasoning"]);
   const before = readFileSync(process.env.CONFIG, "utf8");
   const reload = (config) => { writeFileSync(process.env.CONFIG, config); process.kill(Number(process.env.PID), "SIGHUP"); };

@@ -112,20 +112,29 @@ export const hide = (page, hidden) => page.evaluate((value) => {
   document.dispatchEvent(new Event("visibilitychange"));
 }, hidden);
 
+// freePort returns a port of the loopback interface that nothing listens on. It is below the kernel's ephemeral ports, so that
+// nothing else is given it, also while its server is stopped.
+export async function freePort() {
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 20_000);
+    const server = createServer().listen(port, "127.0.0.1");
+    const free = await new Promise((resolve) => server.once("listening", () => resolve(true)).once("error", () => resolve(false)));
+    if (free) {
+      await new Promise((resolve) => server.close(resolve));
+      return port;
+    }
+  }
+}
+
 // addColdModel adds the model cold-8b, which the gateway can start and stop, to the demo. It returns a function that removes it.
 export async function addColdModel() {
-  const port = await new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
+  const port = await freePort();
   const dir = mkdtempSync(join(tmpdir(), "basegate-cold-"));
   const script = (name, text) => {
     writeFileSync(join(dir, name), `#!/bin/sh\n${text}\n`, { mode: 0o700 });
     return join(dir, name);
   };
-  const start = script("start", `echo $$ > ${dir}/pid; echo loading weights of cold-8b; sleep 2
+  const start = script("start", `echo $$ > ${dir}/pid; echo loading weights of cold-8b; sleep 5
 exec ${process.env.BASEGATE} mockvllm --listen 127.0.0.1:${port} --model org/cold-8b`);
   const stop = script("stop", `echo shutting down; kill "$(cat ${dir}/pid)"; while kill -0 "$(cat ${dir}/pid)" 2>/dev/null; do sleep 0.05; done; rm ${dir}/pid`);
   const before = readFileSync(process.env.CONFIG, "utf8");

