@@ -31,7 +31,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-all test-packages test-variants test-e2e test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -52,10 +52,14 @@ test: test-packages ## all packages with the race detector and a short end-to-en
 	@go test -race -tags e2e -timeout 20m -list '$(SMOKE)' ./e2e | grep -q '^Test' || { echo "no test matches SMOKE" >&2; exit 1; }
 	go test -count=1 -race -timeout 20m -tags e2e -run '$(SMOKE)' ./e2e
 
-test-all: test-packages ## every test that needs no container, and proxy's over net/http too
+test-all: test-packages test-variants test-e2e ## every test that needs no container, and proxy's over net/http too
+
+test-variants: tools
 	go test -race -timeout 30m ./proxy -fastpath=false
 	go test -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
-	go test -count=1 -race -timeout 60m -tags e2e ./e2e
+
+test-e2e: tools
+	go test -count=1 -race -parallel 4 -timeout 60m -tags e2e ./e2e # parallel tests are those that mostly wait
 
 test-packages: tools
 	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
@@ -66,7 +70,7 @@ ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|Te
 
 test-postgres: tools $(VERSITYGW) ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
 	CI=true BASEGATE_TEST_ENGINE=postgres go test $(SHORT) -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
-	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -parallel 4 -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 test-next: tools $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
 	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -timeout 20m ./budget/cluster ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
@@ -82,12 +86,18 @@ lint: tools $(LINT) ## gofmt, go vet, golangci-lint
 $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-# Inputs are counted, not seconds: at the end of a time Go 1.26 may fail a target that is sound (go.dev/issue/75804).
+# Inputs are counted, not seconds: at the end of a time Go 1.26 may fail a target that is sound (go.dev/issue/75804). A
+# package's targets share one test binary, which go test -fuzz would link for each.
 fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
-	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
-		grep -oE '^func Fuzz[A-Za-z0-9]*' "$$file" | cut -d' ' -f2 | while read -r target; do \
-			echo "== $$target"; go test -timeout 10m -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
-		done; done
+	@set -e; binaries=$$(mktemp -d); trap 'rm -rf "$$binaries"' EXIT; found=$$(go env GOCACHE)/fuzz/basegate; \
+	for package in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u); do \
+		binary=$$binaries/$${package//\//-}; go test -c -fuzz . -o "$$binary" "$$package"; \
+		targets=$$(cd "$$package" && "$$binary" -test.list '^Fuzz'); test -n "$$targets"; \
+		for target in $$targets; do \
+			echo "== $$package $$target"; (cd "$$package" && "$$binary" -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) \
+				-test.fuzzcachedir "$$found/$$package" -test.timeout 10m </dev/null); \
+		done; rm "$$binary"; \
+	done
 
 sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, Lamini, and every snippet of the tutorial, against the demo
 	e2e/sdk/run
@@ -187,7 +197,7 @@ image-files: tools ## what the images are made of, into bin/image; needs no Dock
 	cd tools/compose && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
 
 e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
-	go test -tags containers -count=1 -timeout 25m ./e2e/containers
+	go test -tags containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait
 
 docker: # what image and e2e talk to
 	@command -v docker >/dev/null || { echo "docker is missing: https://docs.docker.com/engine/install, or apt-get install docker.io" >&2; exit 1; }

@@ -239,15 +239,15 @@ Any OpenAI client works with:
 
   export OPENAI_BASE_URL={{.URL}}/v1 OPENAI_API_KEY={{.Secret}}
 
-The other commands work on it too, for example: basegate key list --config {{.Config}}
+The other commands work on it too, for example: {{.Program}} key list --config {{.Config}}
 Ctrl-C ends the demo.
 `))
 
 func printWelcome(cmd *cobra.Command, address, config string, c demoCredentials) error {
 	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
 		demoCredentials
-		URL, Config string
-	}{c, "http://" + address, config})
+		URL, Config, Program string
+	}{c, "http://" + address, config, os.Args[0]})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}
