@@ -22,6 +22,7 @@ import (
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 )
 
@@ -264,18 +265,14 @@ func TestFailedNewClosesEverythingOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free.Close()
+	free := loopback.Address(t)
 	c := newConfig(t)
-	c.Server.Listen, c.Server.AdminListen = free.Addr().String(), taken.Addr().String()
+	c.Server.Listen, c.Server.AdminListen = free, taken.Addr().String()
 	if _, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{}); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
 		t.Fatalf("New returned %v, want an error that names the address in use", err)
 	}
 	goleak.VerifyNone(t, before)
-	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free.Addr().String()); err != nil {
+	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free); err != nil {
 		t.Errorf("the public address is still in use: %v", err)
 	} else {
 		again.Close()

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"basegate/database/postgres"
+	"basegate/internal/loopback"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 )
@@ -152,16 +152,12 @@ func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
 	server.Exec(t, "postgres", `DROP DATABASE `+latin)
 	server.Exec(t, "postgres", `CREATE DATABASE `+latin+` ENCODING 'LATIN1' TEMPLATE template0`)
 	server.Exec(t, "postgres", `ALTER DATABASE `+readOnly+` SET default_transaction_read_only = on`)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	closed := listener.Addr().String()
-	must(t, listener.Close())
 	for what, c := range map[string]struct{ url, want string }{
 		"no such database":         {server.URL("nothing"), "CREATE DATABASE"},
 		"no such role":             {as("nobody", server.URL(name)), "check the user and the password"},
 		"another encoding":         {server.URL(latin), "ENCODING 'UTF8'"},
 		"read-only":                {server.URL(readOnly), "reset default_transaction_read_only"},
-		"nothing listens":          {"postgres://x@" + closed + "/x", "check the address"},
+		"nothing listens":          {"postgres://x@" + loopback.Address(t) + "/x", "check the address"},
 		"a connection without TLS": {"postgres://x@192.0.2.1/x?sslmode=disable", "want sslmode=verify-full"},
 		"an unverified server":     {"postgres://x@db.example.com/x?sslmode=require", "want sslmode=verify-full"},
 		"one of two unverified":    {"postgres://x@localhost,db.example.com/x", "want sslmode=verify-full"},
