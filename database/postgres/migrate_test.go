@@ -20,6 +20,7 @@ import (
 
 	"basegate/database/postgres"
 	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
 )
 
 // nextRelease returns the migrations of this program and one more.
@@ -94,20 +95,48 @@ func TestNewerSchemaIsAcceptedUnlessItNeedsANewerProgram(t *testing.T) {
 	}
 }
 
+// lockObserver returns a function that reports whether a statement in a database waits for a lock.
+func lockObserver(t *testing.T, server *postgrestest.Server, name string) (waiting func() bool) {
+	t.Helper()
+	observer, err := pgx.Connect(t.Context(), server.URL(name))
+	must(t, err)
+	t.Cleanup(func() { _ = observer.Close(context.WithoutCancel(t.Context())) })
+	return func() bool {
+		var n int
+		must(t, observer.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'`, name).Scan(&n))
+		return n > 0
+	}
+}
+
+// CREATE SCHEMA IF NOT EXISTS fails if another transaction, which had not committed when it began, makes the schema.
+func TestSchemaThatAnotherProcessMakesMeanwhileIsMigrated(t *testing.T) {
+	server, name := newDatabase(t)
+	waiting := lockObserver(t, server, name)
+	other, err := pgx.Connect(t.Context(), server.URL(name))
+	must(t, err)
+	defer func() { _ = other.Close(context.WithoutCancel(t.Context())) }()
+	_, err = other.Exec(t.Context(), `BEGIN; CREATE SCHEMA basegate`)
+	must(t, err)
+	db := open(t, postgres.Settings{URL: server.URL(name)})
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() {
+		if s, err := db.Migrate(t.Context()); err != nil || s.Version != s.Known {
+			t.Errorf("got %+v, %v, want this program's version", s, err)
+		}
+	})
+	poll.Until(t, "the migration waits", waiting)
+	_, err = other.Exec(t.Context(), `COMMIT`)
+	must(t, err)
+}
+
 // A migration that waits for a lock makes the requests wait that come after it. So it waits for a second, and tries again.
 func TestMigrationGivesUpALockThatItWaitsForAndTriesAgain(t *testing.T) {
 	server, name := newDatabase(t)
 	db := open(t, postgres.Settings{URL: server.URL(name), LockTimeout: time.Minute}) // not that of migrations
 	_, err := db.Migrate(t.Context())
 	must(t, err)
-	observer, err := pgx.Connect(t.Context(), server.URL(name))
-	must(t, err)
-	defer observer.Close(context.WithoutCancel(t.Context()))
-	waiting := func() bool {
-		var n int
-		must(t, observer.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'`, name).Scan(&n))
-		return n > 0
-	}
+	waiting := lockObserver(t, server, name)
 	holder, err := db.Pool().Begin(t.Context())
 	must(t, err)
 	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
