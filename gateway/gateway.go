@@ -23,6 +23,7 @@ import (
 	"basegate/config"
 	"basegate/console"
 	"basegate/database"
+	"basegate/database/postgres"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/history"
@@ -384,17 +385,30 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	cleanupCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if server := g.db.Postgres(); server != nil {
-		defer context.AfterFunc(cleanupCtx, func() {
-			pingCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
-			defer cancel()
-			if g.db.Ping(pingCtx) == nil {
-				return // something else took so long, and what is still to be written will be
-			}
-			g.log.Warn("the database did not respond in time: its connections are closed", zap.Duration("timeout", cleanupTimeout))
-			server.Disconnect()
-		})()
+		defer g.disconnectAfter(cleanupCtx, server)()
 	}
 	return g.runCleanups(cleanupCtx)
+}
+
+// disconnectAfter closes the connections to PostgreSQL if it does not respond when ctx has ended, so that no clean-up waits for it.
+// The function that it returns prevents that, or waits until it is done.
+func (g *Gateway) disconnectAfter(ctx context.Context, server *postgres.DB) (stop func()) {
+	done := make(chan struct{})
+	prevent := context.AfterFunc(ctx, func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
+		defer cancel()
+		if g.db.Ping(ctx) == nil {
+			return // something else took so long, and what is still to be written will be
+		}
+		g.log.Warn("the database did not respond in time: its connections are closed", zap.Duration("timeout", cleanupTimeout))
+		server.Disconnect()
+	})
+	return func() {
+		if !prevent() {
+			<-done
+		}
+	}
 }
 
 const (
