@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,7 +150,8 @@ func wantState(t *testing.T, b *fleet.Backend, want fleet.State) {
 }
 
 func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
-	b := newManagedServer(t, 300*time.Millisecond)
+	b := newManagedServer(t, 0)
+	b.unhealthy.Store(true)
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	if m.Status() != fleet.StatusCold {
 		t.Errorf("before the launch: got status %s, want %s", m.Status(), fleet.StatusCold)
@@ -170,6 +173,7 @@ func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
 	if m.Status() != fleet.StatusStarting {
 		t.Errorf("during the boot: got status %s, want %s", m.Status(), fleet.StatusStarting)
 	}
+	b.unhealthy.Store(false)
 	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
 	if err := m.EnsureServable(nil); err != nil {
 		t.Error(err)
@@ -359,7 +363,23 @@ func TestIdleBackendSleepsAndARequestWakesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mock.Close() })
-	c := modelConfig(t, "m", mock.URL())
+	target, err := url.Parse(mock.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward, wake := httputil.NewSingleHostReverseProxy(target), make(chan struct{})
+	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wake_up" {
+			select {
+			case <-wake:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(b.Close)
+	c := modelConfig(t, "m", b.URL)
 	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: 50 * time.Millisecond}
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), c), "m")
 	running := acquire(t, m)
@@ -376,6 +396,7 @@ func TestIdleBackendSleepsAndARequestWakesIt(t *testing.T) {
 	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(nil)); !ok {
 		t.Error("EnsureServable of a sleeping model: want *fleet.BootingError")
 	}
+	close(wake)
 	poll.Until(t, "the model is warm", func() bool { return m.Status() == fleet.StatusWarm })
 }
 
