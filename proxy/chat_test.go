@@ -196,7 +196,7 @@ func TestClampOfChatReplacesTheFieldThatWasSent(t *testing.T) {
 func TestDisconnectFromAChatStreamIsChargedByWhatWasSent(t *testing.T) {
 	h, mock := startChat(t, mockvllm.Options{}, nil)
 	mock.InjectFault(mockvllm.Fault{Kind: "hang", Path: proxy.ChatPath, AfterTokens: 4})
-	req := h.newRequest(t.Context(), http.MethodPost, proxy.ChatPath, `{"model":"m","messages":`+userMessage+`,"max_tokens":30,"stream":true,"ignore_eos":true}`)
+	req := h.newRequest(t.Context(), http.MethodPost, proxy.ChatPath, `{"model":"m","messages":`+userMessage+`,"max_tokens":30,"stream":true,"ignore_eos":true,"seed":1}`)
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -210,9 +210,9 @@ func TestDisconnectFromAChatStreamIsChargedByWhatWasSent(t *testing.T) {
 		text = text[:len(text)+n]
 	}
 	resp.Body.Close()
-	const delta = `"delta":{"content":"` // a token that is a part of a character has no text, and no charge
-	sent := int64(strings.Count(string(text), delta) - strings.Count(string(text), delta+`"`))
-	if row := h.awaitRows(1)[0]; row.CompletionTokens != sent || sent == 0 || row.PromptTokens == 0 || row.Status != 499 {
+	// With this seed each token is a whole character or more.
+	sent := int64(strings.Count(string(text), `"delta":{"content":"`) - strings.Count(string(text), `"delta":{"content":""`))
+	if row := h.awaitRows(1)[0]; row.CompletionTokens != sent || sent != 4 || row.PromptTokens == 0 || row.Status != 499 {
 		t.Errorf("the ledger has %+v, want %d tokens", row, sent)
 	}
 }
