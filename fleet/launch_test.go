@@ -491,12 +491,15 @@ func TestLaunchCommandMayBeTheModelItself(t *testing.T) {
 // Old versions of vLLM print every prompt.
 func TestOutputOfARunningModelIsNotLogged(t *testing.T) {
 	b := newManagedServer(t, 0)
-	b.script("start", "echo loading; touch $0.up; while [ ! -e $0.print ]; do sleep 0.01; done; echo 'prompt: a secret'; touch $0.printed")
+	b.script("start", `echo loading; until [ -e $0.read ]; do sleep 0.01; done
+touch $0.up; until [ -e $0.print ]; do sleep 0.01; done; echo 'prompt: a secret'; touch $0.printed`)
 	core, logged := observer.New(zap.InfoLevel)
 	m := getModel(t, startFleetWith(t, nil, zap.New(core), b.model(nil)), "m")
 	if err := m.Warm("the test"); err != nil {
 		t.Fatal(err)
 	}
+	poll.Until(t, "the first line is logged", func() bool { return logged.FilterMessage("command output").Len() == 1 })
+	b.mark("start.read")
 	wantState(t, m.Backends()[0], fleet.Ready)
 	b.mark("start.print")
 	poll.Until(t, "the script has printed the secret", func() bool {
@@ -586,14 +589,17 @@ touch $0.up; until [ -e $0.ready ]; do sleep 0.01; done; echo a prompt; touch $0
 
 func TestCommandLogIsBounded(t *testing.T) {
 	server := newManagedServer(t, 0)
-	server.script("start", "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; touch $0.up")
+	server.script("start", "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; until [ -e $0.read ]; do sleep 0.01; done; touch $0.up")
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
 	if err := m.Warm("a test"); err != nil {
 		t.Fatal(err)
 	}
+	poll.Until(t, "the last line was read", func() bool {
+		return slices.ContainsFunc(m.Backends()[0].CommandLog(), func(l fleet.CommandLine) bool { return l.Text == "line 299" })
+	})
+	server.mark("start.read")
 	wantState(t, m.Backends()[0], fleet.Ready)
-	lines := m.Backends()[0].CommandLog()
-	if len(lines) > 100 {
-		t.Errorf("got %d lines, want at most 100", len(lines))
+	if lines := m.Backends()[0].CommandLog(); len(lines) != 100 {
+		t.Errorf("got %d lines, want the last 100", len(lines))
 	}
 }
