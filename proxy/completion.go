@@ -13,7 +13,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 		return err
 	}
 	if withReceipt {
-		s.beginReceipt(x)
+		defer s.beginReceipt(x)()
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err

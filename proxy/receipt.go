@@ -52,11 +52,16 @@ func (x *exchange) alwaysHasReceipt() bool {
 	return x.caller.dialect != nil && x.caller.dialect.Receipt
 }
 
-// beginReceipt begins the receipt of a request that has asked for one.
-func (s *Server) beginReceipt(x *exchange) {
+// beginReceipt begins the receipt of a request that has asked for one. The caller calls end when the response has ended.
+func (s *Server) beginReceipt(x *exchange) (end func()) {
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
-	x.receipt = &receiptState{draft: s.receipts.NewDraft(), embed: embed}
+	newDraft := s.receipts.NewDraft
+	if x.request.Stream {
+		newDraft = s.receipts.NewStreamDraft
+	}
+	x.receipt = &receiptState{draft: newDraft(), embed: embed}
+	return x.receipt.draft.Close
 }
 
 // sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.

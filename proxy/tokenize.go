@@ -51,7 +51,7 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 		if err := s.checkBudget(x); err != nil {
 			return err
 		}
-		s.beginReceipt(x)
+		defer s.beginReceipt(x)()
 	}
 	if err := x.awaitModel(); err != nil {
 		return err

@@ -75,7 +75,12 @@ func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft),
 		if write == nil {
 			return f.db.WriteGrouped(ctx, func(database.Tx) error { return nil })
 		}
-		draft := f.log.NewDraft()
+		newDraft := f.log.NewDraft
+		if stream {
+			newDraft = f.log.NewStreamDraft
+		}
+		draft := newDraft()
+		defer draft.Close()
 		write(draft)
 		sealed, err := draft.Seal(entry(), "key_1", []byte(request))
 		if err != nil {

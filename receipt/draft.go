@@ -15,19 +15,37 @@ import (
 type Draft struct {
 	Answer
 
-	log   *Log
-	nonce Hash
+	log     *Log
+	nonce   Hash
+	counted bool // among the open streams of the gate
 }
 
-// NewDraft begins a receipt.
+// NewDraft begins the receipt of a plain answer.
 func (l *Log) NewDraft() *Draft {
 	nonce := newNonce()
 	return &Draft{Answer: Answer{hash: newCIDHash(nonce)}, log: l, nonce: nonce}
 }
 
+// NewStreamDraft begins the receipt of a stream, which groups of streams wait for until the Draft is closed.
+func (l *Log) NewStreamDraft() *Draft {
+	d := l.NewDraft()
+	l.gate.begin()
+	d.counted = true
+	return d
+}
+
+// Close ends the receipt, whether its answer is whole or not. It may be called more than once.
+func (d *Draft) Close() {
+	if d.counted {
+		d.counted = false
+		d.log.gate.end()
+	}
+}
+
 // Sealed is the receipt of a whole answer. The answer may be finished after the transaction with Insert is on disk and
 // Confirm has returned nil, or after Write has.
 type Sealed struct {
+	draft *Draft
 	log   *Log
 	key   string
 	leaf  Hash
@@ -51,16 +69,20 @@ func (d *Draft) Seal(e Entry, key string, input []byte) (*Sealed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sealed{log: d.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: d.nonce, entry: e, text: text}, nil
+	return &Sealed{draft: d, log: d.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: d.nonce, entry: e, text: text}, nil
 }
 
 // Join makes the stream one of those that end within 10 ms of each other, which share a transaction and a tree head. It is
-// called before the write with Insert is queued, and by streams alone: only they wait for a tree head. It waits if the stream
-// leads the others, but not if it ends alone. The caller calls leave when the receipt is there, or cannot be.
+// called before the write with Insert is queued, and by the streams of NewStreamDraft alone: only they wait for a tree head. It
+// waits if the stream leads the others, but not if it ends alone. The caller calls leave when the receipt is there, or cannot be.
 func (s *Sealed) Join(ctx context.Context) (leave func()) {
 	s.group, s.leads = s.log.gate.join(ctx)
+	if s.leads {
+		s.draft.counted = false
+	}
 	if s.log.shared { // another gateway may sign
 		s.leave()
+		s.draft.Close()
 		<-s.group.done
 	}
 	return s.leave
@@ -77,6 +99,7 @@ func (s *Sealed) leave() {
 // AwaitGroup waits until the leader of the group has committed and signed for all. It is called when the write with Insert is
 // queued, which may still be uncommitted afterwards.
 func (s *Sealed) AwaitGroup() {
+	s.draft.Close()
 	if s.group != nil && !s.leads {
 		<-s.group.done
 	}

@@ -90,7 +90,8 @@ type signedHead struct {
 }
 
 const (
-	// pace is the least time between two groups of streams: under load, many share a transaction and a tree head.
+	// pace is how long after the group before a group of streams waits for others that may end soon: under load, many share a
+	// transaction and a tree head.
 	pace = 10 * time.Millisecond
 	// lazyPace is how long entries for which no request waits stay without a tree head.
 	lazyPace = 200 * time.Millisecond
