@@ -243,10 +243,10 @@ func (r *report) runLoad(ctx context.Context, round int, w workload, targets []t
 	return nil
 }
 
-// measureFlushing also times a disk flush before and after the load. It keeps the lower of the two, since other writes
-// on the machine inflate the time, and the gateway's ratio is taken less the flush.
+// measureFlushing also measures a disk flush before and after the load. It keeps the lower of the two, since other writes
+// on the machine inflate the time, and the gateway's ratios are taken less the flush.
 func (r *report) measureFlushing(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
-	before, err := flushTime()
+	before, err := measureFlush()
 	if err != nil {
 		return nil, err
 	}
@@ -254,8 +254,8 @@ func (r *report) measureFlushing(ctx context.Context, t target, w workload, span
 	if err != nil {
 		return nil, err
 	}
-	after, err := flushTime()
-	r.flushes = append(r.flushes, min(before, after))
+	after, err := measureFlush()
+	r.flushes = append(r.flushes, before.lower(after))
 	return m, err
 }
 

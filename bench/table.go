@@ -135,18 +135,18 @@ func (r *report) ids() []string {
 
 // notes returns the figures of the gateway alone.
 func (r *report) notes() []string {
-	var times []float64
+	var times, cpu []float64
 	for _, one := range r.flushes {
-		times = append(times, float64(one.Microseconds()))
+		times, cpu = append(times, float64(one.wall.Microseconds())), append(cpu, float64(one.cpu.Microseconds()))
 	}
-	flush := summarize(times)
+	flush, flushCPU := summarize(times), summarize(cpu)
 	var all []string
 	if note := r.settledNote(); note != "" {
 		all = append(all, note+".")
 	}
 	if flush.measured {
-		all = append(all, fmt.Sprintf("One flush of the disk, which every response waits for: %s µs, the median of %d in each round.",
-			flush.text(digitsOf(flush)), flushes))
+		all = append(all, fmt.Sprintf("One flush of the disk, which every response waits for: %s µs, the median of %d in each round, and %s µs of CPU.",
+			flush.text(digitsOf(flush)), flushes, flushCPU.text(digitsOf(flushCPU))))
 	}
 	if r.batch != nil {
 		all = append(all, r.batch.String()+".")
@@ -211,7 +211,8 @@ they are to ReverseProxy, and taken within each round.
 - CPU is the user and system time of the proxy's process and of its workers, from ` + "`/proc/PID/stat`" + `.
 - Added latency is the duration of a request through the proxy less that of the same request sent to the upstream
   directly, in the same round. At many connections it is mostly the wait for a processor. For basegate there is also the
-  added latency less one flush of the disk, which is the cost of the ledger's durability.
+  added latency less one flush of the disk, which is the cost of the ledger's durability, and on one connection the CPU time
+  less that of one flush.
 - Memory per held stream is the growth of the resident memory of the process and its workers, of a process started for
   this load. Where fewer than 3000 or 10000 streams are held, the limit of open files is the reason.
 - Truncated requests began and broke off, or ended without ` + "`[DONE]`" + `; failed ones had a status other than 200 or no
