@@ -77,10 +77,10 @@ type row struct {
 var table = [classCount]row{
 	Success:         {name: "success"},
 	ClientError:     {name: "client_error", code: apierr.InvalidRequest},
-	ContextLength:   {name: "context_length", code: apierr.VLLMContextLength, advice: "the model server found the prompt too long for its context; shorten the prompt or lower max_tokens"},
+	ContextLength:   {name: "context_length", code: apierr.VLLMContextLength, advice: "the model server found the prompt too long for its context; shorten the prompt or ask for fewer tokens"},
 	Busy:            {name: "busy", code: apierr.Overloaded, retry: RetryElsewhere, advice: "every backend of %s is busy"},
-	OutOfMemory:     {name: "out_of_memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs"},
-	OutOfMemoryDead: {name: "out_of_memory_dead", code: apierr.VLLMOutOfMemory, counts: true, opens: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer max_tokens, a lower n or fewer logprobs once it is back"},
+	OutOfMemory:     {name: "out_of_memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer tokens, a lower n or fewer logprobs"},
+	OutOfMemoryDead: {name: "out_of_memory_dead", code: apierr.VLLMOutOfMemory, counts: true, opens: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer tokens, a lower n or fewer logprobs once it is back"},
 	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhereOnce, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
 	ServerError:     {name: "server_error", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server failed; try again"},
 	Aborted:         {name: "aborted", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},

@@ -121,6 +121,15 @@ func TestOnlyTextAboutTheRequestReachesTheClient(t *testing.T) {
 	}
 }
 
+// The forms of a request have other names for max_tokens, and one has a field of that name with another meaning.
+func TestAdviceNamesNoFieldForTheLimitOfTokens(t *testing.T) {
+	for _, class := range breaker.Classes() {
+		if err := (breaker.Outcome{Class: class, Status: 500}).Err("m", 1); err != nil && strings.Contains(apierr.From(err).Message, "max_tokens") {
+			t.Errorf("%s: %s", class, apierr.From(err).Message)
+		}
+	}
+}
+
 func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	o := breaker.Classify(500, []byte("x"+strings.Repeat("ž", 1<<20)))
 	if n := len(o.Message); n > 4<<10+len("…") || n < 4000 || !utf8.ValidString(o.Message) || !strings.HasSuffix(o.Message, "ž…") {

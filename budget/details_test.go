@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -53,6 +54,17 @@ func TestChainIDIsRecorded(t *testing.T) {
 		if !found || got.ChainID != "45762" || len(got.Attempts) != len(attempts) {
 			t.Errorf("%s: found %v, chain id %q, attempts %v", name, found, got.ChainID, got.Attempts)
 		}
+	}
+	spend(t, l, "k", "a", 1, 1)
+	rows, err := store.List(t.Context(), usage.Filter{}, usage.ByRequest)
+	must(t, err)
+	var listed []string
+	for _, r := range rows {
+		listed = append(listed, r.ChainID)
+	}
+	slices.Sort(listed)
+	if diff := cmp.Diff([]string{"", "45762", "45762"}, listed); diff != "" {
+		t.Errorf("the list of requests has other chain ids (-want +got):\n%s", diff)
 	}
 }
 

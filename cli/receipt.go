@@ -51,8 +51,9 @@ func newReceiptVerify() *cobra.Command {
 			"payloads of its events joined by line feeds. The receipt is that of GET /receipts/{leaf hash}?nonce=1, or of the\n" +
 			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted. One of the files may\n" +
 			"be -, for stdin.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) }),
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return files.checkStreams() },
+		RunE:    run(func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) }),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&files.request, "request", "", "the body of the request")
@@ -66,9 +67,6 @@ func newReceiptVerify() *cobra.Command {
 }
 
 func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
-	if err := files.checkStreams(); err != nil {
-		return err
-	}
 	request, err := readInput(cmd, files.request, maxContent)
 	if err != nil {
 		return fmt.Errorf("read request: %w", err)
@@ -185,11 +183,14 @@ func newReceiptLogCheck() *cobra.Command {
 			"too, that NEW extends OLD. With --url, the log is that of a gateway elsewhere, such as\n" +
 			"https://base.example.org/receipts, and no configuration is needed. The exit code is 1 if something is wrong.",
 		Args: cobra.MaximumNArgs(2),
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if url != "" && (key == "" || len(args) == 0) {
+				return errRemoteKey
+			}
+			return nil
+		},
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			if url != "" {
-				if key == "" || len(args) == 0 {
-					return errRemoteKey
-				}
 				remote := &receipt.Remote{URL: url, Client: &http.Client{Timeout: remoteLogTimeout}}
 				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles)
 			}

@@ -131,7 +131,7 @@ func TestEternalAIStream(t *testing.T) {
 	}
 }
 
-// The id of a chain is on the ledger, and the console's page of the request shows it.
+// The id of a chain is on the ledger: the usage command tells it, and so does the console's page of the request.
 func TestEternalAIChainIDIsRecorded(t *testing.T) {
 	g, _ := startEternalGateway(t)
 	got := g.eternal(`{"model": "m", "prompt": "a", "max_tokens": 1, "chain_id": 45762}`)
@@ -140,6 +140,9 @@ func TestEternalAIChainIDIsRecorded(t *testing.T) {
 		t.Errorf("the page of the request lacks the chain id: %s", page)
 	}
 	row := g.usageRows()[0]
+	if row.ChainID != "45762" {
+		t.Errorf("the usage command tells the chain id %q, want 45762", row.ChainID)
+	}
 	if line := g.logLineOf(id); row.ID != id || row.Status != 200 || line["endpoint"] != "POST /eternalai/v1/completions" {
 		t.Errorf("the ledger has %+v, the log %v", row, line)
 	}

@@ -150,6 +150,7 @@ type ledgerRow struct {
 	User       string `json:"user"`
 	Prompt     int64  `json:"prompt_tokens"`
 	Completion int64  `json:"completion_tokens"`
+	ChainID    string `json:"chain_id"`
 }
 
 // gateway is a running `basegate serve` and the secret of a key.

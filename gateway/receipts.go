@@ -13,6 +13,7 @@ import (
 
 	"basegate/config"
 	apierr "basegate/errors"
+	"basegate/proxy"
 	"basegate/receipt"
 )
 
@@ -105,7 +106,7 @@ func (g *Gateway) keyOf(r *http.Request) (string, error) {
 	}
 	principal, err := g.keys.Authenticate(r.Context(), strings.TrimSpace(secret))
 	if err != nil {
-		return "", apierr.BadKey(err)
+		return "", proxy.KeyError(err) //nolint:wrapcheck // an API error
 	}
 	return principal.KeyID, nil
 }

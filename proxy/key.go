@@ -14,16 +14,20 @@ import (
 // keysRetry is when a client should retry whose key may exist, but cannot be looked up.
 const keysRetry = 2 * time.Second
 
-// refuseKey returns the error of a request whose key may not be used or cannot be looked up.
-func (x *exchange) refuseKey(cause error) error {
-	switch {
-	case errors.Is(cause, identity.ErrKeysUnreadable):
+// KeyError returns the error of a request whose key may not be used or cannot be looked up.
+func KeyError(cause error) error {
+	if errors.Is(cause, identity.ErrKeysUnreadable) {
 		return apierr.Overload(apierr.NoDatabase, "keys cannot be looked up at the moment", keysRetry, cause)
-	case x.cancelled():
-		return x.cancelErr()
-	default:
-		return apierr.BadKey(cause)
 	}
+	return apierr.BadKey(cause)
+}
+
+// refuseKey is KeyError, unless the client has disconnected.
+func (x *exchange) refuseKey(cause error) error {
+	if !errors.Is(cause, identity.ErrKeysUnreadable) && x.cancelled() {
+		return x.cancelErr()
+	}
+	return KeyError(cause)
 }
 
 // mayUse reports whether the key may use a model. An id of the list that has become an alias still counts.

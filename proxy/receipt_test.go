@@ -278,7 +278,7 @@ func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
 		{on, "1", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", "expected true or false"},
 		{on, "true, true", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", "expected true or false"},
 		{on, " ", `{"model":"m","prompt":"a"}`, "X-Acs-Receipt", `got ""; expected true or false`},
-		{on, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":1}}`, "stream_options", "include_receipt with 1"},
+		{on, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":1}}`, "stream_options", "include_receipt with 1; expected an object with at the most include_receipt"},
 		{on, "", `{"model":"m","prompt":"a","stream":true,"stream_options":{"include_receipt":true,"include_receipt":true}}`, "include_receipt", "twice"},
 		{on, "", `{"model":"m","prompt":"a","stream_options":{"include_receipt":true}}`, "stream_options", "only with stream: true"},
 	} {

@@ -156,7 +156,11 @@ func withoutOnchain(object []byte) (without, onchain []byte) {
 	if token, err := d.ReadToken(); err != nil || token.Kind() != '{' {
 		return object, nil
 	}
-	for end := d.InputOffset(); ; end = d.InputOffset() { // end of the member before, or of the brace
+	for {
+		end := d.InputOffset() // of the member before, or of the brace
+		if comma := bytes.IndexByte(object[end:], ','); comma >= 0 && len(bytes.TrimSpace(object[end:][:comma])) == 0 {
+			end += int64(comma) // the spaces before it are the answer's
+		}
 		name, err := d.ReadToken()
 		if err != nil || name.Kind() != '"' {
 			return object, nil

@@ -171,6 +171,21 @@ func TestPlainAnswerVerifiesWithItsOnchainData(t *testing.T) {
 	}
 }
 
+// A server that indents its responses has a line break before the last brace, where onchain_data is added.
+func TestIndentedAnswerVerifiesWithItsOnchainData(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	sealed := f.seal(entry(), func(d *receipt.Draft) { d.Write([]byte("{\n  \"id\": \"cmpl-1\"\n}\n")) })
+	onchain, err := json.Marshal(sealed.OnchainData())
+	if err != nil {
+		t.Fatal(err)
+	}
+	embedded := "{\n  \"id\": \"cmpl-1\"\n,\"onchain_data\":" + string(onchain) + "}\n"
+	if err := verify([]byte(request), []byte(embedded), f.whole(sealed), ""); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReasonIsNamedForEachUnverifiableReceipt(t *testing.T) {
 	f := newFixture(t)
 	f.start()

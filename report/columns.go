@@ -15,6 +15,7 @@ type column struct {
 	value         func(Names, *usage.Row) any // a string, bool, int, int64, float64 or time.Time
 	summed        bool                        // the values are int64, and a table ends with their sum
 	omitFromTable bool                        // so that the table fits a terminal
+	jsonOnly      bool                        // the values are strings, and JSON has a member only for one that is not empty
 }
 
 var (
@@ -38,6 +39,7 @@ var (
 	queueColumn      = field("queue_ms", func(r *usage.Row) any { return milliseconds(r.Queue) })
 	firstTokenColumn = field("first_token_ms", func(r *usage.Row) any { return milliseconds(r.FirstToken) })
 	totalTimeColumn  = field("total_ms", func(r *usage.Row) any { return milliseconds(r.Total) })
+	chainIDColumn    = column{name: "chain_id", value: func(_ Names, r *usage.Row) any { return r.ChainID }, jsonOnly: true}
 
 	requestsColumn   = sum("requests", func(r *usage.Row) int64 { return r.Requests })
 	promptColumn     = sum("prompt_tokens", func(r *usage.Row) int64 { return r.PromptTokens })
@@ -77,7 +79,7 @@ var columnSets = []columnSet{
 			notInTable(requestIDColumn), timeColumn, keyColumn, accountColumn, modelColumn, backendColumn,
 			notInTable(endpointColumn), notInTable(workloadColumn), notInTable(userColumn), notInTable(streamColumn),
 			statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
-			notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn,
+			notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn, chainIDColumn,
 		},
 		console: Columns{
 			requestIDColumn, timeColumn, accountColumn, keyColumn, keyNameColumn, modelColumn, backendColumn,
@@ -98,6 +100,11 @@ var columnSets = []columnSet{
 	{by: usage.ByDayModel, console: grouped(dayColumn, modelColumn)},
 	{by: usage.ByUser, commandLine: grouped(userColumn), console: grouped(userColumn)},
 	{by: usage.ByWorkload, commandLine: grouped(workloadColumn), console: grouped(workloadColumn)},
+}
+
+// fixed returns the columns that every row of a report has.
+func (c Columns) fixed() Columns {
+	return slices.DeleteFunc(slices.Clone(c), func(x column) bool { return x.jsonOnly })
 }
 
 // grouped returns the columns that identify a group, followed by its sums.

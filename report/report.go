@@ -32,14 +32,20 @@ type Usage struct {
 }
 
 // WriteCSV writes the report as CSV (RFC 4180) with a header line.
-func (u Usage) WriteCSV(out io.Writer) error { return u.write(newCSVWriter(out, u.Columns)) }
+func (u Usage) WriteCSV(out io.Writer) error {
+	u.Columns = u.Columns.fixed()
+	return u.write(newCSVWriter(out, u.Columns))
+}
 
 // WriteJSON writes the report as a JSON array with one object per line.
 func (u Usage) WriteJSON(out io.Writer) error { return u.write(newJSONWriter(out, u.Columns)) }
 
 // WriteTable writes the report as a table for people: without the columns that only programs need, and with a last line
 // that sums the requests and tokens.
-func (u Usage) WriteTable(out io.Writer) error { return u.write(newTableWriter(out, u.Columns)) }
+func (u Usage) WriteTable(out io.Writer) error {
+	u.Columns = u.Columns.fixed()
+	return u.write(newTableWriter(out, u.Columns))
+}
 
 func (u Usage) write(w rowWriter) error {
 	values := make([]any, len(u.Columns))

@@ -101,7 +101,7 @@ var testRequests = []usage.Row{
 	{
 		Requests: 1, PromptTokens: 1, Time: time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC),
 		KeyID: "key_2", AccountID: "acc_2", Model: "m", RequestID: "req_2", Backend: "gpu1",
-		Endpoint: "/v1/chat/completions", Status: 502, Code: "vllm_oom", State: "settled", Total: time.Second,
+		Endpoint: "/v1/chat/completions", Status: 502, Code: "vllm_oom", State: "settled", Total: time.Second, ChainID: "45762",
 	},
 }
 
@@ -134,7 +134,7 @@ req_2,2026-11-02T00:00:00Z,acc_2,key_2,,m,gpu1,,,false,502,vllm_oom,settled,1,0,
 		"JSON": {commandLine.WriteJSON, `
 [
   {"request_id": "req_1", "time": "2026-11-20T12:00:00.5Z", "key": "acs-bm-abcdef", "account": "ada@example.org", "model": "m", "backend": "gpu1", "endpoint": "/v1/completions", "workload": "batch", "user": "<&>\"", "stream": true, "status": 200, "code": "", "state": "settled", "prompt_tokens": 10, "completion_tokens": 5, "queue_ms": 1.5, "first_token_ms": 20, "total_ms": 1234567.891},
-  {"request_id": "req_2", "time": "2026-11-02T00:00:00Z", "key": "key_2", "account": "acc_2", "model": "m", "backend": "gpu1", "endpoint": "/v1/chat/completions", "workload": "", "user": "", "stream": false, "status": 502, "code": "vllm_oom", "state": "settled", "prompt_tokens": 1, "completion_tokens": 0, "queue_ms": 0, "first_token_ms": 0, "total_ms": 1000}
+  {"request_id": "req_2", "time": "2026-11-02T00:00:00Z", "key": "key_2", "account": "acc_2", "model": "m", "backend": "gpu1", "endpoint": "/v1/chat/completions", "workload": "", "user": "", "stream": false, "status": 502, "code": "vllm_oom", "state": "settled", "prompt_tokens": 1, "completion_tokens": 0, "queue_ms": 0, "first_token_ms": 0, "total_ms": 1000, "chain_id": "45762"}
 ]
 `},
 		"table": {commandLine.WriteTable, `

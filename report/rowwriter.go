@@ -46,6 +46,9 @@ func (w *jsonWriter) writeRow(values []any) error {
 	}
 	w.rows++
 	for i, c := range w.columns {
+		if c.jsonOnly && values[i] == "" {
+			continue
+		}
 		separator := ", "
 		if i == 0 {
 			separator = "{"

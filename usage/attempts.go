@@ -3,6 +3,7 @@ package usage
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -53,6 +54,15 @@ func EncodeDetails(all []Attempt, chainID string) string {
 		panic("encode attempts: " + err.Error())
 	}
 	return string(text)
+}
+
+// chainIDOf returns the chain id of what EncodeDetails has returned.
+func chainIDOf(details string) (string, error) {
+	if !strings.HasPrefix(details, "{") {
+		return "", nil
+	}
+	_, chainID, err := decodeDetails(details)
+	return chainID, err
 }
 
 func decodeDetails(text string) (all []Attempt, chainID string, err error) {

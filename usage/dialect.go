@@ -31,6 +31,9 @@ type dialect struct {
 	kept    string    // query for the time since which rows are kept; 0 is all
 	details string    // query for the boot and the attempts of a request, which most do not have
 
+	// attempts is the expression for the attempts of a row of requests, in the encoding of EncodeDetails.
+	attempts string
+
 	// shared tells that several gateways change the rollups, so numbers of series that one has cached may be gone.
 	shared bool
 
@@ -52,6 +55,8 @@ var sqlite = &dialect{
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE seq <= (SELECT seq FROM usage_watermark)`,
 	kept:    `SELECT 0`,
 	details: `SELECT boot_us, attempts FROM request_details WHERE request_id = $1`,
+
+	attempts: `coalesce((SELECT attempts FROM request_details d WHERE d.request_id = requests.request_id), '')`,
 }
 
 // rollupsLock is the advisory lock of the rollups: the pair of "base" and "roll" in ASCII.
@@ -72,9 +77,12 @@ var postgres = &dialect{
 	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,
 	kept:    `SELECT kept_since FROM usage_watermark`,
 	details: `SELECT boot_us, attempts FROM requests WHERE request_id = $1`,
-	shared:  true,
-	freeze:  `SELECT pg_advisory_xact_lock_shared(` + rollupsLock + `)`,
-	lock:    `SELECT pg_try_advisory_xact_lock(` + rollupsLock + `)`,
+
+	attempts: `attempts`,
+
+	shared: true,
+	freeze: `SELECT pg_advisory_xact_lock_shared(` + rollupsLock + `)`,
+	lock:   `SELECT pg_try_advisory_xact_lock(` + rollupsLock + `)`,
 }
 
 func dialectOf(db *database.DB) *dialect {

@@ -199,7 +199,6 @@ type Detail struct {
 	Row
 	Boot     time.Duration // waiting for the model's boot
 	Attempts []Attempt     // empty if there was at most one, which succeeded
-	ChainID  string        // of EternalAI's form; empty if the client sent none
 }
 
 // Request returns a request of an account by its id, or of any account if that is empty; found is false if there is none.

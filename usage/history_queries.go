@@ -10,13 +10,22 @@ import (
 // requestTable is a table with requests.
 type requestTable struct {
 	refused bool
-	query   string // up to the conditions
+	columns string
+	name    string
 }
 
 var (
-	ledgerTable   = requestTable{query: `SELECT ` + requestColumns + ` FROM requests WHERE true`}
-	refusalsTable = requestTable{refused: true, query: `SELECT ` + refusalColumns + ` FROM refusals WHERE true`}
+	ledgerTable   = requestTable{columns: requestColumns, name: `requests`}
+	refusalsTable = requestTable{refused: true, columns: refusalColumns, name: `refusals`}
 )
+
+// details returns the expression for the details of a row, in the encoding of EncodeDetails.
+func (t requestTable) details(d *dialect) string {
+	if t.refused {
+		return `''`
+	}
+	return d.attempts
+}
 
 // refusalColumns are requestColumns of the table refusals.
 const refusalColumns = `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
@@ -35,7 +44,7 @@ func selectPlaced(
 	ctx context.Context, from source, t requestTable, f *Filter, condition string, at mark, after *position, limit int,
 ) ([]placed, error) {
 	var s statement
-	s.add(t.query)
+	s.add(`SELECT ` + t.columns + `, ` + t.details(from.dialect) + ` FROM ` + t.name + ` WHERE true`)
 	s.addMark(from.dialect, at)
 	s.addRowFilter(f)
 	s.add(condition)
@@ -51,7 +60,11 @@ func selectPlaced(
 	}
 	var all []placed
 	err = each(found, func() error {
-		r, err := scanRequest(found)
+		var details string
+		r, err := scanRequest(withMore{found, []any{&details}})
+		if err == nil {
+			r.ChainID, err = chainIDOf(details)
+		}
 		all = append(all, placed{r, Cursor{r.Time.UnixMicro(), t.refused, r.RequestID}})
 		return err
 	})

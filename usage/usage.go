@@ -138,4 +138,5 @@ type Row struct {
 	Queue      time.Duration
 	FirstToken time.Duration
 	Total      time.Duration
+	ChainID    string // of EternalAI's form; empty if the client sent none
 }

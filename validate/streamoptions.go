@@ -18,7 +18,16 @@ const (
 
 var continuousUsageOf = map[byte]continuousUsage{'n': continuousNull, 'f': continuousFalse, 't': continuousTrue}
 
+// optionsWithReceipt describes stream_options where receipts are on.
+var optionsWithReceipt = field{
+	name:     "stream_options",
+	expected: "an object with at the most include_receipt, include_usage and, beside that, continuous_usage_stats (true or false)",
+}
+
 func readStreamOptions(p *parser, f *field) error {
+	if p.receipts {
+		f = &optionsWithReceipt
+	}
 	if p.decoder.PeekKind() != '{' {
 		return p.invalidKind(f, "")
 	}
