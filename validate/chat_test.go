@@ -279,6 +279,8 @@ func TestChatConflicts(t *testing.T) {
 		{`"top_logprobs": 0, "logprobs": false`, "top_logprobs"},
 		{`"response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}`, "structured_outputs"},
 		{`"tool_choice": "auto"`, "tool_choice"},
+		{`"tool_choice": "required", "tools": null`, "tool_choice"},
+		{`"tool_choice": {"type": "function", "function": {"name": "f"}}`, "tool_choice"},
 		{`"continue_final_message": true`, "continue_final_message"},
 		{`"continue_final_message": true, "add_generation_prompt": true`, "continue_final_message"},
 		{`"messages": ` + oneMessage, "messages"},
@@ -291,6 +293,15 @@ func TestChatConflicts(t *testing.T) {
 	for _, body := range []string{`{"model": "m"}`, `{"messages": ` + oneMessage + `}`} {
 		if _, err := validate.Chat([]byte(body), defaultLimits); err == nil || !strings.Contains(apierr.From(err).Message, "missing") {
 			t.Errorf("%s: got %v, want that a field is missing", body, err)
+		}
+	}
+}
+
+// Clients that want no tool in some turn send "none" there without tools, and vLLM takes it.
+func TestChatWithoutToolsMayChooseNone(t *testing.T) {
+	for _, rest := range []string{`"tool_choice": "none"`, `"tools": null, "tool_choice": "none"`, `"tool_choice": "none", "tools": [` + aTool + `]`} {
+		if _, err := validate.Chat([]byte(`{"model": "llama-8b", "messages": `+oneMessage+`, `+rest+`}`), defaultLimits); err != nil {
+			t.Errorf("%s: got %v, want it accepted", rest, err)
 		}
 	}
 }

@@ -262,7 +262,10 @@ func readToolChoice(p *parser, f *field) error {
 			return err
 		}
 		switch string(p.unquote(raw)) {
-		case "none", "auto", "required":
+		case "none":
+			p.request.chat.noTool = true
+			return nil
+		case "auto", "required":
 			return nil
 		default:
 			return p.invalid(f, describe(raw))
