@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,9 @@ var chatTable = []struct {
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "parsed_arguments": {"a": [1]}}}]}]`,
 			`[{"role": "assistant", "content": "a", "refusal": null, "annotations": [], "audio": null, "function_call": null, "tool_calls": [], "parsed": {"x": 1}, "reasoning": "r", "reasoning_content": null, "later": null}]`,
 			`[{"role": "assistant", "content": "a", "tool_calls": null, "annotations": null, "refusal": "", "audio": { }}]`,
+			`[{"role": "assistant", "content": "a", "parsed_arguments": {"x": 1}, "later": null, "even_later": null}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "parsed_arguments": 1, "custom": null, "type": "function", "function": {"name": "f", "arguments": "", "later": null}}]}]`,
+			`[` + aResult + `]`, `[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`,
 		},
 		[]string{
 			`null`, `1`, `"a"`, `{}`, `[]`, `[null]`, `["a"]`, `[1]`, `[[]]`, `[{}]`, `[{"role": "user"}]`, `[{"content": "a"}]`,
@@ -98,8 +102,11 @@ var chatTable = []struct {
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{} {}"}}]}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "extra": 1, "function": {"name": "f", "arguments": ""}}]}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "id": "d", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
-			`[` + aResult + `]`, `[` + aResult + `, ` + aCall + `]`, `[` + aCall + `, {"role": "tool", "content": "a"}]`,
-			`[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
+			`[{"role": "assistant", "content": "a", "later": null, "later": null}]`, `[{"role": "assistant", "content": "a", "parsed": {"x": [{"y": 1, "y": 2}]}}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "later": null, "later": null, "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "", "parsed_arguments": {"y": 1, "y": 2}}}]}]`,
+			`[` + aCall + `, {"role": "tool", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
+			`[` + aCall + `, {"role": "tool", "tool_call_id": "", "content": "a"}]`,
 			`[` + aCall + `, {"role": "tool", "tool_call_id": "c1"}]`,
 		},
 	},
@@ -307,8 +314,8 @@ func TestChatWithoutToolsMayChooseNone(t *testing.T) {
 }
 
 func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
-	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null },
-		{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{}}}],"content":null}], "tools":[` + aTool + `]}`
+	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null, "parsed_arguments": [1] },
+		{"role":"assistant","tool_calls":[{"index":0,"custom":null,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{},"later":null},"parsed_arguments":{}}],"content":null}], "tools":[` + aTool + `]}`
 	r, err := validate.Chat([]byte(body), defaultLimits)
 	if err != nil {
 		t.Fatal(err)
@@ -330,6 +337,12 @@ func TestChatLimitsItsWork(t *testing.T) {
 	calls := func(n int) string {
 		return `{"role": "assistant", "tool_calls": [` + many(`{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}`, n) + `]}`
 	}
+	nulls := func(n int) (members string) {
+		for i := range n {
+			members += fmt.Sprintf(`, "x%d": null`, i)
+		}
+		return members
+	}
 	deep := strings.Repeat(`{\"a\":`, 33) + "1" + strings.Repeat("}", 33)
 	for name, c := range map[string]struct {
 		messages string
@@ -343,6 +356,8 @@ func TestChatLimitsItsWork(t *testing.T) {
 		"2049 calls in all messages": {many(calls(128), 16) + "," + calls(1), false},
 		"deep arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "` + deep + `"}}]}`, false},
 		"long arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"` + strings.Repeat("a", 1<<20) + `\"}"}}]}`, false},
+		"65 unknown members":         {`{"role": "assistant", "content": "a"` + nulls(65) + `}`, false},
+		"64 unknown members":         {`{"role": "assistant", "content": "a"` + nulls(64) + `}`, true},
 		"a long name":                {`{"role": "user", "content": "a", "name": "` + strings.Repeat("a", 513) + `"}`, false},
 	} {
 		if _, err := validate.Chat([]byte(chatBody("messages", "["+c.messages+"]")), defaultLimits); (err == nil) != c.accepted {
@@ -423,7 +438,7 @@ func cleanMessages(body map[string]any) {
 				delete(message, name)
 			}
 		}
-		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed"} {
+		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed", "parsed_arguments"} {
 			delete(message, name)
 		}
 		calls, _ := message["tool_calls"].([]any)
@@ -431,8 +446,12 @@ func cleanMessages(body map[string]any) {
 			delete(message, "tool_calls")
 		}
 		for _, c := range calls {
-			delete(c.(map[string]any), "index")
-			delete(c.(map[string]any)["function"].(map[string]any), "parsed_arguments")
+			call := c.(map[string]any)
+			delete(call, "index")
+			for _, o := range []map[string]any{call, call["function"].(map[string]any)} {
+				delete(o, "parsed_arguments")
+				maps.DeleteFunc(o, func(_ string, value any) bool { return value == nil })
+			}
 		}
 	}
 }
