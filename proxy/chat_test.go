@@ -283,6 +283,26 @@ func TestChatThatTheTemplateRefuses(t *testing.T) {
 	}
 }
 
+// A cap that may refuse the request needs the length of the messages, which the template does not tell.
+func TestChatThatTheTemplateRefusesUnderABudget(t *testing.T) {
+	h, mock := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
+	body := `{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":30,"tools":` + weatherTool + `}`
+	answers := map[string]response{"the estimate without a cap": h.post("/v1/estimate", body)}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(40) }))
+	answers["the completion"], answers["the estimate"] = h.chat(body), h.post("/v1/estimate", body)
+	for what, got := range answers {
+		if got.status != 400 || gjson.Get(got.body, "error.code").Str != "invalid_request" || gjson.Get(got.body, "error.upstream_status").Int() != 400 || !strings.Contains(got.body, "no first user message") {
+			t.Errorf("%s: got %d %s, want 400 invalid_request with the template's message", what, got.status, got.body)
+		}
+	}
+	if sent := requestsTo(mock, proxy.ChatPath); len(sent) != 0 {
+		t.Errorf("the backend got %q, want nothing", sent)
+	}
+	if strings.Contains(h.log.String(), "first user message") {
+		t.Error("the log has the template's message")
+	}
+}
+
 // The configuration says that the model chats, but its backend has no chat template.
 func TestChatWithoutATemplateIsUnsupported(t *testing.T) {
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})

@@ -94,6 +94,9 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	case errors.Is(uncounted, admission.ErrFull):
 		return budget.Estimate{}, bufferFull(uncounted)
 	}
+	if _, refused := errors.AsType[*fleet.RefusedError](uncounted); refused && x.isChat() { // by the template, whatever the caps
+		return budget.Estimate{}, x.uncountable(uncounted)
+	}
 	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
 	switch {
 	case err != nil:

@@ -167,8 +167,12 @@ func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limi
 	}
 }
 
-// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond.
+// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond, or
+// whose messages the template refuses: then it is the one that the chat completion would get.
 func (x *exchange) uncountable(cause error) error {
+	if refused, ok := errors.AsType[*fleet.RefusedError](cause); ok && x.isChat() {
+		return x.outcomeErr(refused.Outcome)
+	}
 	return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length the request cannot be judged", x.model.ID()), 1, cause)
 }
 
