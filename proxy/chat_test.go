@@ -274,6 +274,28 @@ func TestChatOfOldVersions(t *testing.T) {
 	}
 }
 
+// The /tokenize of vLLM before 0.9 ignores tools.
+func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
+	for _, version := range []string{"0.8.4", "0.9.0"} {
+		h, mock := startChat(t, mockvllm.Options{Version: version}, nil)
+		body := `{"model":"m","messages":` + userMessage + `,"max_tokens":60,"tools":` + weatherTool + `,"tool_choice":"none"}`
+		estimate := gjson.Get(h.post("/v1/estimate", body).body, "prompt_tokens").Int()
+		got := h.chat(body)
+		switch used := gjson.Get(got.body, "usage.prompt_tokens").Int(); {
+		case got.status != 200 || estimate < used:
+			t.Errorf("%s: the estimate is %d tokens, the response %d %s", version, estimate, got.status, got.body)
+		case version == "0.9.0" && estimate != used:
+			t.Errorf("%s: the estimate is %d tokens, want %d", version, estimate, used)
+		}
+		spent := gjson.Get(got.body, "usage.total_tokens").Int()
+		h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(spent + 160) })) // enough for the conversation without its tools
+		before := len(requestsTo(mock, proxy.ChatPath))
+		if got := h.chat(body); version == "0.8.4" && (got.status != 429 || !strings.Contains(got.body, "judged by its bytes") || len(requestsTo(mock, proxy.ChatPath)) != before) {
+			t.Errorf("%s: got %d %s under a cap, want 429 that names the bound", version, got.status, got.body)
+		}
+	}
+}
+
 // A template that refuses messages is the client's mistake.
 func TestChatThatTheTemplateRefuses(t *testing.T) {
 	h, _ := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
