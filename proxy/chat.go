@@ -85,26 +85,18 @@ func (x *exchange) checkChatLength(limits lengthLimits) error {
 	case err == nil:
 		x.prompt.tokens, x.prompt.exact = tokens, true
 		x.lowerDefault(tokens)
-		return aboutMessages(lengthLimitsOf(x.model, x.request).check(tokens, true))
+		return lengthLimitsOf(x.model, x.request).check(tokens, true)
 	case x.cancelled():
 		return x.cancelErr()
 	case errors.Is(err, fleet.ErrNoTokenizer):
 		x.lowerDefault(bound)
-		return aboutMessages(lengthLimitsOf(x.model, x.request).check(bound, false))
+		return lengthLimitsOf(x.model, x.request).check(bound, false)
 	case errors.Is(err, admission.ErrFull):
 		return bufferFull(err)
 	default: // the template may refuse the messages; vLLM checks them and the context itself
 		x.lowerDefault(bound)
 		return nil
 	}
-}
-
-// aboutMessages makes an error about the prompt one about the messages, which a chat completion has in its place.
-func aboutMessages(err error) error {
-	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Param == "prompt" {
-		e.Param = "messages"
-	}
-	return err
 }
 
 const (

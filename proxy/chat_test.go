@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -139,6 +140,34 @@ func TestConversationIsCountedIfItsBoundDoesNotFit(t *testing.T) {
 		}
 		if n := len(requestsTo(mock, "/tokenize")) - before; n != c.calls {
 			t.Errorf("%s: %d calls of the tokenizer, want %d", c.name, n, c.calls)
+		}
+	}
+}
+
+// The error of a length names the field that the client sent, and asks for nothing that a chat completion does not have.
+func TestLengthOfAConversationIsRefusedByTheFieldsThatWereSent(t *testing.T) {
+	const asked = "the prompt has %d tokens and %s asks for %d more, but the model's context is 400 tokens; shorten the messages or lower %[2]s"
+	long := `[{"role":"user","content":"` + strings.Repeat("the sea ", 300) + `"}]`
+	h, _ := startChat(t, mockvllm.Options{MaxModelLen: 400}, nil)
+	tokens := func(messages string) int64 {
+		return gjson.Get(h.post("/v1/estimate", `{"model":"m","messages":`+messages+`,"max_tokens":1}`).body, "prompt_tokens").Int()
+	}
+	short, many := tokens(userMessage), gjson.Get(h.chat(`{"model":"m","messages":`+long+`,"max_tokens":1}`).body, "error.prompt_tokens").Int()
+	for _, c := range []struct{ messages, rest, param, message string }{
+		{userMessage, `"max_tokens":400`, "max_tokens", "max_tokens asks for 400 tokens"},
+		{userMessage, `"max_completion_tokens":400`, "max_completion_tokens", "max_completion_tokens asks for 400 tokens"},
+		{userMessage, `"min_tokens":400`, "min_tokens", "min_tokens asks for 400 tokens"},
+		{userMessage, `"max_tokens":399`, "messages", fmt.Sprintf(asked, short, "max_tokens", 399)},
+		{userMessage, `"max_completion_tokens":399`, "messages", fmt.Sprintf(asked, short, "max_completion_tokens", 399)},
+		{userMessage, `"min_tokens":399`, "messages", fmt.Sprintf(asked, short, "min_tokens", 399)},
+		{long, `"seed":1`, "messages", fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of 400 tokens; shorten the messages", many)},
+	} {
+		body := `{"model":"m","messages":` + c.messages + `,` + c.rest + `}`
+		for path, got := range map[string]response{proxy.ChatPath: h.chat(body), "/v1/estimate": h.post("/v1/estimate", body)} {
+			e := gjson.Get(got.body, "error")
+			if got.status != 400 || e.Get("code").Str != "context_length_exceeded" || e.Get("param").Str != c.param || !strings.HasPrefix(e.Get("message").Str, c.message) {
+				t.Errorf("%s: %s: got %d %s, want param %s and the message %q", path, c.rest, got.status, got.body, c.param, c.message)
+			}
 		}
 	}
 }
