@@ -120,7 +120,7 @@ var chatTable = []struct {
 	{
 		"tools",
 		[]string{
-			`[` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
+			`[` + aTool + `]`, `[` + aTool + `, ` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
 			`[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}, "strict": true}}, {"type": "function", "function": {"name": "g"}}]`,
 		},
 		[]string{
@@ -128,7 +128,7 @@ var chatTable = []struct {
 			`[{"type": "function", "function": {}}]`, `[{"type": "function", "function": {"name": ""}}]`, `[{"type": "function", "function": {"name": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "parameters": "{}"}}]`, `[{"type": "function", "function": {"name": "f", "strict": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "extra": 1}}]`, `[{"type": "function", "extra": 1, "function": {"name": "f"}}]`,
-			`[` + aTool + `, ` + aTool + `]`, `[{"type": "function", "function": {"name": "f", "parameters": {"a": 1, "a": 2}}}]`,
+			`[{"type": "function", "function": {"name": "f", "parameters": {"a": 1, "a": 2}}}]`,
 		},
 	},
 	{
@@ -364,8 +364,10 @@ func TestChatLimitsItsWork(t *testing.T) {
 			t.Errorf("%s: got %v, want accepted %v", name, err, c.accepted)
 		}
 	}
-	if _, err := validate.Chat([]byte(chatBody("tools", "["+many(aTool, 129)+"]")), defaultLimits); err == nil {
-		t.Error("129 tools are accepted")
+	for n, accepted := range map[int]bool{128: true, 129: false} {
+		if _, err := validate.Chat([]byte(chatBody("tools", "["+many(aTool, n)+"]")), defaultLimits); (err == nil) != accepted {
+			t.Errorf("%d tools: got %v, want accepted %v", n, err, accepted)
+		}
 	}
 }
 

@@ -188,9 +188,6 @@ func readTools(p *parser, f *field) error {
 			return err
 		}
 		name, wrong := readTool(o)
-		if wrong == "" && slices.Contains(p.request.chat.functions, name) {
-			wrong = "the name " + strconv.Quote(apierr.Clip(name)) + " twice"
-		}
 		if wrong != "" {
 			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, n))
 		}
