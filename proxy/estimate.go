@@ -65,9 +65,15 @@ func (s *Server) estimate(x *exchange) error {
 	return s.sendJSON(x, o)
 }
 
-// validateEstimate are the rules of a chat completion for a body with messages, and otherwise those of a completion.
+// validateEstimate are the rules of a chat completion for a body with messages, or with neither messages nor a prompt for a
+// model that only chats, and otherwise those of a completion.
 func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, error) {
-	if len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists() {
+	chats := len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists()
+	if !chats && !gjson.GetBytes(body, "prompt").Exists() {
+		m, ok := s.fleet.Model(gjson.GetBytes(body, "model").Str)
+		chats = ok && mayUse(&x.caller.identity, m) && !m.Completions()
+	}
+	if chats {
 		return s.validateChat(x, body)
 	}
 	return s.validateCompletion(x, body)
