@@ -69,6 +69,7 @@ var chatTable = []struct {
 			`[{"role": "assistant", "content": "a", "tool_calls": null, "annotations": null, "refusal": "", "audio": { }}]`,
 			`[{"role": "assistant", "content": "a", "parsed_arguments": {"x": 1}, "later": null, "even_later": null}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "parsed_arguments": 1, "custom": null, "type": "function", "function": {"name": "f", "arguments": "", "later": null}}]}]`,
+			`[{"parsed": {}, "tool_calls": [{"index": 0, "function": {"parsed_arguments": {}, "name": "f", "arguments": ""}, "id": "c", "type": "function"}], "role": "assistant"}]`,
 			`[` + aResult + `]`, `[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`,
 		},
 		[]string{
@@ -329,6 +330,28 @@ func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
 	want = `{"model":"m","messages":` + messages + `,"tools":[` + aTool + `]}`
 	if got := string(r.TokenizeBody("m").Append(nil)); got != want {
 		t.Errorf("tokenize (-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+// A member may be removed in front of one in which others are removed, at every depth.
+func TestChatRemovesMembersInFrontOfOnesThatAreChanged(t *testing.T) {
+	const called = `{"parsed_arguments": {}, "name": "f", "arguments": "{}"}`
+	for _, call := range []string{
+		`{"index": 0, "id": "c", "type": "function", "function": ` + called + `}`,
+		`{"index": 0, "later": null, "function": ` + called + `, "id": "c", "type": "function"}`,
+	} {
+		for _, front := range []string{`"parsed": {}, `, `"refusal": null, "annotations": [], `} {
+			body := chatBody("messages", `[`+anAsk+`, {`+front+`"tool_calls": [`+call+`, `+call+`], "audio": null, "role": "assistant"}]`)
+			r, err := validate.Chat([]byte(body), defaultLimits)
+			if err != nil {
+				t.Errorf("%s: %v", body, err)
+				continue
+			}
+			want := strings.NewReplacer(front, "", `"index": 0, `, "", `"later": null, `, "", `"parsed_arguments": {}, `, "", `, "audio": null`, "", `"llama-8b"`, `"m"`)
+			if diff := cmp.Diff(want.Replace(body), string(r.Upstream(validate.Edits{Model: "m"}).Append(nil))); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", body, diff)
+			}
+		}
 	}
 }
 

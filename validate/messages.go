@@ -100,7 +100,11 @@ func (c *cutter) member(r *Request, start, end int, remove bool) {
 	case remove && c.leading < 0:
 		c.leading = start
 	case !remove && c.leading >= 0:
-		r.chat.dropped = append(r.chat.dropped, span{c.leading, start})
+		at := len(r.chat.dropped)
+		for at > 0 && r.chat.dropped[at-1].start > c.leading { // what has been removed within this member comes behind
+			at--
+		}
+		r.chat.dropped = slices.Insert(r.chat.dropped, at, span{c.leading, start})
 		c.leading = -1
 	}
 	c.kept = c.kept || !remove
