@@ -86,33 +86,37 @@ func UnknownModel(field, got string, available []string, suggestion string) erro
 	return e
 }
 
-// ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. All
-// arguments but field, which is the client's name of max_tokens, are in tokens. field is empty for a request whose
-// max_tokens is what the prompt leaves.
-func ContextTooLong(field string, promptTokens, maxTokens, maxModelLen int64) error {
-	message := fmt.Sprintf("the prompt has %d tokens and %s asks for %d more, but the model's context is %d tokens; shorten the prompt or lower %s",
-		promptTokens, field, maxTokens, maxModelLen, field)
+// ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. prompt is the
+// field that holds it: "prompt" or "messages". field is that which asks for the output, such as max_tokens; it is empty for a
+// request whose max_tokens is what the prompt leaves. The other arguments are in tokens.
+func ContextTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen int64) error {
+	message := fmt.Sprintf("the prompt has %d tokens and %s asks for %d more, but the model's context is %d tokens; shorten the %s or lower %s",
+		promptTokens, field, maxTokens, maxModelLen, prompt, field)
 	if field == "" {
-		message = fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of %d tokens; shorten the prompt",
-			promptTokens, maxModelLen)
+		message = fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of %d tokens; shorten the %s",
+			promptTokens, maxModelLen, prompt)
 	}
 	return &Error{
-		Code: ContextLengthExceeded, Param: "prompt", Message: message,
+		Code: ContextLengthExceeded, Param: prompt, Message: message,
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }
 
 // ContextMayBeTooLong returns the error of ContextTooLong for a prompt that nothing can count, so that promptTokens is the
 // upper bound that its bytes give.
-func ContextMayBeTooLong(field string, promptTokens, maxTokens, maxModelLen int64) error {
-	message := fmt.Sprintf("the prompt may have %d tokens (%s) and %s asks for %d more, but the model's context is %d tokens; send token ids, shorten the prompt or lower %s",
-		promptTokens, ByBytes, field, maxTokens, maxModelLen, field)
+func ContextMayBeTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen int64) error {
+	advice := "shorten the " + prompt
+	if prompt == "prompt" && field != "" {
+		advice = "send token ids, " + advice
+	}
+	message := fmt.Sprintf("the prompt may have %d tokens (%s) and %s asks for %d more, but the model's context is %d tokens; %s or lower %s",
+		promptTokens, ByBytes, field, maxTokens, maxModelLen, advice, field)
 	if field == "" {
-		message = fmt.Sprintf("the prompt may have %d tokens (%s), which leaves no room for output in the model's context of %d tokens; shorten the prompt",
-			promptTokens, ByBytes, maxModelLen)
+		message = fmt.Sprintf("the prompt may have %d tokens (%s), which leaves no room for output in the model's context of %d tokens; %s",
+			promptTokens, ByBytes, maxModelLen, advice)
 	}
 	return &Error{
-		Code: ContextLengthExceeded, Param: "prompt", Message: message,
+		Code: ContextLengthExceeded, Param: prompt, Message: message,
 		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
 	}
 }

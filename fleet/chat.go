@@ -69,7 +69,7 @@ func (b *Backend) ChatFindings() []Finding {
 }
 
 // CountMessages returns the number of tokens of a conversation, as the body of a request to /tokenize holds it. The error is
-// ErrNoTokenizer if the backend does not have the endpoint.
+// ErrNoTokenizer if the backend does not have the endpoint, and a RefusedError if the template refuses the messages.
 func (b *Backend) CountMessages(ctx context.Context, body []byte) (int64, error) {
 	response, err := b.postBody(ctx, "/tokenize", body)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
+
+	"basegate/breaker"
 )
 
 var (
@@ -25,6 +27,15 @@ var (
 	// ErrUnknownToken is returned for a token id that the model does not have.
 	ErrUnknownToken = errors.New("the model has no such token")
 )
+
+// RefusedError is returned for messages to count if the backend refuses them as the client's mistake, as a template does that
+// wants the roles to alternate.
+type RefusedError struct{ Outcome breaker.Outcome }
+
+// Error quotes nothing of the response, which may quote the messages.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the backend refuses the messages with status %d", e.Outcome.Status)
+}
 
 // tokenizeRequest is the body of a request to /tokenize. The endpoint requires no API key in any version.
 type tokenizeRequest struct {
@@ -110,6 +121,11 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 		return gjson.Result{}, fmt.Errorf("%w: it answered %d", ErrNoTokenizer, status)
 	case status == http.StatusBadRequest && bytes.Contains(response.Body, noTemplate):
 		return gjson.Result{}, ErrNoTemplate
+	case path == "/tokenize":
+		if o := breaker.Classify(status, response.Body); o.Class == breaker.ClientError {
+			return gjson.Result{}, &RefusedError{o}
+		}
+		fallthrough
 	default:
 		return gjson.Result{}, fmt.Errorf("%s answered %d", path, status)
 	}

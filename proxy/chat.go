@@ -85,26 +85,18 @@ func (x *exchange) checkChatLength(limits lengthLimits) error {
 	case err == nil:
 		x.prompt.tokens, x.prompt.exact = tokens, true
 		x.lowerDefault(tokens)
-		return aboutMessages(lengthLimitsOf(x.model, x.request).check(tokens, true))
+		return lengthLimitsOf(x.model, x.request).check(tokens, true)
 	case x.cancelled():
 		return x.cancelErr()
 	case errors.Is(err, fleet.ErrNoTokenizer):
 		x.lowerDefault(bound)
-		return aboutMessages(lengthLimitsOf(x.model, x.request).check(bound, false))
+		return lengthLimitsOf(x.model, x.request).check(bound, false)
 	case errors.Is(err, admission.ErrFull):
 		return bufferFull(err)
 	default: // the template may refuse the messages; vLLM checks them and the context itself
 		x.lowerDefault(bound)
 		return nil
 	}
-}
-
-// aboutMessages makes an error about the prompt one about the messages, which a chat completion has in its place.
-func aboutMessages(err error) error {
-	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Param == "prompt" {
-		e.Param = "messages"
-	}
-	return err
 }
 
 const (
@@ -130,6 +122,10 @@ func (x *exchange) chatBound(ctx context.Context) (bound int64, known bool) {
 	return bound + toolGrowth*r.ToolBytes() + max(template, unknownTemplate), false
 }
 
+// sinceToolsCounted is the first version of vLLM whose /tokenize renders tools. Those before ignore them, so that the count is
+// too low to reserve.
+var sinceToolsCounted = validate.Version{Minor: 9}
+
 // countMessages counts the tokens of the conversation with the template of a ready backend.
 func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) {
 	body := x.request.TokenizeBody(x.model.Checkpoint())
@@ -137,7 +133,12 @@ func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) 
 	defer counter.stop()
 	counter.addCount(body.Size(), func() func(*fleet.Backend) (int64, error) {
 		text := body.Append(make([]byte, 0, body.Size()))
-		return func(b *fleet.Backend) (int64, error) { return b.CountMessages(counter.ctx, text) }
+		return func(b *fleet.Backend) (int64, error) {
+			if x.request.ToolBytes() > 0 && b.VLLM().Before(sinceToolsCounted) {
+				return 0, fleet.ErrNoTokenizer
+			}
+			return b.CountMessages(counter.ctx, text)
+		}
 	}, func(n int64) { tokens = n })
 	return tokens, counter.wait()
 }

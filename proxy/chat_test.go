@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -143,6 +144,34 @@ func TestConversationIsCountedIfItsBoundDoesNotFit(t *testing.T) {
 	}
 }
 
+// The error of a length names the field that the client sent, and asks for nothing that a chat completion does not have.
+func TestLengthOfAConversationIsRefusedByTheFieldsThatWereSent(t *testing.T) {
+	const asked = "the prompt has %d tokens and %s asks for %d more, but the model's context is 400 tokens; shorten the messages or lower %[2]s"
+	long := `[{"role":"user","content":"` + strings.Repeat("the sea ", 300) + `"}]`
+	h, _ := startChat(t, mockvllm.Options{MaxModelLen: 400}, nil)
+	tokens := func(messages string) int64 {
+		return gjson.Get(h.post("/v1/estimate", `{"model":"m","messages":`+messages+`,"max_tokens":1}`).body, "prompt_tokens").Int()
+	}
+	short, many := tokens(userMessage), gjson.Get(h.chat(`{"model":"m","messages":`+long+`,"max_tokens":1}`).body, "error.prompt_tokens").Int()
+	for _, c := range []struct{ messages, rest, param, message string }{
+		{userMessage, `"max_tokens":400`, "max_tokens", "max_tokens asks for 400 tokens"},
+		{userMessage, `"max_completion_tokens":400`, "max_completion_tokens", "max_completion_tokens asks for 400 tokens"},
+		{userMessage, `"min_tokens":400`, "min_tokens", "min_tokens asks for 400 tokens"},
+		{userMessage, `"max_tokens":399`, "messages", fmt.Sprintf(asked, short, "max_tokens", 399)},
+		{userMessage, `"max_completion_tokens":399`, "messages", fmt.Sprintf(asked, short, "max_completion_tokens", 399)},
+		{userMessage, `"min_tokens":399`, "messages", fmt.Sprintf(asked, short, "min_tokens", 399)},
+		{long, `"seed":1`, "messages", fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of 400 tokens; shorten the messages", many)},
+	} {
+		body := `{"model":"m","messages":` + c.messages + `,` + c.rest + `}`
+		for path, got := range map[string]response{proxy.ChatPath: h.chat(body), "/v1/estimate": h.post("/v1/estimate", body)} {
+			e := gjson.Get(got.body, "error")
+			if got.status != 400 || e.Get("code").Str != "context_length_exceeded" || e.Get("param").Str != c.param || !strings.HasPrefix(e.Get("message").Str, c.message) {
+				t.Errorf("%s: %s: got %d %s, want param %s and the message %q", path, c.rest, got.status, got.body, c.param, c.message)
+			}
+		}
+	}
+}
+
 // What is reserved for a prompt is never less than what it costs, in every template and version.
 func TestBoundOfAConversationIsABound(t *testing.T) {
 	for _, template := range []string{mockvllm.TemplateChatML, mockvllm.TemplateLlama} {
@@ -231,6 +260,9 @@ func TestModelsServeOnlyTheirEndpoints(t *testing.T) {
 		{proxy.ChatPath, `{"messages":[],"model":"base"}`, "chat_completions_unsupported", "these models chat: m;"},
 		{proxy.ChatPath, `{"model":"nope","messages":` + userMessage + `}`, "model_not_found", ""},
 		{proxy.ChatPath, `nonsense`, "bad_json", ""},
+		{"/v1/estimate", `{"model":"m"}`, "invalid_request", "messages is missing"},
+		{"/v1/estimate", `{"model":"m","messages":null,"max_tokens":5}`, "invalid_request", "messages: got null"},
+		{"/v1/estimate", `{"model":"base"}`, "invalid_request", "prompt is missing"},
 		{proxy.ChatPath, `{"model":"m","messages":[]}`, "invalid_request", "empty array"},
 		{proxy.CompletionsPath, `{"model":"m","prompt":"x"}`, "invalid_request", "/v1/chat/completions"},
 		{"/v1/estimate", `{"model":"m","prompt":"x"}`, "invalid_request", "/v1/chat/completions"},
@@ -274,12 +306,54 @@ func TestChatOfOldVersions(t *testing.T) {
 	}
 }
 
+// The /tokenize of vLLM before 0.9 ignores tools.
+func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
+	for _, version := range []string{"0.8.4", "0.9.0"} {
+		h, mock := startChat(t, mockvllm.Options{Version: version}, nil)
+		body := `{"model":"m","messages":` + userMessage + `,"max_tokens":60,"tools":` + weatherTool + `,"tool_choice":"none"}`
+		estimate := gjson.Get(h.post("/v1/estimate", body).body, "prompt_tokens").Int()
+		got := h.chat(body)
+		switch used := gjson.Get(got.body, "usage.prompt_tokens").Int(); {
+		case got.status != 200 || estimate < used:
+			t.Errorf("%s: the estimate is %d tokens, the response %d %s", version, estimate, got.status, got.body)
+		case version == "0.9.0" && estimate != used:
+			t.Errorf("%s: the estimate is %d tokens, want %d", version, estimate, used)
+		}
+		spent := gjson.Get(got.body, "usage.total_tokens").Int()
+		h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(spent + 160) })) // enough for the conversation without its tools
+		before := len(requestsTo(mock, proxy.ChatPath))
+		if got := h.chat(body); version == "0.8.4" && (got.status != 429 || !strings.Contains(got.body, "judged by its bytes") || len(requestsTo(mock, proxy.ChatPath)) != before) {
+			t.Errorf("%s: got %d %s under a cap, want 429 that names the bound", version, got.status, got.body)
+		}
+	}
+}
+
 // A template that refuses messages is the client's mistake.
 func TestChatThatTheTemplateRefuses(t *testing.T) {
 	h, _ := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
 	got := h.chat(`{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":9,"tools":` + weatherTool + `}`)
 	if got.status != 400 || !strings.Contains(got.body, "no first user message") {
 		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+// A cap that may refuse the request needs the length of the messages, which the template does not tell.
+func TestChatThatTheTemplateRefusesUnderABudget(t *testing.T) {
+	h, mock := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
+	body := `{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":30,"tools":` + weatherTool + `}`
+	answers := map[string]response{"the estimate without a cap": h.post("/v1/estimate", body)}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(40) }))
+	answers["the completion"], answers["the estimate"] = h.chat(body), h.post("/v1/estimate", body)
+	for what, got := range answers {
+		if got.status != 400 || gjson.Get(got.body, "error.code").Str != "invalid_request" || gjson.Get(got.body, "error.upstream_status").Int() != 400 || !strings.Contains(got.body, "no first user message") {
+			t.Errorf("%s: got %d %s, want 400 invalid_request with the template's message", what, got.status, got.body)
+		}
+	}
+	if sent := requestsTo(mock, proxy.ChatPath); len(sent) != 0 {
+		t.Errorf("the backend got %q, want nothing", sent)
+	}
+	if strings.Contains(h.log.String(), "first user message") {
+		t.Error("the log has the template's message")
 	}
 }
 

@@ -65,9 +65,15 @@ func (s *Server) estimate(x *exchange) error {
 	return s.sendJSON(x, o)
 }
 
-// validateEstimate are the rules of a chat completion for a body with messages, and otherwise those of a completion.
+// validateEstimate are the rules of a chat completion for a body with messages, or with neither messages nor a prompt for a
+// model that only chats, and otherwise those of a completion.
 func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, error) {
-	if len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists() {
+	chats := len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists()
+	if !chats && !gjson.GetBytes(body, "prompt").Exists() {
+		m, ok := s.fleet.Model(gjson.GetBytes(body, "model").Str)
+		chats = ok && mayUse(&x.caller.identity, m) && !m.Completions()
+	}
+	if chats {
 		return s.validateChat(x, body)
 	}
 	return s.validateCompletion(x, body)
@@ -93,6 +99,9 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 		return budget.Estimate{}, x.cancelErr()
 	case errors.Is(uncounted, admission.ErrFull):
 		return budget.Estimate{}, bufferFull(uncounted)
+	}
+	if _, refused := errors.AsType[*fleet.RefusedError](uncounted); refused && x.isChat() { // by the template, whatever the caps
+		return budget.Estimate{}, x.uncountable(uncounted)
 	}
 	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
 	switch {

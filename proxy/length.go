@@ -70,13 +70,14 @@ func (x *exchange) checkKnownLength() error {
 	if err := x.checkTotal(); err != nil {
 		return err
 	}
+	asked, field := askedOutput(r)
 	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
 	case x.prompt.context == 0:
 		return nil
 	case r.MaxTokens >= x.prompt.context:
-		return apierr.MaxTokensTooLarge(maxTokensName(r), max(r.LongestPrompt(), 1), r.MaxTokens, x.prompt.context)
+		return apierr.MaxTokensTooLarge(field, max(r.LongestPrompt(), 1), asked, x.prompt.context)
 	case longest+r.MaxTokens > x.prompt.context:
-		return apierr.ContextTooLong(maxTokensName(r), longest, r.MaxTokens, x.prompt.context)
+		return apierr.ContextTooLong("prompt", field, longest, asked, x.prompt.context)
 	default:
 		return nil
 	}
@@ -167,25 +168,34 @@ func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limi
 	}
 }
 
-// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond.
+// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond, or
+// whose messages the template refuses: then it is the one that the chat completion would get.
 func (x *exchange) uncountable(cause error) error {
+	if refused, ok := errors.AsType[*fleet.RefusedError](cause); ok && x.isChat() {
+		return x.outcomeErr(refused.Outcome)
+	}
 	return apierr.Unreachable(fmt.Sprintf("the tokenizer of %s did not answer, and without the prompt's length the request cannot be judged", x.model.ID()), 1, cause)
 }
 
 // lengthLimits are a model's limits for one prompt of a request, in tokens.
 type lengthLimits struct {
-	prompt    int64 // the longest prompt that fits every limit
-	context   int64 // 0: not known
-	scored    int64 // 0: no limit
-	maxTokens int64
-	field     string // the client's name of max_tokens; empty if that is what the prompt leaves
+	prompt    int64  // the longest prompt that fits every limit
+	context   int64  // 0: not known
+	scored    int64  // 0: no limit
+	maxTokens int64  // that the prompt must leave room for
+	field     string // the client's name of the field that asks for them; empty if max_tokens is what the prompt leaves
+	subject   string // the field that holds the prompt
 }
 
 // unlimited is larger than any number of tokens.
 const unlimited = 1 << 62
 
 func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
-	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), maxTokens: r.MaxTokens, field: maxTokensName(r)}
+	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), subject: "prompt"}
+	limits.maxTokens, limits.field = askedOutput(r)
+	if r.Kind == validate.Messages {
+		limits.subject = "messages"
+	}
 	if limits.context > 0 {
 		limits.prompt = limits.context - min(r.MaxTokens, limits.context)
 	}
@@ -200,9 +210,9 @@ func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
 func (l lengthLimits) check(tokens int64, exact bool) error {
 	switch {
 	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context && exact:
-		return apierr.ContextTooLong(l.field, tokens, l.maxTokens, l.context)
+		return apierr.ContextTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
 	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
-		return apierr.ContextMayBeTooLong(l.field, tokens, l.maxTokens, l.context)
+		return apierr.ContextMayBeTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
 	case l.scored > 0 && tokens > l.scored:
 		number := fmt.Sprint(tokens, " tokens")
 		if !exact {

@@ -10,12 +10,17 @@ import (
 	"basegate/validate"
 )
 
-// maxTokensName returns the client's name of max_tokens, or "" for a request whose max_tokens is what its prompt leaves.
-func maxTokensName(r *validate.Request) string {
-	if _, hasTotal := r.Total(); hasTotal {
-		return ""
+// askedOutput returns the tokens that a prompt must leave room for, and the client's name of the field that asks for them: ""
+// for a request whose max_tokens is what its prompt leaves.
+func askedOutput(r *validate.Request) (tokens int64, field string) {
+	switch {
+	case !r.HasDefaultMaxTokens():
+		return r.MaxTokens, r.MaxTokensName()
+	case r.MinTokens > 1:
+		return r.MinTokens, "min_tokens"
+	default:
+		return r.MaxTokens, ""
 	}
-	return r.NameOf("max_tokens")
 }
 
 // totalName is the name of the total of prompt and output in the one form that has it.

@@ -23,6 +23,7 @@ type conversation struct {
 	uncountable  bool       // the template may add text to the content that is not known beforehand
 	functions    []string   // names of the tools
 	choice       string     // the tool that tool_choice names; empty if it names none
+	noTool       bool       // tool_choice is "none"
 	topLogprobs  int        // Absent, or at least 0
 	logprobs     bool       // asked for
 
@@ -102,8 +103,8 @@ var chatConflicts = []Conflict{
 	structuredConflict,
 	{
 		"tool_choice",
-		func(r *Request) bool { return r.has(fieldToolChoice) && !r.has(fieldTools) },
-		func(*Request) string { return "tool_choice has a meaning only with tools" },
+		func(r *Request) bool { return r.has(fieldToolChoice) && !r.chat.noTool && !r.has(fieldTools) },
+		func(*Request) string { return `tool_choice other than "none" has a meaning only with tools` },
 	},
 	{
 		"tool_choice",

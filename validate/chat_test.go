@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,10 @@ var chatTable = []struct {
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "parsed_arguments": {"a": [1]}}}]}]`,
 			`[{"role": "assistant", "content": "a", "refusal": null, "annotations": [], "audio": null, "function_call": null, "tool_calls": [], "parsed": {"x": 1}, "reasoning": "r", "reasoning_content": null, "later": null}]`,
 			`[{"role": "assistant", "content": "a", "tool_calls": null, "annotations": null, "refusal": "", "audio": { }}]`,
+			`[{"role": "assistant", "content": "a", "parsed_arguments": {"x": 1}, "later": null, "even_later": null}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "parsed_arguments": 1, "custom": null, "type": "function", "function": {"name": "f", "arguments": "", "later": null}}]}]`,
+			`[{"parsed": {}, "tool_calls": [{"index": 0, "function": {"parsed_arguments": {}, "name": "f", "arguments": ""}, "id": "c", "type": "function"}], "role": "assistant"}]`,
+			`[` + aResult + `]`, `[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`,
 		},
 		[]string{
 			`null`, `1`, `"a"`, `{}`, `[]`, `[null]`, `["a"]`, `[1]`, `[[]]`, `[{}]`, `[{"role": "user"}]`, `[{"content": "a"}]`,
@@ -98,8 +103,11 @@ var chatTable = []struct {
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{} {}"}}]}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "extra": 1, "function": {"name": "f", "arguments": ""}}]}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "id": "d", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
-			`[` + aResult + `]`, `[` + aResult + `, ` + aCall + `]`, `[` + aCall + `, {"role": "tool", "content": "a"}]`,
-			`[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
+			`[{"role": "assistant", "content": "a", "later": null, "later": null}]`, `[{"role": "assistant", "content": "a", "parsed": {"x": [{"y": 1, "y": 2}]}}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "later": null, "later": null, "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "", "parsed_arguments": {"y": 1, "y": 2}}}]}]`,
+			`[` + aCall + `, {"role": "tool", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
+			`[` + aCall + `, {"role": "tool", "tool_call_id": "", "content": "a"}]`,
 			`[` + aCall + `, {"role": "tool", "tool_call_id": "c1"}]`,
 		},
 	},
@@ -113,7 +121,7 @@ var chatTable = []struct {
 	{
 		"tools",
 		[]string{
-			`[` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
+			`[` + aTool + `]`, `[` + aTool + `, ` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
 			`[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}, "strict": true}}, {"type": "function", "function": {"name": "g"}}]`,
 		},
 		[]string{
@@ -121,7 +129,7 @@ var chatTable = []struct {
 			`[{"type": "function", "function": {}}]`, `[{"type": "function", "function": {"name": ""}}]`, `[{"type": "function", "function": {"name": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "parameters": "{}"}}]`, `[{"type": "function", "function": {"name": "f", "strict": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "extra": 1}}]`, `[{"type": "function", "extra": 1, "function": {"name": "f"}}]`,
-			`[` + aTool + `, ` + aTool + `]`, `[{"type": "function", "function": {"name": "f", "parameters": {"a": 1, "a": 2}}}]`,
+			`[{"type": "function", "function": {"name": "f", "parameters": {"a": 1, "a": 2}}}]`,
 		},
 	},
 	{
@@ -279,6 +287,8 @@ func TestChatConflicts(t *testing.T) {
 		{`"top_logprobs": 0, "logprobs": false`, "top_logprobs"},
 		{`"response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}`, "structured_outputs"},
 		{`"tool_choice": "auto"`, "tool_choice"},
+		{`"tool_choice": "required", "tools": null`, "tool_choice"},
+		{`"tool_choice": {"type": "function", "function": {"name": "f"}}`, "tool_choice"},
 		{`"continue_final_message": true`, "continue_final_message"},
 		{`"continue_final_message": true, "add_generation_prompt": true`, "continue_final_message"},
 		{`"messages": ` + oneMessage, "messages"},
@@ -295,9 +305,18 @@ func TestChatConflicts(t *testing.T) {
 	}
 }
 
+// Clients that want no tool in some turn send "none" there without tools, and vLLM takes it.
+func TestChatWithoutToolsMayChooseNone(t *testing.T) {
+	for _, rest := range []string{`"tool_choice": "none"`, `"tools": null, "tool_choice": "none"`, `"tool_choice": "none", "tools": [` + aTool + `]`} {
+		if _, err := validate.Chat([]byte(`{"model": "llama-8b", "messages": `+oneMessage+`, `+rest+`}`), defaultLimits); err != nil {
+			t.Errorf("%s: got %v, want it accepted", rest, err)
+		}
+	}
+}
+
 func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
-	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null },
-		{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{}}}],"content":null}], "tools":[` + aTool + `]}`
+	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null, "parsed_arguments": [1] },
+		{"role":"assistant","tool_calls":[{"index":0,"custom":null,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{},"later":null},"parsed_arguments":{}}],"content":null}], "tools":[` + aTool + `]}`
 	r, err := validate.Chat([]byte(body), defaultLimits)
 	if err != nil {
 		t.Fatal(err)
@@ -314,10 +333,38 @@ func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
 	}
 }
 
+// A member may be removed in front of one in which others are removed, at every depth.
+func TestChatRemovesMembersInFrontOfOnesThatAreChanged(t *testing.T) {
+	const called = `{"parsed_arguments": {}, "name": "f", "arguments": "{}"}`
+	for _, call := range []string{
+		`{"index": 0, "id": "c", "type": "function", "function": ` + called + `}`,
+		`{"index": 0, "later": null, "function": ` + called + `, "id": "c", "type": "function"}`,
+	} {
+		for _, front := range []string{`"parsed": {}, `, `"refusal": null, "annotations": [], `} {
+			body := chatBody("messages", `[`+anAsk+`, {`+front+`"tool_calls": [`+call+`, `+call+`], "audio": null, "role": "assistant"}]`)
+			r, err := validate.Chat([]byte(body), defaultLimits)
+			if err != nil {
+				t.Errorf("%s: %v", body, err)
+				continue
+			}
+			want := strings.NewReplacer(front, "", `"index": 0, `, "", `"later": null, `, "", `"parsed_arguments": {}, `, "", `, "audio": null`, "", `"llama-8b"`, `"m"`)
+			if diff := cmp.Diff(want.Replace(body), string(r.Upstream(validate.Edits{Model: "m"}).Append(nil))); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", body, diff)
+			}
+		}
+	}
+}
+
 func TestChatLimitsItsWork(t *testing.T) {
 	many := func(one string, n int) string { return strings.TrimSuffix(strings.Repeat(one+",", n), ",") }
 	calls := func(n int) string {
 		return `{"role": "assistant", "tool_calls": [` + many(`{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}`, n) + `]}`
+	}
+	nulls := func(n int) (members string) {
+		for i := range n {
+			members += fmt.Sprintf(`, "x%d": null`, i)
+		}
+		return members
 	}
 	deep := strings.Repeat(`{\"a\":`, 33) + "1" + strings.Repeat("}", 33)
 	for name, c := range map[string]struct {
@@ -332,14 +379,18 @@ func TestChatLimitsItsWork(t *testing.T) {
 		"2049 calls in all messages": {many(calls(128), 16) + "," + calls(1), false},
 		"deep arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "` + deep + `"}}]}`, false},
 		"long arguments":             {`{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"` + strings.Repeat("a", 1<<20) + `\"}"}}]}`, false},
+		"65 unknown members":         {`{"role": "assistant", "content": "a"` + nulls(65) + `}`, false},
+		"64 unknown members":         {`{"role": "assistant", "content": "a"` + nulls(64) + `}`, true},
 		"a long name":                {`{"role": "user", "content": "a", "name": "` + strings.Repeat("a", 513) + `"}`, false},
 	} {
 		if _, err := validate.Chat([]byte(chatBody("messages", "["+c.messages+"]")), defaultLimits); (err == nil) != c.accepted {
 			t.Errorf("%s: got %v, want accepted %v", name, err, c.accepted)
 		}
 	}
-	if _, err := validate.Chat([]byte(chatBody("tools", "["+many(aTool, 129)+"]")), defaultLimits); err == nil {
-		t.Error("129 tools are accepted")
+	for n, accepted := range map[int]bool{128: true, 129: false} {
+		if _, err := validate.Chat([]byte(chatBody("tools", "["+many(aTool, n)+"]")), defaultLimits); (err == nil) != accepted {
+			t.Errorf("%d tools: got %v, want accepted %v", n, err, accepted)
+		}
 	}
 }
 
@@ -412,7 +463,7 @@ func cleanMessages(body map[string]any) {
 				delete(message, name)
 			}
 		}
-		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed"} {
+		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed", "parsed_arguments"} {
 			delete(message, name)
 		}
 		calls, _ := message["tool_calls"].([]any)
@@ -420,8 +471,12 @@ func cleanMessages(body map[string]any) {
 			delete(message, "tool_calls")
 		}
 		for _, c := range calls {
-			delete(c.(map[string]any), "index")
-			delete(c.(map[string]any)["function"].(map[string]any), "parsed_arguments")
+			call := c.(map[string]any)
+			delete(call, "index")
+			for _, o := range []map[string]any{call, call["function"].(map[string]any)} {
+				delete(o, "parsed_arguments")
+				maps.DeleteFunc(o, func(_ string, value any) bool { return value == nil })
+			}
 		}
 	}
 }

@@ -103,6 +103,14 @@ func (r *Request) NameOf(field string) string {
 	return field
 }
 
+// MaxTokensName returns the client's name of the field that holds MaxTokens.
+func (r *Request) MaxTokensName() string {
+	if r.has(fieldMaxCompletionTokens) {
+		return fields[fieldMaxCompletionTokens].name
+	}
+	return r.NameOf("max_tokens")
+}
+
 // SentAs returns the name under which the client sent a field of a backend's, or "" if the client did not send it.
 func (r *Request) SentAs(field string) string {
 	for i := range r.members {

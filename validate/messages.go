@@ -3,6 +3,7 @@ package validate
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	apierr "basegate/errors"
@@ -34,13 +35,9 @@ const (
 	maxName = 512
 	// maxArguments limits the arguments of a tool call, in bytes.
 	maxArguments = 1 << 20
+	// maxForeign limits the unknown members of one object, which are null.
+	maxForeign = 64
 )
-
-// callIDs are the ids of the tool calls in the messages that have been read.
-type callIDs struct {
-	seen  map[string]bool
-	count int
-}
 
 // memberID is a known member of a message, as a bit.
 type memberID uint16
@@ -56,6 +53,7 @@ const (
 	memberAudio
 	memberFunctionCall
 	memberParsed
+	memberParsedArguments
 	memberReasoning
 	memberReasoningContent
 )
@@ -63,8 +61,8 @@ const (
 var memberIDs = map[string]memberID{
 	"role": memberRole, "content": memberContent, "name": memberName, "tool_call_id": memberToolCallID,
 	"tool_calls": memberToolCalls, "refusal": memberRefusal, "annotations": memberAnnotations, "audio": memberAudio,
-	"function_call": memberFunctionCall, "parsed": memberParsed, "reasoning": memberReasoning,
-	"reasoning_content": memberReasoningContent,
+	"function_call": memberFunctionCall, "parsed": memberParsed,
+	"parsed_arguments": memberParsedArguments, "reasoning": memberReasoning, "reasoning_content": memberReasoningContent,
 }
 
 // membersOf are the members that a message of a role may have.
@@ -81,8 +79,7 @@ type message struct {
 	role    Role
 	seen    memberID
 	present memberID // seen and not dropped
-	foreign string   // the first unknown member, which is null; only an assistant's message may have one
-	callID  string
+	foreign []string // the unknown members, which are null; only an assistant's message may have any
 	cut     cutter
 
 	nullContent bool
@@ -103,7 +100,11 @@ func (c *cutter) member(r *Request, start, end int, remove bool) {
 	case remove && c.leading < 0:
 		c.leading = start
 	case !remove && c.leading >= 0:
-		r.chat.dropped = append(r.chat.dropped, span{c.leading, start})
+		at := len(r.chat.dropped)
+		for at > 0 && r.chat.dropped[at-1].start > c.leading { // what has been removed within this member comes behind
+			at--
+		}
+		r.chat.dropped = slices.Insert(r.chat.dropped, at, span{c.leading, start})
 		c.leading = -1
 	}
 	c.kept = c.kept || !remove
@@ -186,12 +187,12 @@ func (p *parser) readMessageMember(m *message) error {
 	}
 	m.seen |= id
 	kept := false
-	if p.decoder.PeekKind() == 'n' && id != memberRole && id != memberContent && id != memberToolCallID {
-		if !known && m.foreign == "" {
-			m.foreign = name
-		}
+	switch {
+	case !known:
+		err = p.skipForeign(m.path, name, &m.foreign)
+	case p.decoder.PeekKind() == 'n' && id != memberRole && id != memberContent && id != memberToolCallID:
 		err = p.skipValue()
-	} else {
+	default:
 		kept, err = p.readKnownMember(m, id, name)
 	}
 	if err != nil {
@@ -202,6 +203,24 @@ func (p *parser) readMessageMember(m *message) error {
 	}
 	m.cut.member(p.request, start, p.offset(), !kept)
 	return nil
+}
+
+// skipForeign skips an unknown member that is null. seen are the names of those before it in the same object.
+func (p *parser) skipForeign(path, name string, seen *[]string) error {
+	switch {
+	case slices.Contains(*seen, name):
+		return p.duplicate(name)
+	case len(*seen) == maxForeign:
+		return p.wrong(path, "got more than %d unknown members", maxForeign)
+	}
+	*seen = append(*seen, name)
+	return p.skipValue()
+}
+
+// dropValue skips a value that is not sent on. A name that stands twice in an object is an error there too.
+func (p *parser) dropValue() error {
+	_, err := p.skipInvalid()
+	return err
 }
 
 // readKnownMember reads the value of a known member and reports whether it is kept.
@@ -218,12 +237,12 @@ func (p *parser) readKnownMember(m *message, id memberID, name string) (kept boo
 		_, err = p.readShort(path)
 		return true, err
 	case memberToolCallID:
-		m.callID, err = p.readShort(path)
+		_, err = p.readShort(path)
 		return true, err
 	case memberToolCalls:
 		return p.readToolCalls(path)
-	case memberParsed:
-		return false, p.skipValue()
+	case memberParsed, memberParsedArguments:
+		return false, p.dropValue()
 	case memberReasoning, memberReasoningContent:
 		p.request.chat.uncountable = true
 		return true, p.readContentText(path)
@@ -374,8 +393,8 @@ func (p *parser) checkMessage(m *message) error {
 	if wrong := m.seen &^ allowed; wrong != 0 {
 		return p.wrong(m.path, "got %s in a message of the role %s, which does not have it", nameOf(wrong), m.role)
 	}
-	if m.foreign != "" && m.role != Assistant {
-		return p.wrong(m.path, "unknown member %q in a message of the role %s", apierr.Clip(m.foreign), m.role)
+	if len(m.foreign) > 0 && m.role != Assistant {
+		return p.wrong(m.path, "unknown member %q in a message of the role %s", apierr.Clip(m.foreign[0]), m.role)
 	}
 	hasContent := m.present&memberContent != 0 && !m.nullContent
 	switch {
@@ -385,8 +404,6 @@ func (p *parser) checkMessage(m *message) error {
 		return p.wrong(m.path+".content", "content is missing; expected a string or parts of text, since the message has no tool_calls")
 	case m.role == Tool && m.present&memberToolCallID == 0:
 		return p.wrong(m.path+".tool_call_id", "tool_call_id is missing; expected the id of the call that the message answers")
-	case m.role == Tool && !p.calls.seen[m.callID]:
-		return p.wrong(m.path+".tool_call_id", "got %q, which is no id among the tool_calls of the messages before it", apierr.Clip(m.callID))
 	}
 	if m.role == Tool || m.present&memberToolCalls != 0 {
 		p.request.chat.uncountable = true

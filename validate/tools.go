@@ -25,8 +25,8 @@ func (p *parser) readToolCalls(path string) (found bool, err error) {
 	}
 	n := 0
 	for ; p.decoder.PeekKind() != ']'; n++ {
-		p.calls.count++
-		if n == maxTools || p.calls.count > maxToolCalls {
+		p.toolCalls++
+		if n == maxTools || p.toolCalls > maxToolCalls {
 			return false, p.wrong(path, "got more than %d tool calls, or more than %d in all messages", maxTools, maxToolCalls)
 		}
 		if err := p.readToolCall(path + "[" + strconv.Itoa(n) + "]"); err != nil {
@@ -37,8 +37,8 @@ func (p *parser) readToolCalls(path string) (found bool, err error) {
 	return n > 0, err
 }
 
-// readKnown reads the members of an object whose names are known. visit reads a value, or skips it, and reports whether
-// the member is kept.
+// readKnown reads the members of an object of an assistant's message whose names are known; others that are null are
+// removed. visit reads a value, or skips it, and reports whether the member is kept.
 func (p *parser) readKnown(path string, names []string, visit func(name string) (kept bool, err error)) error {
 	if p.decoder.PeekKind() != '{' {
 		return p.wrongKind(path, "an object")
@@ -46,7 +46,7 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
-	cut, seen := cutter{leading: -1}, 0
+	cut, seen, foreign := cutter{leading: -1}, 0, []string(nil)
 	for p.decoder.PeekKind() != '}' {
 		raw, err := p.decoder.ReadValue()
 		if err != nil {
@@ -55,14 +55,18 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 		start := p.offset() - len(raw)
 		name := string(p.unquote(raw))
 		at := slices.Index(names, name)
+		kept := false
 		switch {
+		case at < 0 && p.decoder.PeekKind() == 'n':
+			err = p.skipForeign(path, name, &foreign)
 		case at < 0:
 			return p.wrong(path, "unknown member %q", apierr.Clip(name))
 		case seen&(1<<at) != 0:
 			return p.duplicate(name)
+		default:
+			seen |= 1 << at
+			kept, err = visit(name)
 		}
-		seen |= 1 << at
-		kept, err := visit(name)
 		if err != nil {
 			return err
 		}
@@ -72,10 +76,10 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 	return err
 }
 
-// readToolCall reads one tool call and remembers its id.
+// readToolCall reads one tool call.
 func (p *parser) readToolCall(path string) error {
 	id, kind, called := "", "", false
-	err := p.readKnown(path, []string{"id", "type", "function", "index"}, func(name string) (kept bool, err error) {
+	err := p.readKnown(path, []string{"id", "type", "function", "index", "parsed_arguments"}, func(name string) (kept bool, err error) {
 		switch name {
 		case "id":
 			id, err = p.readShort(path + ".id")
@@ -86,22 +90,15 @@ func (p *parser) readToolCall(path string) error {
 		case "function":
 			called = true
 			err = p.readCalled(path + ".function")
-		default: // index, which the events of a stream have
-			return false, p.skipValue()
+		default: // index, which the events of a stream have, and what SDKs add
+			return false, p.dropValue()
 		}
 		return true, err
 	})
-	switch {
-	case err != nil:
-		return err
-	case id == "" || kind == "" || !called:
+	if err == nil && (id == "" || kind == "" || !called) {
 		return p.wrong(path, "id, type or function is missing")
 	}
-	if p.calls.seen == nil {
-		p.calls.seen = make(map[string]bool)
-	}
-	p.calls.seen[id] = true
-	return nil
+	return err
 }
 
 // readCalled reads the function of a tool call.
@@ -116,7 +113,7 @@ func (p *parser) readCalled(path string) error {
 			hasArguments = true
 			err = p.readArguments(path + ".arguments")
 		default:
-			return false, p.skipValue()
+			return false, p.dropValue()
 		}
 		return true, err
 	})
@@ -191,9 +188,6 @@ func readTools(p *parser, f *field) error {
 			return err
 		}
 		name, wrong := readTool(o)
-		if wrong == "" && slices.Contains(p.request.chat.functions, name) {
-			wrong = "the name " + strconv.Quote(apierr.Clip(name)) + " twice"
-		}
 		if wrong != "" {
 			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, n))
 		}
@@ -262,7 +256,10 @@ func readToolChoice(p *parser, f *field) error {
 			return err
 		}
 		switch string(p.unquote(raw)) {
-		case "none", "auto", "required":
+		case "none":
+			p.request.chat.noTool = true
+			return nil
+		case "auto", "required":
 			return nil
 		default:
 			return p.invalid(f, describe(raw))
