@@ -138,6 +138,13 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 	if err != nil || response.Code != http.StatusPartialContent || response.Body.Len() != 10 || response.Header().Get("ETag") == "" {
 		t.Errorf("a range of the output: status %d with %d bytes and the ETag %q, %v", response.Code, response.Body.Len(), response.Header().Get("ETag"), err)
 	}
+	for _, outside := range []string{"bytes=99999-", "bytes=x"} {
+		response, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", outside)
+		wantCode(t, outside, err, apierr.InvalidRequest)
+		if e := apierr.From(err); e.Status() != http.StatusRequestedRangeNotSatisfiable || response.Body.Len() > 0 {
+			t.Errorf("%s: status %d and the text %q beside the error, want 416 and the error alone", outside, e.Status(), response.Body)
+		}
+	}
 	var files list[fileObject]
 	g.get(t, &files, "GET", "/v1/files?limit=1&order=asc", "")
 	if len(files.Data) != 1 || files.Data[0].ID != f.ID || !files.HasMore {
