@@ -172,6 +172,22 @@ func TestWrongLinesFailTheBatch(t *testing.T) {
 	}
 }
 
+func TestBatchNamesTheEndpointOfChatOnlyWhereAModelServesIt(t *testing.T) {
+	g := startService(t)
+	body := strings.Replace(batchBody(g.upload(t, 1).ID), "/v1/completions", "/v1/chat/completions", 1)
+	_, err := g.call(t, "POST", "/v1/batches", body)
+	wantCode(t, "a batch of chats without a model that chats", err, apierr.InvalidRequest)
+	if e := apierr.From(err); e.Param != "endpoint" {
+		t.Errorf("the error names %q: %s; want endpoint", e.Param, e.Message)
+	}
+	settings := testSettings
+	settings.Chat = true
+	g.Reload(settings)
+	if _, err := g.call(t, "POST", "/v1/batches", body); err != nil {
+		t.Errorf("a batch of chats with a model that chats: %v", err)
+	}
+}
+
 func TestUnknownIDsAreNotFound(t *testing.T) {
 	g := startService(t)
 	for _, id := range []string{"x", "%00", "%ff", "a%00b"} {
