@@ -22,8 +22,13 @@ import (
 // The operations of the console. Each sees the files and batches of one account, and its errors are those of the API. They
 // need Start, as the API does.
 
-// Endpoints returns the endpoints that a batch may name.
-func Endpoints() []string { return append([]string(nil), endpoints...) }
+// Endpoints returns the endpoints that a batch may name: that of chat completions only where a model serves it.
+func (s *Service) Endpoints() []string {
+	if s.settings.Load().Chat {
+		return slices.Clone(endpoints)
+	}
+	return slices.Clone(endpoints[:1])
+}
 
 // Limits returns the settings that are in force.
 func (s *Service) Limits() Settings { return *s.settings.Load() }
@@ -356,7 +361,7 @@ type Order struct {
 // CreateOf creates a batch, and returns its id.
 func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) {
 	b := Batch{InputFile: o.InputFile, Endpoint: o.Endpoint, Window: o.Window}
-	if err := b.checkChoices(); err != nil {
+	if err := b.checkChoices(s.Endpoints()); err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{o.InputFile, o.Endpoint, o.Window}, "\x00")))
@@ -364,10 +369,10 @@ func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) 
 	return created.ID, err
 }
 
-// checkChoices returns an error if the endpoint or the completion window is not one of those that exist.
-func (b *Batch) checkChoices() error {
-	if !slices.Contains(endpoints, b.Endpoint) {
-		return apierr.InvalidField("endpoint", "endpoint: expected "+strings.Join(endpoints, " or "))
+// checkChoices returns an error if the endpoint is not one of those served, or there is no such completion window.
+func (b *Batch) checkChoices(served []string) error {
+	if !slices.Contains(served, b.Endpoint) {
+		return apierr.InvalidField("endpoint", "endpoint: expected "+expectedEndpoint(b.Endpoint, served))
 	}
 	if !slices.Contains(Windows(), b.Window) {
 		return apierr.InvalidField("completion_window", "completion_window: expected one of "+strings.Join(Windows(), ", "))

@@ -37,6 +37,7 @@ type Settings struct {
 	StartModels bool
 
 	Models []string // short ids, for metrics
+	Chat   bool     // one of them serves chat completions
 }
 
 // Line is a line that runs.

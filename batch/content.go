@@ -37,9 +37,39 @@ func (s *Service) sendContent(c *Call) error {
 	if f.sha256 != nil {
 		h.Set("ETag", `"`+hex.EncodeToString(f.sha256)+`"`)
 	}
-	http.ServeContent(c.Response, c.Request, "", time.Time{}, content)
+	w := &contentResponse{ResponseWriter: c.Response}
+	http.ServeContent(w, c.Request, "", time.Time{}, content)
+	if w.outside {
+		h.Del("X-Content-Type-Options")
+		return apierr.RangeOutside(f.Bytes)
+	}
 	return nil
 }
+
+// contentResponse is the response of http.ServeContent, without its plain text about a range that cannot be served: errors
+// of the API are JSON.
+type contentResponse struct {
+	http.ResponseWriter
+	outside bool // nothing has been sent, since the range is outside of the file
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *contentResponse) WriteHeader(status int) {
+	if w.outside = status == http.StatusRequestedRangeNotSatisfiable; !w.outside {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *contentResponse) Write(p []byte) (int, error) {
+	if w.outside {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p) //nolint:wrapcheck // http.ServeContent drops it
+}
+
+// Unwrap serves http.ResponseController.
+func (w *contentResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // openFile returns the content of a file, up to the bytes that counted when f was read.
 func (s *Service) openFile(ctx context.Context, f *File) (*objectReader, error) {

@@ -50,7 +50,7 @@ func (s *Service) createBatch(c *Call) error {
 	case len(body) > maxCreateBody:
 		return apierr.BodyTooLarge(maxCreateBody)
 	}
-	b, err := parseBatch(body)
+	b, err := parseBatch(body, s.Endpoints())
 	if err == nil {
 		err = apierr.RefuseReceipt(c.Request.Header, "the lines of a batch get no receipts; send a request of its own for each answer that needs one")
 	}
@@ -120,12 +120,16 @@ func (s *Service) complete(b *Batch, account, key string) {
 }
 
 // parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
-func parseBatch(body []byte) (b Batch, err error) {
+// served are the endpoints that it may name.
+func parseBatch(body []byte, served []string) (b Batch, err error) {
 	members, err := readObject(body)
 	if err != nil {
 		return Batch{}, err
 	}
 	for _, m := range members {
+		if m.repeated {
+			return Batch{}, m.twice()
+		}
 		if bytes.Equal(m.value, []byte("null")) && m.name != "input_file_id" && m.name != "endpoint" && m.name != "completion_window" {
 			continue
 		}
@@ -133,8 +137,8 @@ func parseBatch(body []byte) (b Batch, err error) {
 		case "input_file_id":
 			b.InputFile, err = m.text()
 		case "endpoint":
-			if b.Endpoint, err = m.text(); err == nil && !slices.Contains(endpoints, b.Endpoint) {
-				err = m.invalid(fmt.Sprintf("got %q; expected %s", apierr.Clip(b.Endpoint), strings.Join(endpoints, " or ")))
+			if b.Endpoint, err = m.text(); err == nil && !slices.Contains(served, b.Endpoint) {
+				err = m.invalid(fmt.Sprintf("got %q; expected %s", apierr.Clip(b.Endpoint), expectedEndpoint(b.Endpoint, served)))
 			}
 		case "completion_window":
 			b.Window, err = m.window()
@@ -159,21 +163,32 @@ func parseBatch(body []byte) (b Batch, err error) {
 	return b, nil
 }
 
-// member is a member of an object.
-type member struct {
-	name  string
-	value jsontext.Value
+// expectedEndpoint says which endpoints a batch may name instead of one that is not served.
+func expectedEndpoint(got string, served []string) string {
+	expected := strings.Join(served, " or ")
+	if slices.Contains(endpoints, got) {
+		return expected + ", since no model here has a chat template"
+	}
+	return expected
 }
 
-// readObject reads the members of one JSON object. The decoder refuses repeated names and invalid UTF-8.
+// member is a member of an object.
+type member struct {
+	name     string
+	value    jsontext.Value
+	repeated bool // another member before it has the name
+}
+
+// readObject reads the members of one JSON object. The decoder refuses invalid UTF-8.
 func readObject(text []byte) (members []member, err error) {
-	d := jsontext.NewDecoder(bytes.NewReader(text))
-	malformed := func(err error) error {
-		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: "+syntaxOf(err))
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
+	malformed := func() error {
+		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: it is malformed")
 	}
+	names := map[string]bool{}
 	start, err := d.ReadToken()
 	if err != nil {
-		return nil, malformed(err)
+		return nil, malformed()
 	}
 	if start.Kind() != '{' {
 		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
@@ -181,18 +196,19 @@ func readObject(text []byte) (members []member, err error) {
 	for d.PeekKind() != '}' {
 		name, err := d.ReadToken()
 		if err != nil {
-			return nil, malformed(err)
+			return nil, malformed()
 		}
 		m := member{name: name.String()}
+		m.repeated, names[m.name] = names[m.name], true
 		value, err := d.ReadValue()
 		if err != nil {
-			return nil, malformed(err)
+			return nil, malformed()
 		}
 		m.value = value.Clone()
 		members = append(members, m)
 	}
 	if _, err := d.ReadToken(); err != nil {
-		return nil, malformed(err)
+		return nil, malformed()
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, apierr.MalformedJSON(d.InputOffset(), "there is something behind the object")
@@ -200,15 +216,12 @@ func readObject(text []byte) (members []member, err error) {
 	return members, nil
 }
 
-// syntaxOf describes a syntax error without quoting the text.
-func syntaxOf(err error) string {
-	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return "a name stands twice"
-	}
-	return "it is malformed"
-}
-
 func (m member) invalid(what string) error { return apierr.InvalidField(m.name, m.name+": "+what) }
+
+// twice returns the error of a member that is repeated.
+func (m member) twice() error {
+	return apierr.InvalidField(m.name, "the name \""+apierr.Clip(m.name)+"\" stands twice in one object; send it once")
+}
 
 // text returns the value of a string.
 func (m member) text() (text string, err error) {
@@ -250,6 +263,8 @@ func (m member) metadata() ([]byte, error) {
 	for _, p := range pairs {
 		var value string
 		switch {
+		case p.repeated:
+			return nil, p.twice()
 		case p.value.Kind() != '"' || json.Unmarshal(p.value, &value) != nil:
 			return nil, m.invalid(fmt.Sprintf("the value of %q is no string", apierr.Clip(p.name)))
 		case utf8.RuneCountInString(p.name) > maxMetadataName:
@@ -273,6 +288,9 @@ func (m member) expiresAfter() (seconds int64, err error) {
 		return 0, err
 	}
 	for _, p := range pairs {
+		if p.repeated {
+			return 0, p.twice()
+		}
 		switch p.name {
 		case "anchor":
 			if text, err := p.text(); err != nil || text != "created_at" {

@@ -23,7 +23,7 @@ func pairs(n int) string {
 
 func TestBatchIsParsed(t *testing.T) {
 	b, err := parseBatch([]byte(`{"input_file_id":"file-a","endpoint":"/v1/completions","completion_window":"7d",
-		"metadata":{ "a": "ü" },"output_expires_after":{"anchor":"created_at","seconds":3600}}`))
+		"metadata":{ "a": "ü" },"output_expires_after":{"anchor":"created_at","seconds":3600}}`), endpoints)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestBatchIsParsed(t *testing.T) {
 		`"metadata":null`, `"metadata":{}`, `"output_expires_after":null`, `"output_expires_after":{"seconds":2592000}`, `"metadata":` + pairs(16),
 		`"metadata":{"` + strings.Repeat("ü", 64) + `":"` + strings.Repeat("ü", 512) + `"}`,
 	} {
-		if _, err := parseBatch([]byte(`{"input_file_id":"f","endpoint":"/v1/completions","completion_window":"1h",` + more + `}`)); err != nil {
+		if _, err := parseBatch([]byte(`{"input_file_id":"f","endpoint":"/v1/completions","completion_window":"1h",`+more+`}`), endpoints); err != nil {
 			t.Errorf("%s: %v", more, apierr.From(err).Message)
 		}
 	}
@@ -61,7 +61,7 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"metadata":` + pairs(17), "invalid_request", "metadata"},
 		{`"metadata":{"` + strings.Repeat("x", 65) + `":"x"}`, "invalid_request", "metadata"},
 		{`"metadata":{"a":"` + strings.Repeat("x", 513) + `"}`, "invalid_request", "metadata"},
-		{`"metadata":{"a":"x","a":"y"}`, "bad_json", ""},
+		{`"metadata":{"a":"x","a":"y"}`, "invalid_request", "a"},
 		{`"output_expires_after":3600`, "invalid_request", "output_expires_after"},
 		{`"output_expires_after":{}`, "invalid_request", "output_expires_after"},
 		{`"output_expires_after":{"anchor":"created_at"}`, "invalid_request", "output_expires_after"},
@@ -72,9 +72,13 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"output_expires_after":{"seconds":3600.5}`, "invalid_request", "output_expires_after"},
 		{`"output_expires_after":{"seconds":3600,"x":1}`, "invalid_request", "output_expires_after"},
 		{`"priority":1`, "invalid_request", "priority"},
-		{file + "," + file, "bad_json", ""},
+		{`"output_expires_after":{"seconds":3600,"seconds":3600}`, "invalid_request", "seconds"},
+		{file + "," + file, "invalid_request", "input_file_id"},
+		{file + `,"input_file\u005fid":"f"`, "invalid_request", "input_file_id"},
+		{`"priority":1,` + file + "," + file, "invalid_request", "priority"},
+		{file + "," + file + `,"priority":01`, "bad_json", ""},
 	} {
-		_, err := parseBatch([]byte("{" + c.members + "}"))
+		_, err := parseBatch([]byte("{"+c.members+"}"), endpoints)
 		if err == nil {
 			t.Errorf("%s is accepted", c.members)
 			continue
@@ -84,7 +88,7 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		}
 	}
 	for _, text := range []string{``, `null`, `[]`, `{`, `{"a":1}x`, `{"a":1,}`, "{\"\xff\":1}"} {
-		if _, err := parseBatch([]byte(text)); err == nil || apierr.From(err).Code != apierr.BadJSON {
+		if _, err := parseBatch([]byte(text), endpoints); err == nil || apierr.From(err).Code != apierr.BadJSON {
 			t.Errorf("%q: %v, want bad_json", text, err)
 		}
 	}

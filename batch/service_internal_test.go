@@ -138,6 +138,13 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 	if err != nil || response.Code != http.StatusPartialContent || response.Body.Len() != 10 || response.Header().Get("ETag") == "" {
 		t.Errorf("a range of the output: status %d with %d bytes and the ETag %q, %v", response.Code, response.Body.Len(), response.Header().Get("ETag"), err)
 	}
+	for _, outside := range []string{"bytes=99999-", "bytes=x"} {
+		response, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", outside)
+		wantCode(t, outside, err, apierr.InvalidRequest)
+		if e := apierr.From(err); e.Status() != http.StatusRequestedRangeNotSatisfiable || response.Body.Len() > 0 {
+			t.Errorf("%s: status %d and the text %q beside the error, want 416 and the error alone", outside, e.Status(), response.Body)
+		}
+	}
 	var files list[fileObject]
 	g.get(t, &files, "GET", "/v1/files?limit=1&order=asc", "")
 	if len(files.Data) != 1 || files.Data[0].ID != f.ID || !files.HasMore {
@@ -162,6 +169,22 @@ func TestWrongLinesFailTheBatch(t *testing.T) {
 	g.get(t, &b, "POST", "/v1/batches", batchBody(f.ID))
 	if d := g.await(t, b.ID, Failed); d.Errors == nil || len(d.Errors.Data) != 1 || d.Errors.Data[0].Code != codeInvalidLine {
 		t.Errorf("the errors are %+v", d.Errors)
+	}
+}
+
+func TestBatchNamesTheEndpointOfChatOnlyWhereAModelServesIt(t *testing.T) {
+	g := startService(t)
+	body := strings.Replace(batchBody(g.upload(t, 1).ID), "/v1/completions", "/v1/chat/completions", 1)
+	_, err := g.call(t, "POST", "/v1/batches", body)
+	wantCode(t, "a batch of chats without a model that chats", err, apierr.InvalidRequest)
+	if e := apierr.From(err); e.Param != "endpoint" {
+		t.Errorf("the error names %q: %s; want endpoint", e.Param, e.Message)
+	}
+	settings := testSettings
+	settings.Chat = true
+	g.Reload(settings)
+	if _, err := g.call(t, "POST", "/v1/batches", body); err != nil {
+		t.Errorf("a batch of chats with a model that chats: %v", err)
 	}
 }
 

@@ -198,7 +198,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 	header := r.Response().Header()
 	if public, ok := errors.AsType[*apierr.Error](err); ok {
 		public.SetHeaders(header)
-		_ = r.send(public.Code.Status(), echo.MIMEApplicationJSON, public.AppendJSON(nil, header.Get("X-Request-Id")))
+		_ = r.send(public.Status(), echo.MIMEApplicationJSON, public.AppendJSON(nil, header.Get("X-Request-Id")))
 		return
 	}
 	p := c.problemOf(r, err)

@@ -2,6 +2,7 @@ package errors
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 )
 
@@ -50,6 +51,15 @@ func StorageQuota(limit, used int64) error {
 		Code: StorageQuotaExceeded, Param: "file",
 		Message: fmt.Sprintf("the files of this account take %d of %d bytes, so this one does not fit; delete some with DELETE /v1/files/{id}", used, limit),
 		Extras:  []Extra{{"limit_bytes", limit}, {"used_bytes", used}},
+	}
+}
+
+// RangeOutside returns the error for a Range header that names no bytes of a file of that size. The contract has no code for
+// it.
+func RangeOutside(size int64) error {
+	return &Error{
+		Code: InvalidRequest, status: http.StatusRequestedRangeNotSatisfiable,
+		Message: fmt.Sprintf("the Range header names no bytes of this file, which has %d; expected a range such as bytes=0-99, or no Range", size),
 	}
 }
 

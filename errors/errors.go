@@ -92,7 +92,7 @@ var table = map[Code]row{
 // Codes returns every code, sorted, for documentation and tests.
 func Codes() []Code { return slices.Sorted(maps.Keys(table)) }
 
-// Status returns the HTTP status of a response with this code.
+// Status returns the HTTP status of this code.
 func (c Code) Status() int { return table[c].status }
 
 // Type returns the OpenAI error type of this code.
@@ -116,9 +116,18 @@ type Error struct {
 
 	Shortage Shortage // of Overloaded; not sent to the client
 
+	status     int // 0: that of Code
 	retryAfter time.Duration
 	allow      string
 	cause      error
+}
+
+// Status returns the HTTP status of a response with this error.
+func (e *Error) Status() int {
+	if e.status != 0 {
+		return e.status
+	}
+	return e.Code.Status()
 }
 
 // Error returns the text for the log. It leaves out Message, which may quote the request or vLLM's message about it.

@@ -89,6 +89,7 @@ func examples() []example {
 		{"FileTooLarge", apierr.FileTooLarge(6 << 30)},
 		{"StorageQuota", apierr.StorageQuota(100<<30, 99<<30)},
 		{"Storage", apierr.Storage(errSecret)},
+		{"RangeOutside", apierr.RangeOutside(360)},
 	}
 }
 
@@ -106,7 +107,7 @@ func TestTaxonomyMatchesGoldenFile(t *testing.T) {
 	}
 	for _, x := range examples() {
 		e := apierr.From(x.err)
-		fmt.Fprintf(&got, "\n== %s: %d\n", x.name, e.Code.Status())
+		fmt.Fprintf(&got, "\n== %s: %d\n", x.name, e.Status())
 		h := http.Header{}
 		e.SetHeaders(h)
 		if err := h.Write(&crStripper{&got}); err != nil {
@@ -292,7 +293,7 @@ func TestEvery503HasARetryAfterFrom1To59(t *testing.T) {
 			if err != nil || got < 1 || got > 59 || (wait <= 59*time.Second && time.Duration(got)*time.Second < wait) {
 				t.Errorf("%s(%v): got Retry-After %q, want 1 to 59 and no less than the wait", name, wait, h.Get("Retry-After"))
 			}
-			if x := e.Extras[0]; e.Code.Status() == 503 && (x.Name != "retry_after_seconds" || x.Value != int64(got)) {
+			if x := e.Extras[0]; e.Status() == 503 && (x.Name != "retry_after_seconds" || x.Value != int64(got)) {
 				t.Errorf("%s(%v): got member %v, want retry_after_seconds %d as in Retry-After", name, wait, x, got)
 			}
 		}
@@ -340,7 +341,7 @@ func TestLogTextContainsNothingOfTheMessage(t *testing.T) {
 
 func TestFromTurnsOtherErrorsIntoInternalError(t *testing.T) {
 	e := apierr.From(fmt.Errorf("commit: %w", errSecret))
-	if e.Code != apierr.Internal || e.Code.Status() != 500 || !errors.Is(e, errSecret) {
+	if e.Code != apierr.Internal || e.Status() != 500 || !errors.Is(e, errSecret) {
 		t.Errorf("got %v, want internal_error with the cause", e)
 	}
 	if out := string(e.AppendJSON(nil, "req_1")); strings.Contains(out, "commit") || strings.Contains(out, "hunter2") {

@@ -17,7 +17,7 @@ type consoleBatches struct{ service *batch.Service }
 func (b consoleBatches) Limits() console.BatchLimits {
 	s := b.service.Limits()
 	return console.BatchLimits{
-		MaxFileBytes: s.MaxFileBytes, MaxAccountBytes: s.MaxAccountBytes, Windows: batch.Windows(), Endpoints: batch.Endpoints(),
+		MaxFileBytes: s.MaxFileBytes, MaxAccountBytes: s.MaxAccountBytes, Windows: batch.Windows(), Endpoints: b.service.Endpoints(),
 	}
 }
 

@@ -69,12 +69,12 @@ func newEcho(log *zap.Logger, servePage func(c echo.Context, status int) bool) *
 		if failure.Code == apierr.Internal {
 			log.Error("internal error", zap.Error(failure))
 		}
-		if servePage(c, failure.Code.Status()) {
+		if servePage(c, failure.Status()) {
 			return
 		}
 		failure.SetHeaders(c.Response().Header())
 		body := failure.AppendJSON(nil, c.Response().Header().Get("X-Request-Id"))
-		if err := c.Blob(failure.Code.Status(), "application/json", append(body, '\n')); err != nil {
+		if err := c.Blob(failure.Status(), "application/json", append(body, '\n')); err != nil {
 			log.Debug("send error", zap.Error(err))
 		}
 	}

@@ -88,11 +88,13 @@ func promptSettings(c *config.Config) prompts.Settings {
 
 func batchSettings(c *config.Config) batch.Settings {
 	var models []string
+	chat := false
 	for i := range c.Models {
 		models = append(models, c.Models[i].ID)
+		chat = chat || c.Models[i].Chat
 	}
 	return batch.Settings{
-		Models:       models,
+		Models: models, Chat: chat,
 		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, Keep: c.Files.Keep,
 		MaxLineBytes: c.Server.MaxBodyBytes,
 		PerBackend:   c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,

@@ -62,7 +62,8 @@ func (x *exchange) setPrompt(each []int64, exact bool) {
 	x.prompt.tokens = x.promptTokens(x.maxTokens())
 }
 
-// checkKnownLength refuses a request whose length is wrong whatever the tokenizer says, if the model's context is known.
+// checkKnownLength refuses a request whose length is wrong whatever the tokenizer says: for the context, if it is known, and
+// for the limit of prompts to be scored. Of text, nothing is known.
 func (x *exchange) checkKnownLength() error {
 	r := x.request
 	x.prompt.context = x.model.MaxModelLen()
@@ -72,14 +73,16 @@ func (x *exchange) checkKnownLength() error {
 	}
 	asked, field := askedOutput(r)
 	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
-	case x.prompt.context == 0:
+	case x.prompt.context == 0 && r.Truncate == validate.TruncateToFit:
 		return nil
+	case x.prompt.context == 0:
+		return lengthLimitsOf(x.model, r).checkScored(longest, true)
 	case r.MaxTokens >= x.prompt.context:
 		return apierr.MaxTokensTooLarge(field, max(r.LongestPrompt(), 1), asked, x.prompt.context)
 	case longest+r.MaxTokens > x.prompt.context:
 		return apierr.ContextTooLong("prompt", field, longest, asked, x.prompt.context)
 	default:
-		return nil
+		return lengthLimitsOf(x.model, r).checkScored(longest, true)
 	}
 }
 
@@ -213,17 +216,23 @@ func (l lengthLimits) check(tokens int64, exact bool) error {
 		return apierr.ContextTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
 	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
 		return apierr.ContextMayBeTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
-	case l.scored > 0 && tokens > l.scored:
-		number := fmt.Sprint(tokens, " tokens")
-		if !exact {
-			number = fmt.Sprintf("up to %d tokens (%s)", tokens, apierr.ByBytes)
-		}
-		return apierr.InvalidField("prompt", fmt.Sprintf(
-			"prompt: got %s to be scored (prompt_logprobs, or echo with logprobs); expected at most %d, since scoring a longer one can exhaust the GPU",
-			number, l.scored))
 	default:
+		return l.checkScored(tokens, exact)
+	}
+}
+
+// checkScored is check for the limit of prompts to be scored alone.
+func (l lengthLimits) checkScored(tokens int64, exact bool) error {
+	if l.scored == 0 || tokens <= l.scored {
 		return nil
 	}
+	number := fmt.Sprint(tokens, " tokens")
+	if !exact {
+		number = fmt.Sprintf("up to %d tokens (%s)", tokens, apierr.ByBytes)
+	}
+	return apierr.InvalidField("prompt", fmt.Sprintf(
+		"prompt: got %s to be scored (prompt_logprobs, or echo with logprobs); expected at most %d, since scoring a longer one can exhaust the GPU",
+		number, l.scored))
 }
 
 // textBound returns an upper bound of the tokens of a text, without the special tokens that a tokenizer adds: one for each

@@ -3,9 +3,14 @@ package proxy_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"basegate/config"
 	"basegate/mockvllm"
 )
 
@@ -117,6 +122,45 @@ func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
 		got := h.complete(`{"model":"m",` + body + `}`)
 		if got.status != status || status == http.StatusBadGateway && !strings.Contains(got.body, `"code":"upstream_unreachable"`) {
 			t.Errorf("%s: got %d %s, want %d", body, got.status, got.body, status)
+		}
+	}
+}
+
+// The tokens of a prompt of token ids are known without a backend, so one that is too long to be scored starts no model.
+// Its request would fail after the boot.
+func TestPromptOfTokenIDsTooLongToBeScoredStartsNoModel(t *testing.T) {
+	for _, context := range []int64{0, 100} {
+		started := filepath.Join(t.TempDir(), "started")
+		h := newHarness(t, func(o *harnessOptions) {
+			o.model.MaxModelLen, o.model.MaxScoredPromptTokens = context, 10
+			o.model.Backends = []config.Backend{{Name: "b", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Launch: &config.Launch{
+				Start: []string{"touch", started}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: time.Minute,
+			}}}
+		})
+		for _, body := range []string{
+			`"prompt":` + tokenIDs(11) + `,"prompt_logprobs":0`,
+			`"prompt":[[1],` + tokenIDs(11) + `],"echo":true,"logprobs":1`,
+			`"prompt":` + tokenIDs(12) + `,"prompt_logprobs":1,"truncate_prompt_tokens":11`,
+		} {
+			for _, path := range []string{"/v1/completions", "/v1/estimate"} {
+				got := h.post(path, `{"model":"m",`+body+`}`)
+				if got.status != 400 || !strings.Contains(got.body, `"param":"prompt"`) || !strings.Contains(got.body, "got 11 tokens to be scored") {
+					t.Errorf("context %d: %s %s: got %d %s, want 400 for 11 tokens to be scored", context, path, body, got.status, got.body)
+				}
+			}
+		}
+		if _, err := os.Stat(started); err == nil {
+			t.Fatalf("context %d: the model was started", context)
+		}
+		for _, body := range []string{
+			`"prompt":` + tokenIDs(11),
+			`"prompt":` + tokenIDs(10) + `,"prompt_logprobs":1`,
+			`"prompt":` + tokenIDs(11) + `,"prompt_logprobs":1,"truncate_prompt_tokens":10`,
+			`"prompt":"once upon a time","prompt_logprobs":1`,
+		} {
+			if got := h.complete(`{"model":"m",` + body + `}`); got.status != 503 || !strings.Contains(got.body, `"code":"modal_cold_boot"`) {
+				t.Errorf("context %d: %s: got %d %s, want 503 modal_cold_boot", context, body, got.status, got.body)
+			}
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (s *Server) sendError(x *exchange, e *apierr.Error) {
 	x.discardBody()
 	e.SetHeaders(x.w.Header())
 	body := append(x.appendError(nil, e), '\n')
-	s.writeHeader(x, e.Code.Status(), "application/json", len(body), e.Code)
+	s.writeHeader(x, e.Status(), "application/json", len(body), e.Code)
 	if _, err := x.w.Write(body); err != nil {
 		x.delivery.code = codeClientGone
 	}

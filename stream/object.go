@@ -16,10 +16,11 @@ type Usage struct {
 // Object is a completion object of vLLM, a plain response body or the payload of an event, with the members that the
 // gateway reads. The values are slices of the parsed bytes, nil if the member is absent.
 type Object struct {
-	failure, object, usage []byte // the members "error", "object" and "usage"
-	choices                []choice
-	maxChoices             int // 0: unlimited
-	memory                 counter
+	failure, object, detail, usage []byte // the members "error", "object", "detail" and "usage"
+	listed                         bool   // it has the member "choices"
+	choices                        []choice
+	maxChoices                     int // 0: unlimited
+	memory                         counter
 }
 
 // choice is an element of the member "choices".
@@ -42,7 +43,7 @@ func (o *Object) Release() { o.memory.release() }
 // Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes; it is a *MemoryError
 // if the choices take too much memory.
 func (o *Object) Parse(body []byte) error {
-	o.failure, o.object, o.usage, o.choices = nil, nil, nil, o.choices[:0]
+	o.failure, o.object, o.detail, o.usage, o.listed, o.choices = nil, nil, nil, nil, false, o.choices[:0]
 	s := scanner{data: body}
 	var full error // why no further choice is taken
 	s.members(func(name []byte) {
@@ -51,10 +52,13 @@ func (o *Object) Parse(body []byte) error {
 			o.failure = s.value()
 		case "object":
 			o.object = s.value()
+		case "detail":
+			o.detail = s.value()
 		case "usage":
 			o.usage = s.value()
 		case "choices":
 			if s.next() == '[' {
+				o.listed = true
 				s.elements(func() {
 					if full = o.growChoices(); full != nil {
 						s.bad = true
@@ -144,9 +148,10 @@ func parseCount[T string | []byte](raw T) int {
 	return n
 }
 
-// IsError reports whether the object is one of vLLM's errors, which several versions send with status 200.
+// IsError reports whether the object is one of vLLM's errors, which several versions send with status 200. FastAPI's have
+// a "detail" in place of the choices.
 func (o *Object) IsError() bool {
-	return !isNull(o.failure) || string(o.object) == `"error"`
+	return !isNull(o.failure) || string(o.object) == `"error"` || (!o.listed && !isNull(o.detail))
 }
 
 // NumChoices returns the number of choices in the object.
@@ -171,7 +176,8 @@ func (o *Object) FinishReasons() []string {
 	return reasons
 }
 
-// Usage returns the usage in the object. Values that are not token counts make it unknown, because the ledger sums them.
+// Usage returns the usage in the object. It is known only if both counts are there and are token counts: the ledger sums
+// them, and an absent one is not zero.
 func (o *Object) Usage() Usage {
 	if len(o.usage) == 0 || o.usage[0] != '{' {
 		return Usage{}
@@ -184,14 +190,8 @@ func (o *Object) Usage() Usage {
 	return Usage{Prompt: prompt, Completion: completion, Known: true}
 }
 
-// tokenCount returns a member's token count, 0 if it is absent, -1 if it is not a count.
-func tokenCount(u gjson.Result, name string) int64 {
-	count := u.Get(name)
-	if !count.Exists() {
-		return 0
-	}
-	return int64(parseCount(count.Raw))
-}
+// tokenCount returns a member's token count, -1 if it is absent or not a count.
+func tokenCount(u gjson.Result, name string) int64 { return int64(parseCount(u.Get(name).Raw)) }
 
 // ChoiceUsage returns the usage of each choice, in the order of the object. It refers to the parsed bytes.
 func (o *Object) ChoiceUsage() []ChoiceUsage {

@@ -12,6 +12,7 @@ import (
 
 var (
 	errNotEvent = errors.New("the backend sent something other than server-sent events")
+	errNotChunk = errors.New("the backend sent an event without choices")
 	errNoFinish = errors.New("the stream ended before every choice had finished")
 	errNoUsage  = errors.New("the stream ended without the usage that was asked for")
 )
@@ -195,8 +196,12 @@ func (s *State) addEvent(event []byte) (pass bool, status Status) {
 	switch {
 	case chunk.IsError():
 		return false, s.fail(Failure{Kind: ErrorEvent, Payload: data})
-	case len(chunk.choices) == 0 && chunk.Usage().Known:
-		s.usage = chunk.Usage()
+	case !chunk.listed:
+		return false, s.fail(Failure{Kind: Malformed, Err: errNotChunk})
+	case len(chunk.choices) == 0 && !isNull(chunk.usage):
+		if usage := chunk.Usage(); usage.Known {
+			s.usage = usage
+		}
 		return s.passUsage, Open
 	case chunk.Aborted():
 		return false, s.fail(Failure{Kind: Aborted})

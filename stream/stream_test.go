@@ -109,3 +109,39 @@ func TestStreamCutOffAtAnyOffsetPassesWholeEvents(t *testing.T) {
 		})
 	}
 }
+
+// An event that is an object without choices is no chunk: it is an error of vLLM's in a shape of its own, or nonsense. If
+// it were passed on, a client would take it for the beginning of a completion.
+func TestEventWithoutChoicesFailsTheStream(t *testing.T) {
+	const chunk = `data: {"choices":[{"index":0,"text":"a","finish_reason":"length"}]}` + "\n\n"
+	for payload, kind := range map[string]stream.FailureKind{
+		`{"detail":"Not Found"}`:           stream.ErrorEvent,
+		`{"object":"error","message":"x"}`: stream.ErrorEvent,
+		`{"message":"x","code":500}`:       stream.Malformed,
+		`{}`:                               stream.Malformed,
+		`{"choices":null}`:                 stream.Malformed,
+	} {
+		for _, before := range []string{"", chunk} {
+			s := stream.NewState(stream.Limits{Choices: 1}, false, nil)
+			pass, status := s.Add([]byte(before + "data: " + payload + "\n\n"))
+			if status != stream.Failed || s.Failure().Kind != kind || string(pass) != before {
+				t.Errorf("%s after %q: passed on %q, status %d, failure %+v, want kind %d", payload, before, pass, status, s.Failure(), kind)
+			}
+			s.Release()
+		}
+	}
+}
+
+// The event of the usage is left out for a client that did not ask for it, even if its counts are of no use.
+func TestUsageEventIsLeftOutWhateverItCounts(t *testing.T) {
+	const chunk = `data: {"choices":[{"index":0,"text":"a","finish_reason":"length"}]}` + "\n\n"
+	for _, usage := range []string{`{}`, `{"prompt_tokens":null}`, `{"prompt_tokens":5.5,"completion_tokens":1}`} {
+		event := `data: {"choices":[],"usage":` + usage + "}\n\n"
+		for passUsage, want := range map[bool]string{false: chunk, true: chunk + event} {
+			got, state, status, err := relay(strings.NewReader(chunk+event+ssetest.Done), 1, passUsage)
+			if got != want || status != stream.Complete || err != nil || state.Usage(1).Known {
+				t.Errorf("%s, usage asked for %t: passed on %q, status %d, usage %+v, %v; want %q", usage, passUsage, got, status, state.Usage(1), err, want)
+			}
+		}
+	}
+}

@@ -39,7 +39,7 @@ func (t *chunkTemplate) match(body []byte) bool {
 	if s.bad || s.at < len(s.data) {
 		return false
 	}
-	t.failure, t.object, t.usage = nil, nil, nil
+	t.failure, t.object, t.detail, t.usage, t.listed = nil, nil, nil, nil, true
 	t.choices = append(t.choices[:0], choice{index: t.index, text: text})
 	return true
 }
