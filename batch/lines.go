@@ -96,6 +96,7 @@ type invalidLineError struct {
 	code, message, param string
 }
 
+// Error implements error.
 func (p *invalidLineError) Error() string { return p.message }
 
 func problem(code, param, format string, args ...any) *invalidLineError {

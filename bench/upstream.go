@@ -48,7 +48,7 @@ func serveUpstream(ctx context.Context, f childFlags) error {
 	return serveUntilDone(ctx, f.listen, server)
 }
 
-// A replayer responds to completions with recorded responses of a mock. It hijacks a connection at its first
+// replayer responds to completions with recorded responses of a mock. It hijacks a connection at its first
 // completion and serves the completions that follow on it without net/http, which would use more CPU time than the proxy
 // that is measured. Other requests, such as a gateway's probes, and clients that do not keep their connection are served by
 // the mock.
@@ -70,6 +70,7 @@ func newReplayer(mock http.Handler) *replayer {
 	return &replayer{mock: mock, recorded: map[responseKey][][]byte{}}
 }
 
+// ServeHTTP implements http.Handler.
 func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || !isReplayed(r.URL.Path) || !r.ProtoAtLeast(1, 1) || r.Close || r.ContentLength < 0 {
 		p.mock.ServeHTTP(w, r)

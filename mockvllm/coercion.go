@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A schemaError is one error of pydantic's validation of a request.
+// schemaError is one error of pydantic's validation of a request.
 type schemaError struct {
 	kind    string
 	loc     []string // path below "body"
@@ -99,7 +99,7 @@ func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message, param: param}
 }
 
-// A typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
+// typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
 type typeError struct{ kind, message string }
 
 var (
@@ -212,7 +212,7 @@ func asString(v value) (string, typeError) {
 	return v.text, typeError{}
 }
 
-// A fieldReader reads typed fields from a request object and collects validation errors.
+// fieldReader reads typed fields from a request object and collects validation errors.
 type fieldReader struct {
 	body value
 	errs []schemaError

@@ -27,7 +27,7 @@ var errClosed = errors.New("server closed")
 // errKilled is the cancel cause of requests that run when a killed fault ends the process.
 var errKilled = errors.New("process killed")
 
-// A Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
+// Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
 // timeouts and a port that faults can close.
 type Server struct {
 	options      Options

@@ -83,6 +83,7 @@ type lineWaitsError struct {
 	resetsAt time.Time
 }
 
+// Error implements error.
 func (*lineWaitsError) Error() string { return "the line waits" }
 
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses

@@ -343,6 +343,7 @@ func (p *parser) grow(bytes int64) error {
 // memoryError is an error of Limits.Memory.
 type memoryError struct{ error }
 
+// Unwrap returns the error of Limits.Memory.
 func (e *memoryError) Unwrap() error { return e.error }
 
 // syntaxError converts an error of the decoder to bad_json, and returns other errors unchanged.

@@ -182,6 +182,7 @@ type forwarder struct {
 	started        bool // false: only the caller forwards
 }
 
+// Read implements io.Reader.
 func (f *forwarder) Read(into []byte) (int, error) {
 	n, err := f.client.Read(into)
 	f.proxy.waitWhilePaused()
