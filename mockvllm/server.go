@@ -6,9 +6,9 @@
 // penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
 // Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
-// It leaves out chat, embeddings, LoRA, beam search, prompt_embeds, UTF-16 bodies and everything about GPUs, and
-// ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
-// gateway, so that the two cannot have the same bug.
+// With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, LoRA, beam search, prompt_embeds,
+// UTF-16 bodies and everything about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and
+// shares no code with the gateway, so that the two cannot have the same bug.
 package mockvllm
 
 import (

@@ -1,5 +1,5 @@
-// Package prompts stores the prompts that users save in the console's workbench, with their branches. They are the only
-// texts of prompts and completions that the gateway stores.
+// Package prompts stores the prompts that users save in the console's workbench, with their branches. Apart from the files
+// of batches, they are the only texts of prompts and completions that the gateway stores.
 //
 // A save never delays another write of the database, such as a settlement, by more than one small commit: a content is
 // written in chunks of 64 KiB, one chunk in a transaction and one transaction at a time for all users, and becomes
