@@ -186,7 +186,8 @@ var errNotCompletion = errors.New("not a completion of known length")
 // maxBody limits a request body, in bytes.
 const maxBody = 16 << 20
 
-// readCompletion reads a request for a recorded response, and its body into body. Of the header fields it reads only Content-Length.
+// readCompletion reads a request for a recorded response, and its body into body. Of the header fields it reads only
+// Content-Length.
 func readCompletion(from *bufio.Reader, body []byte) (path string, _ []byte, err error) {
 	line, err := from.ReadSlice('\n')
 	path, ok := pathOf(line)

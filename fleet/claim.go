@@ -131,8 +131,8 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 	return 0, false
 }
 
-// findsStopped probes a backend that is to be launched. It returns false if the backend is ready: another gateway has launched it
-// since this one has probed it last.
+// findsStopped probes a backend that is to be launched. It returns false if the backend is ready: another gateway has
+// launched it since this one has probed it last.
 func (b *Backend) findsStopped(ctx context.Context) bool {
 	b.probe(ctx)
 	return b.isStarting()

@@ -125,9 +125,9 @@ func (w *leaseWorld) wantOneHolder() {
 	}
 }
 
-// In random sequences of calls of three gateways, whose epochs end and begin at any time, at most one holds the lease, fences
-// rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive has requests in
-// flight or does not know of it.
+// In random sequences of calls of three gateways, whose epochs end and begin at any time, at most one holds the lease,
+// fences rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive
+// has requests in flight or does not know of it.
 func TestRandomCallsKeepTheInvariantsOfLeases(t *testing.T) {
 	w := newLeaseWorld(t, nil)
 	id := backendID{"m", "b"}

@@ -92,9 +92,9 @@ type LogWriter interface {
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database, locks the file of a SQLite one, binds the addresses, and builds all components. It starts nothing. If it fails, it
-// closes what it has opened. If another gateway has the file, it fails before it changes anything. The gateway reports the
-// program's version and the state of the log's writer.
+// New opens the database, locks the file of a SQLite one, binds the addresses, and builds all components. It starts
+// nothing. If it fails, it closes what it has opened. If another gateway has the file, it fails before it changes
+// anything. The gateway reports the program's version and the state of the log's writer.
 func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
 	g := &Gateway{version: version, config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry(), failed: make(chan error, 1)}
 	defer func() {
@@ -390,8 +390,8 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	return g.runCleanups(cleanupCtx)
 }
 
-// disconnectAfter closes the connections to PostgreSQL if it does not respond when ctx has ended, so that no clean-up waits for it.
-// The function that it returns prevents that, or waits until it is done.
+// disconnectAfter closes the connections to PostgreSQL if it does not respond when ctx has ended, so that no clean-up
+// waits for it. The function that it returns prevents that, or waits until it is done.
 func (g *Gateway) disconnectAfter(ctx context.Context, server *postgres.DB) (stop func()) {
 	done := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {

@@ -246,8 +246,8 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckLine judges the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a key, and returns the
-// short id of its model. The error is one of package errors.
+// CheckLine judges the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a key,
+// and returns the short id of its model. The error is one of package errors.
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
 	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
 	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}

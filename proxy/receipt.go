@@ -112,8 +112,8 @@ func (x *exchange) sealEntry(e receipt.Entry) (err error) {
 // receiptTimeout limits how long an answer that costs nothing waits for its entry. Nothing is lost if the client asks again.
 const receiptTimeout = 10 * time.Second
 
-// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on disk. An entry
-// that is written after the wait has ended is one that nobody has.
+// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on
+// disk. An entry that is written after the wait has ended is one that nobody has.
 func (x *exchange) writeReceipt(kind string, answer []byte) error {
 	if x.receipt == nil {
 		return nil

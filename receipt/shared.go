@@ -15,9 +15,10 @@ import (
 	"basegate/internal/wait"
 )
 
-// On PostgreSQL several gateways share one log. A settlement, or Write, inserts a pending entry. The gateway that holds the lease in
-// receipt_log numbers pending entries, adds them to the tree and signs its head, all in one transaction that locks the row of
-// the lease: whatever becomes of a gateway, the rows, the tiles and the tree head fit together. The others read tree heads.
+// On PostgreSQL several gateways share one log. A settlement, or Write, inserts a pending entry. The gateway that holds
+// the lease in receipt_log numbers pending entries, adds them to the tree and signs its head, all in one transaction
+// that locks the row of the lease: whatever becomes of a gateway, the rows, the tiles and the tree head fit together.
+// The others read tree heads.
 
 const (
 	// sharedPace is the time between two rounds of the sequencer, and between two reads of the tree head while requests wait.

@@ -9,8 +9,8 @@ import (
 	"basegate/budget"
 )
 
-// Ready returns database.ErrUnavailable if requests cannot be admitted at present: the database does not reply, or the gateway's
-// epoch has ended and the next one has not begun.
+// Ready returns database.ErrUnavailable if requests cannot be admitted at present: the database does not reply, or the
+// gateway's epoch has ended and the next one has not begun.
 func (l *Ledger) Ready() error {
 	e := l.epoch.Load()
 	if e == nil || l.closed.Load() {

@@ -210,8 +210,8 @@ func renumber(ctx context.Context, conn *pgx.Conn, report func(string)) error {
 	return nil
 }
 
-// Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows. Gateways
-// may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
+// Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows.
+// Gateways may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
 func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
