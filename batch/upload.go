@@ -260,7 +260,7 @@ func (s *Service) releaseUpload(account string, bytes int64) {
 	}
 }
 
-// check judges the fields, once all have arrived.
+// check validates the fields, once all have arrived.
 func (u *upload) check() error {
 	switch {
 	case !u.stored:

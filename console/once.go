@@ -36,7 +36,7 @@ type newSecret struct {
 	Rotated bool   // the key is not new, but its secret is
 	Email   string // of the invited account
 	Secret  string // of the key, or the token of the invitation
-	Mail    string // what became of the invitation's mail; see mailInvitation
+	Mail    string // the result of mailing the invitation; see mailInvitation
 	Expires int64  // Unix seconds, when it can no longer be shown
 }
 

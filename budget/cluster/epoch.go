@@ -15,7 +15,7 @@ import (
 	"basegate/internal/wait"
 )
 
-// epoch is the time from when the gateway has joined until it leaves or another gateway takes it for dead. Reservations
+// epoch is the time from when the gateway has joined until it leaves or another gateway declares it dead. Reservations
 // belong to one epoch, and end with it.
 type epoch struct {
 	*Ledger
