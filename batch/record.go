@@ -102,7 +102,7 @@ func (r *recorder) open(ctx context.Context) error {
 			return fmt.Errorf("find a file of a batch: %w", err)
 		}
 		if file.object != "" && r.service.cluster != nil {
-			if err := r.adoptObject(ctx, &file); err != nil {
+			if err := r.addFirstPart(ctx, &file); err != nil {
 				return err
 			}
 		}

@@ -141,7 +141,7 @@ func (b *Backend) findsStopped(ctx context.Context) bool {
 
 // bootDecided applies the answer to a request for the lease of a boot, and returns true if it must be repeated. b.mu is
 // held.
-func (b *Backend) bootDecided(own *boot, r *lease, v verdict, err error, reason string) (again bool) {
+func (b *Backend) bootDecided(own *boot, r *lease, v claimResult, err error, reason string) (again bool) {
 	c := &b.life.claim
 	current := b.life.boot == own && b.life.state == Starting && own.cause == nil
 	if err != nil || v == granted && r.fence == c.ended { // the end of the lease before is still on its way
@@ -246,7 +246,7 @@ func (b *Backend) requestDrain(toSleep bool, reason string, idle time.Duration) 
 }
 
 // drainDecided applies the answer to a request for the lease of a drain, and returns false if it must be repeated.
-func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v verdict, err error) (done bool) {
+func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v claimResult, err error) (done bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &b.life.claim
@@ -299,7 +299,7 @@ func (b *Backend) commitStop(ctx context.Context) (fence int64, committed bool) 
 
 // drainEnds applies an answer to commitStop that does not let the backend be stopped, and returns true if it ends the
 // drain.
-func (b *Backend) drainEnds(fence int64, v verdict, err error) bool {
+func (b *Backend) drainEnds(fence int64, v claimResult, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &b.life.claim

@@ -143,16 +143,16 @@ func readOne(ctx context.Context, tx database.Tx, id backendID, gateway int32, e
 	return r, nil
 }
 
-// verdict is the answer to a request for a lease.
-type verdict uint8
+// claimResult is the result of a request for a lease.
+type claimResult uint8
 
 const (
-	granted   verdict = iota
-	following         // another gateway holds it, or has died holding it
-	cooling           // the last boot has failed a short time ago
-	cancelled         // what kept the backend from serving has been cancelled
-	inUse             // a gateway has sent it requests since
-	draining          // a gateway has requests in flight at it, or does not know yet that it drains
+	granted   claimResult = iota
+	following             // another gateway holds it, or has died holding it
+	cooling               // the last boot has failed a short time ago
+	cancelled             // what kept the backend from serving has been cancelled
+	inUse                 // a gateway has sent it requests since
+	draining              // a gateway has requests in flight at it, or does not know yet that it drains
 )
 
 // claimRequest is a request for a lease.
@@ -166,9 +166,9 @@ type claimRequest struct {
 // begin asks for the lease of a backend. If its commit is of unknown outcome, a repetition has the same answer. A stop or
 // sleep by an operator while another gateway boots the backend becomes an order for that gateway. A boot while another one
 // drains the backend cancels the drain.
-func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, verdict, error) {
+func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, claimResult, error) {
 	var r lease
-	var v verdict
+	var v claimResult
 	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
 		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
 			return err
@@ -216,7 +216,7 @@ func (r *lease) replaceableBy(o operation) bool {
 }
 
 // beginFree decides on a lease that nobody else holds.
-func beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (verdict, error) {
+func beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (claimResult, error) {
 	if q.operation.boots() {
 		if r.outcome == outcomeFailed && r.operation == opNone && r.endedAgo < failureCooldown {
 			return cooling, nil
@@ -250,8 +250,8 @@ func idleElsewhere(ctx context.Context, tx database.Tx, id backendID, gateway in
 
 // commitStop makes a stop or sleep irrevocable. The answer is granted; or draining, and the caller asks again; or inUse, or
 // following if the lease is lost.
-func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (verdict, error) {
-	var v verdict
+func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (claimResult, error) {
+	var v claimResult
 	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		r, err := readOne(ctx, tx, id, gateway, epoch)
 		if err != nil {

@@ -248,7 +248,7 @@ func TestLeaseCallWhoseReplyIsLostHasTheSameAnswerAgain(t *testing.T) {
 		return func() error {
 			r, v, err := g.begin(t.Context(), id, claimRequest{operation: o, limit: time.Minute})
 			if err == nil && v != granted {
-				t.Fatalf("%s: got verdict %v, want granted", o, v)
+				t.Fatalf("%s: got %v, want granted", o, v)
 			}
 			g.fence = r.fence
 			return err
@@ -273,7 +273,7 @@ func TestLeaseCallWhoseReplyIsLostHasTheSameAnswerAgain(t *testing.T) {
 	lose("commit of the stop", func() error {
 		v, err := first.commitStop(t.Context(), id, first.fence, time.Minute)
 		if err == nil && v != granted {
-			t.Fatalf("commit of the stop: got verdict %v, want granted", v)
+			t.Fatalf("commit of the stop: got %v, want granted", v)
 		}
 		return err
 	})

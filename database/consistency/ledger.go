@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// silence is the age of a heartbeat after which requests of its gateway are named. Gateways reap each other after 12 s.
-	silence = time.Minute
+	// maxHeartbeatAge is the age of a heartbeat after which requests of its gateway are named. Gateways reap each other after 12 s.
+	maxHeartbeatAge = time.Minute
 
 	// statementTimeout limits the sum of a month's requests.
 	statementTimeout = 10 * time.Minute
@@ -133,7 +133,7 @@ type orphan struct {
 }
 
 func orphans(ctx context.Context, conn *pgx.Conn) ([]orphan, error) {
-	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, silence.Microseconds())
+	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, maxHeartbeatAge.Microseconds())
 	if err != nil {
 		return nil, err
 	}
