@@ -1,15 +1,16 @@
 // Package batch keeps files and runs batches: a file of requests goes in, a file of responses comes out.
 //
-// A batch is validated as a whole before any of its lines runs. Its lines then go the way of live requests, which the
-// Completer is, but only where a backend has room that live requests leave; accounts take turns, and within an account
-// the batch with the earliest deadline goes first. A line's result and its charge are on disk together or not at all:
-// results are appended to the output file and flushed, and one transaction then records the file's length, the charges
-// and that the lines are done. After a crash the file is cut back to the recorded length by the next append, and the
-// lines that were running run again. So each line ends in exactly one of the two files of its batch, once. The same
-// holds of several gateways on one PostgreSQL database, whichever of them dies: see Cluster.
+// A batch is validated as a whole before any of its lines runs. The Completer then serves its lines as live requests
+// are served, but only at backends with capacity that live requests leave free; accounts take turns, and within an
+// account the batch with the earliest deadline goes first. A line's result and its charge are on disk together or not
+// at all: results are appended to the output file and flushed, and one transaction then records the file's length, the
+// charges and that the lines are done. After a crash the file is cut back to the recorded length by the next append,
+// and the lines that were running run again. So each line ends in exactly one of the two files of its batch, once. The
+// same holds of several gateways on one PostgreSQL database, whichever of them dies: see Cluster.
 //
-// Prompts and completions are in the objects of package storage, and nowhere else. What a line may hold is package
-// validate's, and the ledger package budget's; package proxy authenticates the calls of the API and renders their errors.
+// Prompts and completions are in the objects of package storage, and nowhere else. Package validate defines what a line
+// may hold, package budget is the ledger, and package proxy authenticates the calls of the API and renders their
+// errors.
 package batch
 
 import (
@@ -50,10 +51,10 @@ type Line struct {
 // Place is the permission to run one line at a backend, beside its live requests.
 type Place interface{ Release() }
 
-// Reason is what a line or a batch waits for. It is the API's word, or empty.
+// Reason says why a line or a batch waits. It is the API's word, or empty.
 type Reason string
 
-// What a batch may wait for.
+// The reasons why a batch waits.
 const (
 	Nothing  Reason = ""
 	Budget   Reason = "budget"
@@ -176,7 +177,7 @@ func (s *Service) Drain() {
 	wake(s.created)
 }
 
-// Close cancels the lines that run, and waits for all goroutines. What was recorded goes on at the next Start, or in
+// Close cancels the lines that run, and waits for all goroutines. Recorded batches continue at the next Start, or in
 // another gateway.
 func (s *Service) Close() {
 	s.Drain()

@@ -191,7 +191,7 @@ func (s *Service) isDraining() bool {
 	}
 }
 
-// leaves reports whether the batches of this gateway are for others to finish.
+// leaves reports whether other gateways are to finish the batches of this one.
 func (s *Service) leaves() bool { return s.cluster != nil && s.isDraining() }
 
 // release gives leases back, so that other gateways take the batches at once, and reports whether it has.

@@ -22,7 +22,7 @@ func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, 
 	return len(v.lines), v.errors, err
 }
 
-// validation is the state of the validation of one file. What it holds of a line does not depend on the line's length.
+// validation is the state of the validation of one file. Its memory for a line does not depend on the line's length.
 type validation struct {
 	endpoint string
 	maxLine  int64

@@ -99,7 +99,7 @@ func (c *Console) activity(ctx context.Context, account, key string) (*accountAc
 	return a, nil
 }
 
-// draw draws all sparklines. What was used today comes from the ledger's counters, which are in memory.
+// draw draws all sparklines. Today's usage comes from the ledger's counters, which are in memory.
 func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) {
 	a.Spark.daily[sparkDays-1] = c.ledger.AccountTotals(account).Day
 	for _, k := range keys {

@@ -305,7 +305,7 @@ func (b *Backend) drainEnds(fence int64, v claimResult, err error) bool {
 	c := &b.life.claim
 	switch {
 	case b.life.state != Draining || c.fence != fence:
-		b.life.stopping = b.life.stopping && c.remote // what another gateway stops it says itself
+		b.life.stopping = b.life.stopping && c.remote // a stop of another gateway is in that one's row
 	case err == nil && v == following:
 		b.life.stopping = false
 		b.lose()

@@ -14,7 +14,7 @@
 // last checkpoint, and whatever it sends later is refused with ErrFenced.
 //
 // Caps are evaluated in the database only: triggers copy those of keys and accounts, so that a change is in force, in
-// every gateway, when it is committed. What a Ledger says of caps without a reservation is evaluated here, by the caps
+// every gateway, when it is committed. Queries about caps without a reservation are evaluated here, by the caps
 // of budget.Payer and the counters that the latest replies of the database carried. Package database/postgres connects
 // and migrates.
 package cluster
