@@ -12,6 +12,7 @@ import (
 	"basegate/admission"
 	"basegate/breaker"
 	"basegate/fleet"
+	"basegate/internal/wait"
 	"basegate/stream"
 	"basegate/validate"
 )
@@ -115,14 +116,10 @@ func (x *exchange) backOff(lease *fleet.Lease) error {
 	if bound < backoffBase {
 		return nil // not tried yet
 	}
-	timer := time.NewTimer(rand.N(bound)) //nolint:gosec // jitter needs no secrecy
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-x.r.Context().Done():
+	if !wait.For(x.r.Context(), rand.N(bound)) { //nolint:gosec // jitter needs no secrecy
 		return x.cancelErr()
 	}
+	return nil
 }
 
 // sender sends the request to the backend of p and receives the response that p then holds.

@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"basegate/database/postgres"
+	"basegate/internal/wait"
 )
 
 const (
@@ -263,16 +265,9 @@ func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(str
 		return err
 	}
 	if slices.ContainsFunc(found, func(o orphan) bool { return o.Alive }) {
-		observe := l.Observe
-		if observe == 0 {
-			observe = defaultObserve
-		}
+		observe := cmp.Or(l.Observe, defaultObserve)
 		report(fmt.Sprintf("leases: observing gateways whose heartbeats have stopped for %v", observe))
-		timer := time.NewTimer(observe)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
+		if !wait.For(ctx, observe) {
 			return context.Cause(ctx)
 		}
 	}
