@@ -1,15 +1,16 @@
 // Package batch keeps files and runs batches: a file of requests goes in, a file of responses comes out.
 //
-// A batch is validated as a whole before any of its lines runs. Its lines then go the way of live requests, which the
-// Completer is, but only where a backend has room that live requests leave; accounts take turns, and within an account the
-// batch with the earliest deadline goes first. A line's result and its charge are on disk together or not at all: results
-// are appended to the output file and flushed, and one transaction then records the file's length, the charges and that
-// the lines are done. After a crash the file is cut back to the recorded length by the next append, and the lines that
-// were running run again. So each line ends in exactly one of the two files of its batch, once. The same holds of several
-// gateways on one PostgreSQL database, whichever of them dies: see Cluster.
+// A batch is validated as a whole before any of its lines runs. The Completer then serves its lines as live requests
+// are served, but only at backends with capacity that live requests leave free; accounts take turns, and within an
+// account the batch with the earliest deadline goes first. A line's result and its charge are on disk together or not
+// at all: results are appended to the output file and flushed, and one transaction then records the file's length, the
+// charges and that the lines are done. After a crash the file is cut back to the recorded length by the next append,
+// and the lines that were running run again. So each line ends in exactly one of the two files of its batch, once. The
+// same holds of several gateways on one PostgreSQL database, whichever of them dies: see Cluster.
 //
-// Prompts and completions are in the objects of package storage, and nowhere else. What a line may hold is package
-// validate's, and the ledger package budget's; package proxy authenticates the calls of the API and renders their errors.
+// Prompts and completions are in the objects of package storage, and nowhere else. Package validate defines what a line
+// may hold, package budget is the ledger, and package proxy authenticates the calls of the API and renders their
+// errors.
 package batch
 
 import (
@@ -51,10 +52,10 @@ type Line struct {
 // Place is the permission to run one line at a backend, beside its live requests.
 type Place interface{ Release() }
 
-// Reason is what a line or a batch waits for. It is the API's word, or empty.
+// Reason says why a line or a batch waits. It is the API's word, or empty.
 type Reason string
 
-// What a batch may wait for.
+// The reasons why a batch waits.
 const (
 	Nothing  Reason = ""
 	Budget   Reason = "budget"
@@ -63,7 +64,7 @@ const (
 	Window   Reason = "window" // of a model that only its warm windows start
 )
 
-// State is what became of a line.
+// State is the outcome of a line.
 type State int
 
 // The states of a Result.
@@ -73,7 +74,7 @@ const (
 	Cancelled              // its context ended
 )
 
-// Result is what became of a line.
+// Result is the outcome of a line, with its response.
 type Result struct {
 	State     State
 	RequestID string
@@ -93,8 +94,8 @@ type Result struct {
 type Completer interface {
 	// ServeLine sends a line to a backend.
 	ServeLine(ctx context.Context, l Line) Result
-	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a line
-	// would wait for. It starts the model if start is true. The caller must release the place.
+	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a
+	// line would wait for. It starts the model if start is true. The caller must release the place.
 	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
 	// their models. The functions' errors are those of the API.
@@ -177,8 +178,8 @@ func (s *Service) Drain() {
 	wake(s.created)
 }
 
-// Close cancels the lines that run, and waits for all goroutines. What was recorded goes on at the next Start, or in another
-// gateway.
+// Close cancels the lines that run, and waits for all goroutines. Recorded batches continue at the next Start, or in
+// another gateway.
 func (s *Service) Close() {
 	s.Drain()
 	s.stop(errStopping)

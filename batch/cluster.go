@@ -15,7 +15,7 @@ import (
 
 // Cluster is what a Service needs to share its database, which is PostgreSQL's, with other gateways.
 //
-// A batch is leased to one gateway. The lease counts while the gateway's epoch does, which ends when others take it for
+// A batch is leased to one gateway. The lease counts while the gateway's epoch does, which ends when others declare it
 // dead. Every transaction that records something of a batch checks the lease, so a gateway that has lost it records
 // nothing; and each lease writes objects of its own, so such a gateway damages no result of its successor either.
 type Cluster struct {
@@ -80,7 +80,8 @@ const sweeperSeq = 0
 // errLeaseLost is the error of a write for a batch that another gateway may run, and the cause of the end of its job.
 var errLeaseLost = errors.New("another gateway may run the batch")
 
-// writeLeased makes a write for a batch, in a transaction that fails with errLeaseLost if the lease does not count any more.
+// writeLeased makes a write for a batch, in a transaction that fails with errLeaseLost if the lease does not count any
+// more.
 func (s *Service) writeLeased(ctx context.Context, seq int64, l lease, apply func(context.Context, database.Tx) error) error {
 	return s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		if s.cluster != nil {
@@ -190,7 +191,7 @@ func (s *Service) isDraining() bool {
 	}
 }
 
-// leaves reports whether the batches of this gateway are for others to finish.
+// leaves reports whether other gateways are to finish the batches of this one.
 func (s *Service) leaves() bool { return s.cluster != nil && s.isDraining() }
 
 // release gives leases back, so that other gateways take the batches at once, and reports whether it has.

@@ -679,8 +679,8 @@ func (s awayStore) Open(ctx context.Context, name string, offset, length int64) 
 
 var errAway = errors.New("the storage is away")
 
-// A gateway that starts while the storage is away serves on, takes no batch, and runs batches when the storage is back. If it then
-// is that of other gateways, it is used; if not, it is not.
+// A gateway that starts while the storage is away serves on, takes no batch, and runs batches when the storage is back.
+// If it then is that of other gateways, it is used; if not, it is not.
 func TestGatewayStartsWhileTheStorageIsAway(t *testing.T) {
 	c := newCluster(t)
 	right, away := c.open, &atomic.Bool{}

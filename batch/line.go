@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// kind is what an outcome is.
+// kind is the kind of an outcome.
 type kind int
 
 const (
@@ -22,7 +22,7 @@ const (
 	isUntried             // it has not run
 )
 
-// outcome is what became of one start of a line.
+// outcome is the result of one start of a line.
 type outcome struct {
 	kind    kind
 	line    lineRef

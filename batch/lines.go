@@ -96,6 +96,7 @@ type invalidLineError struct {
 	code, message, param string
 }
 
+// Error implements error.
 func (p *invalidLineError) Error() string { return p.message }
 
 func problem(code, param, format string, args ...any) *invalidLineError {
@@ -113,8 +114,8 @@ func newLineParser() *lineParser {
 	return &lineParser{jsontext.NewDecoder(source), source}
 }
 
-// parse parses a line. Its body is judged by the rules of the endpoint elsewhere, so its bytes are only delimited here: the
-// decoder checks its syntax.
+// parse parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
+// here: the decoder checks its syntax.
 func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 	p.source.Reset(text)
 	p.decoder.Reset(p.source, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))

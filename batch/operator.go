@@ -204,6 +204,7 @@ func (s *Service) Delete(ctx context.Context, id string) error {
 // InUseError is returned by Delete for a file of a batch that has not ended.
 type InUseError struct{ Batch string }
 
+// Error names the batch and says what to do.
 func (e *InUseError) Error() string {
 	return fmt.Sprintf("the file belongs to %s, which has not ended: cancel it first", e.Batch)
 }

@@ -60,9 +60,9 @@ func (r *recorder) appendTo(ctx context.Context, f *resultFile, data []byte) err
 	return s.store.Append(ctx, f.own.object, f.Bytes-f.own.start, data) //nolint:wrapcheck // it says what failed
 }
 
-// adoptObject makes the object of a file its first part: the batch was begun by a gateway that was alone, before the database
+// addFirstPart makes the object of a file its first part: the batch was begun by a gateway that was alone, before the database
 // was copied.
-func (r *recorder) adoptObject(ctx context.Context, f *File) error {
+func (r *recorder) addFirstPart(ctx context.Context, f *File) error {
 	err := r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
 		if f.Bytes > 0 {
 			if err := insertPart(ctx, tx, f.ID, part{object: f.object}); err != nil {

@@ -25,7 +25,7 @@ type Backend interface {
 }
 
 const (
-	placesTick   = 50 * time.Millisecond  // between looks, in memory, for lines that have found no place
+	placesTick   = 50 * time.Millisecond  // between checks, in memory, for lines that have found no place
 	placesAsk    = 100 * time.Millisecond // at least, between two transactions for a backend
 	placesRenew  = 500 * time.Millisecond // between transactions that divide the places of a backend with lines anew
 	placesIdle   = 2 * time.Second        // after which places that no line takes are given back
@@ -37,7 +37,7 @@ type placeDemand struct {
 	holder holder
 	leased int64     // by this gateway, as of the last transaction
 	share  int64     // of this gateway, as of the last transaction
-	wanted time.Time // when lines last ran or wanted a place
+	used   time.Time // when lines last ran or waited for a place
 	asked  time.Time // the last transaction
 }
 
@@ -123,13 +123,13 @@ func (d *placeDemand) next(b Backend, me holder, now time.Time) *placeAsk {
 	if me != d.holder { // the rows of another epoch do not count
 		*d = placeDemand{holder: me}
 	}
-	most, idle := min(d.leased, d.share), now.Sub(d.wanted) > placesIdle // others want what is above the share
+	most, idle := min(d.leased, d.share), now.Sub(d.used) > placesIdle // others want what is above the share
 	if idle {
 		most = 0
 	}
 	keep, running, short := b.ShrinkPlaces(most)
 	if running > 0 || short {
-		d.wanted, idle = now, false
+		d.used, idle = now, false
 	}
 	since := now.Sub(d.asked)
 	more, less := short && d.leased < max(d.share, 1), keep < d.leased

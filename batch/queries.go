@@ -46,7 +46,7 @@ func keepObject(ctx context.Context, tx database.Execer, name string) error {
 	return nil
 }
 
-// errSwept is the error of a write of a file whose object was deleted since its writer was taken for dead.
+// errSwept is the error of a write of a file whose object was deleted after its writer was declared dead.
 var errSwept = errors.New("the object was deleted while it was written")
 
 // discardObject marks an object for deletion, unless it is kept. It may have been deleted before.

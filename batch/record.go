@@ -102,7 +102,7 @@ func (r *recorder) open(ctx context.Context) error {
 			return fmt.Errorf("find a file of a batch: %w", err)
 		}
 		if file.object != "" && r.service.cluster != nil {
-			if err := r.adoptObject(ctx, &file); err != nil {
+			if err := r.addFirstPart(ctx, &file); err != nil {
 				return err
 			}
 		}
@@ -122,8 +122,8 @@ func (r *recorder) open(ctx context.Context) error {
 	return nil
 }
 
-// recordLines handles outcomes until no line is left, or none runs and the job's context has ended or others are to run the
-// rest.
+// recordLines handles outcomes until no line is left, or none runs and the job's context has ended or others are to run
+// the rest.
 func (r *recorder) recordLines(ctx context.Context) {
 	deadline := time.NewTimer(time.Unix(r.batch.ExpiresAt, 0).Sub(r.service.clock()))
 	defer deadline.Stop()
@@ -278,7 +278,7 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 	return nil
 }
 
-// writeLines writes what became of lines, with their charges. It reports false if an earlier try of this transaction has
+// writeLines writes the outcomes of lines, with their charges. It reports false if an earlier try of this transaction has
 // reached the disk.
 func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome) (fresh bool, err error) {
 	var charges []budget.Settlement

@@ -44,9 +44,29 @@ func (s *Service) sweeperLease() (lease, bool) {
 	return *l, true
 }
 
-// sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time; it is
-// deleted once more when no write to it can still be on its way.
+// sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time.
 func (s *Service) sweepOnce(ctx context.Context, l lease, deleted map[string]time.Time) error {
+	if err := s.deleteExpired(ctx, l); err != nil {
+		return fmt.Errorf("delete expired files: %w", err)
+	}
+	if err := s.deleteOldErrors(ctx, l); err != nil {
+		return fmt.Errorf("delete the errors of old batches: %w", err)
+	}
+	names, err := deletedObjects(ctx, s.db.Read())
+	if err != nil {
+		return fmt.Errorf("find deleted objects: %w", err)
+	}
+	if len(names) > 0 { // the rows must not come back after the bytes are gone
+		if err := s.db.Flush(ctx); err != nil {
+			return fmt.Errorf("flush deletions: %w", err)
+		}
+	}
+	return s.purge(ctx, names, deleted)
+}
+
+// deleteExpired deletes the rows of expired files and idempotency tokens, and marks the objects of these files, and those
+// that a gateway has left half-written, for deletion.
+func (s *Service) deleteExpired(ctx context.Context, l lease) error {
 	expired, err := expiredFiles(ctx, s.db.Read(), s.now())
 	if err != nil {
 		return fmt.Errorf("find expired files: %w", err)
@@ -65,24 +85,15 @@ func (s *Service) sweepOnce(ctx context.Context, l lease, deleted map[string]tim
 		}
 		return forget(ctx, tx, s.now())
 	})
-	if err != nil {
-		return fmt.Errorf("delete expired files: %w", err)
-	}
-	if orphans > 0 {
+	if err == nil && orphans > 0 {
 		s.log.Info("objects that a gateway has left half-written are deleted", zap.Int64("objects", orphans))
 	}
-	if err := s.deleteOldErrors(ctx, l); err != nil {
-		return fmt.Errorf("delete the errors of old batches: %w", err)
-	}
-	names, err := deletedObjects(ctx, s.db.Read())
-	if err != nil {
-		return fmt.Errorf("find deleted objects: %w", err)
-	}
-	if len(names) > 0 { // the rows must not come back after the bytes are gone
-		if err := s.db.Flush(ctx); err != nil {
-			return fmt.Errorf("flush deletions: %w", err)
-		}
-	}
+	return err
+}
+
+// purge deletes the bytes of deleted objects, and once more when no write to them can still be on its way. The row of an
+// object is deleted with the second deletion.
+func (s *Service) purge(ctx context.Context, names []string, deleted map[string]time.Time) error {
 	var due []string
 	for _, name := range names {
 		first, again := deleted[name]

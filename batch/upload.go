@@ -185,8 +185,8 @@ func (u *upload) store(part io.Reader) error {
 	return err
 }
 
-// receive appends what it reads to an object of its own, and sets the size, the lines and the digest of the file. The error is a
-// *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
+// receive appends what it reads to an object of its own, and sets the size, the lines and the digest of the file. The
+// error is a *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, f.object) })
 	if err != nil {
@@ -260,7 +260,7 @@ func (s *Service) releaseUpload(account string, bytes int64) {
 	}
 }
 
-// check judges the fields, once all have arrived.
+// check validates the fields, once all have arrived.
 func (u *upload) check() error {
 	switch {
 	case !u.stored:

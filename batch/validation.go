@@ -14,15 +14,15 @@ import (
 	apierr "basegate/errors"
 )
 
-// Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check judges the body of a line and
-// returns its model.
+// Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check validates the body of a
+// line and returns its model.
 func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, check func(endpoint string, body []byte) (string, error)) (int, []LineError, error) {
 	v := newValidation(endpoint, maxLine, check)
 	err := v.read(ctx, file)
 	return len(v.lines), v.errors, err
 }
 
-// validation is the state of the validation of one file. What it holds of a line does not depend on the line's length.
+// validation is the state of the validation of one file. Its memory for a line does not depend on the line's length.
 type validation struct {
 	endpoint string
 	maxLine  int64
@@ -68,7 +68,7 @@ func (v *validation) read(ctx context.Context, file io.Reader) error {
 	return nil
 }
 
-// line judges a line. Its error is the gateway's.
+// line validates a line. Its error is the gateway's.
 func (v *validation) line(parser *lineParser, text []byte, offset, number int64) error {
 	l, refused := parser.parse(text)
 	switch {

@@ -25,6 +25,7 @@ type batchFigures struct {
 	aloneP99, sideP99 time.Duration // of one live client, alone and beside the batch
 }
 
+// String returns the figures as a sentence.
 func (f *batchFigures) String() string {
 	return fmt.Sprintf("a batch of %d lines of 1 KB: %.2f s to upload and validate, with %.0f MB of memory; %.0f short lines a second, %.2f of live requests, %d of either at a time; "+
 		"the p99 of one live client beside it, at a backend that runs %d requests of %v, is %.1f ms, %.2f of that alone",

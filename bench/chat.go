@@ -17,11 +17,13 @@ type pair struct{ completions, chat []float64 }
 // ratio summarises the cost of a chat completion over that of a completion.
 func (p pair) ratio() summary { return summarize(ratios(p.chat, p.completions)) }
 
+// String returns the medians, that of chat first.
 func (p pair) String() string {
 	completion, chat := summarize(p.completions), summarize(p.chat)
 	return fmt.Sprintf("%s µs, a completion %s", chat.text(digitsOf(chat)), completion.text(digitsOf(completion)))
 }
 
+// String returns the figures as a sentence.
 func (f *chatFigures) String() string {
 	return fmt.Sprintf("CPU per request: a chat completion of four messages, 1 KB together, takes %s; a chat stream of %d events takes %s", f.plain, chatEvents, f.stream)
 }

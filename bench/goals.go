@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A goal bounds one figure of the gateway, in most cases a ratio to the ReverseProxy of the same run.
+// goal bounds one figure of the gateway, in most cases a ratio to the ReverseProxy of the same run.
 type goal struct {
 	name     string
 	limit    float64 // guards against regressions: -check fails above it

@@ -47,12 +47,14 @@ type prefixResult struct {
 	load   float64       // of the busiest backend over the mean, in requests
 }
 
+// String returns the figures as a sentence.
 func (f *prefixFigures) String() string {
 	return fmt.Sprintf("%d replicas, %d conversations of %d turns and %d questions about %d prompts of %d tokens: "+
 		"with balance: prefix %s; with least_inflight %s; one replica with all the cache: %s",
 		prefixReplicas, conversations, turns, questions, fewShots, fewShotTokens, f.byPrefix, f.leastInFlight, f.oneReplica)
 }
 
+// String returns the result as a part of a sentence.
 func (r prefixResult) String() string {
 	return fmt.Sprintf("%.1f %% of the prompts' tokens are cached, the median time to first token is %.1f ms, the busiest backend has %.2f of the mean",
 		100*r.hits, float64(r.median.Microseconds())/1000, r.load)

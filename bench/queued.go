@@ -26,6 +26,7 @@ type queuedMemory struct {
 	connections, requests int64
 }
 
+// String returns the memory as a sentence.
 func (m queuedMemory) String() string {
 	return fmt.Sprintf("%d queued requests of 1 KB: %.0f MB of memory, on connections that take %.0f MB idle",
 		queuedRequests, float64(m.requests)/1e6, float64(m.connections)/1e6)

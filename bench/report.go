@@ -122,8 +122,8 @@ var (
 	addedMedian = metric{"added latency, median", "µs", func(s sample) float64 {
 		return float64((s.m.median - s.direct.median).Microseconds())
 	}}
-	// Only a gateway that flushes at each commit waits for the disk. If a flush takes longer than all that the gateway adds, the disk was busy
-	// otherwise, and the round has no ratio.
+	// Only a gateway that flushes at each commit waits for the disk. If a flush takes longer than all that the gateway
+	// adds, the disk was busy otherwise, and the round has no ratio.
 	addedLessFlush = metric{"added latency less a disk flush, median", "µs", func(s sample) float64 {
 		added := s.m.median - s.direct.median
 		if s.flushesEach() {

@@ -48,7 +48,7 @@ func serveUpstream(ctx context.Context, f childFlags) error {
 	return serveUntilDone(ctx, f.listen, server)
 }
 
-// A replayer responds to completions with recorded responses of a mock. It hijacks a connection at its first
+// replayer responds to completions with recorded responses of a mock. It hijacks a connection at its first
 // completion and serves the completions that follow on it without net/http, which would use more CPU time than the proxy
 // that is measured. Other requests, such as a gateway's probes, and clients that do not keep their connection are served by
 // the mock.
@@ -70,6 +70,7 @@ func newReplayer(mock http.Handler) *replayer {
 	return &replayer{mock: mock, recorded: map[responseKey][][]byte{}}
 }
 
+// ServeHTTP implements http.Handler.
 func (p *replayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || !isReplayed(r.URL.Path) || !r.ProtoAtLeast(1, 1) || r.Close || r.ContentLength < 0 {
 		p.mock.ServeHTTP(w, r)
@@ -185,7 +186,8 @@ var errNotCompletion = errors.New("not a completion of known length")
 // maxBody limits a request body, in bytes.
 const maxBody = 16 << 20
 
-// readCompletion reads a request for a recorded response, and its body into body. Of the header fields it reads only Content-Length.
+// readCompletion reads a request for a recorded response, and its body into body. Of the header fields it reads only
+// Content-Length.
 func readCompletion(from *bufio.Reader, body []byte) (path string, _ []byte, err error) {
 	line, err := from.ReadSlice('\n')
 	path, ok := pathOf(line)

@@ -479,7 +479,8 @@ func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 	golden(t, "testdata/classes.golden", got.String())
 }
 
-// The client sees the class's code, and vLLM's message if it is about the request; the log sees the class and the cause, but never vLLM's message.
+// The client sees the class's code, and vLLM's message if it is about the request; the log sees the class and the
+// cause, but never vLLM's message.
 func TestEveryFailureMapsToItsErrorCode(t *testing.T) {
 	cause := errors.New("dial tcp 10.0.0.1:8001: connection refused")
 	for _, c := range breaker.Classes() {

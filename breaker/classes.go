@@ -105,12 +105,3 @@ func (c Class) Retry() Retry { return table[c].retry }
 
 // Code returns the code of the error response to the client; empty for Success and ClientGone.
 func (c Class) Code() apierr.Code { return table[c].code }
-
-// Classes returns every class, for documentation, metrics and tests.
-func Classes() []Class {
-	all := make([]Class, classCount)
-	for i := range all {
-		all[i] = Class(i)
-	}
-	return all
-}

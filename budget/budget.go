@@ -10,16 +10,16 @@
 //
 // Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
 // when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
-// not on the ledger. A request that runs for longer than a second has a row in the table inflight until it ends. Start moves
-// the rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint, which is about
-// a second old.
+// not on the ledger. A request that runs for longer than a second has a row in the table inflight until it ends. Start
+// moves the rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint,
+// which is about a second old.
 //
 // Windows are calendar days and months in UTC, by the clock at admission. A request is charged to the windows in which
-// it was admitted, even if it ends later; its row's time lies in them. What is used of a window is always the sum over
-// the rows whose times lie in it: when the clock enters a month, forward or back, the ledger reads the month's counters
-// from the database before it admits a request. So if a clock was ahead and is corrected, today's window goes on where it
-// was, no window can be used twice, and none is skipped. What was used while the clock was ahead belongs to the windows
-// that it showed, and counts when they come.
+// it was admitted, even if it ends later; its row's time lies in them. The used tokens of a window are always the sum
+// over the rows whose times lie in it: when the clock enters a month, forward or back, the ledger reads the month's
+// counters from the database before it admits a request. So if a clock was ahead and is corrected, today's window
+// continues where it was, no window can be used twice, and none is skipped. Tokens used while the clock was ahead
+// belong to the windows that it showed, and count when these begin.
 //
 // Only one Ledger may admit requests on a database; the gateway's lock ensures that. Rows hold tokens, times and names,
 // and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows; the
@@ -46,13 +46,13 @@ var ErrKeyDisabled = errors.New("the key may no longer be used")
 
 // Settings configure a Ledger.
 type Settings struct {
-	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used. It
-	// is called under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps passed to
-	// Reserve apply.
+	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used.
+	// It is called under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps
+	// passed to Reserve apply.
 	Payer func(key string) (Payer, error)
 
-	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must not
-	// call the ledger. It may be nil.
+	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must
+	// not call the ledger. It may be nil.
 	Alarm func(Alarm)
 
 	// Backlog is how many settlements may be queued for retry while the database cannot be written; 0 means

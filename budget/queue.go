@@ -52,8 +52,9 @@ type waiter struct {
 // than demanded. The error is *Exceeded if the tokens already used leave no room for the request.
 //
 // If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once and
-// evaluates the demand with that count, so that no refusal, lower max_tokens or wait rests on the bound alone. If requester is nil, the
-// bound is used as if it were the exact count, and the memory held during a wait is not accounted for.
+// evaluates the demand with that count, so that no refusal, lower max_tokens or wait rests on the bound alone. If
+// requester is nil, the bound is used as if it were the exact count, and the memory held during a wait is not accounted
+// for.
 //
 // Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are
 // those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is

@@ -30,15 +30,15 @@ func (l *Ledger) recover(ctx context.Context) error {
 const (
 	// progressInterval is the time between two calls of checkpoint.
 	progressInterval = 100 * time.Millisecond
-	// openAge is the age at which a request gets its row in flight, so that it has one when it is a second old. Most requests
-	// end sooner and are written once, at their end; a crash before that loses them.
+	// openAge is the age at which a request gets its row in flight, so that it has one when it is a second old. Most
+	// requests end sooner and are written once, at their end; a crash before that loses them.
 	openAge = 900 * time.Millisecond
 	// checkpointAge is how old a row in flight becomes before it is written again.
 	checkpointAge = time.Second
 )
 
-// checkpoint inserts the rows of the open requests that have come to openAge, and writes the progress of those whose row is
-// older than checkpointAge and that have advanced.
+// checkpoint inserts the rows of the open requests that have reached openAge, and writes the progress of those whose
+// row is older than checkpointAge and that have advanced.
 func (l *Ledger) checkpoint(ctx context.Context) {
 	now := time.Now()
 	var opened, changed []*reservation

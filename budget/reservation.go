@@ -58,8 +58,8 @@ type Outcome struct {
 	// failure may fail it. It is not called again if the settlement has to be retried.
 	Record func(ctx context.Context, tx database.Execer) error
 
-	// Queued is called by Settle, on SQLite, when the write is queued and before it is waited for; nil: nothing is called. If it
-	// waits until another request has written, a transaction may have included this write meanwhile.
+	// Queued is called by Settle, on SQLite, when the write is queued and before it is waited for; nil: nothing is
+	// called. If it waits until another request has written, a transaction may have included this write meanwhile.
 	Queued func()
 
 	// Receipt is inserted into the table pending_receipts in the transaction of the settlement, by ledgers on PostgreSQL; nil:

@@ -19,7 +19,7 @@ type pendingSettlement struct {
 	write       *database.Pending // the latest attempt; owned by the maintenance goroutine once queued is set
 	queued      bool              // it is or was in the backlog; guarded by the ledger's lock
 	attempted   bool              // an earlier attempt may have reached the disk although it failed
-	deferred    bool              // a Settlement: a row that has reached the disk stands, since what counts with it has too
+	deferred    bool              // a Settlement: a row on disk is kept, since the rest of its transaction is on disk too
 	finished    bool              // on disk, or given up; owned by the maintenance goroutine
 }
 

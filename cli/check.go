@@ -17,12 +17,12 @@ import (
 
 // finding is one row of the table that check prints.
 type finding struct {
-	part    string
-	verdict string // checkOK, checkWarning or checkFailed
-	detail  string
+	part   string
+	result string // checkOK, checkWarning or checkFailed
+	detail string
 }
 
-// Verdicts of a finding.
+// Results of a finding.
 const (
 	checkOK      = "ok"
 	checkWarning = "warning"
@@ -80,8 +80,8 @@ func newCheck() *cobra.Command {
 func printFindings(cmd *cobra.Command, findings []finding) error {
 	rows, failed := [][]string{}, false
 	for _, f := range findings {
-		rows = append(rows, []string{f.part, f.verdict, f.detail})
-		failed = failed || f.verdict == checkFailed
+		rows = append(rows, []string{f.part, f.result, f.detail})
+		failed = failed || f.result == checkFailed
 	}
 	if err := printTable(cmd, []string{"PART", "VERDICT", "DETAIL"}, rows); err != nil {
 		return err
@@ -187,11 +187,11 @@ func checkLaunch(part string, b *fleet.Backend) []finding {
 func toFindings(part string, found []fleet.Finding) []finding {
 	var findings []finding
 	for _, f := range found {
-		verdict := checkWarning
+		result := checkWarning
 		if f.Failure {
-			verdict = checkFailed
+			result = checkFailed
 		}
-		findings = append(findings, finding{part, verdict, f.Text})
+		findings = append(findings, finding{part, result, f.Text})
 	}
 	return findings
 }
@@ -199,7 +199,7 @@ func toFindings(part string, found []fleet.Finding) []finding {
 // checkServed checks that the backend, which the last probe found ready, serves the checkpoint with the configured context.
 func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
 	findings := toFindings(part, m.ServedFindings(b))
-	if slices.ContainsFunc(findings, func(f finding) bool { return f.verdict == checkFailed }) {
+	if slices.ContainsFunc(findings, func(f finding) bool { return f.result == checkFailed }) {
 		return findings
 	}
 	text := "context not reported"

@@ -21,11 +21,11 @@ func checkPostgres(ctx context.Context, c *config.Database) []finding {
 	var findings []finding
 	failed := err != nil
 	for _, f := range checked.Findings {
-		verdict := checkWarning
+		result := checkWarning
 		if f.Failure {
-			verdict, failed = checkFailed, true
+			result, failed = checkFailed, true
 		}
-		findings = append(findings, finding{part, verdict, f.Text})
+		findings = append(findings, finding{part, result, f.Text})
 	}
 	if err != nil {
 		return append(findings, finding{part, checkFailed, c.Location() + ": " + err.Error()})

@@ -87,7 +87,7 @@ func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
 		return fmt.Errorf("not verified: %w", err)
 	}
 	e := r.Entry
-	fmt.Fprintf(cmd.OutOrStdout(), "verified: %s %s\n", e.Backend(), verdict(e.Kind))
+	fmt.Fprintf(cmd.OutOrStdout(), "verified: %s %s\n", e.Backend(), provedBy(e.Kind))
 	fmt.Fprintf(cmd.OutOrStdout(), "request %s, ended %s, %d prompt and %d completion tokens, entry %d of the log\n",
 		e.RequestID, e.Time, e.Usage.PromptTokens, e.Usage.CompletionTokens, *r.LeafIndex)
 	if key == "" {
@@ -96,8 +96,8 @@ func verifyReceipt(cmd *cobra.Command, files receiptFiles, key string) error {
 	return nil
 }
 
-// verdict says what the receipt of a kind proves. A client of the tokenizer chooses the text of the answer itself.
-func verdict(kind string) string {
+// provedBy says what a receipt of a kind proves. A client of the tokenizer chooses the text of the answer itself.
+func provedBy(kind string) string {
 	switch kind {
 	case receipt.Tokenization, receipt.Detokenization:
 		return "answered this request to its tokenizer with this answer, and generated nothing"

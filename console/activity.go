@@ -70,7 +70,8 @@ type accountActivity struct {
 	Keys  map[string]*sparkline // by id
 }
 
-// activity reads the recent usage of an account, or of one of its keys, without drawing it. It is nil if too many other reports run: a page then goes without it.
+// activity reads the recent usage of an account, or of one of its keys, without drawing it. It is nil if too many other
+// reports run: a page then goes without it.
 func (c *Console) activity(ctx context.Context, account, key string) (*accountActivity, error) {
 	first := c.firstSparkDay()
 	filter := usage.Filter{Reader: account, Account: account, Key: key, Since: first}
@@ -98,7 +99,7 @@ func (c *Console) activity(ctx context.Context, account, key string) (*accountAc
 	return a, nil
 }
 
-// draw draws all sparklines. What was used today comes from the ledger's counters, which are in memory.
+// draw draws all sparklines. Today's usage comes from the ledger's counters, which are in memory.
 func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) {
 	a.Spark.daily[sparkDays-1] = c.ledger.AccountTotals(account).Day
 	for _, k := range keys {

@@ -89,7 +89,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 	has(t, resumed.body, "final")
 	wantStatus(t, "an unknown action", b.post("/keys/"+k.ID+"/paint"), http.StatusNotFound)
 	has(t, b.get("/dashboard").body, "1 revoked key")
-	changes, err := s.auditLog.List(t.Context(), 1)
+	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
 	if err != nil || changes[0].Actor != "ada@example.org" || changes[0].Action != "revoke key" {
 		t.Errorf("got audit log %+v, %v", changes, err)
 	}
@@ -140,7 +140,7 @@ func TestModelIsWarmedOnRequest(t *testing.T) {
 	if !slices.Equal(warmed, []string{"llama-8b"}) {
 		t.Errorf("got %v warmed, want llama-8b once", warmed)
 	}
-	changes, err := s.auditLog.List(t.Context(), 1)
+	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
 	if err != nil || changes[0].Action != "warm model" || changes[0].Actor != "ada@example.org" {
 		t.Errorf("got audit log %+v, %v", changes, err)
 	}

@@ -26,7 +26,8 @@ func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 
 const feedbackColumns = `SELECT id, time, account_id, page, request_id, message, status, reply, replied_by, replied_at FROM feedback`
 
-// listFeedback returns the last feedback of a status, or of any if it is empty, that is not newer than a time; the newest first.
+// listFeedback returns the last feedback of a status, or of any if it is empty, that is not newer than a time; the
+// newest first.
 func (c *Console) listFeedback(ctx context.Context, status string, until time.Time, limit int) ([]feedback, error) {
 	const text = feedbackColumns + ` WHERE (status = $1 OR $1 = '') AND time <= $2 ORDER BY time DESC, id DESC LIMIT $3`
 	return c.queryFeedback(ctx, text, status, until.UnixMicro(), limit)

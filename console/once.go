@@ -17,8 +17,8 @@ import (
 	"basegate/identity"
 )
 
-// A form that succeeds redirects to a page, so that reloading the page does not send the form again. What the page shows
-// once travels in a cookie of the page's own path: the confirmation of what was done, and a new secret. The cookie is
+// A form that succeeds redirects to a page, so that reloading the page does not send the form again. The confirmation
+// of what was done and a new secret are shown once: they travel in a cookie of the page's own path. The cookie is
 // encrypted with a key that is derived from the token of the session, which the gateway stores as a hash only. So it
 // survives a restart, any instance of the gateway can read it, tabs do not overwrite each other's, and without the
 // session it is worthless.
@@ -36,7 +36,7 @@ type newSecret struct {
 	Rotated bool   // the key is not new, but its secret is
 	Email   string // of the invited account
 	Secret  string // of the key, or the token of the invitation
-	Mail    string // what became of the invitation's mail; see mailInvitation
+	Mail    string // the result of mailing the invitation; see mailInvitation
 	Expires int64  // Unix seconds, when it can no longer be shown
 }
 

@@ -110,7 +110,7 @@ var providerProblems = []struct {
 	{identity.ErrAccountDisabled, http.StatusForbidden, "Your account is disabled. Ask an administrator why."},
 }
 
-// failedAtProvider shows the sign-in page with what went wrong. What users cannot mend is logged.
+// failedAtProvider shows the sign-in page with what went wrong. Failures that users cannot correct are logged.
 func (c *Console) failedAtProvider(r *request, err error) error {
 	status, text := http.StatusBadGateway, "The identity provider could not sign you in. Try again, or tell an administrator."
 	known := false

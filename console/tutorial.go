@@ -23,8 +23,9 @@ const (
 	exampleModel = "llama-8b"
 )
 
-// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, the limits of the models, and for a user
-// who is signed in the prefix of an active key. Secrets are not stored, so they cannot be shown.
+// tutorialVariables returns the values that the pages fill into their snippets: the public URL, a model, the limits of
+// the models, and for a user who is signed in the prefix of an active key. Secrets are not stored, so they cannot be
+// shown.
 func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	vars := docs.Variables{
 		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,

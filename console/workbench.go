@@ -9,8 +9,8 @@ import (
 	"basegate/identity"
 )
 
-// Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks, queues, charges
-// and logs a request as the public API does.
+// Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks,
+// queues, charges and logs a request as the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 	ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)

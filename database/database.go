@@ -9,11 +9,11 @@
 // how many run, for how long, and how many of one account. No number of them can keep the short reads, on which
 // authentication and readiness depend, from a connection, or the write-ahead log from being written back.
 //
-// Opening a database does not make it one's own: commands read and write it while a gateway serves from it. The gateway
-// holds its Lock.
+// Opening a database takes no lock: commands read and write it while a gateway serves from it. The gateway holds its Lock.
 //
-// The engine is SQLite, or PostgreSQL, which several gateways can share. There the writes of all processes still follow each other, by an advisory lock, so what a write reads stays true
-// until its commit. The ledger of PostgreSQL is not here: package budget/cluster calls its functions.
+// The engine is SQLite, or PostgreSQL, which several gateways can share. An advisory lock serializes the writes of all
+// processes there, so what a write reads stays true until its commit. The ledger of PostgreSQL is not here: package
+// budget/cluster calls its functions.
 //
 // Only this package depends on the engine. Statements are written in PostgreSQL's syntax, with $1 for a parameter,
 // BIGINT microseconds for a time and BLOB, there BYTEA, for bytes. The migrations are here and in database/postgres; the

@@ -74,8 +74,8 @@ func (p *Pending) finish(err error) {
 // Writes share a transaction but fail separately: if apply returns an error or panics, its changes are rolled back to a
 // savepoint and the other writes are committed. apply must not end the transaction. Every other write waits while apply
 // runs, so it must return soon and wait for nothing but its own statements; to wait for another write in it is a
-// deadlock. It may run after its caller has returned, and an ended context does not interrupt its statements: what it assigns may
-// be read only if the error is nil, and it must not assign named results.
+// deadlock. It may run after its caller has returned, and an ended context does not interrupt its statements: what it
+// assigns may be read only if the error is nil, and it must not assign named results.
 //
 // The error of the write is apply's own, ErrClosed or ErrUnavailable.
 func (db *DB) Submit(apply func(Tx) error) *Pending {

@@ -106,8 +106,8 @@ func TestFaultsBatchSurvivesAKillInEachState(t *testing.T) {
 	})
 }
 
-// While the disk of the files is full, uploads are refused, live requests are served, and batches wait. They go on when there is
-// room again.
+// While the disk of the files is full, uploads are refused, live requests are served, and batches wait. They go on when
+// there is room again.
 func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 	if filesInS3 {
 		t.Skip("it is about a folder")
@@ -177,8 +177,8 @@ func TestFaultsBatchSurvivesABackendThatFlaps(t *testing.T) {
 	}
 }
 
-// The copy of the database and the copy of the folder after it, both made while a batch runs, are restored elsewhere: the batch goes on
-// there, and each line ends once.
+// The copy of the database and the copy of the folder after it, both made while a batch runs, are restored elsewhere:
+// the batch goes on there, and each line ends once.
 func TestFaultsBatchRunsOnAfterARestore(t *testing.T) {
 	if filesInS3 {
 		t.Skip("it is about a folder")

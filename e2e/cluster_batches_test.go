@@ -28,7 +28,7 @@ func startedBatch(t *testing.T, first, second *gateway, file string) (id string,
 	return id, second, first
 }
 
-// awaitEnd waits until a batch has a status, longer than another gateway takes to be taken for dead.
+// awaitEnd waits until a batch has a status, longer than it takes to declare a gateway dead.
 func (g *gateway) awaitEnd(id, status string) (b gjson.Result) {
 	g.t.Helper()
 	poll.Within(g.t, 3*time.Minute, "the batch is "+status, func() bool {

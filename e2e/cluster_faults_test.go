@@ -235,9 +235,9 @@ func statementName(statement string) string {
 	return append(strings.Fields(statement), "startup")[0]
 }
 
-// cutReplies returns a fault of a proxy: one in so many calls of the ledger and commits is executed and its reply lost, or cut in its
-// middle, and one in 20 of all other statements: a transaction must reach its commit. Until a call that decides requests has lost its
-// reply, nothing else does: a gateway that starts would lose most of its attempts.
+// cutReplies returns a fault of a proxy: one in so many calls of the ledger and commits is executed and its reply lost,
+// or cut in its middle, and one in 20 of all other statements: a transaction must reach its commit. Until a call that
+// decides requests has lost its reply, nothing else does: a gateway that starts would lose most of its attempts.
 func (c *clusterRun) cutReplies(oneIn int) func(postgrestest.Reply) (after int, cut bool) {
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 3))
 	return func(r postgrestest.Reply) (after int, cut bool) {
@@ -322,8 +322,8 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 	}
 }
 
-// awaitsCut reports whether replies to a gateway are to be cut, and none of the ledger has been yet: a gateway that still drains, or
-// starts, has none.
+// awaitsCut reports whether replies to a gateway are to be cut, and none of the ledger has been yet: a gateway that
+// still drains, or starts, has none.
 func (c *clusterRun) awaitsCut(m *clusterMember) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -433,9 +433,9 @@ func clusterDuration(t *testing.T) time.Duration {
 	return d
 }
 
-// Three gateways share one ledger while they are killed, stopped and cut off, PostgreSQL restarts, and its replies are lost. No cap is overspent and no key
-// has more leases than slots at any sample; every whole answer has one settled row; nothing is left in flight; each line of
-// a batch is in the results and charged once; no model is launched twice.
+// Three gateways share one ledger while they are killed, stopped and cut off, PostgreSQL restarts, and its replies are
+// lost. No cap is overspent and no key has more leases than slots at any sample; every whole answer has one settled
+// row; nothing is left in flight; each line of a batch is in the results and charged once; no model is launched twice.
 func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
 	t.Parallel() // it runs for a given time
 	duration := clusterDuration(t)

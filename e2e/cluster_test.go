@@ -123,8 +123,8 @@ func TestKeyCommandsApplyAtAllGateways(t *testing.T) {
 // takeoverLimit is the time within which the leases of a dead gateway end: 12 seconds, and what a loaded machine adds.
 const takeoverLimit = waitTimeout
 
-// The slot of a stream whose gateway is killed goes to a request that waits at the other one, and the stream is charged its
-// last checkpoint.
+// The slot of a stream whose gateway is killed goes to a request that waits at the other one, and the stream is charged
+// its last checkpoint.
 func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 	t.Parallel() // it waits for the end of leases
 	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{TokenDelay: 10 * time.Millisecond})
@@ -172,7 +172,7 @@ func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 	}
 }
 
-// A gateway that was stopped for so long that another one took it for dead ends its streams with an error, and serves on.
+// A gateway that was stopped for so long that another one declared it dead ends its streams with an error, and serves on.
 func TestStoppedGatewayIsFencedAndServesAgain(t *testing.T) {
 	t.Parallel() // it waits for the end of leases
 	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{})
@@ -220,8 +220,8 @@ func TestSIGTERMEndsWhilePostgreSQLDoesNotRespond(t *testing.T) {
 	})
 }
 
-// While PostgreSQL is away nothing is served that cannot be charged, waiters keep their places, and everything goes on when it
-// is back.
+// While PostgreSQL is away nothing is served that cannot be charged, waiters keep their places, and everything goes on
+// when it is back.
 func TestNothingIsServedWhilePostgreSQLIsAway(t *testing.T) {
 	t.Parallel() // it waits for the gateways to notice
 	server := postgrestest.Start(t)

@@ -55,8 +55,8 @@ func dashboardQueries(t *testing.T) []dashboardQuery {
 	return queries
 }
 
-// startDashboardGateway starts a gateway with a backup, whose models have backends of the same name: one of them is dead, and one has not been
-// launched.
+// startDashboardGateway starts a gateway with a backup, whose models have backends of the same name: one of them is
+// dead, and one has not been launched.
 func startDashboardGateway(t *testing.T) (*gateway, *mockvllm.Process) {
 	t.Helper()
 	mock := startMock(t, mockvllm.Options{Models: []string{checkpoint}})

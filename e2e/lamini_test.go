@@ -63,8 +63,8 @@ func laminiDetail(t *testing.T, r response) (code, param, message string) {
 	return body.Get("error.code").Str, body.Get("error.param").Str, message
 }
 
-// The documentation's requests, but for the host and the path, and with the key in place of the variable, which its quotes
-// do not expand.
+// The documentation's requests, but for the host and the path, and with the key in place of the variable, which its
+// quotes do not expand.
 func TestLaminiDocumentationsCurlLines(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
@@ -127,8 +127,8 @@ func TestLaminiRequestsGoTheWayOfACompletion(t *testing.T) {
 	}
 }
 
-// max_new_tokens counts the output, max_tokens prompt and output together; without either, the output has what the context
-// leaves.
+// max_new_tokens counts the output, max_tokens prompt and output together; without either, the output has what the
+// context leaves.
 func TestLaminiTokenLimits(t *testing.T) {
 	g, mock := startLaminiGateway(t, mockvllm.Options{MaxModelLen: 40})
 	prompt := "Once upon a time there was a llama"
@@ -237,7 +237,7 @@ func TestLaminiOutputThatDoesNotParse(t *testing.T) {
 	}
 }
 
-// A total is judged by the bytes of the prompt if the server has no tokenizer.
+// A total is checked by the bytes of the prompt if the server has no tokenizer.
 func TestLaminiLimitsWithoutATokenizer(t *testing.T) {
 	g := newEnvironment(t, settings{extra: "dialects: {lamini: true}"}, startTextServer(t)).serve()
 	for limits, status := range map[string]int{``: http.StatusOK, `, "max_tokens": 40`: http.StatusOK, `, "max_tokens": 3`: http.StatusBadRequest} {

@@ -89,7 +89,7 @@ var table = map[Code]row{
 	Internal:                   {500, "server_error", adviceNone},
 }
 
-// Codes returns every code, sorted, for documentation and tests.
+// Codes returns every code, sorted. Tests compare them with the documentation.
 func Codes() []Code { return slices.Sorted(maps.Keys(table)) }
 
 // Status returns the HTTP status of this code.

@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// leaseFresh is how long after the database has confirmed a lease a program may be run without asking again: less than the
-	// 12 s after which another gateway may take this one for dead.
+	// leaseFresh is how long after the database has confirmed a lease a program may be run without asking again: less
+	// than the 12 s after which another gateway may declare this one dead.
 	leaseFresh = 5 * time.Second
 	// leaseRetry is the pause before a request for a lease is repeated after a failure of the database.
 	leaseRetry = 250 * time.Millisecond
 	// drainPoll is the interval at which a drain looks whether the other gateways have drained.
 	drainPoll = 50 * time.Millisecond
-	// remoteBootGrace is how much later than the gateway that boots a backend the others find that the boot takes too long.
+	// remoteBootGrace is how much later than the gateway that boots a backend the others find that the boot takes too
+	// long.
 	remoteBootGrace = 30 * time.Second
 	// inUsePause is how long a backend is not drained after another gateway has turned out to use it.
 	inUsePause = 2 * useInterval
@@ -26,8 +27,8 @@ const (
 	endTimeout = 2 * time.Second
 )
 
-// claim is what a gateway has to do with the lease of a backend. It is part of the lifecycle; Backend.mu guards it. Without
-// other gateways it stays zero.
+// claim is what a gateway has to do with the lease of a backend. It is part of the lifecycle; Backend.mu guards it.
+// Without other gateways it stays zero.
 type claim struct {
 	fence      int64     // of the lease that this gateway holds; 0 if it holds none
 	remote     bool      // the boot or drain in progress is another gateway's
@@ -86,8 +87,8 @@ func outcomeOf(from, to State) outcome {
 	return outcomeFailed
 }
 
-// endLease gives a lease back, and repeats that while the database is away. If the gateway's epoch ends meanwhile, another
-// gateway takes the lease over and finds the same. b.mu is held.
+// endLease gives a lease back, and repeats that while the database is away. If the gateway's epoch ends meanwhile,
+// another gateway takes the lease over and finds the same. b.mu is held.
 func (b *Backend) endLease(fence int64, o outcome, reason string) {
 	b.life.claim.ended = fence
 	b.tasks.run(func(ctx context.Context) {
@@ -100,8 +101,8 @@ func (b *Backend) endLease(fence int64, o outcome, reason string) {
 	})
 }
 
-// claimBoot gets the lease for a boot, and its fencing number. It returns false if the boot is not this gateway's: another one
-// boots the backend or stops it, or the boot was aborted.
+// claimBoot gets the lease for a boot, and its fencing number. It returns false if the boot is not this gateway's:
+// another one boots the backend or stops it, or the boot was aborted.
 func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fence int64, leading bool) {
 	if b.leases == nil {
 		return b.fences.next(), true
@@ -131,15 +132,16 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 	return 0, false
 }
 
-// findsStopped probes a backend that is to be launched. It returns false if the backend is ready: another gateway has launched it
-// since this one has probed it last.
+// findsStopped probes a backend that is to be launched. It returns false if the backend is ready: another gateway has
+// launched it since this one has probed it last.
 func (b *Backend) findsStopped(ctx context.Context) bool {
 	b.probe(ctx)
 	return b.isStarting()
 }
 
-// bootDecided applies the answer to a request for the lease of a boot, and returns true if it must be repeated. b.mu is held.
-func (b *Backend) bootDecided(own *boot, r *lease, v verdict, err error, reason string) (again bool) {
+// bootDecided applies the answer to a request for the lease of a boot, and returns true if it must be repeated. b.mu is
+// held.
+func (b *Backend) bootDecided(own *boot, r *lease, v claimResult, err error, reason string) (again bool) {
 	c := &b.life.claim
 	current := b.life.boot == own && b.life.state == Starting && own.cause == nil
 	if err != nil || v == granted && r.fence == c.ended { // the end of the lease before is still on its way
@@ -170,8 +172,8 @@ func (b *Backend) bootDecided(own *boot, r *lease, v verdict, err error, reason 
 	return false
 }
 
-// confirm returns whether the gateway may run a program: it holds the lease, by what the database has said since a time a few
-// seconds ago. A process that was stopped in between asks again.
+// confirm returns whether the gateway may run a program: it holds the lease, by what the database has said since a time
+// a few seconds ago. A process that was stopped in between asks again.
 func (b *Backend) confirm(ctx context.Context, asked time.Time, fence int64) bool {
 	for time.Since(asked) > leaseFresh {
 		asked = time.Now()
@@ -200,8 +202,8 @@ func (b *Backend) addPending(n int) {
 	b.life.claim.pending += n
 }
 
-// abandonBoot gives the lease back after the command of a boot was ended because the fleet is closed, so that another gateway
-// begins again at once.
+// abandonBoot gives the lease back after the command of a boot was ended because the fleet is closed, so that another
+// gateway begins again at once.
 func (b *Backend) abandonBoot(ctx context.Context, fence int64) {
 	b.mu.Lock()
 	abandoned := b.leases != nil && b.life.claim.fence == fence
@@ -244,7 +246,7 @@ func (b *Backend) requestDrain(toSleep bool, reason string, idle time.Duration) 
 }
 
 // drainDecided applies the answer to a request for the lease of a drain, and returns false if it must be repeated.
-func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v verdict, err error) (done bool) {
+func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v claimResult, err error) (done bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &b.life.claim
@@ -268,8 +270,8 @@ func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v verdict
 	return true
 }
 
-// commitStop returns the fencing number of a stop once no gateway can cancel it any more. It returns false if the drain was
-// cancelled or the lease is lost.
+// commitStop returns the fencing number of a stop once no gateway can cancel it any more. It returns false if the drain
+// was cancelled or the lease is lost.
 func (b *Backend) commitStop(ctx context.Context) (fence int64, committed bool) {
 	if b.leases == nil {
 		return b.fences.next(), true
@@ -295,14 +297,15 @@ func (b *Backend) commitStop(ctx context.Context) (fence int64, committed bool) 
 	}
 }
 
-// drainEnds applies an answer to commitStop that does not let the backend be stopped, and returns true if it ends the drain.
-func (b *Backend) drainEnds(fence int64, v verdict, err error) bool {
+// drainEnds applies an answer to commitStop that does not let the backend be stopped, and returns true if it ends the
+// drain.
+func (b *Backend) drainEnds(fence int64, v claimResult, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &b.life.claim
 	switch {
 	case b.life.state != Draining || c.fence != fence:
-		b.life.stopping = b.life.stopping && c.remote // what another gateway stops it says itself
+		b.life.stopping = b.life.stopping && c.remote // a stop of another gateway is in that one's row
 	case err == nil && v == following:
 		b.life.stopping = false
 		b.lose()

@@ -31,7 +31,8 @@ type queuedCommand struct {
 // commandTTL is how long a queued command is valid: one of yesterday must not take effect when the gateway starts.
 const commandTTL = time.Minute
 
-// pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll repeats it.
+// pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll
+// repeats it.
 func (f *Fleet) pollDatabase(ctx context.Context) {
 	booked, err := Windows(ctx, f.store.db)
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package fleet is the pool of models and their backends: it probes the backends, manages their lifecycle (launch,
 // sleep, stop, warm windows) and leases a backend to each attempt. A lease goes to a backend only if its lifecycle and
-// its circuit breaker permit it. The requests of clients and the meaning of their responses are left to other packages.
+// its circuit breaker permit it. Of several gateways on one PostgreSQL database, one at a time starts or stops a backend.
+// The requests of clients and the meaning of their responses are left to other packages.
 package fleet
 
 import (
@@ -73,8 +74,8 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 	return f
 }
 
-// Start reads the boot times of earlier runs and what their backends reported, probes every backend once, so that the first request finds known states
-// and running backends are recognized, and then probes until Close.
+// Start reads the boot times of earlier runs and what their backends reported, probes every backend once, so that the
+// first request finds known states and running backends are recognized, and then probes until Close.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

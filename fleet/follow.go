@@ -296,7 +296,8 @@ func (b *Backend) repeatStop(now time.Time) {
 	b.stopIfDrained()
 }
 
-// unhold records that no warm window is in effect, so that an operator's stop holds the backend in none that follows. b.mu is held.
+// unhold records that no warm window is in effect, so that an operator's stop holds the backend in none that follows.
+// b.mu is held.
 func (b *Backend) unhold() {
 	c := &b.life.claim
 	if b.leases == nil || !c.held {

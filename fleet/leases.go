@@ -61,14 +61,15 @@ type lease struct {
 // errNotMember is returned while the gateway has no epoch: another gateway has ended it, or it has not begun.
 var errNotMember = errors.New("the gateway has no epoch in the cluster")
 
-// leases reads and writes the leases of all backends. Its transactions follow each other in all gateways, as all writes of
-// package database do, so what one has read stays true until its commit.
+// leases reads and writes the leases of all backends. Its transactions follow each other in all gateways, as all writes
+// of package database do, so what one has read stays true until its commit.
 type leases struct {
 	db    *database.DB
 	epoch func() (gateway int32, epoch int64, ok bool)
 }
 
-// write makes a write if the gateway's epoch has not ended. What apply assigns may be read only if the error is nil.
+// write makes a write if the gateway's epoch has not ended. Values that apply assigns may be read only if the error is
+// nil.
 func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway int32, epoch int64) error) error {
 	gateway, epoch, ok := l.epoch()
 	if !ok {
@@ -143,16 +144,16 @@ func readOne(ctx context.Context, tx database.Tx, id backendID, gateway int32, e
 	return r, nil
 }
 
-// verdict is the answer to a request for a lease.
-type verdict uint8
+// claimResult is the result of a request for a lease.
+type claimResult uint8
 
 const (
-	granted   verdict = iota
-	following         // another gateway holds it, or has died holding it
-	cooling           // the last boot has failed a short time ago
-	cancelled         // what kept the backend from serving has been cancelled
-	inUse             // a gateway has sent it requests since
-	draining          // a gateway has requests in flight at it, or does not know yet that it drains
+	granted   claimResult = iota
+	following             // another gateway holds it, or has died holding it
+	cooling               // the last boot has failed a short time ago
+	cancelled             // what kept the backend from serving has been cancelled
+	inUse                 // a gateway has sent it requests since
+	draining              // a gateway has requests in flight at it, or does not know yet that it drains
 )
 
 // claimRequest is a request for a lease.
@@ -163,12 +164,12 @@ type claimRequest struct {
 	idle      time.Duration // see lease
 }
 
-// begin asks for the lease of a backend. If its commit is of unknown outcome, a repetition has the same answer. A stop or
-// sleep by an operator while another gateway boots the backend becomes an order for that gateway. A boot while another one
-// drains the backend cancels the drain.
-func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, verdict, error) {
+// begin asks for the lease of a backend. If its commit is of unknown outcome, a repetition has the same answer. A stop
+// or sleep by an operator while another gateway boots the backend becomes an order for that gateway. A boot while
+// another one drains the backend cancels the drain.
+func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, claimResult, error) {
 	var r lease
-	var v verdict
+	var v claimResult
 	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
 		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
 			return err
@@ -210,13 +211,14 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease
 	return r, v, nil
 }
 
-// replaceableBy reports whether the gateway's own operation ends with the begin of another one: a boot that is stopped, say.
+// replaceableBy reports whether the gateway's own operation ends with the begin of another one: a boot that is stopped,
+// say.
 func (r *lease) replaceableBy(o operation) bool {
 	return r.mine && !r.committed && r.operation != o && (r.operation.boots() || !o.boots())
 }
 
 // beginFree decides on a lease that nobody else holds.
-func beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (verdict, error) {
+func beginFree(ctx context.Context, tx database.Tx, r *lease, q claimRequest, gateway int32) (claimResult, error) {
 	if q.operation.boots() {
 		if r.outcome == outcomeFailed && r.operation == opNone && r.endedAgo < failureCooldown {
 			return cooling, nil
@@ -248,10 +250,10 @@ func idleElsewhere(ctx context.Context, tx database.Tx, id backendID, gateway in
 	return micros(min(idle, int64(1<<53))), nil // of a backend without a use it is the time since 1970
 }
 
-// commitStop makes a stop or sleep irrevocable. The answer is granted; or draining, and the caller asks again; or inUse, or
-// following if the lease is lost.
-func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (verdict, error) {
-	var v verdict
+// commitStop makes a stop or sleep irrevocable. The answer is granted; or draining, and the caller asks again; or
+// inUse, or following if the lease is lost.
+func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (claimResult, error) {
+	var v claimResult
 	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		r, err := readOne(ctx, tx, id, gateway, epoch)
 		if err != nil {
@@ -364,7 +366,8 @@ func (l *leases) end(ctx context.Context, id backendID, fence int64, o outcome, 
 	})
 }
 
-// endLease ends the operation with a fence. The fence rises, so that rows that were read before can be told from the new one.
+// endLease ends the operation with a fence. The fence rises, so that rows that were read before can be told from the
+// new one.
 func endLease(ctx context.Context, tx database.Tx, id backendID, fence int64, o outcome, reason string) error {
 	const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), operation = '', committed = false, outcome = $4,
 		reason = $5, ended_at = ` + databaseTime + `, held = held AND $4 <> 'cancelled'

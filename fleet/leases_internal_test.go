@@ -125,9 +125,9 @@ func (w *leaseWorld) wantOneHolder() {
 	}
 }
 
-// In random sequences of calls of three gateways, whose epochs end and begin at any time, at most one holds the lease, fences
-// rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive has requests in
-// flight or does not know of it.
+// In random sequences of calls of three gateways, whose epochs end and begin at any time, at most one holds the lease,
+// fences rise, a boot replaces no other gateway's operation, and a stop is committed only when no gateway that is alive
+// has requests in flight or does not know of it.
 func TestRandomCallsKeepTheInvariantsOfLeases(t *testing.T) {
 	w := newLeaseWorld(t, nil)
 	id := backendID{"m", "b"}
@@ -248,7 +248,7 @@ func TestLeaseCallWhoseReplyIsLostHasTheSameAnswerAgain(t *testing.T) {
 		return func() error {
 			r, v, err := g.begin(t.Context(), id, claimRequest{operation: o, limit: time.Minute})
 			if err == nil && v != granted {
-				t.Fatalf("%s: got verdict %v, want granted", o, v)
+				t.Fatalf("%s: got %v, want granted", o, v)
 			}
 			g.fence = r.fence
 			return err
@@ -273,7 +273,7 @@ func TestLeaseCallWhoseReplyIsLostHasTheSameAnswerAgain(t *testing.T) {
 	lose("commit of the stop", func() error {
 		v, err := first.commitStop(t.Context(), id, first.fence, time.Minute)
 		if err == nil && v != granted {
-			t.Fatalf("commit of the stop: got verdict %v, want granted", v)
+			t.Fatalf("commit of the stop: got %v, want granted", v)
 		}
 		return err
 	})

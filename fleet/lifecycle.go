@@ -134,13 +134,6 @@ func (b *Backend) transition(e event, reason string) bool {
 	return true
 }
 
-// apply locks b.mu and applies an event.
-func (b *Backend) apply(e event, reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.transition(e, reason)
-}
-
 // requestStart launches or wakes the backend, once for any number of concurrent calls. It cancels a drain that has not
 // stopped anything yet, unless the backend was not ready before the drain.
 func (b *Backend) requestStart(reason string) {

@@ -28,9 +28,9 @@ type orders struct {
 	unsure map[int64]queuedCommand // taken by a transaction whose outcome is unknown; used by take alone
 }
 
-// take removes the orders that are this gateway's to execute from the queue, and returns them, the oldest first: those to backends
-// and models whose lease it holds, or no gateway does. Each is executed once; or twice, which changes nothing, if another gateway
-// takes one of which this gateway does not know whether it has taken it.
+// take removes the orders that are this gateway's to execute from the queue, and returns them, the oldest first: those
+// to backends and models whose lease it holds, or no gateway does. Each is executed once; or twice, which changes
+// nothing, if another gateway takes one of which this gateway does not know whether it has taken it.
 func (o *orders) take(ctx context.Context) ([]queuedCommand, error) {
 	var queued bool
 	if err := o.leases.db.Read().QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM model_orders)`).Scan(&queued); err != nil {
@@ -66,7 +66,8 @@ func (o *orders) take(ctx context.Context) ([]queuedCommand, error) {
 // errAbandoned rolls back a write whose caller has not waited for it.
 var errAbandoned = errors.New("nobody waits for the orders any more")
 
-// resolve returns the orders that have been taken now or by a transaction before, and forgets those that are in the queue still.
+// resolve returns the orders that have been taken now or by a transaction before, and forgets those that are in the
+// queue still.
 func (o *orders) resolve(taken []queuedCommand, left map[int64]bool) []queuedCommand {
 	for _, c := range taken {
 		o.unsure[c.id] = c

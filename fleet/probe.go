@@ -135,8 +135,8 @@ func (b *Backend) isSleeping(ctx context.Context) bool {
 	return err == nil && gjson.GetBytes(response.Body, "is_sleeping").Bool()
 }
 
-// updateInfo stores what the backend reports about itself. The version, the special tokens and the template do not change while the
-// server runs, so it queries them only if they are unknown or the server may have been restarted.
+// updateInfo stores what the backend reports about itself. The version, the special tokens and the template do not
+// change while the server runs, so it queries them only if they are unknown or the server may have been restarted.
 func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted bool, changes int64) {
 	info := *b.info.Load()
 	if restarted {

@@ -13,6 +13,13 @@ import (
 	"basegate/config"
 )
 
+// apply locks b.mu and applies an event.
+func (b *Backend) apply(e event, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.transition(e, reason)
+}
+
 var states = []State{Ready, Starting, Stopped, Asleep, Draining, Unreachable, Failed}
 
 func TestTransitionTableIsComplete(t *testing.T) {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
@@ -19,6 +20,14 @@ import (
 
 func notifySettings(c *config.Config) notify.Settings {
 	return notify.Settings{Webhook: c.Notifications.Webhook, Mail: c.Mail.Alerts, PublicURL: c.Server.PublicURL.String()}
+}
+
+// newNotifier creates the notifier, whose mails go to the administrators.
+func (g *Gateway) newNotifier(webhooks http.RoundTripper, accounts *identity.Accounts) *notify.Notifier {
+	return notify.New(notifySettings(g.config), notify.Deps{
+		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: g.log.Named("notify"),
+		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, accounts) },
+	})
 }
 
 func mailSettings(c *config.Config) mail.Settings {

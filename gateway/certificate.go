@@ -36,6 +36,19 @@ type certificate struct {
 	done chan struct{}
 }
 
+// openCertificate reads the certificate of the public listener if one is configured.
+func (g *Gateway) openCertificate() (err error) {
+	files := g.config.Server.TLS
+	if files.Cert == "" {
+		return nil
+	}
+	if g.certificate, err = loadCertificate(files, g.log.Named("tls")); err != nil {
+		return err
+	}
+	g.registry.MustRegister(g.certificate.metrics()...)
+	return nil
+}
+
 // loadCertificate reads a certificate. The error says what is wrong with the files.
 func loadCertificate(files config.TLS, log *zap.Logger) (*certificate, error) {
 	c := &certificate{log: log, files: files}

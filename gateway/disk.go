@@ -84,5 +84,5 @@ func (g *Gateway) startDiskWatch(ctx context.Context) {
 		defer close(ended)
 		g.watchDisk(watching, diskSpace)
 	}()
-	g.onStop("disk watch", func(context.Context) error { stop(); <-ended; return nil })
+	g.onClose("disk watch", func() { stop(); <-ended })
 }

@@ -84,8 +84,8 @@ func CheckFiles(ctx context.Context, c *config.Config) (location string, warning
 	return location, warnings, errors.Join(err, files.Close())
 }
 
-// checkFiles tries the bucket of the files at the start. What does not pass by itself is an error; while the server cannot
-// be reached, live requests are served all the same.
+// checkFiles tries the bucket of the files at the start. A failure that does not pass by itself is an error; while the
+// server cannot be reached, live requests are served all the same.
 func (g *Gateway) checkFiles(ctx context.Context, c *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, filesTimeout)
 	defer cancel()

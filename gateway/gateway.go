@@ -92,9 +92,9 @@ type LogWriter interface {
 // errStopping is the cancellation cause of requests that did not end within the drain.
 var errStopping = errors.New("the gateway is stopping")
 
-// New opens the database, locks the file of a SQLite one, binds the addresses, and builds all components. It starts nothing. If it fails, it
-// closes what it has opened. If another gateway has the file, it fails before it changes anything. The gateway reports the
-// program's version and the state of the log's writer.
+// New opens the database, locks the file of a SQLite one, binds the addresses, and builds all components. It starts
+// nothing. If it fails, it closes what it has opened. If another gateway has the file, it fails before it changes
+// anything. The gateway reports the program's version and the state of the log's writer.
 func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logger, writer LogWriter) (_ *Gateway, err error) {
 	g := &Gateway{version: version, config: cfg, booted: cfg, log: log, logWriter: writer, registry: prometheus.NewRegistry(), failed: make(chan error, 1)}
 	defer func() {
@@ -106,11 +106,8 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		droppedLines(writer))
 	g.configState.succeed()
 	g.registry.MustRegister(configMetrics(&g.configState)...)
-	if cfg.Server.TLS.Cert != "" {
-		if g.certificate, err = loadCertificate(cfg.Server.TLS, log.Named("tls")); err != nil {
-			return nil, err
-		}
-		g.registry.MustRegister(g.certificate.metrics()...)
+	if err := g.openCertificate(); err != nil {
+		return nil, err
 	}
 	if err := g.openDatabase(ctx); err != nil {
 		return nil, err
@@ -121,7 +118,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 
 	transport := newTransport(cfg)
 	webhooks := &http.Transport{DisableKeepAlives: true} // rarely used, and not for backends
-	g.onStop("upstream connections", func(context.Context) error { transport.CloseIdleConnections(); return nil })
+	g.onClose("upstream connections", transport.CloseIdleConnections)
 	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
@@ -137,10 +134,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.mailer = mail.New(mailSettings(cfg))
-	g.notifier = notify.New(notifySettings(cfg), notify.Deps{
-		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: log.Named("notify"),
-		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, store.Accounts) },
-	})
+	g.notifier = g.newNotifier(webhooks, store.Accounts)
 	g.registry.MustRegister(admission.NewCollector(g.queue))
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
@@ -154,14 +148,19 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
-	g.console = console.New(consoleSettings(cfg, cfg), console.Deps{
-		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
-		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts, Transport: webhooks, Mail: g.mailer,
-		Log: log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
-	})
+	g.console = g.newConsole(store, webhooks)
 	g.newServers(ctx)
 	return g, nil
+}
+
+// newConsole creates the console.
+func (g *Gateway) newConsole(store *identity.Store, webhooks http.RoundTripper) *console.Console {
+	return console.New(consoleSettings(g.config, g.booted), console.Deps{
+		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
+		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
+		Transport: webhooks, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
+		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
+	})
 }
 
 // newBatches creates the batches and opens the storage of their files.
@@ -188,8 +187,8 @@ func (g *Gateway) newServers(ctx context.Context) {
 	g.admin.server = strictServer{newServer(baseContext, timeout, g.adminHandler(), g.log)}
 }
 
-// bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second process
-// of one configuration fails and does not end the epoch of the first.
+// bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second
+// process of one configuration fails and does not end the epoch of the first.
 func (g *Gateway) bind(ctx context.Context) error {
 	descriptors := maxDescriptors()
 	for _, l := range []struct {
@@ -225,11 +224,11 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	if err := g.keys.Start(ctx); err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}
-	g.onStop("keys", func(context.Context) error { g.keys.Close(); return nil })
+	g.onClose("keys", g.keys.Close)
 	g.history.Start(ctx) // before those whose events it records
-	g.onStop("history", func(context.Context) error { g.history.Close(); return nil })
+	g.onClose("history", g.history.Close)
 	g.notifier.Start(ctx)
-	g.onStop("notifications", func(context.Context) error { g.notifier.Close(); return nil })
+	g.onClose("notifications", g.notifier.Close)
 	g.startDiskWatch(ctx)
 	if err := g.shareConcurrency(ctx, g.booted); err != nil {
 		return err
@@ -237,31 +236,28 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	if err := g.ledger.Start(ctx); err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
-	g.onStop("ledger", func(context.Context) error { g.ledger.Close(); return nil })
-	if g.receipts != nil {
-		g.receipts.Start(ctx)
-		g.onStop("receipts", func(context.Context) error { g.receipts.Close(); return nil })
-	}
+	g.onClose("ledger", g.ledger.Close)
+	g.startReceipts(ctx)
 	g.usage.Start(ctx)
-	g.onStop("usage", func(context.Context) error { g.usage.Close(); return nil })
+	g.onClose("usage", g.usage.Close)
 	g.startRetention(ctx)
 	g.refusals.Start(ctx)
-	g.onStop("refusals", func(context.Context) error { g.refusals.Close(); return nil })
+	g.onClose("refusals", g.refusals.Close)
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
-	g.onStop("fleet", func(context.Context) error { g.fleet.Close(); return nil })
+	g.onClose("fleet", g.fleet.Close)
 	if keepsFiles(g.booted) {
 		if err := g.batches.Start(ctx); err != nil {
 			return err
 		}
-		g.onStop("batches", func(context.Context) error { g.batches.Close(); return nil })
+		g.onClose("batches", g.batches.Close)
 	}
 	g.prompts.Start(ctx)
-	g.onStop("prompts", func(context.Context) error { g.prompts.Close(); return nil })
+	g.onClose("prompts", g.prompts.Close)
 	if g.certificate != nil {
 		g.certificate.start(ctx)
-		g.onStop("certificate", func(context.Context) error { g.certificate.close(); return nil })
+		g.onClose("certificate", g.certificate.close)
 	}
 	g.admin.start(func(err error) { g.log.Error("the admin listener has failed", zap.Error(err)) })
 	g.onStop("admin listener", g.admin.stop)
@@ -343,7 +339,8 @@ func (g *Gateway) fail(err error) {
 	}
 }
 
-// Failed returns a channel that receives an error if the public listener fails, or another process has this gateway's name.
+// Failed returns a channel that receives an error if the public listener fails, or another process has this gateway's
+// name.
 func (g *Gateway) Failed() <-chan error { return g.failed }
 
 // Reload applies a new configuration: models, backends, limits. It logs changed settings that need a restart. The
@@ -390,8 +387,8 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	return g.runCleanups(cleanupCtx)
 }
 
-// disconnectAfter closes the connections to PostgreSQL if it does not respond when ctx has ended, so that no clean-up waits for it.
-// The function that it returns prevents that, or waits until it is done.
+// disconnectAfter closes the connections to PostgreSQL if it does not respond when ctx has ended, so that no clean-up
+// waits for it. The function that it returns prevents that, or waits until it is done.
 func (g *Gateway) disconnectAfter(ctx context.Context, server *postgres.DB) (stop func()) {
 	done := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {
@@ -420,6 +417,11 @@ const (
 
 func (g *Gateway) onStop(name string, run func(context.Context) error) {
 	g.cleanups = append(g.cleanups, cleanup{name, run})
+}
+
+// onClose is onStop for a component whose Close cannot fail.
+func (g *Gateway) onClose(name string, closeIt func()) {
+	g.onStop(name, func(context.Context) error { closeIt(); return nil })
 }
 
 // runCleanups runs the cleanups in reverse order, all of them even if some fail.

@@ -33,7 +33,7 @@ func (g *Gateway) startRetention(ctx context.Context) {
 	}
 	retention := usage.NewRetention(g.db, g.log.Named("usage"), keep)
 	retention.Start(ctx)
-	g.onStop("retention", func(context.Context) error { retention.Close(); return nil })
+	g.onClose("retention", retention.Close)
 }
 
 var oldestSnapshotDesc = prometheus.NewDesc("basegate_database_oldest_snapshot_age_seconds",

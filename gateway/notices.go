@@ -10,7 +10,7 @@ import (
 )
 
 // reloadState is the outcome of the last attempt to replace something that was read from files, such as the
-// configuration. What was read before stays in force if an attempt fails.
+// configuration. If an attempt fails, the previous version stays in force.
 type reloadState struct {
 	mu       sync.Mutex
 	inForce  time.Time // when what is in force was read

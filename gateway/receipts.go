@@ -57,6 +57,15 @@ func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper)
 	return nil
 }
 
+// startReceipts starts the receipt log if it is enabled, and registers its stop.
+func (g *Gateway) startReceipts(ctx context.Context) {
+	if g.receipts == nil {
+		return
+	}
+	g.receipts.Start(ctx)
+	g.onClose("receipts", g.receipts.Close)
+}
+
 func receiptMetrics(l *receipt.Log) []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -159,30 +159,33 @@ func clientAddress(trusted []netip.Prefix) echo.IPExtractor {
 	return echo.ExtractIPFromXFFHeader(options...)
 }
 
-// needsRestart returns the names of the settings that differ and are only read at startup.
+// restartSettings are the settings that are only read at startup. Their values are comparable.
+var restartSettings = []struct {
+	name  string
+	value func(*config.Config) any
+}{
+	{"server.listen", func(c *config.Config) any { return c.Server.Listen }},
+	{"server.admin_listen", func(c *config.Config) any { return c.Server.AdminListen }},
+	{"server.admin_hosts", func(c *config.Config) any { return strings.Join(c.Server.AdminHosts, " ") }},
+	{"server.tls", func(c *config.Config) any { return c.Server.TLS.Cert == "" }},
+	{"server.fast_path", func(c *config.Config) any { return c.Server.FastPath }},
+	{"server.read_header_timeout", func(c *config.Config) any { return c.Server.ReadHeaderTimeout }},
+	{"gateway.name", func(c *config.Config) any { return c.Gateway.Name }},
+	{"database.url", func(c *config.Config) any { return c.Database.URL }},
+	{"database.migrate", func(c *config.Config) any { return c.Database.Migrate }},
+	{"database.path", func(c *config.Config) any { return c.Database.Path }},
+	{"database.flush", func(c *config.Config) any { return c.Database.Flush }},
+	{"files.url", func(c *config.Config) any { return filesLocation(c) }},
+	{"receipts", func(c *config.Config) any { return c.Receipts }},
+	{"upstream.connect_timeout", func(c *config.Config) any { return c.Upstream.ConnectTimeout }},
+	{"log", func(c *config.Config) any { return c.Log }},
+}
+
+// needsRestart returns the names of the restartSettings that differ.
 func needsRestart(old, next *config.Config) []string {
 	var names []string
-	for _, s := range []struct {
-		name      string
-		different bool
-	}{
-		{"server.listen", old.Server.Listen != next.Server.Listen},
-		{"server.admin_listen", old.Server.AdminListen != next.Server.AdminListen},
-		{"server.admin_hosts", !slices.Equal(old.Server.AdminHosts, next.Server.AdminHosts)},
-		{"server.tls", (old.Server.TLS.Cert == "") != (next.Server.TLS.Cert == "")},
-		{"server.fast_path", old.Server.FastPath != next.Server.FastPath},
-		{"server.read_header_timeout", old.Server.ReadHeaderTimeout != next.Server.ReadHeaderTimeout},
-		{"gateway.name", old.Gateway.Name != next.Gateway.Name},
-		{"database.url", old.Database.URL != next.Database.URL},
-		{"database.migrate", old.Database.Migrate != next.Database.Migrate},
-		{"database.path", old.Database.Path != next.Database.Path},
-		{"database.flush", old.Database.Flush != next.Database.Flush},
-		{"files.url", filesLocation(old) != filesLocation(next)},
-		{"receipts", old.Receipts != next.Receipts},
-		{"upstream.connect_timeout", old.Upstream.ConnectTimeout != next.Upstream.ConnectTimeout},
-		{"log", old.Log != next.Log},
-	} {
-		if s.different {
+	for _, s := range restartSettings {
+		if s.value(old) != s.value(next) {
 			names = append(names, s.name)
 		}
 	}

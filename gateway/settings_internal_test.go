@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"basegate/config"
@@ -15,5 +17,23 @@ func TestChangedFastPathNeedsARestart(t *testing.T) {
 	next.Server.FastPath = !old.Server.FastPath
 	if got, want := needsRestart(old, next), []string{"server.fast_path"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The list in the documentation lacked three settings.
+func TestSettingsThatNeedARestartAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, found := strings.Cut(string(page), "These settings need a restart")
+	list, _, _ = strings.Cut(list, "\n\n")
+	if !found {
+		t.Fatal("docs/operations/run.md has no list of the settings that need a restart")
+	}
+	for _, s := range restartSettings {
+		if !strings.Contains(list, "`"+s.name+"`") {
+			t.Errorf("docs/operations/run.md does not list %s", s.name)
+		}
 	}
 }

@@ -10,8 +10,8 @@
 // every minute and at Close, so that a restart keeps them and a crash loses at most a minute.
 //
 // It holds counts, names of models and backends, error codes, and the ids of accounts and keys whose budgets raised an
-// alarm; nothing of prompts or completions, and no addresses. What is exported to Prometheus is left to the packages that
-// count it.
+// alarm; nothing of prompts or completions, and no addresses. Metrics for Prometheus are left to the packages that
+// count them.
 package history
 
 import (

@@ -22,8 +22,8 @@ type others struct {
 	failed bool            // used by run only
 }
 
-// ShareAs makes the History that of one of several gateways that share a PostgreSQL database: it saves its hours under its
-// name, and shows the sums of all, those of the others as they were a minute ago. Call it before Start.
+// ShareAs makes the History that of one of several gateways that share a PostgreSQL database: it saves its hours under
+// its name, and shows the sums of all, those of the others as they were a minute ago. Call it before Start.
 func (h *History) ShareAs(gateway string) { h.gateway = gateway }
 
 // readOthers reads the hours that other gateways have saved since it was last called.
@@ -70,7 +70,7 @@ func (h *History) readSaved(ctx context.Context, oldest int64) error {
 	return nil
 }
 
-// merge adds another gateway's hour. What exceeds the limits is counted as in an hour of one gateway.
+// merge adds another gateway's hour. Series beyond the limits are counted as in an hour of one gateway.
 func (o *hour) merge(other *hour) {
 	for k, points := range other.series {
 		sum := o.series[k]
@@ -119,8 +119,8 @@ func (g *gaugePoint) merge(other gaugePoint) {
 	g.running = saturatingAdd(g.running, int64(other.running))
 }
 
-// withoutRepeats removes the events that another gateway has recorded too. The events are ordered by time, the newest first;
-// of equal ones the earliest stays.
+// withoutRepeats removes the events that another gateway has recorded too. The events are ordered by time, the newest
+// first; of equal ones the earliest stays.
 func withoutRepeats(all []Event) []Event {
 	kept := make([]Event, 0, len(all))
 	latest := map[Event]time.Time{} // of equal events, without their time

@@ -113,7 +113,7 @@ func (s *reader) addHours(begin time.Time, own, others *hour) {
 	}
 }
 
-// addSeries adds a step of all series to an interval. What is in flight at one time adds up, so it is added before the
+// addSeries adds a step of all series to an interval. Attempts in flight at one time add up, so they are added before the
 // highest number of the interval is taken.
 func (s *reader) addSeries(own, others *hour, step, at int) {
 	for k, points := range own.series {

@@ -91,7 +91,7 @@ func (p *point) stored(step int) storedPoint {
 	return s
 }
 
-// restore converts the stored form to an hour. What exceeds the limits is left out.
+// restore converts the stored form to an hour. Entries beyond the limits are left out.
 func (s *storedHour) restore() *hour {
 	o := newHour()
 	for _, one := range s.Series {

@@ -67,11 +67,6 @@ type AuditLog struct {
 	db *database.DB
 }
 
-// List returns the latest entries, at most limit, the newest first.
-func (l *AuditLog) List(ctx context.Context, limit int) ([]AuditEntry, error) {
-	return selectAuditEntries(ctx, l.db.Read(), limit)
-}
-
 // Find returns entries that a filter selects, from a place on, at most limit, the newest first. next is the place after
 // them; zero if there are no more.
 func (l *AuditLog) Find(ctx context.Context, f AuditFilter, from AuditCursor, limit int) (entries []AuditEntry, next AuditCursor, err error) {

@@ -35,7 +35,7 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	must(t, err)
 	_, err = s.Accounts.Disable(ctx, ada)
 	must(t, err)
-	entries, err := s.AuditLog.List(ctx, 100)
+	entries, _, err := s.AuditLog.Find(ctx, identity.AuditFilter{}, identity.AuditCursor{}, 100)
 	must(t, err)
 	var got []string
 	for _, e := range entries {

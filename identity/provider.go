@@ -8,7 +8,7 @@ import (
 	"basegate/database"
 )
 
-// ProviderUser is a user whom an identity provider vouches for.
+// ProviderUser is a user whom an identity provider has authenticated.
 type ProviderUser struct {
 	Email   string // verified by the provider
 	Name    string // of an account that is created; may be empty

@@ -366,12 +366,6 @@ func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, deta
 	return err
 }
 
-const auditColumns = `SELECT id, time, actor, action, subject, detail FROM audit`
-
-func selectAuditEntries(ctx context.Context, q querier, limit int) ([]AuditEntry, error) {
-	return list(ctx, q, scanAuditEntry, auditColumns+` ORDER BY time DESC, id DESC LIMIT $1`, limit)
-}
-
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
@@ -403,7 +397,7 @@ func findAuditEntries(ctx context.Context, q querier, f AuditFilter, from AuditC
 	if !f.Until.IsZero() {
 		where("time < ?", f.Until.UnixMicro())
 	}
-	text := auditColumns
+	text := "SELECT id, time, actor, action, subject, detail FROM audit"
 	if len(conditions) > 0 {
 		text += " WHERE " + strings.Join(conditions, " AND ")
 	}

@@ -1,5 +1,5 @@
 // Package mail sends plain-text mails over SMTP, with go-mail. A connection is encrypted before anything is sent, except
-// to a server on the same machine. What a mail says, and to whom it goes, is left to other packages.
+// to a server on the same machine. Texts and recipients are left to other packages.
 package mail
 
 import (

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A chatRequest is what only a chat completion has.
+// chatRequest is what only a chat completion has.
 type chatRequest struct {
 	conversation *conversation
 	maxTokensSet bool

@@ -17,7 +17,7 @@ var templates = map[string]func(*conversation) (string, *failure){
 	TemplateChatML: (*conversation).renderChatML, TemplateLlama: (*conversation).renderLlama,
 }
 
-// A conversation is what a chat template renders.
+// conversation is what a chat template renders.
 type conversation struct {
 	messages           []chatMessage
 	tools              []value
@@ -31,7 +31,7 @@ type chatMessage struct {
 	calls         []calledFunction
 }
 
-// A calledFunction is a tool call in a message.
+// calledFunction is a tool call in a message.
 type calledFunction struct{ name, arguments string }
 
 // render returns the prompt of a conversation, or the error of vLLM if the template refuses it.

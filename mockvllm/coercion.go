@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A schemaError is one error of pydantic's validation of a request.
+// schemaError is one error of pydantic's validation of a request.
 type schemaError struct {
 	kind    string
 	loc     []string // path below "body"
@@ -99,7 +99,7 @@ func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
 	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message, param: param}
 }
 
-// A typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
+// typeError says why a value does not fit a type, in pydantic's type and message. The zero value means that it fits.
 type typeError struct{ kind, message string }
 
 var (
@@ -212,7 +212,7 @@ func asString(v value) (string, typeError) {
 	return v.text, typeError{}
 }
 
-// A fieldReader reads typed fields from a request object and collects validation errors.
+// fieldReader reads typed fields from a request object and collects validation errors.
 type fieldReader struct {
 	body value
 	errs []schemaError
@@ -264,8 +264,8 @@ func (f *fieldReader) boolean(name string, nullable bool, dst *bool) {
 	readField(f, name, nullable, asBool, dst)
 }
 
-// ints reads a list of integers.
-func (f *fieldReader) ints(name string, dst *[]int) {
+// readList reads the named list into dst.
+func readList[T any](f *fieldReader, name string, convert func(value) (T, typeError), dst *[]T) {
 	v, present := f.body.member(name)
 	if !present || v.kind == nullKind {
 		return
@@ -275,10 +275,18 @@ func (f *fieldReader) ints(name string, dst *[]int) {
 		return
 	}
 	for i, item := range v.items {
-		number, c := asInt(item)
-		f.addError(c, item, name, strconv.Itoa(i))
-		*dst = append(*dst, int(number))
+		element, c := convert(item)
+		f.addError(c, item, name, decimal(i))
+		*dst = append(*dst, element)
 	}
+}
+
+// ints reads a list of integers.
+func (f *fieldReader) ints(name string, dst *[]int) {
+	readList(f, name, func(v value) (int, typeError) {
+		number, c := asInt(v)
+		return int(number), c
+	}, dst)
 }
 
 // strings reads a string or a list of strings.
@@ -302,17 +310,5 @@ func (f *fieldReader) strings(name string, dst *[]string) {
 
 // stringList reads a list of strings.
 func (f *fieldReader) stringList(name string, dst *[]string) {
-	v, present := f.body.member(name)
-	if !present || v.kind == nullKind {
-		return
-	}
-	if v.kind != listKind {
-		f.addError(listType, v, name)
-		return
-	}
-	for i, item := range v.items {
-		text, c := asString(item)
-		f.addError(c, item, name, decimal(i))
-		*dst = append(*dst, text)
-	}
+	readList(f, name, asString, dst)
 }

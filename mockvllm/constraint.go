@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A constraint is a structured output: the request's output is a text that conforms to it. The mock does not mask the
+// constraint is a structured output: the request's output is a text that conforms to it. The mock does not mask the
 // model's tokens as vLLM does. It generates a conforming text at random and makes the output's tokens from it, so the
 // text conforms and the log-probabilities are still the model's.
 type constraint struct {
@@ -28,9 +28,10 @@ const (
 
 var constraintKinds = []string{constraintJSON, constraintRegex, constraintChoice, constraintGrammar, constraintJSONObject}
 
-// A constraintError is vLLM's message about a constraint that it cannot compile.
+// constraintError is vLLM's message about a constraint that it cannot compile.
 type constraintError string
 
+// Error implements error.
 func (e constraintError) Error() string { return string(e) }
 
 // readConstraints reads the fields that constrain the output, as far as the version knows them.
@@ -219,7 +220,7 @@ func generateRegex(pattern string, random *rand.Rand, steps *int) (string, error
 	return w.out.String(), nil
 }
 
-// A regexWriter builds a text that a pattern matches.
+// regexWriter builds a text that a pattern matches.
 type regexWriter struct {
 	out    strings.Builder
 	random *rand.Rand

@@ -21,7 +21,7 @@ const (
 		"RuntimeError('Engine process (pid 4711) died.')."
 )
 
-// A failure is an error response. It has vLLM's usual shape unless raw is set.
+// failure is an error response. It has vLLM's usual shape unless raw is set.
 type failure struct {
 	status    int
 	errorType string // "type"
@@ -38,6 +38,7 @@ type failure struct {
 	closesConn  bool    // in a stream: closes the connection without an event
 }
 
+// Error implements error.
 func (f *failure) Error() string { return f.message }
 
 // badRequest is an error without a parameter.
@@ -119,7 +120,7 @@ func (s *versionSpec) errorEvent(f *failure) []byte {
 	return append(event, "}\n\n"...)
 }
 
-// A jsonLayout is one of vLLM's two JSON styles: pydantic's compact one and that of json.dumps.
+// jsonLayout is one of vLLM's two JSON styles: pydantic's compact one and that of json.dumps.
 type jsonLayout struct {
 	comma, colon string
 	ascii        bool

@@ -14,7 +14,7 @@ import (
 // maxBody limits a request body, in bytes. vLLM has no limit, but a broken test should fail rather than swap.
 const maxBody = 256 << 20
 
-// An exchange is one request with its response and the fault that applies to it, if any.
+// exchange is one request with its response and the fault that applies to it, if any.
 type exchange struct {
 	server        *Server
 	w             http.ResponseWriter

@@ -18,7 +18,7 @@ const completionsPath = "/v1/completions"
 // chatPath is the path of chat completions.
 const chatPath = "/v1/chat/completions"
 
-// A Fault is a failure to simulate. Its JSON is the body of POST /mock/fault: the names below in snake case, durations
+// Fault is a failure to simulate. Its JSON is the body of POST /mock/fault: the names below in snake case, durations
 // as strings ("250ms").
 type Fault struct {
 	Kind  string // one of FaultKinds

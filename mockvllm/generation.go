@@ -17,7 +17,7 @@ const (
 	finishAbort  = "abort"
 )
 
-// A tokenLogprobs is the model's scoring of one token: its log-probability and rank, and those of the most likely
+// tokenLogprobs is the model's scoring of one token: its log-probability and rank, and those of the most likely
 // tokens.
 type tokenLogprobs struct {
 	id      int
@@ -27,7 +27,7 @@ type tokenLogprobs struct {
 	first   bool        // a prompt's first token, which has no log-probability
 }
 
-// A sequence is one output being generated.
+// sequence is one output being generated.
 type sequence struct {
 	index      int // among the response's choices
 	job        *job
@@ -56,7 +56,7 @@ func (seq *sequence) output() []int { return seq.history[seq.promptLen:] }
 
 func (seq *sequence) finished() bool { return seq.finish != "" }
 
-// A generation is the engine's work on one request: all outputs of all its prompts. Each step adds one token to each.
+// generation is the engine's work on one request: all outputs of all its prompts. Each step adds one token to each.
 type generation struct {
 	model          *languageModel
 	job            *job

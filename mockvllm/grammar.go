@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// A grammar is a context-free grammar in EBNF as xgrammar reads it, or in Lark's notation: rules of alternatives, with
+// grammar is a context-free grammar in EBNF as xgrammar reads it, or in Lark's notation: rules of alternatives, with
 // literals, character classes, regular expressions, groups and the suffixes ?, *, +.
 type grammar struct {
 	rules map[string]grammarNode
 	start string
 }
 
-// A grammarNode is a choice between sequences.
+// grammarNode is a choice between sequences.
 type grammarNode struct {
 	alternatives [][]grammarTerm
 }
 
-// A grammarTerm is one element of a sequence, with its suffix.
+// grammarTerm is one element of a sequence, with its suffix.
 type grammarTerm struct {
 	literal string
 	pattern string // regular expression
@@ -145,7 +145,7 @@ func (g *grammar) generate(random *rand.Rand) (string, error) {
 	return w.out.String(), err
 }
 
-// A grammarWriter builds a text that a grammar derives.
+// grammarWriter builds a text that a grammar derives.
 type grammarWriter struct {
 	rules  map[string]grammarNode
 	random *rand.Rand

@@ -34,7 +34,7 @@ func start(t *testing.T, o mockvllm.Options) *mockvllm.Process {
 	return p
 }
 
-// A result is a response, as far as it was received.
+// result is a response, as far as it was received.
 type result struct {
 	status int
 	header http.Header

@@ -12,7 +12,7 @@ import (
 // instantTokens is the length of an instant response whose request does not say how many tokens it wants.
 const instantTokens = 16
 
-// An instantResponse serves completions with constant text and without the model. Only their length differs, so what
+// instantResponse serves completions with constant text and without the model. Only their length differs, so what
 // they cost is a baseline for the cost of a proxy.
 type instantResponse struct {
 	event  []byte // of one token

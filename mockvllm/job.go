@@ -12,7 +12,7 @@ import (
 // noLogprobs means that no log-probabilities are requested; 0 requests the token's own.
 const noLogprobs = -1
 
-// A job is a validated request for the engine: prompts as tokens, limits resolved.
+// job is a validated request for the engine: prompts as tokens, limits resolved.
 type job struct {
 	request           *completionRequest
 	id                string

@@ -22,7 +22,7 @@ type engineMetrics struct {
 	jobs            map[*job]*jobProgress
 }
 
-// A jobProgress is a running job's progress as of its last step.
+// jobProgress is a running job's progress as of its last step.
 type jobProgress struct {
 	started   time.Time
 	last      time.Time
@@ -157,7 +157,7 @@ func gaugeValue(is bool) float64 {
 	return 0
 }
 
-// A metricsPage builds a page in Prometheus's text format.
+// metricsPage builds a page in Prometheus's text format.
 type metricsPage struct {
 	label string // labels of every sample
 	text  strings.Builder

@@ -16,7 +16,7 @@ const (
 	unseenWeight      = 0.05 // weight of a token that does not occur in the corpus
 )
 
-// A languageModel is an n-gram model of up to longestContext tokens of history, with Witten-Bell smoothing. Every
+// languageModel is an n-gram model of up to longestContext tokens of history, with Witten-Bell smoothing. Every
 // token has a probability above zero and all of them sum to one, so log-probabilities are finite. It is immutable, so
 // all servers share one.
 type languageModel struct {

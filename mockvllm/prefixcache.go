@@ -11,7 +11,7 @@ import (
 // blockTokens is the size of a block of the KV cache, in tokens: vLLM's default.
 const blockTokens = 16
 
-// A prefixCache remembers which blocks of tokens the engine has computed. A block is identified by its tokens and all
+// prefixCache remembers which blocks of tokens the engine has computed. A block is identified by its tokens and all
 // that precede them, so that a prompt's cached part is a prefix of it. The least recently used blocks are evicted. Blocks
 // of running requests are not pinned: they are used when the request starts and when it ends.
 type prefixCache struct {

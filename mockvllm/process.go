@@ -15,7 +15,7 @@ const (
 	relistenInterval = 100 * time.Millisecond // between attempts to listen again if the port is taken
 )
 
-// A Process is a Server that listens on a port, with uvicorn's timeouts.
+// Process is a Server that listens on a port, with uvicorn's timeouts.
 type Process struct {
 	*Server
 	listener *pausableListener
@@ -82,7 +82,7 @@ func (p *Process) supervise(ctx context.Context) {
 	}
 }
 
-// A pausableListener is a net.Listener that can stop listening, so that the kernel refuses connections, and listen
+// pausableListener is a net.Listener that can stop listening, so that the kernel refuses connections, and listen
 // again on the same port. While a refuse fault is pending it resets accepted connections before it reads anything.
 type pausableListener struct {
 	server  *Server

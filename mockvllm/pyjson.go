@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// A kind is the JSON type of a value.
+// kind is the JSON type of a value.
 type kind int
 
 const (
@@ -21,7 +21,7 @@ const (
 	objectKind
 )
 
-// A value is a JSON value as Python's json.loads reads it: numbers keep their literal, among them NaN and Infinity; a
+// value is a JSON value as Python's json.loads reads it: numbers keep their literal, among them NaN and Infinity; a
 // lone surrogate is kept as invalid UTF-8; of members with the same name the last counts.
 type value struct {
 	kind    kind
@@ -48,12 +48,13 @@ func (v value) member(name string) (value, bool) {
 // maxDepth limits nesting. CPython's own limit is near 1000.
 const maxDepth = 900
 
-// A syntaxError is CPython's JSONDecodeError: its message, and the position in characters.
+// syntaxError is CPython's JSONDecodeError: its message, and the position in characters.
 type syntaxError struct {
 	message  string
 	position int
 }
 
+// Error implements error.
 func (e *syntaxError) Error() string { return fmt.Sprintf("%s: char %d", e.message, e.position) }
 
 // parsePythonJSON parses one JSON document like json.loads.

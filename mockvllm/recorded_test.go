@@ -22,7 +22,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// A recording is a request, and the response that a real vLLM sent. An empty response means that the connection was
+// recording is a request, and the response that a real vLLM sent. An empty response means that the connection was
 // refused, or closed without a byte.
 type recording struct {
 	name, method, path, contentType string
@@ -175,7 +175,7 @@ func exchangeBytes(t *testing.T, p *mockvllm.Process, r recording) []byte {
 	return raw
 }
 
-// A shape is what has to agree between two responses to the same request.
+// shape is what has to agree between two responses to the same request.
 type shape struct {
 	Status  string
 	Headers map[string]string

@@ -15,7 +15,7 @@ const (
 	recordedBytes    = 256 << 20
 )
 
-// A Recorded is a request as the server received it, byte for byte.
+// Recorded is a request as the server received it, byte for byte.
 type Recorded struct {
 	Method       string      `json:"method"`
 	Path         string      `json:"path"`

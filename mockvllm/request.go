@@ -7,14 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// A prompt is a text or a list of token ids, as the client sent it.
+// prompt is a text or a list of token ids, as the client sent it.
 type prompt struct {
 	text   string
 	tokens []int
 	isText bool
 }
 
-// A completionRequest is the body of a completion after pydantic's validation: types are right, ranges are not
+// completionRequest is the body of a completion after pydantic's validation: types are right, ranges are not
 // checked.
 type completionRequest struct {
 	model     string

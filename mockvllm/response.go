@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A responseEncoder encodes responses in the wire format of one version.
+// responseEncoder encodes responses in the wire format of one version.
 type responseEncoder struct {
 	spec        *versionSpec
 	model       *languageModel

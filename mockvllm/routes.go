@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A route is the methods and the handler of a path.
+// route is the methods and the handler of a path.
 type route struct {
 	methods      []string
 	countsAsLoad bool // in GET /load, which counts running requests
@@ -144,7 +144,7 @@ func (s *Server) tokenize(x *exchange) {
 	s.writeTokens(x, names, s.textEncoder(text, special))
 }
 
-// An encoder returns the tokens of a request to /tokenize.
+// encoder returns the tokens of a request to /tokenize.
 type encoder func() ([]int, *failure)
 
 func (s *Server) textEncoder(text string, special bool) encoder {

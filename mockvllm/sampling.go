@@ -12,7 +12,7 @@ const (
 	lowestTemperature = 0.01 // vLLM raises a lower temperature to this
 )
 
-// A sampling holds the request's sampling parameters.
+// sampling holds the request's sampling parameters.
 type sampling struct {
 	temperature float64
 	topP        float64
@@ -38,13 +38,13 @@ func (p *sampling) penalises() bool {
 	return p.presence != 0 || p.frequency != 0 || p.repetition != 1
 }
 
-// A candidate is a token with a weight that need not be normalised.
+// candidate is a token with a weight that need not be normalised.
 type candidate struct {
 	id     int
 	weight float64
 }
 
-// A sampler draws the tokens of one output. It applies parameters in the order of vLLM's V1 engine: allowed tokens,
+// sampler draws the tokens of one output. It applies parameters in the order of vLLM's V1 engine: allowed tokens,
 // bias, penalties, temperature, min_p, top_k, top_p.
 type sampler struct {
 	sampling

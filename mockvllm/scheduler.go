@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A scheduler admits requests to the engine, as vLLM's does: at most limit sequences run at once, and the others wait in
+// scheduler admits requests to the engine, as vLLM's does: at most limit sequences run at once, and the others wait in
 // a queue. The head of the queue holds back the requests behind it, however small they are.
 type scheduler struct {
 	limit      int  // 0 means none
@@ -21,7 +21,7 @@ type scheduler struct {
 	queue    waitQueue
 }
 
-// A waiter is a request in the queue.
+// waiter is a request in the queue.
 type waiter struct {
 	sequences int
 	priority  int
@@ -93,15 +93,18 @@ func (s *scheduler) load() (running, queued int) {
 	return s.running, s.queued
 }
 
-// A waitQueue is a heap of waiters, the next to run first.
+// waitQueue is a heap of waiters, the next to run first.
 type waitQueue []*waiter
 
+// Len implements sort.Interface.
 func (q waitQueue) Len() int { return len(q) }
 
+// Less implements sort.Interface.
 func (q waitQueue) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(q[i].priority, q[j].priority), cmp.Compare(q[i].arrival, q[j].arrival)) < 0
 }
 
+// Swap implements sort.Interface.
 func (q waitQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j

@@ -17,7 +17,7 @@ import (
 	"basegate/mockvllm"
 )
 
-// A simulation sends requests to a mock in a bubble of testing/synctest, so that the times are exact.
+// simulation sends requests to a mock in a bubble of testing/synctest, so that the times are exact.
 type simulation struct {
 	t    *testing.T
 	mock *mockvllm.Server

@@ -6,9 +6,9 @@
 // penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
 // Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
-// It leaves out chat, embeddings, LoRA, beam search, prompt_embeds, UTF-16 bodies and everything about GPUs, and
-// ignores their fields. It validates requests as laxly as vLLM does, and shares no code with the
-// gateway, so that the two cannot have the same bug.
+// With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, LoRA, beam search, prompt_embeds,
+// UTF-16 bodies and everything about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and
+// shares no code with the gateway, so that the two cannot have the same bug.
 package mockvllm
 
 import (
@@ -27,7 +27,7 @@ var errClosed = errors.New("server closed")
 // errKilled is the cancel cause of requests that run when a killed fault ends the process.
 var errKilled = errors.New("process killed")
 
-// A Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
+// Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
 // timeouts and a port that faults can close.
 type Server struct {
 	options      Options

@@ -16,7 +16,7 @@ const eventStreamType = "text/event-stream; charset=utf-8"
 // doneEvent ends every stream, also after an error.
 const doneEvent = "data: [DONE]\n\n"
 
-// An eventWriter writes the events of one stream, each in an HTTP chunk of its own, and applies faults between them.
+// eventWriter writes the events of one stream, each in an HTTP chunk of its own, and applies faults between them.
 type eventWriter struct {
 	exchange     *exchange
 	events       int

@@ -23,7 +23,7 @@ const (
 	longestFragment  = 5
 )
 
-// A tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
+// tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
 // encoded and has no more tokens than bytes. Then follow pieces learned from the corpus and the two special tokens. A
 // piece never spans a word boundary, so a prompt that ends with a word has the same tokens as those words within a
 // longer text.
@@ -149,7 +149,7 @@ func invalidLength(raw []byte) int {
 	return 1
 }
 
-// A decoder decodes tokens incrementally. A character whose bytes are spread over tokens appears with the last of
+// decoder decodes tokens incrementally. A character whose bytes are spread over tokens appears with the last of
 // them; a character that the output never completes does not appear, as in vLLM.
 type decoder struct {
 	tokenizer   *tokenizer

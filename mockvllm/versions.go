@@ -8,7 +8,7 @@ import (
 // newestVersion is the version imitated by default.
 const newestVersion = "0.32.0"
 
-// A release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
+// release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
 type release [3]int
 
 // parseRelease parses as much of a version as it can: "0.6.6.post1" is 0.6.6, and text without a number is the newest.
@@ -91,7 +91,7 @@ const (
 	nullIsDefault                         // means 16
 )
 
-// A versionSpec describes the wire format and the validation of one vLLM version.
+// versionSpec describes the wire format and the validation of one vLLM version.
 type versionSpec struct {
 	since release
 

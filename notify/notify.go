@@ -1,8 +1,8 @@
-// Package notify tells operators by a webhook and by mail about events that need them: budgets, breakers, boots and disks.
+// Package notify notifies operators by webhook and mail of events that need them: budgets, breakers, boots and disks.
 //
 // Notify never blocks and never fails: each channel has a bounded queue and a goroutine of its own, which makes a few
-// attempts. Notices about the same subject are sent once in a while, and all notices together are limited. What is not
-// sent is counted. Which events are notices is left to the gateway.
+// attempts. Notices about the same subject are sent once in a while, and all notices together are limited. Notices that
+// are not sent are counted. Which events are notices is left to the gateway.
 package notify
 
 import (

@@ -21,7 +21,7 @@ const (
 	doneEvent   = "data: [DONE]"
 )
 
-// events returns the parts of a stream that end with a blank line, without it. What follows the last one is a part too.
+// events returns the parts of a stream that end with a blank line, without it. The text after the last one is a part too.
 func (o *observation) events() []string {
 	return strings.Split(strings.TrimSuffix(o.body, eventEnd), eventEnd)
 }

@@ -1,13 +1,13 @@
-// Package prompts stores the prompts that users save in the console's workbench, with their branches. They are the only
-// texts of prompts and completions that the gateway stores.
+// Package prompts stores the prompts that users save in the console's workbench, with their branches. Apart from the
+// files of batches, they are the only texts of prompts and completions that the gateway stores.
 //
 // A save never delays another write of the database, such as a settlement, by more than one small commit: a content is
 // written in chunks of 64 KiB, one chunk in a transaction and one transaction at a time for all users, and becomes
 // visible with the last of them. A deletion removes chunks in the same way. Deleted bytes are overwritten, and their
 // pages are used for what is stored next, so the file does not grow beyond the most that was stored at a time.
 //
-// An account has a quota in bytes, a maximum of prompts and a rate. Who may read a prompt is left to the caller, which
-// passes the account, except that everyone who knows the id of a prompt's link may read the prompt.
+// An account has a quota in bytes, a maximum of prompts and a rate. Access control is left to the caller, which passes
+// the account; the id of a prompt's link gives read access to everyone who knows it.
 package prompts
 
 import (
@@ -138,8 +138,8 @@ func (s *Store) Get(ctx context.Context, account, id string) (Prompt, []byte, er
 	return selectPromptWithDocument(ctx, s.db.Read(), account, id)
 }
 
-// GetShared returns the prompt of a link and its document. The error is ErrNotFound if the link was revoked, or the prompt
-// deleted.
+// GetShared returns the prompt of a link and its document. The error is ErrNotFound if the link was revoked, or the
+// prompt deleted.
 func (s *Store) GetShared(ctx context.Context, share string) (Prompt, []byte, error) {
 	account, id, err := selectShared(ctx, s.db.Read(), share)
 	if err != nil {

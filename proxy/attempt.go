@@ -12,6 +12,7 @@ import (
 	"basegate/admission"
 	"basegate/breaker"
 	"basegate/fleet"
+	"basegate/internal/wait"
 	"basegate/stream"
 	"basegate/validate"
 )
@@ -71,8 +72,9 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	return nil, x.outcomeErr(last)
 }
 
-// acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may have been while
-// the request waited for a slot or for its reservation. err is that of Acquire. It waits for what is left of cold_wait.
+// acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may
+// have been while the request waited for a slot or for its reservation. err is that of Acquire. It waits for what is
+// left of cold_wait.
 func (x *exchange) acquireAfterBoot(err error, prefix fleet.Prefix) (*fleet.Lease, error) {
 	if _, booting := errors.AsType[*fleet.BootingError](err); !booting {
 		return nil, x.unavailable(err)
@@ -114,14 +116,10 @@ func (x *exchange) backOff(lease *fleet.Lease) error {
 	if bound < backoffBase {
 		return nil // not tried yet
 	}
-	timer := time.NewTimer(rand.N(bound)) //nolint:gosec // jitter needs no secrecy
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-x.r.Context().Done():
+	if !wait.For(x.r.Context(), rand.N(bound)) { //nolint:gosec // jitter needs no secrecy
 		return x.cancelErr()
 	}
+	return nil
 }
 
 // sender sends the request to the backend of p and receives the response that p then holds.
@@ -169,8 +167,8 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
-// complete is the sender of a completion or chat completion. It receives what must be known before any of the response is sent to the client: the
-// whole of a plain response, the first event of a stream.
+// complete is the sender of a completion or chat completion. It receives what must be known before any of the response
+// is sent to the client: the whole of a plain response, the first event of a stream.
 func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)

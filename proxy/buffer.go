@@ -23,8 +23,8 @@ type buffer struct {
 }
 
 // readAll appends the body, up to one byte over the limit, to an empty buffer. A body of known size ends in a buffer of
-// that size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the source; the bytes
-// read before it are returned too.
+// that size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the
+// source; the bytes read before it are returned too.
 func (b *buffer) readAll(into []byte, limit int64) ([]byte, error) {
 	most := limit + 1
 	if b.size >= 0 {

@@ -38,8 +38,8 @@ type limitedBy struct {
 	ResetsAt  time.Time     `json:"resets_at"`
 }
 
-// estimate serves POST /v1/estimate: it judges the body of a completion or chat completion in its order, and sends it to no
-// backend. A model that a completion would start is no reason to refuse.
+// estimate serves POST /v1/estimate: it checks the body of a completion or chat completion in the order of the
+// contract, and sends it to no backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
@@ -79,8 +79,8 @@ func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, 
 	return s.validateCompletion(x, body)
 }
 
-// estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each key
-// like requests, by slots of their own.
+// estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each
+// key like requests, by slots of their own.
 func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	slot, err := s.estimates.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
 	switch {

@@ -27,11 +27,11 @@ type Line struct {
 	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
 }
 
-// priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The lowest is
-// served first, so live requests, whose priority is 0, come before all lines.
+// priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The
+// lowest is served first, so live requests, whose priority is 0, come before all lines.
 func (l *Line) priority() int64 { return max(l.Deadline.Unix(), 1) }
 
-// LineState is what became of a line.
+// LineState is the outcome of a line.
 type LineState int
 
 // The states of a LineResult.
@@ -83,6 +83,7 @@ type lineWaitsError struct {
 	resetsAt time.Time
 }
 
+// Error implements error.
 func (*lineWaitsError) Error() string { return "the line waits" }
 
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
@@ -245,8 +246,8 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckLine judges the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a key, and returns the
-// short id of its model. The error is one of package errors.
+// CheckLine validates the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a
+// key, and returns the short id of its model. The error is one of package errors.
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
 	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
 	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}

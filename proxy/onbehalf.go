@@ -25,8 +25,8 @@ func (s *Server) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *h
 	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).chat)
 }
 
-// EstimateOnBehalfOf responds to the body of a completion or chat completion of the console as POST /v1/estimate does. The caller must have
-// authenticated the account.
+// EstimateOnBehalfOf responds to the body of a completion or chat completion of the console as POST /v1/estimate does.
+// The caller must have authenticated the account.
 func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	s.serveOnBehalfOf(principal{account: account, key: key, preview: true}, w, r, (*Server).estimate)
 }

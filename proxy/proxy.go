@@ -1,10 +1,10 @@
 // Package proxy serves the /v1 API. It checks a request in the order that the HTTP contract defines, forwards the
 // spliced body to a backend, and relays the response unchanged.
 //
-// The path of a completion reads top to bottom in completion.go, within the frame of exchange.go: admit.go authenticates it and waits for the model and a
-// slot, length.go checks its length, reserve.go reserves its budget, attempt.go makes attempts at backends and decides on
-// retries, plain.go and stream.go relay the two forms of response, settle.go charges for
-// it, and respond.go sends errors, as a body or as the event that ends a stream.
+// The path of a completion reads top to bottom in completion.go, within the frame of exchange.go: admit.go
+// authenticates it and waits for the model and a slot, length.go checks its length, reserve.go reserves its budget,
+// attempt.go makes attempts at backends and decides on retries, plain.go and stream.go relay the two forms of response,
+// settle.go charges for it, and respond.go sends errors, as a body or as the event that ends a stream.
 //
 // It leaves the accounts and keys to package identity, the fields of a body to validate, slots to admission, caps to
 // budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.

@@ -25,8 +25,8 @@ type receiptState struct {
 	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
-// receiptRules adds to the rules of an endpoint that can give receipts, or estimates a completion, how a request asks for a
-// receipt, and sets asked if it does: by header, by stream_options or in a dialect that always does.
+// receiptRules adds to the rules of an endpoint that can give receipts, or estimates a completion, how a request asks
+// for a receipt, and sets asked if it does: by header, by stream_options or in a dialect that always does.
 func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
 	return func(x *exchange, body []byte) (*validate.Request, error) {
 		r, err := rules(x, body)
@@ -114,11 +114,12 @@ func (x *exchange) sealEntry(e receipt.Entry) (err error) {
 	return nil
 }
 
-// receiptTimeout limits how long an answer that costs nothing waits for its entry. Nothing is lost if the client asks again.
+// receiptTimeout limits how long an answer that costs nothing waits for its entry. Nothing is lost if the client asks
+// again.
 const receiptTimeout = 10 * time.Second
 
-// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on disk. An entry
-// that is written after the wait has ended is one that nobody has.
+// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on
+// disk. If the entry is written after the wait has ended, no client has its receipt.
 func (x *exchange) writeReceipt(kind string, answer []byte) error {
 	if x.receipt == nil {
 		return nil
@@ -200,8 +201,8 @@ func (t *receiptState) addEvents(events []byte) {
 	}
 }
 
-// streamReceipt returns what brings the receipt of a stream, whose charge is on disk: an event with onchain_data if it was
-// asked for, and a comment with the whole receipt. The comment is one line, without a blank line behind it.
+// streamReceipt returns what brings the receipt of a stream, whose charge is on disk: an event with onchain_data if it
+// was asked for, and a comment with the whole receipt. The comment is one line, without a blank line behind it.
 func (x *exchange) streamReceipt() ([]byte, error) {
 	if x.receipt == nil {
 		return nil, nil

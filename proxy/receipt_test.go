@@ -159,8 +159,8 @@ func TestReceiptOfTheTokenizerNeedsABudget(t *testing.T) {
 	}
 }
 
-// While the database does not respond, a client that leaves frees its slot. It has waited for longer each time until one leaves while
-// its entry is being written, which shows in the log afterwards.
+// While the database does not respond, a client that leaves frees its slot. It has waited for longer each time until
+// one leaves while its entry is being written, which shows in the log afterwards.
 func TestClientThatLeavesDoesNotWaitForItsReceipt(t *testing.T) {
 	h, _ := startReceipts(t, nil)
 	for patience := time.Millisecond; ; patience *= 2 {

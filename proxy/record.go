@@ -42,9 +42,9 @@ func (x *exchange) attemptRecords(code apierr.Code) []usage.Attempt {
 	return x.attempts.failed
 }
 
-// recordRefusal records a request that has failed without a row on the ledger, if its key is known. What the client has
-// written is not part of it, except the user tag and the workload of a request that was valid: the endpoint is the pattern
-// of the route, which only the fast path, for completions alone, does not set.
+// recordRefusal records a request that has failed without a row on the ledger, if its key is known. It holds nothing
+// that the client has written, except the user tag and the workload of a request that was valid. The endpoint is the
+// pattern of the route; requests of the console and of batches have none, and count as completions.
 func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	i := &x.caller.identity
 	if s.refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {

@@ -11,8 +11,8 @@ import (
 	apierr "basegate/errors"
 )
 
-// What the log and the ledger record for a client that disconnected before its response was complete: nginx's status, and a
-// code that no client ever sees.
+// The status and the code that the log and the ledger record for a client that disconnected before its response was
+// complete: nginx's status, and a code that no client ever sees.
 const (
 	statusClientGone             = 499
 	codeClientGone   apierr.Code = "client_gone"

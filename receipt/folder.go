@@ -21,9 +21,9 @@ const (
 	// headFile has the checkpoint that was in the database when the tree was last saved, and survives a power failure.
 	headFile = "head"
 
-	// newestFile has the latest checkpoint that anybody can have seen, whatever ends the process. It is not flushed, since the
-	// entries of a tree head are on disk before it is signed: after a power failure, headFile alone may say that a database that
-	// was put back is too old. It is written in place, so that failure may leave half of it.
+	// newestFile has the latest checkpoint that anybody can have seen, whatever ends the process. It is not flushed,
+	// since the entries of a tree head are on disk before it is signed: after a power failure, headFile alone may say
+	// that a database that was put back is too old. It is written in place, so that failure may leave half of it.
 	newestFile = "newest"
 )
 

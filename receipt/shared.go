@@ -15,16 +15,17 @@ import (
 	"basegate/internal/wait"
 )
 
-// On PostgreSQL several gateways share one log. A settlement, or Write, inserts a pending entry. The gateway that holds the lease in
-// receipt_log numbers pending entries, adds them to the tree and signs its head, all in one transaction that locks the row of
-// the lease: whatever becomes of a gateway, the rows, the tiles and the tree head fit together. The others read tree heads.
+// On PostgreSQL several gateways share one log. A settlement, or Write, inserts a pending entry. The gateway that holds
+// the lease in receipt_log numbers pending entries, adds them to the tree and signs its head, all in one transaction
+// that locks the row of the lease: whatever becomes of a gateway, the rows, the tiles and the tree head fit together.
+// The others read tree heads.
 
 const (
 	// sharedPace is the time between two rounds of the sequencer, and between two reads of the tree head while requests wait.
 	sharedPace = 50 * time.Millisecond
-	// sharedIdle is the time between two looks at the log while no request of this gateway waits.
+	// sharedIdle is the time between two polls of the log while no request of this gateway waits.
 	sharedIdle = 250 * time.Millisecond
-	// sharedLimit is the number of entries that one round adds.
+	// sharedLimit is the number of entries that one addRound adds.
 	sharedLimit = 1024
 )
 
@@ -139,10 +140,10 @@ var errOtherKey = errors.New("another gateway has begun the log with another sig
 func (l *Log) sequenceShared(ctx context.Context) {
 	failing := false
 	for {
-		err := l.look(ctx)
+		err := l.poll(ctx)
 		switch {
 		case ctx.Err() != nil:
-			l.resign(context.WithoutCancel(ctx))
+			l.releaseLease(context.WithoutCancel(ctx))
 			return
 		case err != nil && !failing:
 			l.log.Error("entries cannot be added to the receipt log", zap.Error(err))
@@ -167,9 +168,9 @@ func (l *Log) sequenceShared(ctx context.Context) {
 	}
 }
 
-// resign adds the entries that are left, and lets another gateway have the lease at once.
-func (l *Log) resign(ctx context.Context) {
-	err := l.look(ctx)
+// releaseLease adds the entries that are left, and ends the lease, so that another gateway takes it at once.
+func (l *Log) releaseLease(ctx context.Context) {
+	err := l.poll(ctx)
 	if err == nil {
 		const text = `UPDATE receipt_log SET lease_until = '-infinity' WHERE holder = $1`
 		err = l.db.WriteExclusive(ctx, func(tx database.Tx) error {
@@ -182,8 +183,8 @@ func (l *Log) resign(ctx context.Context) {
 	}
 }
 
-// look reads the state of the log, and adds pending entries if this gateway holds the lease or nobody does.
-func (l *Log) look(ctx context.Context) error {
+// poll reads the state of the log, and adds pending entries if this gateway holds the lease or no gateway does.
+func (l *Log) poll(ctx context.Context) error {
 	const text = `
 		SELECT verifier_key, size, checkpoint, holder = $1 OR lease_until <= clock_timestamp(), EXISTS (SELECT FROM pending_receipts)
 		FROM receipt_log WHERE "only" = 1`
@@ -194,20 +195,20 @@ func (l *Log) look(ctx context.Context) error {
 		return fmt.Errorf("read state of the receipt log: %w", err)
 	}
 	if s.size != l.published.Load().Size {
-		if err := l.adopt(ctx, s); err != nil {
+		if err := l.follow(ctx, s); err != nil {
 			return err
 		}
 	}
 	for mine && pending && err == nil {
 		var added int
-		added, err = l.round(ctx)
+		added, err = l.addRound(ctx)
 		pending = added == sharedLimit
 	}
 	return err
 }
 
-// adopt publishes a tree head that another gateway has signed, if it extends the one that was published before.
-func (l *Log) adopt(ctx context.Context, s state) error {
+// follow publishes a tree head that another gateway has signed, if it extends the one that was published before.
+func (l *Log) follow(ctx context.Context, s state) error {
 	t, head, err := l.loadTree(s, func(id tileID) (*tile, error) { return loadTile(ctx, l.db, id) })
 	if err != nil {
 		return err
@@ -252,8 +253,8 @@ func (l *Log) install(ctx context.Context, t *tree, head *signedHead) {
 	l.publishHeadOf(head)
 }
 
-// round adds pending entries in one transaction, if this gateway holds the lease or gets it.
-func (l *Log) round(ctx context.Context) (int, error) {
+// addRound adds pending entries in one transaction, if this gateway holds the lease or gets it.
+func (l *Log) addRound(ctx context.Context) (int, error) {
 	var added int
 	var t *tree
 	var signed *signedHead

@@ -113,7 +113,7 @@ type count struct {
 	code    string
 }
 
-// New returns a Recorder. What is recorded before Start is written after it.
+// New returns a Recorder. Refusals recorded before Start are written after it.
 func New(db *database.DB, log *zap.Logger, s Settings) *Recorder {
 	s = s.withDefaults()
 	return &Recorder{

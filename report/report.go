@@ -1,6 +1,6 @@
 // Package report formats usage: it defines the columns that the command line and the console show, and writes rows of
 // the ledger as CSV, JSON or a table. All formats are written row by row in bounded memory, and no CSV cell is one that
-// a spreadsheet takes for a formula. Selecting, grouping and sorting the rows is left to package budget, and the choice
+// a spreadsheet takes for a formula. Selecting, grouping and sorting the rows is left to package usage, and the choice
 // of the names that may be shown to the caller.
 package report
 

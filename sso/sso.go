@@ -1,6 +1,6 @@
-// Package sso signs users in with an identity provider by OpenID Connect: the authorization code flow with PKCE, state and
-// nonce, by go-oidc. It says who the provider says the user is; which accounts that opens is left to package identity and
-// the console.
+// Package sso signs users in with an identity provider by OpenID Connect: the authorization code flow with PKCE, state
+// and nonce, by go-oidc. It returns the user as the provider identifies them; the accounts that this user may open are
+// left to package identity and the console.
 package sso
 
 import (
@@ -39,7 +39,7 @@ type Settings struct {
 	AdminGroup     string // empty: the provider does not decide who is an administrator
 }
 
-// User is who has signed in at the provider.
+// User is a user who has signed in at the provider.
 type User struct {
 	Email   string // verified
 	Name    string // may be empty

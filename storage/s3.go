@@ -39,9 +39,9 @@ type S3Settings struct {
 	Plaintext bool   // HTTP without TLS
 }
 
-// S3 keeps objects in a bucket. An object is a list of segments, PREFIX/NAME/SEGMENT, each written by one append and never
-// changed: their order says which of their bytes count. So neither a crash between the write of a segment and the record
-// of it, nor a write that arrives late, damages what was recorded before.
+// S3 keeps objects in a bucket. An object is a list of segments, PREFIX/NAME/SEGMENT, each written by one append and
+// never changed: their order says which of their bytes count. So neither a crash between the write of a segment and the
+// record of it, nor a write that arrives late, damages what was recorded before.
 type S3 struct {
 	settings    S3Settings
 	client      *minio.Core
@@ -375,7 +375,7 @@ func (s *S3) removeAll(ctx context.Context, folder, except string) error {
 	return explain(failed)
 }
 
-// removeSegments deletes segments of which nothing counts any more. What remains is deleted with the object.
+// removeSegments deletes segments of which nothing counts any more. Segments that remain are deleted with the object.
 func (s *S3) removeSegments(ctx context.Context, folder string, all []segment) {
 	if len(all) == 0 {
 		return

@@ -19,6 +19,7 @@ type BucketError struct {
 	Reason string // and what to do
 }
 
+// Error implements error.
 func (e *BucketError) Error() string { return e.Reason + " (" + e.Code + ")" }
 
 // advice is what an operator can do about an error of the S3 server.
@@ -87,6 +88,7 @@ type responseError struct {
 	status     int
 }
 
+// Error implements error.
 func (e *responseError) Error() string { return e.text }
 
 // isBucketFull reports whether the S3 server has no room.

@@ -2,9 +2,9 @@
 // bucket of an S3 server.
 //
 // An object grows by appends. An append is on disk when it returns, and is idempotent: it discards what lies behind its
-// offset, so a caller that has recorded how much of an object counts repeats an append that a crash has interrupted. The
-// package promises that nothing of a deleted object is left, and that no error holds the name of an object. Which objects exist, whose they are and how much of each
-// counts is recorded by package batch.
+// offset, so a caller that has recorded how much of an object counts repeats an append that a crash has interrupted.
+// The package promises that nothing of a deleted object is left, and that no error holds the name of an object. Which
+// objects exist, whose they are and how much of each counts is recorded by package batch.
 package storage
 
 import (

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Difference is a rollup that is not the sum of its rows.
@@ -343,8 +344,8 @@ func (s *Store) Rebuild(ctx context.Context) error {
 		left, _, err := s.addBatch(ctx, s.reads())
 		switch {
 		case errors.Is(err, errMoved), errors.Is(err, errRollupsBusy): // a gateway adds rows too, or a page is read
-			if err := pause(ctx, busyPause); err != nil {
-				return err
+			if !wait.For(ctx, busyPause) {
+				return context.Cause(ctx)
 			}
 		case err != nil, left == 0:
 			return err

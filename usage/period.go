@@ -56,7 +56,7 @@ type segment struct {
 }
 
 // split divides a range of times into the longest periods of the levels, which are given from the longest periods to the
-// shortest. What is left at its ends is read from the rows.
+// shortest. The parts left at its ends are read from the rows.
 func split(from, to int64, levels ...*level) []segment {
 	if from >= to {
 		return nil

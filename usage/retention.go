@@ -21,8 +21,8 @@ const (
 	detachTimeout = 10 * time.Minute
 )
 
-// Retention deletes the rows of requests of whole months, on PostgreSQL, where each month is a partition. The rollups keep
-// their sums.
+// Retention deletes the rows of requests of whole months, on PostgreSQL, where each month is a partition. The rollups
+// keep their sums.
 type Retention struct {
 	db   *database.DB
 	log  *zap.Logger
@@ -138,7 +138,7 @@ func (r *Retention) oldMonths(ctx context.Context, conn *pgx.Conn) (old []month,
 
 var errNotSummedUp = errors.New("not all of them are summed up yet")
 
-// drop deletes a month. Whatever step it is interrupted after, the next attempt continues.
+// drop deletes a month. If it is interrupted after any step, the next attempt continues.
 func (r *Retention) drop(ctx context.Context, conn *pgx.Conn, m month) error {
 	table := pgx.Identifier{m.table}.Sanitize()
 	if m.attached && !m.pending {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 const (
@@ -101,8 +102,8 @@ func (s *Store) addAll(ctx context.Context) error {
 		case err != nil || left == 0:
 			return err
 		}
-		if pause(ctx, took) != nil {
-			return nil //nolint:nilerr // the Store is being closed
+		if !wait.For(ctx, took) {
+			return nil // the Store is being closed
 		}
 	}
 }
@@ -127,18 +128,6 @@ func (r *rollups) see(w watermark) (changed bool) {
 	}
 	r.seen = &w
 	return changed
-}
-
-// pause waits. The error is the cause of the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // errMoved is returned if the rollups, or the rows to be added, were changed by somebody else.

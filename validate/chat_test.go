@@ -186,7 +186,7 @@ func TestChatTablesAreComplete(t *testing.T) {
 	}
 }
 
-// A field is judged alike in front of the others and behind them, and its name is known if it is escaped.
+// A field is validated alike before the others and behind them, and its name is known if it is escaped.
 func TestChatFieldIsJudgedAlikeAtEveryPosition(t *testing.T) {
 	for _, row := range chatRows() {
 		for accepted, values := range map[bool][]string{true: row.accepted, false: row.refused} {

@@ -111,7 +111,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A body of many names, many elements or a long value is judged with little memory beside its own, and by its first
+// A body of many names, many elements or a long value is validated with little memory beside its own, and by its first
 // invalid field.
 func TestHostileBodiesTakeLittleMemory(t *testing.T) {
 	if raceEnabled {

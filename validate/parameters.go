@@ -7,7 +7,8 @@ import (
 
 // Parameters returns the request's parameters for a record of it: the numbers and booleans as decimal text without an
 // exponent, by their names, and the names of the others, whose values may hold texts. The model, the prompt and what
-// concerns only the answer's transport or its payer are none. Those of a Form have the names that a backend receives. Fields that are null are absent.
+// concerns only the answer's transport or its payer are none. Those of a Form have the names that a backend receives.
+// Fields that are null are absent.
 func (r *Request) Parameters() (scalars map[string]string, others []string) {
 	scalars = make(map[string]string, len(r.members))
 	for i := range r.members {

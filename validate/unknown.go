@@ -5,8 +5,8 @@ import (
 	"basegate/internal/suggest"
 )
 
-// refusedFields are the fields of a completion that some version of vLLM has and this gateway does not take, each with the field to use
-// in its place, if there is one of the same meaning.
+// refusedFields are the fields of a completion that some version of vLLM has and this gateway does not take, each with
+// the field to use in its place, if there is one of the same meaning.
 var refusedFields = map[string]string{
 	"ec_transfer_params":          "",
 	"guided_choice":               "structured_outputs",

@@ -1,7 +1,7 @@
 // Package validate parses and validates the body of a request in a single pass: of a completion, of a chat completion,
-// or of the tokenizer's endpoints. The body must be one unambiguous JSON object, and every field must be known and within its range. The package records the byte offsets of
-// the few values that the gateway reads or edits, so that the body for a backend is spliced from the client's own
-// bytes.
+// or of the tokenizer's endpoints. The body must be one unambiguous JSON object, and every field must be known and
+// within its range. The package records the byte offsets of the few values that the gateway reads or edits, so that the
+// body for a backend is spliced from the client's own bytes.
 //
 // The rules are those of the contract's field table. Keys, budgets and backends are left to other packages: the caller
 // supplies each model's limit for logprobs as a function, and decides which edits to make (see Request.Upstream).
@@ -343,6 +343,7 @@ func (p *parser) grow(bytes int64) error {
 // memoryError is an error of Limits.Memory.
 type memoryError struct{ error }
 
+// Unwrap returns the error of Limits.Memory.
 func (e *memoryError) Unwrap() error { return e.error }
 
 // syntaxError converts an error of the decoder to bad_json, and returns other errors unchanged.

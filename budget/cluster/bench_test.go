@@ -22,7 +22,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkRow measures commits of one updated row on one connection, to judge the machine by.
+// BenchmarkRow measures commits of one updated row on one connection, as a measure of the machine.
 func BenchmarkRow(b *testing.B) {
 	server := postgrestest.Start(b, postgrestest.Durable)
 	d := connect(b, server.URL(server.Create(b, "")))

@@ -2,10 +2,10 @@
 // keys and accounts for all of them together, and records what every request has used.
 //
 // The rules are those of package budget, and of package admission for slots. They are evaluated in the database, by the
-// function ledger_v1, under the lock of the account. Used and reserved tokens together never exceed a cap, and a key never
-// runs more requests than it has slots, whichever gateways run them. A slot is one more cap: requests of a key that wait
-// for either are admitted in the order of their tickets. Settlement charges a request once, in the windows in which it
-// was admitted.
+// function ledger_v1, under the lock of the account. Used and reserved tokens together never exceed a cap, and a key
+// never runs more requests than it has slots, whichever gateways run them. A slot is one more cap: requests of a key
+// that wait for either are admitted in the order of their tickets. Settlement charges a request once, in the windows in
+// which it was admitted.
 //
 // A gateway has a few lanes. A lane is one connection; the operations of one account always take the same lane, and those
 // that arrive while a call is in flight are the next call. Calls are numbered, and the database keeps the last reply of
@@ -13,10 +13,10 @@
 // they stop while those of another gateway succeed, that one ends its epoch: its requests in flight are charged by their
 // last checkpoint, and whatever it sends later is refused with ErrFenced.
 //
-// Caps are evaluated in the database only: triggers copy those of keys and accounts, so that a change is in force, in every
-// gateway, when it is committed. What a Ledger says of caps without a reservation is evaluated here, by the caps of
-// budget.Payer and the counters that the latest replies of the database carried. Package database/postgres connects and
-// migrates.
+// Caps are evaluated in the database only: triggers copy those of keys and accounts, so that a change is in force, in
+// every gateway, when it is committed. Queries about caps without a reservation are evaluated here, by the caps
+// of budget.Payer and the counters that the latest replies of the database carried. Package database/postgres connects
+// and migrates.
 package cluster
 
 import (
@@ -35,8 +35,8 @@ import (
 )
 
 var (
-	// ErrFenced is returned after an epoch of the gateway has ended because another gateway took it for dead. Nothing of it
-	// is settled any more. The gateway begins another one.
+	// ErrFenced is returned after an epoch of the gateway has ended because another gateway declared it dead. No
+	// request of it is settled afterwards. The gateway begins another one.
 	ErrFenced = fmt.Errorf("%w: the gateway's epoch has ended", database.ErrUnavailable)
 
 	// ErrUnknownOwner is returned by Reserve for a key or an account that is not on the ledger.
@@ -65,8 +65,8 @@ type Settings struct {
 	// Alarm is called when a cap is nearly used or used up, in one gateway. It may be nil.
 	Alarm func(budget.Alarm)
 
-	// NameTaken is called once if another process has begun an epoch under the gateway's name. The ledger then admits nothing
-	// any more. It may be nil.
+	// NameTaken is called once if another process has begun an epoch under the gateway's name. The ledger then admits
+	// nothing any more. It may be nil.
 	NameTaken func()
 
 	Beat         time.Duration // interval of the heartbeats; default 2 s
@@ -116,8 +116,8 @@ func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
 	return &Ledger{db: db, log: log, settings: s.withDefaults(), metrics: &metrics{Metrics: budget.NewMetrics()}, balances: newBalances()}
 }
 
-// Start begins an epoch, and ends the previous one of the gateway of this name. It starts the lanes, the heartbeats and the
-// listener, which run until Close.
+// Start begins an epoch, and ends the previous one of the gateway of this name. It starts the lanes, the heartbeats and
+// the listener, which run until Close.
 func (l *Ledger) Start(ctx context.Context) error {
 	if l.settings.Name == "" {
 		return errors.New("start ledger: the gateway has no name")
@@ -145,8 +145,8 @@ func (l *Ledger) Start(ctx context.Context) error {
 // closeTimeout limits the settlements that Close waits for, and the end of the epoch.
 const closeTimeout = 5 * time.Second
 
-// Close refuses new requests and those that wait, with budget.ErrClosed, waits for the settlements that have been submitted,
-// up to five seconds, and ends the epoch: requests that are still open are charged by their last checkpoint.
+// Close refuses new requests and those that wait, with budget.ErrClosed, waits for the settlements that have been
+// submitted, up to five seconds, and ends the epoch: requests that are still open are charged by their last checkpoint.
 func (l *Ledger) Close() {
 	if l.stop == nil || l.closed.Swap(true) {
 		return

@@ -341,7 +341,8 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	}
 }
 
-// awaitBlocked waits until a call waits for a lock. It uses a connection of its own: a transaction that looks twice sees the same.
+// awaitBlocked waits until a call waits for a lock. It uses a connection of its own: a transaction that looks twice
+// sees the same.
 func awaitBlocked(t *testing.T, db *testDatabase) {
 	t.Helper()
 	other := connect(t, db.url)

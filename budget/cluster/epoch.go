@@ -15,7 +15,7 @@ import (
 	"basegate/internal/wait"
 )
 
-// epoch is the time from when the gateway has joined until it leaves or another gateway takes it for dead. Reservations
+// epoch is the time from when the gateway has joined until it leaves or another gateway declares it dead. Reservations
 // belong to one epoch, and end with it.
 type epoch struct {
 	*Ledger
@@ -157,8 +157,8 @@ func (e *epoch) ended() error {
 	}
 }
 
-// awaitNext waits until the epoch after this one, which is fenced, has begun, and reports whether it has. It does not wait for long
-// after the fence: if the database is away, requests are refused.
+// awaitNext waits until the epoch after this one, which is fenced, has begun, and reports whether it has. It does not
+// wait for long after the fence: if the database is away, requests are refused.
 func (e *epoch) awaitNext(ctx context.Context) bool {
 	limit := time.NewTimer(time.Until(e.end.Add(e.settings.Beat + time.Second)))
 	defer limit.Stop()

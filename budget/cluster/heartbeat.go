@@ -174,7 +174,8 @@ func (e *epoch) listenOnce(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	for {
-		// Also at first: notifications may have been missed. Also if none waits: the reply that a request waits may be on its way.
+		// Also at first: notifications may have been missed. Also if none waits: the reply that a request waits may be
+		// on its way.
 		for _, lane := range e.lanes {
 			lane.requestCollect()
 		}

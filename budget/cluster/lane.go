@@ -35,18 +35,18 @@ type lane struct {
 	n     int
 	wake  chan struct{} // capacity 1; holds a token if run should look at the queue
 
-	mu      sync.Mutex // guards the fields below, and what operations and Reservations say
-	queue   []*operation
-	waiting map[string]*operation // admissions that wait, by request
-	open    map[*reservation]struct{}
-	collect bool            // decisions on waiters may be in the database
-	calling bool            // a call is in flight
-	failed  error           // of the ledger: fenced or closed
-	outage  time.Time       // when the calls began to fail; zero while they succeed
-	silence time.Time       // in an outage: when the first call that failed was sent
-	lost    context.Context //nolint:containedctx // ends when the requests that are open now have to end
-	lose    context.CancelFunc
-	idle    chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
+	mu         sync.Mutex // guards the fields below, and what operations and Reservations say
+	queue      []*operation
+	waiting    map[string]*operation // admissions that wait, by request
+	open       map[*reservation]struct{}
+	collect    bool            // decisions on waiters may be in the database
+	calling    bool            // a call is in flight
+	failed     error           // of the ledger: fenced or closed
+	outage     time.Time       // when the calls began to fail; zero while they succeed
+	unanswered time.Time       // in an outage: when the first call that failed was sent
+	lost       context.Context //nolint:containedctx // ends when the requests that are open now have to end
+	lose       context.CancelFunc
+	idle       chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
 
 	// Used by run alone.
 	conn *pgx.Conn
@@ -116,7 +116,7 @@ func (l *lane) unavailable() error {
 func (l *lane) cutOff() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failed == nil && !l.outage.IsZero() && time.Since(l.silence) > l.epoch.settings.CutOff {
+	if l.failed == nil && !l.outage.IsZero() && time.Since(l.unanswered) > l.epoch.settings.CutOff {
 		l.lose()
 		l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // as in newLane
 	}
@@ -341,7 +341,7 @@ func (l *lane) recordOutage(err error, sent time.Time) {
 	case err == nil:
 		l.outage = time.Time{}
 	case began.IsZero():
-		l.outage, l.silence = time.Now(), sent
+		l.outage, l.unanswered = time.Now(), sent
 	}
 	l.mu.Unlock()
 	switch {

@@ -18,7 +18,7 @@ func TestCutOffCountsFromWhenTheFirstFailedCallWasSent(t *testing.T) {
 	if l.cutOff(); lost.Err() != nil {
 		t.Fatal("the requests are ended before the limit")
 	}
-	l.silence = l.silence.Add(-callTimeout - time.Second)
+	l.unanswered = l.unanswered.Add(-callTimeout - time.Second)
 	l.recordOutage(errors.New("no reply"), time.Now())
 	if l.cutOff(); lost.Err() == nil {
 		t.Error("the requests run on beyond the limit")

@@ -9,8 +9,8 @@ import (
 	"basegate/budget"
 )
 
-// Ready returns database.ErrUnavailable if requests cannot be admitted at present: the database does not reply, or the gateway's
-// epoch has ended and the next one has not begun.
+// Ready returns database.ErrUnavailable if requests cannot be admitted at present: the database does not reply, or the
+// gateway's epoch has ended and the next one has not begun.
 func (l *Ledger) Ready() error {
 	e := l.epoch.Load()
 	if e == nil || l.closed.Load() {
@@ -36,7 +36,7 @@ func (l *lane) ready() error {
 }
 
 // isTaken reports whether an epoch was ended by another process that has begun one under the same name, and not because
-// another gateway took this one for dead. Two such processes would end each other's epochs for ever.
+// another gateway declared this one dead. Two such processes would end each other's epochs for ever.
 func (l *Ledger) isTaken(ctx context.Context, ended *epoch) (taken bool, err error) {
 	const text = `SELECT alive AND epoch > $2 FROM gateway WHERE id = $1`
 	if err := l.db.Pool().QueryRow(ctx, text, ended.gateway, ended.number).Scan(&taken); err != nil {

@@ -45,7 +45,7 @@ function showLines(lines) {
   title.focus();
 }
 
-/** finish shows what became of an upload. */
+/** finish shows the result of an upload. */
 function finish(status, answer) {
   if (status === 201) {
     location.assign(answer.page);

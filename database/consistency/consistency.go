@@ -1,11 +1,11 @@
-// Package consistency finds what in a database contradicts itself or the storage of files, and mends it: counters of the
-// ledger against its rows, requests in flight of gateways that have ended, and files against their objects.
+// Package consistency checks a database for inconsistencies and repairs them: counters of the ledger that differ from the
+// sums of its rows, requests in flight of gateways that have ended, and files that differ from their objects.
 //
 // The check may run while gateways serve; it promises to name only what is wrong at one moment. It changes nothing without
 // Repair, which reports what it did. Sums of usage pages belong to package usage.
 package consistency
 
-// Problem is something that contradicts something else.
+// Problem is one inconsistency.
 type Problem struct {
 	Part string // of the database: counters, owners, leases, caps, requests or files
 	Text string

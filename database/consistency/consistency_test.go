@@ -282,7 +282,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	check()
 	want(t, problems)
 	want(t, notes, "file-short", "file-missing")
-	entries, err := audit.List(t.Context(), 10)
+	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 10)
 	must(t, err)
 	if len(entries) != 2 || entries[0].Action != "mark file as lost" || !strings.HasPrefix(entries[0].Subject, "file-") {
 		t.Errorf("audit log: %+v, want two files that are marked as lost", entries)

@@ -26,16 +26,16 @@ func NewFiles(db *database.DB, store storage.Store, audit *identity.AuditLog) *F
 // errNoList is returned for a store that cannot list its objects.
 var errNoList = errors.New("the storage of files cannot be listed")
 
-// lost is a file whose bytes are not in the storage.
-type lost struct {
+// lostFile is a file whose bytes are not in the storage.
+type lostFile struct {
 	id, account string
 	expiresAt   int64
 	text        string
 }
 
-// found is what the comparison has found.
-type found struct {
-	lost    []lost
+// comparison is the result of comparing files with their objects.
+type comparison struct {
+	lost    []lostFile
 	unused  []string // objects with a row that no file has
 	orphans []string // objects without a row
 	bytes   int64    // of the orphans
@@ -113,7 +113,7 @@ func (f *Files) Repair(ctx context.Context, report func(string)) error {
 }
 
 // deleteOrphans deletes objects without a row, unless they may belong to another database.
-func (f *Files) deleteOrphans(ctx context.Context, all *found, report func(string)) error {
+func (f *Files) deleteOrphans(ctx context.Context, all *comparison, report func(string)) error {
 	n := len(all.orphans)
 	switch {
 	case n == 0:
@@ -143,7 +143,7 @@ func (f *Files) expire(ctx context.Context, id string) error {
 }
 
 // compare lists the storage first, so that an object that is created meanwhile has its row.
-func (f *Files) compare(ctx context.Context) (all found, err error) {
+func (f *Files) compare(ctx context.Context) (all comparison, err error) {
 	lister, ok := f.store.(storage.Lister)
 	if !ok {
 		return all, errNoList
@@ -190,7 +190,7 @@ func (f *Files) compare(ctx context.Context) (all found, err error) {
 }
 
 // compareFiles finds files whose objects are missing or too short, and returns the names of all objects in use.
-func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *found) (used map[string]bool, err error) {
+func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *comparison) (used map[string]bool, err error) {
 	used = map[string]bool{}
 	rows, err := f.db.Read().QueryContext(ctx, `SELECT id, account_id, object, bytes, expires_at FROM files ORDER BY seq`)
 	if err != nil {
@@ -198,7 +198,7 @@ func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *f
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var l lost
+		var l lostFile
 		var object string
 		var bytes int64
 		if err := rows.Scan(&l.id, &l.account, &object, &bytes, &l.expiresAt); err != nil {
@@ -227,7 +227,7 @@ func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *f
 
 // addParts adds the objects that gateways on PostgreSQL use and no row of files names: parts of files that grow, and the one by
 // which they recognize their storage.
-func (f *Files) addParts(ctx context.Context, used map[string]bool, sizes map[string]int64, all *found) error {
+func (f *Files) addParts(ctx context.Context, used map[string]bool, sizes map[string]int64, all *comparison) error {
 	if f.db.Postgres() == nil {
 		return nil
 	}

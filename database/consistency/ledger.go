@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,11 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"basegate/database/postgres"
+	"basegate/internal/wait"
 )
 
 const (
-	// silence is the age of a heartbeat after which requests of its gateway are named. Gateways reap each other after 12 s.
-	silence = time.Minute
+	// maxHeartbeatAge is the age of a heartbeat after which requests of its gateway are named. Gateways reap each other after 12 s.
+	maxHeartbeatAge = time.Minute
 
 	// statementTimeout limits the sum of a month's requests.
 	statementTimeout = 10 * time.Minute
@@ -133,7 +135,7 @@ type orphan struct {
 }
 
 func orphans(ctx context.Context, conn *pgx.Conn) ([]orphan, error) {
-	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, silence.Microseconds())
+	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, maxHeartbeatAge.Microseconds())
 	if err != nil {
 		return nil, err
 	}
@@ -210,8 +212,8 @@ func renumber(ctx context.Context, conn *pgx.Conn, report func(string)) error {
 	return nil
 }
 
-// Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows. Gateways
-// may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
+// Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows.
+// Gateways may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
 func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
@@ -263,16 +265,9 @@ func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(str
 		return err
 	}
 	if slices.ContainsFunc(found, func(o orphan) bool { return o.Alive }) {
-		observe := l.Observe
-		if observe == 0 {
-			observe = defaultObserve
-		}
+		observe := cmp.Or(l.Observe, defaultObserve)
 		report(fmt.Sprintf("leases: observing gateways whose heartbeats have stopped for %v", observe))
-		timer := time.NewTimer(observe)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
+		if !wait.For(ctx, observe) {
 			return context.Cause(ctx)
 		}
 	}

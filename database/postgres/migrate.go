@@ -202,7 +202,8 @@ func (db *DB) apply(ctx context.Context, files fs.FS) error {
 	config.RuntimeParams["lock_timeout"] = fmt.Sprint(migrationLockTimeout.Milliseconds())
 	handle := stdlib.OpenDB(*config)
 	defer func() { _ = handle.Close() }()
-	// IF NOT EXISTS does not see a schema of a transaction in progress. A unique violation says that it has committed meanwhile.
+	// IF NOT EXISTS does not see a schema of a transaction in progress. A unique violation says that it has committed
+	// meanwhile.
 	_, err := handle.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize())
 	if err != nil && Code(err) != "23505" {
 		return fmt.Errorf("create schema: %w", err)

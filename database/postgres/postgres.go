@@ -161,6 +161,7 @@ type closingConn struct {
 	release func() bool
 }
 
+// Close implements net.Conn.
 func (c closingConn) Close() error {
 	c.release()
 	return c.Conn.Close()

@@ -53,8 +53,8 @@ func TestRolesOfTheClusterAreEnough(t *testing.T) {
 	}
 }
 
-// Roles in basegate_runtime may call the functions whose names end with a version; a gateway of the schema's owner would not show
-// that it calls another one.
+// Roles in basegate_runtime may call the functions whose names end with a version; a gateway of the schema's owner
+// would not show that it calls another one.
 func TestProgramCallsOnlyFunctionsOfTheRuntimeRole(t *testing.T) {
 	call := regexp.MustCompile(`\bledger_\w+\(`)
 	granted := regexp.MustCompile(`^ledger_.*v\d+\($`)

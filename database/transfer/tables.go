@@ -47,8 +47,8 @@ type source struct {
 // unlessOtherwise are the rows of a page. Tables with large values have smaller pages, so that memory is bounded.
 const unlessOtherwise = 2000
 
-// define returns a table that both engines have with the same columns. The columns are a list of name:kind; a * marks those
-// of the key.
+// define returns a table that both engines have with the same columns. The columns are a list of name:kind; a * marks
+// those of the key.
 func define(name, columns string) table {
 	t := table{name: name, into: name, page: unlessOtherwise}
 	s := source{from: name}
@@ -86,8 +86,9 @@ func (t table) unkeyed() table {
 const requestColumns = `request_id:t time:i key_id:t account_id:t model:t backend:t endpoint:t workload:t user_tag:t stream:b
 	status:i code:t state:t prompt_tokens:i completion_tokens:i queue_us:i first_token_us:i total_us:i boot_us:i attempts:t batch_id:t`
 
-// requests are in the order of their ends in SQLite, and by time in PostgreSQL. What few of them have is a table of its own
-// in SQLite. Those that the rollups include are copied first, so that they are the first ones in the target too.
+// requests are in the order of their ends in SQLite, and by time in PostgreSQL. SQLite has a table of its own for the
+// columns that few of them have. Those that the rollups include are copied first, so that they are the first ones in
+// the target too.
 func requests(name, condition string) table {
 	t := define(name, requestColumns)
 	t.into = summed
@@ -278,7 +279,8 @@ func columnNames(columns []column) []string {
 
 func quote(name string) string { return `"` + name + `"` }
 
-// query returns that for the rows that follow a key, or the first ones. The columns of the key come after those of the table.
+// query returns that for the rows that follow a key, or the first ones. The columns of the key come after those of the
+// table.
 func (t *table) query(s *source, first bool) string {
 	selected := make([]string, 0, len(t.columns)+len(s.key))
 	for _, c := range t.columns {

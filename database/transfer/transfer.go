@@ -1,11 +1,11 @@
 // Package transfer copies a whole database from SQLite to PostgreSQL, and back.
 //
-// Each table is read in pages by a key that is unique, and each page is written in one transaction with the progress, so a
-// copy that was interrupted continues where it stopped, and nothing is written twice. No transaction is long, and memory
-// holds one page. The package promises that the copy is compared with the source, row by row, before it can be used: until
-// then the file of a SQLite target has another name, and gateways refuse a PostgreSQL target.
+// Each table is read in pages by a key that is unique, and each page is written in one transaction with the progress,
+// so a copy that was interrupted continues where it stopped, and nothing is written twice. No transaction is long, and
+// memory holds one page. The package promises that the copy is compared with the source, row by row, before it can be
+// used: until then the file of a SQLite target has another name, and gateways refuse a PostgreSQL target.
 //
-// What each engine has for itself is not copied: counters of the ledger are computed from the requests, requests in
+// Data that only one engine has is not copied: counters of the ledger are computed from the requests, requests in
 // flight become interrupted ones.
 package transfer
 
@@ -43,8 +43,8 @@ func IsURL(place string) bool {
 	return strings.HasPrefix(place, "postgres://") || strings.HasPrefix(place, "postgresql://")
 }
 
-// Copy copies the database at from to to: one is the path of a SQLite database, the other the URL of a PostgreSQL database.
-// It writes its progress to log.
+// Copy copies the database at from to to: one is the path of a SQLite database, the other the URL of a PostgreSQL
+// database. It writes its progress to log.
 func Copy(ctx context.Context, from, to string, log io.Writer) (err error) {
 	if IsURL(from) == IsURL(to) {
 		return errors.New("one of the two is the path of a SQLite database, and the other a postgres:// URL; " +
@@ -187,7 +187,8 @@ func refuseRowsOf(ctx context.Context, source side, count, problem string) error
 	})
 }
 
-// refuseGrowingFiles returns an error if batches write results: gateways on PostgreSQL write them otherwise than one on SQLite.
+// refuseGrowingFiles returns an error if batches write results: gateways on PostgreSQL write them otherwise than one on
+// SQLite.
 func refuseGrowingFiles(ctx context.Context, source side) error {
 	return refuseRowsOf(ctx, source, "SELECT count(*) FROM files WHERE sha256 IS NULL",
 		"files of results are not complete: let the batches end, or cancel them, and stop the gateway then")

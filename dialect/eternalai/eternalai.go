@@ -1,7 +1,7 @@
 // Package eternalai translates EternalAI's completions: those of OpenAI within bounds of their own, with the id of a
 // blockchain, which is recorded, and with the receipt of the answer in place of what a chain would prove.
 //
-// It has the field table of the form. All that a request takes besides is left to package proxy.
+// It has the field table of the form. Everything else about a request is left to package proxy.
 package eternalai
 
 import (

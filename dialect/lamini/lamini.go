@@ -1,7 +1,7 @@
 // Package lamini translates the completions of the Lamini platform, versions 1 and 2, to completions and back: a prompt or
 // a list of them, whose outputs are texts, or objects of the types that the request names.
 //
-// It has the field table of the form and the form of its responses and errors. All that a request takes besides is left to
+// It has the field table of the form and the form of its responses and errors. Everything else about a request is left to
 // package proxy.
 package lamini
 

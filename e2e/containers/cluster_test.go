@@ -118,8 +118,9 @@ func TestComposeCluster(t *testing.T) {
 	})
 }
 
-// completeUntilStopped sends one request of the SDK after another, which must succeed, until the function that it returns is called.
-// The SDK asks again after the 503 of a gateway that has begun to drain, and to which HAProxy has still sent a request.
+// completeUntilStopped sends one request of the SDK after another, which must succeed, until the function that it
+// returns is called. The SDK asks again after the 503 of a gateway that has begun to drain, and to which HAProxy has
+// still sent a request.
 func (g *gateway) completeUntilStopped() (stop func()) {
 	sdk := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey(g.secret))
 	stopping := make(chan struct{})

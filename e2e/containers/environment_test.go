@@ -90,8 +90,8 @@ func (e *environment) run(image, name, port, path string, options ...testcontain
 	return svc
 }
 
-// published makes a port of a container one of this machine's loopback address, as the Compose files do. Docker counts the ports of
-// each address by itself, so that one of all addresses may be one that a project of Compose has already.
+// published makes a port of a container one of this machine's loopback address, as the Compose files do. Docker counts
+// the ports of each address by itself, so that one of all addresses may be one that a project of Compose has already.
 func published(port string) testcontainers.CustomizeRequestOption {
 	return func(req *testcontainers.GenericContainerRequest) error {
 		if err := testcontainers.WithExposedPorts(port)(req); err != nil {

@@ -99,6 +99,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // headReader reads from the connection and fails once the head has exceeded its limit.
 type headReader struct{ *conn }
 
+// Read implements io.Reader.
 func (r headReader) Read(p []byte) (int, error) {
 	if r.headLeft <= 0 {
 		return 0, errHead

@@ -39,7 +39,7 @@ func (l *Ledger) faults(s *State, g int, emit func(Action, *State)) {
 	}
 }
 
-// lose loses the connection of the outstanding call. What has been sent may still be executed.
+// lose loses the connection of the outstanding call. A call that was sent may still be executed.
 func (s *State) lose(g int) {
 	c := &s.Gateways[g].Call
 	if c.Phase == sent || c.Phase == begun {

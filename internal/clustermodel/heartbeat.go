@@ -29,7 +29,7 @@ type Beats struct {
 	Wrong     bool // a gateway was given up that ran and could reach the database
 }
 
-// Observer is a gateway. What it has seen is about the other one.
+// Observer is a gateway, with its observations of the other one.
 type Observer struct {
 	Silent    bool  // it is stopped or cut off
 	Beaten    bool  // in this interval

@@ -1,5 +1,5 @@
-// Package ledgercases holds the rules of the token ledger once more, as a specification that a test can execute, and generates
-// sequences of operations on keys and accounts with small caps and few slots. Every engine of the ledger is given the same
+// Package ledgercases is an executable specification of the token ledger, with a generator of test cases: sequences of
+// operations on keys and accounts with small caps and few slots. Every engine of the ledger runs the cases of the same
 // seeds, and each of its replies must be one that the rules allow. The rules determine every reply but for three things, which
 // the contract leaves to the engine: see rules. Package ledgercases is imported by tests only.
 package ledgercases

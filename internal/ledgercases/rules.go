@@ -234,8 +234,8 @@ func (r *rules) explain(decided map[string]Decision) (applied int, err error) {
 	return applied, err
 }
 
-// handOutSlots gives places to requests that get a slot, if slots come first. A request keeps its slot while it waits for tokens.
-// A disabled key has no limit: its requests are to be refused.
+// handOutSlots gives places to requests that get a slot, if slots come first. A request keeps its slot while it waits
+// for tokens. A disabled key has no limit: its requests are to be refused.
 func (r *rules) handOutSlots() {
 	for i := range r.requests {
 		q := &r.requests[i]
@@ -314,7 +314,8 @@ func (r *rules) obstacle(q *request, e *evaluation) string {
 	return ""
 }
 
-// turn returns why the turn of a request has not come: it has no slot, or an earlier request comes first. It is "" if it has come.
+// turn returns why the turn of a request has not come: it has no slot, or an earlier request comes first. It is "" if
+// it has come.
 func (r *rules) turn(q *request) string {
 	if reason := r.turnInKey(q); reason != "" {
 		return reason

@@ -14,8 +14,8 @@ import (
 // fixedSeeds is how many seeds of each family every run has.
 const fixedSeeds = 10
 
-// Variables of the environment: how many seeds more to try, which are new in each run and shared out to the families, and the one
-// seed to try, with every family.
+// Variables of the environment: how many seeds more to try, which are new in each run and shared out to the families,
+// and the one seed to try, with every family.
 const (
 	freshSeeds = "BASEGATE_LEDGER_SEEDS"
 	oneSeed    = "BASEGATE_LEDGER_SEED"

@@ -69,8 +69,8 @@ func (p *Proxy) URL(database string) string {
 	return u.String()
 }
 
-// Cut sets the function that decides for each reply whether the connection is cut after so many of its bytes; nil cuts none. The
-// calls of the function do not overlap.
+// Cut sets the function that decides for each reply whether the connection is cut after so many of its bytes; nil cuts
+// none. The calls of the function do not overlap.
 func (p *Proxy) Cut(decide func(Reply) (after int, cut bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,6 +182,7 @@ type forwarder struct {
 	started        bool // false: only the caller forwards
 }
 
+// Read implements io.Reader.
 func (f *forwarder) Read(into []byte) (int, error) {
 	n, err := f.client.Read(into)
 	f.proxy.waitWhilePaused()
@@ -267,7 +268,8 @@ const (
 	readyForQuery        = 'Z'
 )
 
-// forwardReplies forwards what a server sends: each reply when it is complete, so that it can be cut, and notifications between them.
+// forwardReplies forwards what a server sends: each reply when it is complete, so that it can be cut, and notifications
+// between them.
 func (p *Proxy) forwardReplies(ctx context.Context, client, server net.Conn, pending <-chan Reply) {
 	from := bufio.NewReader(server)
 	var (
@@ -320,7 +322,8 @@ func (p *Proxy) decide(r Reply) (after int, cut bool) {
 	return min(after, len(r.Text)), true
 }
 
-// readMessage appends one message to text: its type, its length in four bytes, which counts these but not the type, and its body.
+// readMessage appends one message to text: its type, its length in four bytes, which counts these but not the type, and
+// its body.
 func readMessage(from *bufio.Reader, text *[]byte) (kind byte, err error) {
 	const header = 5
 	head, err := from.Peek(header)

@@ -19,7 +19,7 @@ import (
 	"basegate/internal/poll"
 )
 
-// What every Server is started with.
+// The settings of every Server.
 const (
 	AccessKey = "basegate-test"
 	SecretKey = "a-secret-of-the-tests"

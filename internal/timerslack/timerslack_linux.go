@@ -1,7 +1,7 @@
-// Package timerslack lets the kernel end the sleeps of this process up to a millisecond late. Go's system monitor sleeps for 20
-// µs at a time as long as anything runs. With the kernel's default slack of 50 µs these wake-ups take up to a fifth of the gateway's
-// CPU time: docs/performance.md has the figures. No timer of the gateway has to be more exact than a millisecond. A slack that the
-// process was started with, such as TimerSlackNSec of systemd, is kept.
+// Package timerslack lets the kernel end the sleeps of this process up to a millisecond late. Go's system monitor
+// sleeps for 20 µs at a time as long as anything runs. With the kernel's default slack of 50 µs these wake-ups take up
+// to a fifth of the gateway's CPU time: docs/performance.md has the figures. No timer of the gateway has to be more
+// exact than a millisecond. A slack that the process was started with, such as TimerSlackNSec of systemd, is kept.
 //
 // Importing the package is enough. Programs are started by Start, or they inherit the slack.
 package timerslack

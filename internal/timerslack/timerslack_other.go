@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package timerslack is of use on Linux only.
+// Package timerslack changes nothing on systems other than Linux, which have no timer slack.
 package timerslack
 
 import "os/exec"

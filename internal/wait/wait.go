@@ -1,4 +1,4 @@
-// Package wait pauses goroutines.
+// Package wait pauses a goroutine until a time has passed or a context ends.
 package wait
 
 import (

@@ -84,16 +84,16 @@ export class Drafts {
     try {
       const { key } = this;
       const own = this.earlier ? localStorage.getItem(key) : null; // a new tab may have the number of a closed one
-      const draft = parse(own ?? await this.adopt());
+      const draft = parse(own ?? await this.takeOver());
       return this.key === key ? draft : null;
     } catch {
       return null; // storage may be disabled
     }
   }
 
-  // adopt makes the newest draft that a closed tab has left that of this tab, and returns it. If there was one already, which then
+  // takeOver makes the newest draft that a closed tab has left that of this tab, and returns it. If there was one already, which then
   // is of a closed tab too, they change places.
-  async adopt() {
+  async takeOver() {
     const { key, prefix } = this;
     const open = new Set((await navigator.locks?.query())?.held.map((lock) => lock.name));
     const isLeft = (k) => k === key || (k === prefix && !open.has(`${this.lockPrefix}0`))

@@ -10,8 +10,7 @@
 //
 // A token is {id, text, logprob, top}: text is the text of this token alone, or null if it is not known; logprob is natural,
 // or null if it is not known; top is [{id, logprob}], the likeliest first. Words that a user wrote in a conversation have no id.
-// Prefixes are made of ids, since the text of a
-// token can be a part of a character. Ids are those of the root's model.
+// Prefixes are made of ids, since the text of a token can be a part of a character. Ids are those of the root's model.
 
 const emptyNode = { parent: null, at: 0, text: "", model: null, tokens: [], made: null, finish: null };
 

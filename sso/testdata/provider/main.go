@@ -23,6 +23,7 @@ type withGroups struct {
 	groups map[string][]string // by the id of the user
 }
 
+// SetUserinfoFromToken implements op.Storage.
 func (s withGroups) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, tokenID, subject, origin string) error {
 	if err := s.Storage.SetUserinfoFromToken(ctx, info, tokenID, subject, origin); err != nil {
 		return err
