@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"time"
 
 	"basegate/breaker"
@@ -43,15 +42,14 @@ func (x *exchange) attemptRecords(code apierr.Code) []usage.Attempt {
 }
 
 // recordRefusal records a request that has failed without a row on the ledger, if its key is known. It holds nothing
-// that the client has written, except the user tag and the workload of a request that was valid. The endpoint is the
-// pattern of the route; requests of the console and of batches have none, and count as completions.
+// that the client has written, except the user tag and the workload of a request that was valid.
 func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	i := &x.caller.identity
 	if s.refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {
 		return
 	}
 	r := refusals.Refusal{
-		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: cmp.Or(x.r.Pattern, CompletionsPath),
+		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: x.route(),
 		Workload: x.workload(), Status: x.delivery.status, Code: string(x.delivery.code),
 		Queue: x.timings.queued, Boot: x.timings.booting, Total: total,
 	}
@@ -65,4 +63,13 @@ func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 		r.Backend = b.Name
 	}
 	s.refusals.Record(&r)
+}
+
+// route returns the path of the request without what the client may have written into it: the pattern of its route. Requests
+// of the console and of batches have none, but their paths are the gateway's own.
+func (x *exchange) route() string {
+	if x.caller.onBehalfOf != nil {
+		return x.r.URL.Path
+	}
+	return x.r.Pattern
 }

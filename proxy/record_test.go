@@ -79,11 +79,22 @@ func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
 		}
 	}
 
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.completeOnBehalfOf(principal.AccountID, principal.KeyID, `{"model":"m","prompt":"a","n":0}`)
+	const chat = "/v1/chat/completions"
+	h.server.ServeLine(t.Context(), proxy.Line{Account: principal.AccountID, Key: principal.KeyID, Endpoint: chat, Body: []byte(`{"model":"m"}`)}).Release()
+	all := recorded.await(t, 5)
+	if got := []string{all[3].Endpoint, all[4].Endpoint}; got[0] != "/console/api/completions" || got[1] != chat {
+		t.Errorf("the refusals of the console and of a batch are recorded with the endpoints %q, want their paths", got)
+	}
 	if _, err := h.keys.Pause(t.Context(), h.keyID()); err != nil {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the paused key is refused", func() bool { return h.complete(plainRequest).status == http.StatusUnauthorized })
-	all := recorded.await(t, 4)
+	all = recorded.await(t, 6)
 	if last := all[len(all)-1]; last.Status != http.StatusUnauthorized || last.KeyID != h.keyID() {
 		t.Errorf("the refusal of a paused key is recorded as %+v", last)
 	}
