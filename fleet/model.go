@@ -73,6 +73,16 @@ func (m *Model) MaxModelLen() int64 {
 	return smallest
 }
 
+// LargestMaxModelLen returns the largest context of a backend in tokens, at least MaxModelLen: what vLLM truncates to if it is
+// asked for as much as fits, whatever is configured here.
+func (m *Model) LargestMaxModelLen() int64 {
+	largest := m.MaxModelLen()
+	for _, b := range m.backends {
+		largest = max(largest, b.MaxModelLen())
+	}
+	return largest
+}
+
 // assumedSpecialTokens is the number of special tokens assumed until every backend has reported it: one for the
 // beginning, one for a prefix space, and a margin.
 const assumedSpecialTokens = 4

@@ -213,6 +213,23 @@ func TestTruncatedPromptCountsAsWhatIsLeft(t *testing.T) {
 	}
 }
 
+// With truncate_prompt_tokens -1, vLLM keeps what fits its own context, which may be larger than the configured one. That is
+// what the request can cost.
+func TestPromptTruncatedToALargerContextReservesWhatItMayCost(t *testing.T) {
+	var backend recorder
+	h := newHarness(t, func(o *harnessOptions) { o.model.MaxModelLen = 2000 }, startVersion(t, "0.27.0", backend.ServeHTTP)) // its context is 4096
+	for limit, status := range map[int64]int{3019: 429, 3020: 200} {
+		h.updateKey(withCaps(func(caps *quota.Caps) { caps.DayTotal = quota.Limit(limit) }))
+		got := h.complete(`{"model":"m","prompt":` + tokenIDs(3000) + `,"truncate_prompt_tokens":-1,"max_tokens":20,"min_tokens":20}`)
+		if got.status != status {
+			t.Errorf("a cap of %d: got %d %s, want %d", limit, got.status, got.body, status)
+		}
+	}
+	if got := h.complete(`{"model":"m","prompt":` + tokenIDs(3000) + `,"max_tokens":20}`); got.status != 400 {
+		t.Errorf("without truncation: got %d %s, want 400", got.status, got.body)
+	}
+}
+
 // A client that disconnects from a plain request is charged its prompt: what is left of it.
 func TestTruncatedPromptIsChargedAsWhatIsLeft(t *testing.T) {
 	for members, want := range map[string]int64{

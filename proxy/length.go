@@ -23,6 +23,12 @@ type promptCount struct {
 	each   []int64 // of each prompt before truncation; nil unless prompts are truncated or have been counted
 
 	context int64 // of the model, when the prompts were first counted; 0 if it is not known
+	largest int64 // context of a backend, then: one that truncates to it is charged for more than fits the model's
+}
+
+// setContext records the model's context.
+func (x *exchange) setContext() {
+	x.prompt.context, x.prompt.largest = x.model.MaxModelLen(), x.model.LargestMaxModelLen()
 }
 
 // maxTokens returns the max_tokens that applies: after the reservation, the one that it allows.
@@ -33,25 +39,34 @@ func (x *exchange) maxTokens() int64 {
 	return x.request.MaxTokens
 }
 
-// truncated returns what truncate_prompt_tokens leaves of a prompt.
+// truncated returns what truncate_prompt_tokens leaves of a prompt in the model's context.
 func (x *exchange) truncated(tokens, maxTokens int64) int64 {
+	return x.truncatedIn(x.prompt.context, tokens, maxTokens)
+}
+
+// charged returns the most that truncate_prompt_tokens leaves of a prompt at any backend.
+func (x *exchange) charged(tokens, maxTokens int64) int64 {
+	return x.truncatedIn(x.prompt.largest, tokens, maxTokens)
+}
+
+func (x *exchange) truncatedIn(context, tokens, maxTokens int64) int64 {
 	switch limit := x.request.Truncate; {
 	case limit == 0:
 		return tokens
 	case limit != validate.TruncateToFit:
 		return min(tokens, limit)
-	case x.prompt.context > 0:
-		return min(tokens, max(x.prompt.context-maxTokens, 0))
+	case context > 0:
+		return min(tokens, max(context-maxTokens, 0))
 	default:
 		return tokens
 	}
 }
 
-// promptTokens returns the tokens of all prompts, as truncated beside a max_tokens.
+// promptTokens returns the most that all prompts have, as truncated beside a max_tokens.
 func (x *exchange) promptTokens(maxTokens int64) int64 {
 	var sum int64
 	for _, n := range x.prompt.each {
-		sum += x.truncated(n, maxTokens)
+		sum += x.charged(n, maxTokens)
 	}
 	return sum
 }
@@ -66,7 +81,7 @@ func (x *exchange) setPrompt(each []int64, exact bool) {
 // for the limit of prompts to be scored. Of text, nothing is known.
 func (x *exchange) checkKnownLength() error {
 	r := x.request
-	x.prompt.context = x.model.MaxModelLen()
+	x.setContext()
 	x.lowerDefault(1)
 	if err := x.checkTotal(); err != nil {
 		return err
@@ -92,7 +107,7 @@ func (x *exchange) checkKnownLength() error {
 func (x *exchange) checkLength() error {
 	r := x.request
 	limits := lengthLimitsOf(x.model, r)
-	x.prompt.context = limits.context
+	x.setContext()
 	if x.isChat() {
 		return x.checkChatLength(limits)
 	}

@@ -72,8 +72,8 @@ func (x *exchange) demand() budget.Demand {
 	if r.Truncate != validate.TruncateToFit {
 		return d
 	}
-	if x.prompt.context > 0 {
-		d.Prompts, d.Context = x.prompt.each, x.prompt.context
+	if x.prompt.largest > 0 {
+		d.Prompts, d.Context = x.prompt.each, x.prompt.largest
 	}
 	if lengthLimitsOf(x.model, r).scored > 0 {
 		d.MinTokens = r.MaxTokens // a lower max_tokens would score a longer prompt than checkLength has allowed

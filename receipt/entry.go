@@ -66,7 +66,7 @@ func (e *Entry) Backend() string {
 // OnchainData is the part of a receipt that an answer carries in its body. The names are those of EternalAI's API.
 type OnchainData struct {
 	AssignmentAddresses []string `json:"assignment_addresses"` // what has generated the answer
-	PBFTCommittee       []string `json:"pbft_committee"`       // empty: nobody votes on entries
+	PBFTCommittee       []string `json:"pbft_committee"`       // empty: no committee votes on entries
 	Proposer            string   `json:"proposer"`             // the id of the log's key
 	InferTx             Hash     `json:"infer_tx"`             // the leaf hash, as the two below
 	ProposeTx           Hash     `json:"propose_tx"`

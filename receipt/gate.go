@@ -17,7 +17,7 @@ type group struct {
 type gate struct {
 	mu     sync.Mutex
 	opened time.Time // when the latest group went on
-	next   *group    // nil if nobody waits
+	next   *group    // nil if none forms
 	open   int       // streams that have begun and have not queued their writes: a group has no reason to wait for others
 }
 
