@@ -70,7 +70,6 @@ var chatTable = []struct {
 			`[{"role": "assistant", "content": "a", "parsed_arguments": {"x": 1}, "later": null, "even_later": null}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "parsed_arguments": 1, "custom": null, "type": "function", "function": {"name": "f", "arguments": "", "later": null}}]}]`,
 			`[{"parsed": {}, "tool_calls": [{"index": 0, "function": {"parsed_arguments": {}, "name": "f", "arguments": ""}, "id": "c", "type": "function"}], "role": "assistant"}]`,
-			`[` + aResult + `]`, `[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`,
 		},
 		[]string{
 			`null`, `1`, `"a"`, `{}`, `[]`, `[null]`, `["a"]`, `[1]`, `[[]]`, `[{}]`, `[{"role": "user"}]`, `[{"content": "a"}]`,
@@ -106,6 +105,7 @@ var chatTable = []struct {
 			`[{"role": "assistant", "content": "a", "later": null, "later": null}]`, `[{"role": "assistant", "content": "a", "parsed": {"x": [{"y": 1, "y": 2}]}}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "later": null, "later": null, "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "", "parsed_arguments": {"y": 1, "y": 2}}}]}]`,
+			`[` + aResult + `]`, `[` + aResult + `, ` + aCall + `]`, `[` + aCall + `, {"role": "tool", "tool_call_id": "c2", "content": "a"}]`,
 			`[` + aCall + `, {"role": "tool", "content": "a"}]`, `[` + aCall + `, {"role": "tool", "tool_call_id": null, "content": "a"}]`,
 			`[` + aCall + `, {"role": "tool", "tool_call_id": "", "content": "a"}]`,
 			`[` + aCall + `, {"role": "tool", "tool_call_id": "c1"}]`,

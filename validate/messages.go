@@ -39,6 +39,12 @@ const (
 	maxForeign = 64
 )
 
+// callIDs are the ids of the tool calls in the messages that have been read.
+type callIDs struct {
+	seen  map[string]bool
+	count int
+}
+
 // memberID is a known member of a message, as a bit.
 type memberID uint16
 
@@ -80,6 +86,7 @@ type message struct {
 	seen    memberID
 	present memberID // seen and not dropped
 	foreign []string // the unknown members, which are null; only an assistant's message may have any
+	callID  string
 	cut     cutter
 
 	nullContent bool
@@ -237,7 +244,7 @@ func (p *parser) readKnownMember(m *message, id memberID, name string) (kept boo
 		_, err = p.readShort(path)
 		return true, err
 	case memberToolCallID:
-		_, err = p.readShort(path)
+		m.callID, err = p.readShort(path)
 		return true, err
 	case memberToolCalls:
 		return p.readToolCalls(path)
@@ -404,6 +411,8 @@ func (p *parser) checkMessage(m *message) error {
 		return p.wrong(m.path+".content", "content is missing; expected a string or parts of text, since the message has no tool_calls")
 	case m.role == Tool && m.present&memberToolCallID == 0:
 		return p.wrong(m.path+".tool_call_id", "tool_call_id is missing; expected the id of the call that the message answers")
+	case m.role == Tool && !p.calls.seen[m.callID]:
+		return p.wrong(m.path+".tool_call_id", "got %q, which is no id among the tool_calls of the messages before it", apierr.Clip(m.callID))
 	}
 	if m.role == Tool || m.present&memberToolCalls != 0 {
 		p.request.chat.uncountable = true

@@ -25,8 +25,8 @@ func (p *parser) readToolCalls(path string) (found bool, err error) {
 	}
 	n := 0
 	for ; p.decoder.PeekKind() != ']'; n++ {
-		p.toolCalls++
-		if n == maxTools || p.toolCalls > maxToolCalls {
+		p.calls.count++
+		if n == maxTools || p.calls.count > maxToolCalls {
 			return false, p.wrong(path, "got more than %d tool calls, or more than %d in all messages", maxTools, maxToolCalls)
 		}
 		if err := p.readToolCall(path + "[" + strconv.Itoa(n) + "]"); err != nil {
@@ -76,7 +76,7 @@ func (p *parser) readKnown(path string, names []string, visit func(name string) 
 	return err
 }
 
-// readToolCall reads one tool call.
+// readToolCall reads one tool call and remembers its id.
 func (p *parser) readToolCall(path string) error {
 	id, kind, called := "", "", false
 	err := p.readKnown(path, []string{"id", "type", "function", "index", "parsed_arguments"}, func(name string) (kept bool, err error) {
@@ -95,10 +95,17 @@ func (p *parser) readToolCall(path string) error {
 		}
 		return true, err
 	})
-	if err == nil && (id == "" || kind == "" || !called) {
+	switch {
+	case err != nil:
+		return err
+	case id == "" || kind == "" || !called:
 		return p.wrong(path, "id, type or function is missing")
 	}
-	return err
+	if p.calls.seen == nil {
+		p.calls.seen = make(map[string]bool)
+	}
+	p.calls.seen[id] = true
+	return nil
 }
 
 // readCalled reads the function of a tool call.

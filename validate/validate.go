@@ -99,7 +99,7 @@ type parser struct {
 	receipts         bool // include_receipt is allowed
 	objectCounted    bool // the memory of readObject is counted
 	argumentsCounted bool // the memory of readArguments is counted
-	toolCalls        int  // in the messages that have been read
+	calls            callIDs
 }
 
 const (
@@ -134,7 +134,7 @@ func (p *parser) release() {
 	}
 	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
 	p.objectCounted, p.argumentsCounted = false, false
-	p.toolCalls = 0
+	p.calls = callIDs{}
 	if cap(p.scratch) > maxPooled {
 		p.scratch = nil
 	}
