@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 )
@@ -23,8 +22,8 @@ func (f diskFlush) lower(other diskFlush) diskFlush {
 }
 
 // measureFlush measures a small write with fsync on this machine, which the ledger makes before a response's last byte: the
-// median of its wall times, and the mean of the CPU time of its thread. It overwrites existing bytes, as SQLite does in its
-// WAL: extending a file takes longer, and would overstate the cost of the ledger.
+// median of its wall times, and the mean of its CPU time, while this process does nothing else. It overwrites existing bytes,
+// as SQLite does in its WAL: extending a file takes longer, and would overstate the cost of the ledger.
 func measureFlush() (f diskFlush, err error) {
 	file, err := os.CreateTemp("", "basegate-flush-")
 	if err != nil {
@@ -34,9 +33,7 @@ func measureFlush() (f diskFlush, err error) {
 	if err := writeAndSync(file, make([]byte, flushes*flushSize), 0); err != nil {
 		return f, err
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, err := threadCPU()
+	before, err := ownCPU()
 	if err != nil {
 		return f, err
 	}
@@ -48,15 +45,15 @@ func measureFlush() (f diskFlush, err error) {
 		}
 		each = append(each, time.Since(began))
 	}
-	after, err := threadCPU()
+	after, err := ownCPU()
 	return diskFlush{wall: median(each), cpu: (after - before) / flushes}, err
 }
 
-// threadCPU returns the CPU time that the calling thread has taken.
-func threadCPU() (time.Duration, error) {
+// ownCPU returns the CPU time that this process has taken.
+func ownCPU() (time.Duration, error) {
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &used); err != nil {
-		return 0, fmt.Errorf("read the CPU time of a thread: %w", err)
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0, fmt.Errorf("read the CPU time: %w", err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), nil
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"basegate/admission"
 	apierr "basegate/errors"
@@ -88,12 +89,12 @@ func (x *exchange) checkChatLength(limits lengthLimits) error {
 		return lengthLimitsOf(x.model, x.request).check(tokens, true)
 	case x.cancelled():
 		return x.cancelErr()
-	case errors.Is(err, fleet.ErrNoTokenizer):
+	case errors.Is(err, fleet.ErrNoTokenizer) && !errors.Is(err, errToolsUncounted):
 		x.lowerDefault(bound)
 		return lengthLimitsOf(x.model, x.request).check(bound, false)
 	case errors.Is(err, admission.ErrFull):
 		return bufferFull(err)
-	default: // the template may refuse the messages; vLLM checks them and the context itself
+	default: // the template may refuse the messages, or the tools are not counted; vLLM checks them and the context itself
 		x.lowerDefault(bound)
 		return nil
 	}
@@ -126,6 +127,9 @@ func (x *exchange) chatBound(ctx context.Context) (bound int64, known bool) {
 // too low to reserve.
 var sinceToolsCounted = validate.Version{Minor: 9}
 
+// errToolsUncounted is the error of a backend whose /tokenize ignores the tools: the upper bound decides on caps.
+var errToolsUncounted = fmt.Errorf("%w that counts tools", fleet.ErrNoTokenizer)
+
 // countMessages counts the tokens of the conversation with the template of a ready backend.
 func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) {
 	body := x.request.TokenizeBody(x.model.Checkpoint())
@@ -135,7 +139,7 @@ func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) 
 		text := body.Append(make([]byte, 0, body.Size()))
 		return func(b *fleet.Backend) (int64, error) {
 			if x.request.ToolBytes() > 0 && b.VLLM().Before(sinceToolsCounted) {
-				return 0, fleet.ErrNoTokenizer
+				return 0, errToolsUncounted
 			}
 			return b.CountMessages(counter.ctx, text)
 		}

@@ -328,6 +328,15 @@ func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
 	}
 }
 
+// No conversation is refused for the context because of a bound: vLLM counts it.
+func TestToolsThatAreNotCountedAreJudgedByVLLM(t *testing.T) {
+	h, _ := startChat(t, mockvllm.Options{Version: "0.8.4", MaxModelLen: 400}, nil)
+	body := `{"model":"m","messages":` + userMessage + `,"max_tokens":60,"tool_choice":"none","tools":` + weatherTool + `}`
+	if got := h.chat(body); got.status != 200 {
+		t.Errorf("got %d %s, want 200", got.status, got.body)
+	}
+}
+
 // A template that refuses messages is the client's mistake.
 func TestChatThatTheTemplateRefuses(t *testing.T) {
 	h, _ := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)

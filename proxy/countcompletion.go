@@ -26,7 +26,7 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 	n, maxTokens := int(x.request.N), x.maxTokens()
 	return func(choice int) int64 {
 		if prompt := choice / n; prompt < len(each) {
-			return x.charged(each[prompt], maxTokens)
+			return x.truncatedIn(x.servedContext(), each[prompt], maxTokens)
 		}
 		return unlimited
 	}

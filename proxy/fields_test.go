@@ -230,6 +230,34 @@ func TestPromptTruncatedToALargerContextReservesWhatItMayCost(t *testing.T) {
 	}
 }
 
+// The backend scores what it keeps in its own context, which may be larger than the configured one.
+func TestPromptTruncatedToALargerContextIsTooLongToBeScored(t *testing.T) {
+	var backend recorder
+	h := newHarness(t, func(o *harnessOptions) {
+		o.model.MaxModelLen, o.model.MaxScoredPromptTokens = 2000, 1990
+	}, startVersion(t, "0.27.0", backend.ServeHTTP))
+	for _, prompt := range []string{tokenIDs(4000), `"` + strings.Repeat("word ", 4000) + `"`} {
+		body := `{"model":"m","prompt":` + prompt + `,"truncate_prompt_tokens":-1,"max_tokens":20,"prompt_logprobs":1}`
+		if got := h.complete(body); got.status != 400 || len(backend.received()) > 0 {
+			t.Errorf("got %d %s, want 400", got.status, got.body)
+		}
+	}
+}
+
+// With backends of two contexts, a client that disconnects is charged what is left of its prompt at the one that served it.
+func TestPromptIsChargedAsTheServingBackendTruncatesIt(t *testing.T) {
+	backend := newBlockingBackend()
+	h := newHarness(t, func(o *harnessOptions) { o.model.MaxModelLen = 5000 }, startBackend(t, backend.ServeHTTP)) // whose context is 4096
+	ctx, disconnect := context.WithCancel(t.Context())
+	ended := h.completeAsync(ctx, `{"model":"m","prompt":`+tokenIDs(4990)+`,"truncate_prompt_tokens":-1,"max_tokens":16}`)
+	<-backend.arrived
+	disconnect()
+	<-ended
+	if row := h.awaitRows(1)[0]; row.PromptTokens != 4080 {
+		t.Errorf("charged %s, want 4080 prompt tokens", summary(row))
+	}
+}
+
 // A client that disconnects from a plain request is charged its prompt: what is left of it.
 func TestTruncatedPromptIsChargedAsWhatIsLeft(t *testing.T) {
 	for members, want := range map[string]int64{

@@ -39,14 +39,22 @@ func (x *exchange) maxTokens() int64 {
 	return x.request.MaxTokens
 }
 
-// truncated returns what truncate_prompt_tokens leaves of a prompt in the model's context.
+// truncated returns what truncate_prompt_tokens leaves of a prompt in the model's context, or of one to be scored at any
+// backend, which the limit of such prompts protects.
 func (x *exchange) truncated(tokens, maxTokens int64) int64 {
-	return x.truncatedIn(x.prompt.context, tokens, maxTokens)
+	context := x.prompt.context
+	if x.request.Scored() && x.model.MaxScoredPromptTokens() > 0 {
+		context = x.prompt.largest
+	}
+	return x.truncatedIn(context, tokens, maxTokens)
 }
 
-// charged returns the most that truncate_prompt_tokens leaves of a prompt at any backend.
-func (x *exchange) charged(tokens, maxTokens int64) int64 {
-	return x.truncatedIn(x.prompt.largest, tokens, maxTokens)
+// servedContext returns the context of the backend that has served the request, or the largest if that is not known.
+func (x *exchange) servedContext() int64 {
+	if b := x.attempts.backend; b != nil && b.MaxModelLen() > 0 {
+		return b.MaxModelLen()
+	}
+	return x.prompt.largest
 }
 
 func (x *exchange) truncatedIn(context, tokens, maxTokens int64) int64 {
@@ -62,19 +70,27 @@ func (x *exchange) truncatedIn(context, tokens, maxTokens int64) int64 {
 	}
 }
 
-// promptTokens returns the most that all prompts have, as truncated beside a max_tokens.
-func (x *exchange) promptTokens(maxTokens int64) int64 {
+// promptTokens returns the tokens of all prompts, as truncated in a context beside a max_tokens.
+func (x *exchange) promptTokens(context, maxTokens int64) int64 {
 	var sum int64
 	for _, n := range x.prompt.each {
-		sum += x.charged(n, maxTokens)
+		sum += x.truncatedIn(context, n, maxTokens)
 	}
 	return sum
+}
+
+// servedPrompt returns the tokens of all prompts at the backend that has served the request.
+func (x *exchange) servedPrompt() int64 {
+	if x.request.Truncate != validate.TruncateToFit || x.prompt.each == nil {
+		return x.prompt.tokens
+	}
+	return x.promptTokens(x.servedContext(), x.maxTokens())
 }
 
 // setPrompt records the tokens of each prompt.
 func (x *exchange) setPrompt(each []int64, exact bool) {
 	x.prompt.exact, x.prompt.each = exact, each
-	x.prompt.tokens = x.promptTokens(x.maxTokens())
+	x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
 }
 
 // checkKnownLength refuses a request whose length is wrong whatever the tokenizer says: for the context, if it is known, and

@@ -102,7 +102,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 	}
 	if err == nil {
 		if r.Truncate != 0 {
-			x.prompt.tokens = x.promptTokens(x.maxTokens())
+			x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
 		}
 		return nil
 	}

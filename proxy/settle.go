@@ -116,7 +116,7 @@ func (s *Server) countUsage(x *exchange) stream.Usage {
 	if x.charge.stream != nil {
 		x.charge.choices = x.charge.stream.Choices()
 	}
-	usage := stream.Usage{Prompt: x.prompt.tokens, Known: true}
+	usage := stream.Usage{Prompt: x.servedPrompt(), Known: true}
 	for i := range x.charge.choices {
 		usage.Completion += x.charge.choices[i].MinTokens()
 	}
