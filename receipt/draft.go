@@ -77,9 +77,6 @@ func (d *Draft) Seal(e Entry, key string, input []byte) (*Sealed, error) {
 // waits if the stream leads the others, but not if it ends alone. The caller calls leave when the receipt is there, or cannot be.
 func (s *Sealed) Join(ctx context.Context) (leave func()) {
 	s.group, s.leads = s.log.gate.join(ctx)
-	if s.leads {
-		s.draft.counted = false
-	}
 	if s.log.shared { // another gateway may sign
 		s.leave()
 		s.draft.Close()

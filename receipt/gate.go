@@ -21,7 +21,7 @@ type gate struct {
 	open   int       // streams that have begun and have not queued their writes: a group has no reason to wait for others
 }
 
-// begin counts a stream that may join a group. Either it leads one, or end is called for it.
+// begin counts a stream that may join a group. end must follow.
 func (g *gate) begin() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -33,7 +33,7 @@ func (g *gate) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
-	if g.open == 0 && g.next != nil {
+	if g.open == 1 && g.next != nil { // its leader alone is left
 		close(g.next.complete)
 		g.next = nil
 	}
@@ -57,10 +57,9 @@ func (g *gate) enter() (joined *group, leads bool, remaining time.Duration) {
 	if g.next != nil {
 		return g.next, false, 0
 	}
-	g.open--
 	joined = &group{done: make(chan struct{}), complete: make(chan struct{})}
 	remaining = time.Until(g.opened.Add(pace))
-	if remaining <= 0 || g.open == 0 {
+	if remaining <= 0 || g.open == 1 {
 		g.opened = time.Now()
 		return joined, true, 0
 	}

@@ -60,11 +60,13 @@ func TestGroupDoesNotWaitWhenNoOtherStreamCanJoin(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGate(4)
 				g.join(t.Context()) // goes on at once, so that the next one waits
+				g.end()
 				began := time.Now()
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
 					g.join(t.Context())
+					g.end()
 				}()
 				synctest.Wait()
 				g.join(t.Context())
@@ -96,6 +98,7 @@ func TestOnlyStreamDoesNotWait(t *testing.T) {
 			if _, leads := g.join(t.Context()); !leads || time.Since(began) != 0 {
 				t.Errorf("the stream leads: %v, after %v, want at once", leads, time.Since(began))
 			}
+			g.end()
 		}
 	})
 }
