@@ -121,14 +121,11 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 		return gjson.Result{}, fmt.Errorf("%w: it answered %d", ErrNoTokenizer, status)
 	case status == http.StatusBadRequest && bytes.Contains(response.Body, noTemplate):
 		return gjson.Result{}, ErrNoTemplate
-	case path == "/tokenize":
-		if o := breaker.Classify(status, response.Body); o.Class == breaker.ClientError {
-			return gjson.Result{}, &RefusedError{o}
-		}
-		fallthrough
-	default:
-		return gjson.Result{}, fmt.Errorf("%s answered %d", path, status)
 	}
+	if o := breaker.Classify(response.Status, response.Body); path == "/tokenize" && o.Class == breaker.ClientError {
+		return gjson.Result{}, &RefusedError{o}
+	}
+	return gjson.Result{}, fmt.Errorf("%s answered %d", path, response.Status)
 }
 
 // QueryReady calls query with one ready backend after another until a call succeeds or returns ErrUnknownToken. It
